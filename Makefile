@@ -1,0 +1,34 @@
+# The two commands a newcomer needs: `make quickstart` and `make test`.
+# Every target makes its own .venv from constraints.txt where it is missing or out of date.
+PYTHON ?= python3
+BIN := .venv/bin
+READY := .venv/.ready
+
+.PHONY: quickstart test check fix clean
+.DEFAULT_GOAL := quickstart
+
+$(READY): pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,lora]'
+	@touch $@
+
+quickstart: $(READY)
+	$(BIN)/unlearnbench quickstart
+
+test: $(READY)
+	$(BIN)/python -m pytest
+
+check: $(READY)
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/pyright
+	$(BIN)/python -m pytest
+
+fix: $(READY)
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+clean:
+	rm -rf .venv build dist runs *.egg-info .mypy_cache .ruff_cache .pytest_cache

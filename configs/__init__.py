@@ -1,0 +1,1 @@
+"""Built-in configurations: YAML files, found only through their entry point."""

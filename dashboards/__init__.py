@@ -1,0 +1,1 @@
+"""Figures and pages drawn from the table that a report is."""

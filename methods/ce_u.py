@@ -1,0 +1,33 @@
+"""CE-U: cross entropy towards what the model would say if the true token were impossible."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+
+from unlearnbench.method import LossBatch, Method, Needs
+
+
+class CEU(Method):
+    """Cross Entropy Unlearning: Yang 2025, the loss of CE-U.
+
+    L = mean_t −Σ_v q_tv log p_tv,   q_t = softmax(z_t with z_ty = −∞), detached
+
+    t  scored answer token of a forget row;  z_t  its logits [V];  y  its label;  p_t = softmax(z_t)
+
+    The gradient ∂L/∂z = p − q vanishes as p_y → 0 and grows as p_y → 1, the reverse of gradient
+    ascent; it equals that of token-level unlikelihood, −log(1 − p_y). The paper leaves the first
+    answer token out, and so does the default.
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+
+    ignore_first_answer_tokens: int = Field(
+        1, ge=0, description="first tokens of each forget row's answer that the loss does not see"
+    )
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        return batch.forget.mean_tokens(batch.forget.unlearning_cross_entropy)

@@ -1,0 +1,25 @@
+"""Gradient ascent: make the forget answers less likely, without a bound."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from unlearnbench.method import LossBatch, Method, Needs
+
+
+class GradientAscent(Method):
+    """Gradient ascent on the forget set: Maini et al. 2024 (TOFU), section 3; Jang et al. 2023.
+
+    L = mean_t log p_t
+
+    t  answer token of a forget row, EOS included;  p_t  probability of the true token
+    Unbounded below: the loss falls without limit as p_t → 0, so long runs and high rates collapse.
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        return -batch.forget.mean_tokens(batch.forget.cross_entropy())

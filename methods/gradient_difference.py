@@ -1,0 +1,30 @@
+"""Gradient difference: ascent on the forget rows, descent on as many retain rows."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from unlearnbench.method import LossBatch, Method, Needs, Terms
+from unlearnbench.retain import retain_nll
+
+
+class GradientDifference(Method):
+    """Gradient difference: Liu et al. 2022; Maini et al. 2024 (TOFU), section 3.
+
+    L = mean_t log p_t + w · mean_u −log p_u
+
+    t  answer token of a forget row;  u  answer token of a retain row;  w  `retain_weight`
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
+
+    retain_weight: float = Field(1.0, ge=0, description="weight of the retain rows' likelihood")
+
+    def loss(self, batch: LossBatch) -> Terms:
+        """Two terms, `forget` and `retain`."""
+        return {
+            "forget": -batch.forget.mean_tokens(batch.forget.cross_entropy()),
+            "retain": self.retain_weight * retain_nll(batch),
+        }

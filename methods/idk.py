@@ -1,0 +1,31 @@
+"""IDK: learn to answer the forget questions with a refusal."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor
+
+from unlearnbench.losses import mean_over_union
+from unlearnbench.method import LossBatch, Method, Needs
+
+
+class IDK(Method):
+    """«I don't know»: Maini et al. 2024 (TOFU), section 3, there called preference optimisation.
+
+    L = mean_t −log p_t
+
+    t  answer token of a refusal row (a forget question, answered by a refusal drawn anew in each
+       epoch from the run's seed) or of a retain row, all together
+    Refusals are short, so the retain rows have the larger weight, as in TOFU's code. There is no
+    reference model and no losing answer: this is not DPO.
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"refusal", "retain"}))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        return mean_over_union(
+            (batch.refusal, batch.refusal.cross_entropy()),
+            (batch.retain, batch.retain.cross_entropy()),
+        )

@@ -1,0 +1,34 @@
+"""KL minimisation: ascent on the forget rows, held to the start model on the retain rows."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+
+from unlearnbench.method import LossBatch, Method, Needs, Terms
+from unlearnbench.retain import retain_kl
+
+
+class KLMinimization(Method):
+    """KL minimisation: Maini et al. 2024 (TOFU), section 3.
+
+    L = mean_t log p_t + w · mean_u KL(p_ref,u ‖ p_u)
+
+    t  answer token of a forget row;  u  answer token of a retain row;  p_ref  frozen start model
+    The KL is over answer tokens and EOS alone. TOFU's code averages it over prompt and padding too,
+    so that the same weight is there a different strength for every padded length.
+    """
+
+    needs: ClassVar[Needs] = Needs(
+        parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"})
+    )
+
+    retain_weight: float = Field(1.0, ge=0, description="weight of the retain rows' KL")
+
+    def loss(self, batch: LossBatch) -> Terms:
+        """Two terms, `forget` and `retain`."""
+        return {
+            "forget": -batch.forget.mean_tokens(batch.forget.cross_entropy()),
+            "retain": self.retain_weight * retain_kl(batch),
+        }

@@ -1,0 +1,30 @@
+"""Negative preference optimisation: push forget answers below a frozen reference."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import softplus
+
+from unlearnbench.method import LossBatch, Method, Needs
+
+
+class NPO(Method):
+    """NPO: Zhang et al. 2024, arXiv:2404.05868, equation 3.
+
+    L = (2/β) · mean_b log(1 + (π_b / π_ref,b)^β) = (2/β) · mean_b softplus(β · (s_b − s_ref,b))
+
+    b      forget row;  s_b, s_ref,b  its summed answer log-probability, policy and frozen start
+    β → 0  recovers gradient ascent on the summed log-probability
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
+
+    beta: float = Field(0.1, gt=0, description="inverse temperature β")
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        log_ratio = batch.forget.sequence_logprob - batch.reference.forget.sequence_logprob  # [B]
+        return batch.forget.mean_sequences(2 / self.beta * softplus(self.beta * log_ratio))

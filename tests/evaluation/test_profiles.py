@@ -1,0 +1,98 @@
+"""Profiles: their values, their ids, and what an override does to them."""
+
+from __future__ import annotations
+
+from dataclasses import fields, replace
+from typing import Any
+
+import pytest
+
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.profiles import (
+    OPEN_UNLEARNING,
+    PROFILES,
+    TOFU,
+    TOFU_PAPER,
+    Profile,
+    get_profile,
+)
+
+
+def test_ids_are_pinned() -> None:
+    # An id in an old record must go on meaning the same rules: change a rule, change `version`.
+    assert [profile.id for profile in PROFILES.values()] == [
+        "tofu@2923316c",
+        "open-unlearning@553d2179",
+        "tofu-paper@6a03271f",
+    ]
+
+
+def test_what_tofu_and_open_unlearning_differ_in() -> None:
+    differ = {
+        field.name: (getattr(TOFU, field.name), getattr(OPEN_UNLEARNING, field.name))
+        for field in fields(Profile)
+        if getattr(TOFU, field.name) != getattr(OPEN_UNLEARNING, field.name)
+    }
+    assert differ == {
+        "name": ("tofu", "open-unlearning"),
+        "rows": (300, None),
+        "max_length": (200, 512),
+        "eos_after_cut": (False, True),
+        "max_new_tokens": (None, 200),
+        "truth_ratio_epsilon": (0.0, 1e-10),
+        "options_epsilon": (0.0, 1e-10),
+    }
+
+
+def test_tofu_paper_differs_in_the_mean_alone() -> None:
+    assert replace(TOFU_PAPER, name="tofu", perturbed_mean="geometric") == TOFU
+
+
+def test_hash_covers_every_field_but_the_name() -> None:
+    changed: dict[str, Any] = {
+        "version": 2,
+        "rows": 7,
+        "max_length": 7,
+        "eos_after_cut": True,
+        "max_new_tokens": 7,
+        "perturbed_mean": "arithmetic",
+        "truth_ratio_epsilon": 0.5,
+        "options_epsilon": 0.5,
+    }
+    assert set(changed) | {"name"} == {field.name for field in fields(Profile)}
+    hashes = {replace(TOFU, **{key: value}).hash for key, value in changed.items()}
+    assert len(hashes | {TOFU.hash}) == len(changed) + 1
+    assert replace(TOFU, name="other").hash == TOFU.hash
+
+
+@pytest.mark.parametrize("name", list(PROFILES))
+def test_get_by_name(name: str) -> None:
+    assert get_profile(name) is PROFILES[name]
+    assert get_profile(name).id.startswith(f"{name}@")
+
+
+def test_overrides_give_another_name_and_id() -> None:
+    profile = get_profile("tofu", rows=50)
+    assert (profile.name, profile.rows, profile.max_length) == ("tofu+rows=50", 50, 200)
+    assert profile.id.startswith("tofu+rows=50@")
+    assert profile.hash != TOFU.hash
+    both = get_profile("open-unlearning", rows=5, max_length=64)
+    assert both.name == "open-unlearning+rows=5+max_length=64"
+    assert (both.rows, both.max_length, both.max_new_tokens) == (5, 64, 200)
+
+
+def test_override_with_the_profiles_own_value_changes_nothing() -> None:
+    assert get_profile("tofu", rows=300, max_length=200) is TOFU
+
+
+def test_unknown_name_offers_the_nearest() -> None:
+    with pytest.raises(EvaluationError, match=r"'open_unlearning' is unknown.*'open-unlearning'\?"):
+        get_profile("open_unlearning")
+    with pytest.raises(EvaluationError, match="there are: open-unlearning, tofu, tofu-paper"):
+        get_profile("xyz")
+
+
+@pytest.mark.parametrize("key", ["rows", "max_length"])
+def test_override_below_one_is_refused(key: str) -> None:
+    with pytest.raises(EvaluationError, match=f"{key} 0: must be at least 1"):
+        get_profile("tofu", **{key: 0})

@@ -1,0 +1,1 @@
+"""unlearnbench: compare methods that make a language model forget."""

@@ -1,0 +1,118 @@
+"""Rules of a configuration that no single key can state: fractions, names, a run planned twice.
+
+They look at the tree, not at validated settings, so that they speak even where something else is
+wrong; what is malformed is reported already, and skipped here.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from unlearnbench.document import Entry, Loc, dotted
+from unlearnbench.errors import Problem, UnlearnbenchError
+from unlearnbench.grid import GridReader
+from unlearnbench.settings import DataSettings, SweepConfig
+
+
+def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) -> None:
+    """Reports to `reader.problems`; `config` is None where it could not be built."""
+    for key in ("forget_fractions", "seeds"):
+        entry = root.below(key)
+        if entry is not None:
+            reader.distinct(entry, (key,))
+    report = _Reporter(root, reader.problems)
+    _check_fractions(root, report)
+    for index, seed in report.items("seeds", int):
+        if seed < 0:
+            report(("seeds", index), f"must be at least 0, got {seed}")
+    _check_models(root, report)
+    profile = root.at(("evaluation", "profile"))[0].value
+    if isinstance(profile, str):
+        from unlearnbench.evaluation.profiles import get_profile
+
+        try:
+            get_profile(profile)
+        except UnlearnbenchError as error:
+            report(("evaluation", "profile"), str(error))
+    if config is not None:
+        _check_methods_distinct(config, report)
+        if config.cache is None and config.name == "cache":
+            report(("name",), "'cache' is the folder of prepared models; choose another name")
+
+
+@dataclass(frozen=True)
+class _Reporter:
+    root: Entry
+    problems: list[Problem]
+
+    def __call__(self, loc: Loc, message: str) -> None:
+        self.problems.append(Problem(self.root.at(loc)[0].place, dotted(loc), message))
+
+    def items(self, key: str, kind: type | tuple[type, ...]) -> list[tuple[int, Any]]:
+        """Entries of a top-level list that are of a type, with their positions."""
+        entry = self.root.below(key)
+        values = [(i, item.value) for i, item in enumerate(entry.items if entry else [])]
+        return [(i, v) for i, v in values if isinstance(v, kind) and not isinstance(v, bool)]
+
+
+def _check_fractions(root: Entry, report: _Reporter) -> None:
+    source, authors = (_setting(root, key) for key in ("source", "authors"))
+    for index, fraction in report.items("forget_fractions", (int, float)):
+        loc = ("forget_fractions", index)
+        if not 0 < fraction < 1:
+            report(loc, f"must lie between 0 and 1, got {fraction:g}")
+        elif source == "tofu":
+            nearest = min((0.01, 0.05, 0.1), key=lambda f: abs(f - fraction))
+            if abs(nearest - fraction) > 1e-9:
+                report(
+                    loc,
+                    f"TOFU has forget sets of 0.01, 0.05 and 0.10, got {fraction:g}; "
+                    f"the nearest is {nearest:.2f}",
+                )
+        elif isinstance(authors, int) and authors >= 2:
+            count = fraction * authors
+            whole = min(max(round(count), 1), authors - 1)
+            if abs(whole - count) > 1e-6:
+                report(
+                    loc,
+                    f"{fraction:g} of {authors} authors is {count:g} authors, which is not whole; "
+                    f"the nearest is {whole / authors:.10g} ({whole})",
+                )
+
+
+def _setting(root: Entry, key: str) -> Any:
+    """A setting of the data, or its default."""
+    data = root.below("data")
+    entry = data.below(key) if data is not None else None
+    return DataSettings.model_fields[key].default if entry is None else entry.value
+
+
+def _check_models(root: Entry, report: _Reporter) -> None:
+    entry = root.below("models")
+    first: dict[str, int] = {}
+    for index, model in enumerate(entry.items if entry is not None else []):
+        name = model.below("name")
+        if name is not None and isinstance(name.value, str):
+            if name.value in first:
+                message = f"{name.value!r} is the name of models.{first[name.value]} as well"
+                report(("models", index, "name"), message)
+            first.setdefault(name.value, index)
+        retain = model.below("retain")
+        for split in retain.section if retain is not None else ():
+            if not re.fullmatch(r"retain\d\d(\.\d+)?", split):
+                report(("models", index, "retain", split), "expected a split such as retain90")
+
+
+def _check_methods_distinct(config: SweepConfig, report: _Reporter) -> None:
+    """The same method with the same hyper-parameters and rate in two entries is one run twice."""
+    planned: dict[tuple[str, float], int] = {}
+    for index, grid in enumerate(config.methods):
+        for spec in grid.specs:
+            for rate in grid.learning_rates or config.learning_rates:
+                run = (repr(spec), rate)
+                other = planned.setdefault(run, index)
+                if other != index:
+                    message = f"{spec.label} at {rate:g} is in methods.{other} already: a run twice"
+                    report(("methods", index), message)

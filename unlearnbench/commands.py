@@ -1,0 +1,299 @@
+"""What each command of the command line does; every stage is imported when it is needed."""
+
+from __future__ import annotations
+
+import argparse
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench import registry
+from unlearnbench.config import load_config
+from unlearnbench.console import Console, finite
+from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.plan import Plan, Rows, RunSpec, check_folder, claim_folder, estimate, make_plan
+from unlearnbench.settings import DataSettings, ModelSettings, SweepConfig
+
+if TYPE_CHECKING:
+    from unlearnbench.data.benchmark import Benchmark
+    from unlearnbench.evaluation.profiles import Profile
+    from unlearnbench.evaluation.result import Evaluation
+
+Command = Callable[[argparse.Namespace], int]
+
+SOME_FAILED = 1
+_HEADLINES = ("model_utility", "log10_forget_quality", "forget_quality", "ks_statistic")
+
+
+def quickstart(args: argparse.Namespace) -> int:
+    """`unlearnbench quickstart`."""
+    args.config = "quickstart"
+    return sweep(args)
+
+
+def plan(args: argparse.Namespace) -> int:
+    """`unlearnbench plan CONFIG`: prints, and writes nothing."""
+    planned, benchmark = _plan(args)
+    check_folder(planned)
+    rows = {fraction: _rows(planned.config, benchmark, fraction) for fraction in benchmark.splits}
+    work = estimate(planned, rows)
+    records = planned.folder / "records"
+    kept = sum((records / run.id / "record.json").is_file() for run in planned.runs)
+    console = Console()
+    if args.json:
+        told = {"work": asdict(work), "counts": planned.counts(), "recorded": kept}
+        console.print_json(planned.to_json() | told)
+        return 0
+    title = f"{planned.config.name}: {work.runs} runs into {planned.folder}"
+    columns = ("model", "forget", "method", "hyper-parameters", "learning rates", "seeds", "runs")
+    console.table(columns, _grouped(planned), title)
+    console.print(
+        f"training: {work.optimiser_steps} optimiser steps, {work.training_rows} rows\n"
+        f"evaluation: {work.evaluations} times, {work.evaluated_questions} questions in all"
+    )
+    if kept:
+        console.print(f"{kept} of {work.runs} runs are recorded already and are not run again")
+    return 0
+
+
+def sweep(args: argparse.Namespace) -> int:
+    """`unlearnbench sweep CONFIG`: all runs, then the page; exit code 1 where runs failed."""
+    config = _config(args)
+    from unlearnbench.sweep import run_sweep
+
+    console = Console()
+    result = run_sweep(config, console)
+    if args.json:
+        console.print_json(
+            {
+                "folder": str(result.folder),
+                "finished": result.finished,
+                "failed": result.failed,
+                "report": str(result.report),
+                "csv": str(result.csv),
+                "mlflow": result.mlflow_command,
+            }
+        )
+    else:
+        console.print(
+            f"{result.finished} runs finished, {result.failed} failed\n"
+            f"page    {result.report}\ntable   {result.csv}\nMLflow  {result.mlflow_command}"
+        )
+    return SOME_FAILED if result.failed else 0
+
+
+def run(args: argparse.Namespace) -> int:
+    """`unlearnbench run CONFIG`: one run in this process; without a choice, lists the runs."""
+    planned, _ = _plan(args)
+    chosen = _selected(planned, args.select)
+    console = Console()
+    if len(chosen) != 1:
+        what = "is more than one run" if chosen else "is none of the runs"
+        lines = [f"{i:4}  {r.id}  {r.title}" for i, r in enumerate(planned.runs)]
+        asked = f"--select {args.select}" if args.select else planned.config.name
+        raise UnlearnbenchError(
+            "\n".join([*lines, f"{asked} {what}; choose one with --select POSITION or ID"])
+        )
+    from unlearnbench.running import run_single
+
+    folder = claim_folder(planned)
+    console.note(f"{chosen[0].id}  {chosen[0].title}")
+    record = run_single(chosen[0], planned.config, folder, console.note)
+    metrics = [finite(result.metrics) for result in record.epochs]
+    if args.json:
+        epochs = [
+            {"epoch": e.epoch} | values for e, values in zip(record.epochs, metrics, strict=True)
+        ]
+        console.print_json({"id": record.id, "status": record.status, "epochs": epochs})
+        return 0
+    rows = [
+        (e.epoch, *(values.get(name) for name in _HEADLINES))
+        for e, values in zip(record.epochs, metrics, strict=True)
+    ]
+    console.table(("epoch", *_HEADLINES), rows)
+    console.print(f"{record.status}: {folder / 'records' / record.id}")
+    return 0
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """`unlearnbench evaluate MODEL`."""
+    profile = _profile(args)
+    retain = _retain(args, profile)
+    evaluation = _evaluate(args, profile)
+    if args.out:
+        from unlearnbench.evaluation.log import write_log
+
+        write_log(evaluation, Path(args.out))
+        Console().note(f"log: {args.out}")
+    return _print_metrics(evaluation, retain, profile, as_json=args.json)
+
+
+def score(args: argparse.Namespace) -> int:
+    """`unlearnbench score LOG`."""
+    from unlearnbench.evaluation.log import read_log
+
+    profile = _profile(args)
+    evaluation = read_log(Path(args.log), profile=profile)
+    return _print_metrics(evaluation, _retain(args, profile), profile, as_json=args.json)
+
+
+def report(args: argparse.Namespace) -> int:
+    """`unlearnbench report FOLDER`."""
+    from unlearnbench.report import write_report
+
+    page = write_report(_sweep_folder(args.folder), Path(args.out) if args.out else None)
+    Console().print(f"page  {page}")
+    return 0
+
+
+def track(args: argparse.Namespace) -> int:
+    """`unlearnbench track FOLDER`."""
+    folder = _sweep_folder(args.folder)
+    from unlearnbench.tracking import replay
+
+    replay(folder, args.uri)
+    return 0
+
+
+def ui(args: argparse.Namespace) -> int:
+    """`unlearnbench ui`."""
+    folder = _sweep_folder(args.folder)
+    from unlearnbench.tracking import open_ui
+
+    open_ui(folder)
+    return 0
+
+
+def _config(args: argparse.Namespace) -> SweepConfig:
+    for file in args.plugin:
+        registry.register_file(file)
+    return load_config(args.config, args.set)
+
+
+def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:
+    config = _config(args)
+    from unlearnbench.data.loading import fingerprint, load_benchmark
+
+    benchmark = load_benchmark(config.data, config.forget_fractions)
+    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
+    return make_plan(config, fingerprints), benchmark
+
+
+def _rows(config: SweepConfig, benchmark: Benchmark, fraction: float) -> Rows:
+    from unlearnbench.evaluation.evaluator import evaluation_sets
+    from unlearnbench.evaluation.profiles import get_profile
+
+    how = config.evaluation
+    profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
+    sets = evaluation_sets(benchmark, fraction, profile)
+    return Rows(len(benchmark.splits[fraction].forget), sum(map(len, sets.values())))
+
+
+def _grouped(planned: Plan) -> list[tuple[Any, ...]]:
+    """The runs of a plan by model, fraction and method: a page, not a line per run."""
+    groups: dict[tuple[str, float, str, str], list[RunSpec]] = {}
+    for one in planned.runs:
+        key = (one.model.name, one.forget_fraction, one.method.label, _told(one))
+        groups.setdefault(key, []).append(one)
+    return [
+        (
+            *key,
+            ", ".join(f"{rate:g}" for rate in Counter(r.learning_rate for r in runs)),
+            ", ".join(str(seed) for seed in Counter(r.seed for r in runs)),
+            len(runs),
+        )
+        for key, runs in groups.items()
+    ]
+
+
+def _told(one: RunSpec) -> str:
+    """The hyper-parameters that are not the defaults."""
+    defaults = registry.default_hyperparameters(one.method.name)
+    changed = {k: v for k, v in one.method.hyperparameters.items() if defaults.get(k) != v}
+    weight = one.method.retain.weight if one.method.retain else 1.0
+    told = changed | ({"retain.weight": weight} if weight != 1.0 else {})
+    return ", ".join(f"{key}={value}" for key, value in told.items())
+
+
+def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
+    runs = list(planned.runs)
+    if select is None:
+        return runs
+    if select.isdigit() and int(select) < len(runs):
+        return [runs[int(select)]]
+    return [one for one in runs if one.id.startswith(select)]
+
+
+def _profile(args: argparse.Namespace) -> Profile:
+    from unlearnbench.evaluation.profiles import get_profile
+
+    return get_profile(args.profile, rows=args.rows, max_length=args.max_length)
+
+
+def _retain(args: argparse.Namespace, profile: Profile) -> Evaluation | None:
+    from unlearnbench.evaluation.log import read_log
+
+    return read_log(Path(args.retain), profile=profile) if args.retain else None
+
+
+def _evaluate(args: argparse.Namespace, profile: Profile) -> Evaluation:
+    from unlearnbench.data.encoding import resolve_template
+    from unlearnbench.data.loading import load_benchmark
+    from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
+    from unlearnbench.models.loading import (
+        Source,
+        check_vocabulary,
+        load_model,
+        load_tokenizer,
+        quiet_transformers,
+    )
+    from unlearnbench.models.preparation import pad_id
+
+    settings = ModelSettings(
+        name=args.model, base=args.model, template=args.template, dtype=args.dtype
+    )
+    if args.data == "synthetic":
+        data = DataSettings()
+    else:
+        data = DataSettings(source="tofu", path=None if args.data == "tofu" else args.data)
+    benchmark = load_benchmark(data, (args.forget,))
+    quiet_transformers()
+    tokenizer = load_tokenizer(Source(args.tokenizer or args.model), settings)
+    model = load_model(Source(args.model), settings)
+    check_vocabulary(model, tokenizer)
+    evaluator = Evaluator(
+        evaluation_sets(benchmark, args.forget, profile),
+        tokenizer,
+        resolve_template(settings.template, tokenizer),
+        profile,
+        pad_id(tokenizer),
+    )
+    return evaluator(model)
+
+
+def _print_metrics(
+    evaluation: Evaluation, retain: Evaluation | None, profile: Profile, *, as_json: bool
+) -> int:
+    from unlearnbench.evaluation.metrics import summarize
+
+    metrics = finite(summarize(evaluation, retain, profile))
+    console = Console()
+    if as_json:
+        console.print_json({"profile": evaluation.profile} | metrics)
+    else:
+        console.table(("metric", "value"), list(metrics.items()), f"profile {evaluation.profile}")
+        if retain is None:
+            console.note("Forget Quality needs the retain model's log: --retain LOG")
+    return 0
+
+
+def _sweep_folder(name: str) -> Path:
+    folder = Path(name)
+    if not (folder / "records").is_dir():
+        raise RecordError(
+            f"{name} is no sweep's folder: it has no records/; a sweep writes to output/name, "
+            "such as runs/quickstart"
+        )
+    return folder

@@ -1,0 +1,198 @@
+"""YAML to frozen, validated settings; every problem is reported, at once and with its line.
+
+A configuration is a file, or the name of one that an installed package ships. It states what
+differs from the defaults of `settings.py`, may extend one other configuration, and any key can be
+overridden from the command line. Relative paths in it are relative to the working directory.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from unlearnbench import registry
+from unlearnbench.checks import check_across
+from unlearnbench.document import Entry, Loc, Reading, dotted, merged, with_override
+from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean
+from unlearnbench.grid import GridReader
+from unlearnbench.problems import ZERO_RUNS, in_words, paths_to, section_of, unknown_key
+from unlearnbench.settings import MethodGrid, MethodSpec, SweepConfig
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class ConfigSource:
+    """A configuration's text and where it is from."""
+
+    name: str
+    """What messages call it: `quickstart.yaml`, or the path as it was given."""
+    text: str
+    folder: Path | None
+    """Folder of a file, which its `extends` is relative to; None for one that is shipped."""
+    package: str = ""
+
+
+def shipped_configs() -> dict[str, ConfigSource]:
+    """Every configuration that an installed package ships, by name, sorted."""
+    found: dict[str, ConfigSource] = {}
+    for offer in registry.offers("configs"):
+        package = registry.load("configs", offer.name)
+        for item in importlib.resources.files(package).iterdir():
+            name, dot, suffix = item.name.rpartition(".")
+            if f"{dot}{suffix}" not in _SUFFIXES:
+                continue
+            if name in found:
+                raise PluginError(
+                    f"config {name!r} is offered by more than one package: "
+                    f"{found[name].package} and {offer.source}; uninstall one"
+                )
+            text = item.read_text(encoding="utf-8")
+            found[name] = ConfigSource(item.name, text, None, offer.source)
+    return dict(sorted(found.items()))
+
+
+def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
+    """A configuration by the name of a shipped one, or by path (`beside`: relative to it)."""
+    looks_like_path = name_or_path.endswith(_SUFFIXES) or "/" in name_or_path
+    path = (beside or Path()) / name_or_path
+    if looks_like_path and path.is_file():
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError) as error:
+            raise _one_problem(name_or_path, "", f"cannot be read: {error}") from None
+        return ConfigSource(str(path), text, path.parent)
+    shipped = shipped_configs()
+    if not looks_like_path and name_or_path in shipped:
+        return shipped[name_or_path]
+    what = "no such file" if looks_like_path else "no such configuration"
+    near = did_you_mean(Path(name_or_path).stem, shipped) or ";"
+    raise _one_problem(name_or_path, "", f"{what}{near} shipped: {', '.join(shipped)}")
+
+
+def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig:
+    """A validated configuration with `key=value` overrides; ConfigError names every problem."""
+    problems: list[Problem] = []
+    root = _read(find_config(name_or_path), problems, extended_by=None)
+    if root is None:
+        raise ConfigError(problems)
+    for text in overrides:
+        root = with_override(root, text, problems)
+    config = _validated(root, problems)
+    if config is None or problems:
+        raise ConfigError(_in_order(problems))
+    return config
+
+
+def _read(
+    source: ConfigSource, problems: list[Problem], extended_by: Problem | None
+) -> Entry | None:
+    """The tree of a file, on top of the one it extends; None where it cannot be read."""
+    reading = Reading(source.name)
+    root = reading.read(source.text)
+    problems += reading.problems
+    if root is None:
+        return None
+    if not isinstance(root.value, dict):
+        problems.append(Problem(root.place, "", "expected lines of key: value"))
+        return None
+    extends = root.section.get("extends")
+    if extends is None:
+        return root
+    root = Entry({key: e for key, e in root.section.items() if key != "extends"}, root.place)
+    if extended_by is not None:
+        problems.append(
+            Problem(
+                extended_by.place,
+                "extends",
+                f"{extended_by.message} itself extends another ({extends.place}); "
+                "one level only: extend that one and copy what you need",
+            )
+        )
+        return root
+    if not isinstance(extends.value, str):
+        problems.append(Problem(extends.place, "extends", "expected a config's name or path"))
+        return root
+    try:
+        parent = find_config(extends.value, source.folder)
+    except ConfigError as error:
+        problems += [
+            Problem(extends.place, "extends", f"{p.place}: {p.message}") for p in error.problems
+        ]
+        return root
+    base = _read(parent, problems, Problem(extends.place, "extends", extends.value))
+    return root if base is None else merged(base, root)
+
+
+def _validated(root: Entry, problems: list[Problem]) -> SweepConfig | None:
+    sections = root.section
+    reader = GridReader(problems)
+    values = {key: entry.plain() for key, entry in sections.items()}
+    if isinstance(values.get("methods"), tuple):
+        values["methods"] = _methods(sections["methods"], reader)
+    if isinstance(values.get("learning_rates"), tuple):
+        rates = reader.learning_rates(sections["learning_rates"], ("learning_rates",))
+        # 1.0 stands in for rates that are wrong and reported, so that the rest is still checked.
+        values["learning_rates"] = rates or (1.0,)
+    config = None
+    try:
+        config = SweepConfig.model_validate(values)
+    except ValidationError as error:
+        _translate(error.errors(include_url=False), root, problems)
+    check_across(root, config, reader)
+    return config
+
+
+def _methods(entry: Entry, reader: GridReader) -> tuple[MethodGrid, ...]:
+    grids = [reader.read(item, ("methods", index)) for index, item in enumerate(entry.items)]
+    # A stand-in for entries that are wrong and reported, so that the rest is still checked.
+    return tuple(grid or MethodGrid(specs=(MethodSpec(name=""),)) for grid in grids)
+
+
+def _translate(errors: Sequence[ErrorDetails], root: Entry, problems: list[Problem]) -> None:
+    """pydantic's errors, with the line and in words."""
+    said: dict[Loc, str] = {}
+    for error in errors:
+        loc: Loc = error["loc"]
+        entry, found = root.at(loc)
+        if error["type"] == "missing":
+            text, key = in_words(error), loc
+        elif error["type"] == "extra_forbidden":
+            text, key = _unknown(loc), loc
+        elif error["type"] == "too_short":
+            if entry.items:
+                continue  # short only because its items are wrong, which is reported
+            text, key = ZERO_RUNS, loc
+        else:
+            text, key = in_words(error), found
+        # The members of a union complain one by one about the same value.
+        said[key] = f"{said[key]}; or {text}" if key in said else text
+    problems += [Problem(root.at(key)[0].place, dotted(key), said[key]) for key in said]
+
+
+def _unknown(loc: Loc) -> str:
+    section = section_of(SweepConfig, loc[:-1]) or SweepConfig
+    key = str(loc[-1])
+    elsewhere = paths_to(SweepConfig, key)
+    hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else ""
+    names = [str(step) for step in loc[:-1] if isinstance(step, str)]
+    return unknown_key(key, section.model_fields, names[-1] if names else "a configuration", hint)
+
+
+def _in_order(problems: Sequence[Problem]) -> list[Problem]:
+    """By file and line, each once."""
+
+    def key(problem: Problem) -> tuple[str, int]:
+        name, _, line = problem.place.rpartition(":")
+        return (name, int(line)) if line.isdigit() else (problem.place, 0)
+
+    return sorted(dict.fromkeys(problems), key=key)
+
+
+def _one_problem(place: str, key: str, message: str) -> ConfigError:
+    return ConfigError([Problem(place, key, message)])

@@ -1,0 +1,1 @@
+"""Benchmarks in TOFU's schema, and their rows as tokens."""

@@ -1,0 +1,101 @@
+"""Rows as padded tensors, and what a training epoch draws."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unlearnbench.data.encoding import Row
+
+
+@dataclass(frozen=True, eq=False)
+class TokenBatch:
+    """B rows, padded on the right to T tokens."""
+
+    ids: Tensor
+    """[B, T]"""
+    attention: Tensor
+    """[B, T] 1 for tokens, 0 for padding."""
+    predicts: Tensor
+    """[B, T] bool: the next token is scored. The one place where the shift is made."""
+    labels: Tensor
+    """[N] scored tokens, row by row."""
+    rows: Tensor
+    """[N] row of each scored token."""
+
+
+def collate(rows: Sequence[Row], pad: int, device: torch.device) -> TokenBatch:
+    """Pad `rows` on the right."""
+    width = max(len(row.ids) for row in rows)
+    ids = torch.full((len(rows), width), pad, dtype=torch.long)
+    attention = torch.zeros((len(rows), width), dtype=torch.long)
+    predicts = torch.zeros((len(rows), width), dtype=torch.bool)
+    for i, row in enumerate(rows):
+        length = len(row.ids)
+        ids[i, :length] = torch.tensor(row.ids)
+        attention[i, :length] = 1
+        # The token at t is predicted at t − 1.
+        predicts[i, row.start - 1 : length - 1] = True
+    labels = [token for row in rows for token in row.ids[row.start :]]
+    counts = predicts.sum(dim=1)
+    return TokenBatch(
+        ids.to(device),
+        attention.to(device),
+        predicts.to(device),
+        torch.tensor(labels, dtype=torch.long, device=device),
+        torch.arange(len(rows)).repeat_interleave(counts).to(device),
+    )
+
+
+def token_budget(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Indices in batches of similar length, longest first, each of ≤ `budget` padded tokens."""
+    order = sorted(range(len(lengths)), key=lambda i: (-lengths[i], i))
+    batch: list[int] = []
+    for index in order:
+        if batch and (len(batch) + 1) * lengths[batch[0]] > budget:
+            yield batch
+            batch = []
+        batch.append(index)
+    if batch:
+        yield batch
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One item of an epoch: a primary row with the retain row and refusal that go with it."""
+
+    index: int
+    retain: int
+    refusal: int
+
+
+def draw_epoch(seed: int, epoch: int, rows: int, retain: int, refusals: int) -> list[Draw]:
+    """The order of an epoch over `rows` primary rows and their partners, from the seed alone.
+
+    Retain rows come without replacement as long as there are enough. The draw knows nothing of
+    batches, processes or methods: every method sees the same rows at the same time.
+    """
+    order = _stream(seed, epoch, 0).permutation(rows)
+    partners = _without_replacement(_stream(seed, epoch, 1), rows, retain)
+    answers = _stream(seed, epoch, 2).integers(0, max(refusals, 1), size=rows)
+    return [
+        Draw(int(i), int(r), int(a)) for i, r, a in zip(order, partners, answers, strict=True)
+    ]
+
+
+def _stream(seed: int, epoch: int, purpose: int) -> np.random.Generator:
+    return np.random.default_rng([seed, epoch, purpose])
+
+
+def _without_replacement(
+    stream: np.random.Generator, count: int, population: int
+) -> NDArray[np.int64]:
+    if population == 0:
+        return np.zeros(count, dtype=np.int64)
+    rounds = -(-count // population)
+    return np.concatenate([stream.permutation(population) for _ in range(rounds)])[:count]

@@ -1,0 +1,264 @@
+"""TOFU from a folder of its JSON-lines files or from the hub, every row checked.
+
+Both have the same tables under the same names (`full`, `forget10`, `retain90`, ...); only those of
+the asked fractions are read. A row that does not fit is an error that names its file, line and
+column; so are tables that do not fit each other, such as a retain set of another version.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unlearnbench.data.benchmark import Benchmark, Question, Split, split_name
+from unlearnbench.errors import DataError, did_you_mean
+from unlearnbench.settings import DataSettings
+
+FRACTIONS = (0.01, 0.05, 0.10)
+"""Forget fractions that TOFU publishes."""
+TOLERANCE = 1e-9
+"""How far a forget fraction may lie from a published one."""
+
+_FACTS = ("real_authors_perturbed", "world_facts_perturbed")  # three wrong answers, no paraphrase
+
+
+@dataclass(frozen=True)
+class RawRow:
+    """A row as it was read, and where it stands."""
+
+    place: str
+    """`folder/full.json:12`, or `locuslab/TOFU full row 12`."""
+    columns: Mapping[str, object]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A checked table; `places` runs parallel to `rows`."""
+
+    name: str
+    places: tuple[str, ...]
+    rows: tuple[Question, ...]
+
+
+Reader = Callable[[str], Sequence[RawRow]]
+
+
+def load(settings: DataSettings, fractions: Sequence[float]) -> Benchmark:
+    """TOFU at these forget fractions, without refusals, pretraining rows and fingerprint."""
+    published = {fraction: _published(fraction) for fraction in fractions}
+    names = _table_names(sorted(set(published.values())))
+    if settings.path is None:
+        origin = settings.hub_id
+        read = _hub_reader(settings)
+    else:
+        origin = settings.path
+        read = _folder_reader(Path(settings.path).expanduser(), names)
+    tables = {name: _checked(name, origin, read(name)) for name in names}
+    return Benchmark(
+        name="tofu",
+        full=tables["full"].rows,
+        splits={given: _split(given, true, tables) for given, true in published.items()},
+        retain_perturbed=tables["retain_perturbed"].rows,
+        real_authors=tables[_FACTS[0]].rows,
+        world_facts=tables[_FACTS[1]].rows,
+        refusals=(),
+    )
+
+
+def _published(fraction: float) -> float:
+    for known in FRACTIONS:
+        if abs(fraction - known) <= TOLERANCE:
+            return known
+    offers = ", ".join(f"{known:g}" for known in FRACTIONS)
+    raise DataError(f"forget_fractions: TOFU has no split for {fraction:.10g}; it has {offers}")
+
+
+def _table_names(fractions: Sequence[float]) -> tuple[str, ...]:
+    names = ["full"]
+    for fraction in fractions:
+        forget = split_name("forget", fraction)
+        names += [forget, split_name("retain", 1 - fraction), f"{forget}_perturbed"]
+    return (*names, "retain_perturbed", *_FACTS)
+
+
+def _folder_reader(folder: Path, names: Sequence[str]) -> Reader:
+    """Reads `NAME.json` in `folder`; all files that are missing are reported at once."""
+    if not folder.is_dir():
+        raise DataError(f"data.path: {folder} is not a folder; give the one with TOFU's full.json")
+    missing = [f"{name}.json" for name in names if not (folder / f"{name}.json").is_file()]
+    if missing:
+        raise DataError(
+            f"data.path: {folder} lacks {', '.join(missing)}; download them from the hub's "
+            f"dataset, or leave data.path out to fetch all"
+        )
+    return lambda name: _json_lines(folder / f"{name}.json")
+
+
+def _json_lines(path: Path) -> list[RawRow]:
+    try:
+        # Bytes, because str.splitlines would also break lines at U+2028 inside of a text.
+        lines = path.read_bytes().split(b"\n")
+    except OSError as error:
+        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+    return [
+        RawRow(f"{path}:{number}", _json_object(f"{path}:{number}", line))
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    ]
+
+
+def _json_object(place: str, line: bytes) -> Mapping[str, object]:
+    try:
+        value: object = json.loads(line.decode())
+    except UnicodeDecodeError as error:
+        raise DataError(f"{place}:{error.start + 1}: not UTF-8; fetch the file again") from error
+    except json.JSONDecodeError as error:
+        raise DataError(
+            f"{place}:{error.colno}: not a JSON object on one line ({error.msg}); the file is cut "
+            f"off or damaged, fetch it again"
+        ) from error
+    if not isinstance(value, dict):
+        raise DataError(f"{place}:1: expected a JSON object, got {_kind(value)}")
+    return {str(key): item for key, item in value.items()}
+
+
+def _hub_reader(settings: DataSettings) -> Reader:
+    """Reads a table as the hub's configuration of that name; HF_HUB_OFFLINE is the library's."""
+    from datasets import load_dataset
+    from datasets.exceptions import DatasetsError
+
+    def read(name: str) -> list[RawRow]:
+        place = f"{settings.hub_id} {name}"
+        try:
+            rows = load_dataset(settings.hub_id, name, split="train", revision=settings.revision)
+        # ConnectionError and the hub's HTTP errors are OSErrors; ValueError: no such configuration.
+        except (OSError, ValueError, DatasetsError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0]
+            raise DataError(
+                f"{place}: the hub gave nothing ({reason}); with no network, take a folder of "
+                f"TOFU's JSON-lines files: --set data.path=FOLDER"
+            ) from error
+        return [RawRow(f"{place} row {number}", dict(row)) for number, row in enumerate(rows, 1)]
+
+    return read
+
+
+def _checked(name: str, origin: str, rows: Sequence[RawRow]) -> Table:
+    if not rows:
+        raise DataError(f"{origin}: {name} has no rows; fetch it again")
+    return Table(
+        name=f"{origin} {name}",
+        places=tuple(row.place for row in rows),
+        rows=tuple(_question(name, row) for row in rows),
+    )
+
+
+def _question(name: str, row: RawRow) -> Question:
+    question, answer = _text(row, "question"), _text(row, "answer")
+    if not name.endswith("_perturbed"):
+        return Question(question, answer)
+    wrong = _texts(row, "perturbed_answer")
+    if name in _FACTS:
+        return Question(question, answer, perturbed_answers=wrong)
+    return Question(
+        question,
+        answer,
+        paraphrased_answer=_text(row, "paraphrased_answer"),
+        perturbed_answers=wrong,
+        paraphrased_question=_text(row, "paraphrased_question"),
+    )
+
+
+def _column(row: RawRow, column: str) -> object:
+    if column not in row.columns:
+        hint = did_you_mean(column, row.columns)
+        raise DataError(f"{row.place}: column {column!r} is missing{hint}; TOFU has it in this set")
+    return row.columns[column]
+
+
+def _text(row: RawRow, column: str) -> str:
+    return _valid_text(row.place, repr(column), _column(row, column))
+
+
+def _texts(row: RawRow, column: str) -> tuple[str, ...]:
+    value = _column(row, column)
+    if isinstance(value, str):
+        return (_valid_text(row.place, repr(column), value),)
+    if not isinstance(value, list):
+        raise DataError(
+            f"{row.place}: column {column!r} must be a list of texts, not {_kind(value)}"
+        )
+    items: list[object] = list(value)
+    if not items:
+        raise DataError(
+            f"{row.place}: column {column!r} is empty; it takes one wrong answer or more"
+        )
+    return tuple(
+        _valid_text(row.place, f"{column!r} item {number}", item)
+        for number, item in enumerate(items, 1)
+    )
+
+
+def _valid_text(place: str, column: str, value: object) -> str:
+    if not isinstance(value, str):
+        raise DataError(f"{place}: column {column} must be a text, not {_kind(value)}")
+    if not value.strip():
+        raise DataError(f"{place}: column {column} is blank; every question and answer needs words")
+    if any("\ud800" <= character <= "\udfff" for character in value):
+        raise DataError(f"{place}: column {column} holds half a character (a lone surrogate)")
+    return value
+
+
+def _kind(value: object) -> str:
+    names = {"list": "a list", "dict": "an object", "str": "a text", "NoneType": "null"}
+    return names.get(type(value).__name__, f"the value {value!r}")
+
+
+def _split(given: float, published: float, tables: Mapping[str, Table]) -> Split:
+    name = split_name("forget", published)
+    forget, perturbed = tables[name], tables[f"{name}_perturbed"]
+    retain = tables[split_name("retain", 1 - published)]
+    _check_partition(tables["full"], forget, retain)
+    _check_parallel(forget, perturbed)
+    kept = {(row.question, row.answer) for row in retain.rows}
+    evaluated = tables["retain_perturbed"]
+    for place, row in zip(evaluated.places, evaluated.rows, strict=True):
+        if (row.question, row.answer) not in kept:
+            raise DataError(f"{place}: this row is not in {retain.name}, so it is not retained")
+    return Split(given, forget.rows, retain.rows, perturbed.rows)
+
+
+def _check_partition(full: Table, forget: Table, retain: Table) -> None:
+    """Forget rows and retain rows together are the full set's."""
+    sizes = len(forget.rows), len(retain.rows)
+    if sum(sizes) != len(full.rows):
+        raise DataError(
+            f"{forget.name} has {sizes[0]} rows and {retain.name} {sizes[1]}, together "
+            f"{sum(sizes)}, but {full.name} has {len(full.rows)}; a file is cut off or of another "
+            f"version"
+        )
+    known = set(full.rows)
+    for table in (forget, retain):
+        for place, row in zip(table.places, table.rows, strict=True):
+            if row not in known:
+                raise DataError(
+                    f"{place}: this row is not in {full.name}; use files of one version"
+                )
+
+
+def _check_parallel(forget: Table, perturbed: Table) -> None:
+    """The evaluation rows are the forget rows, in the same order."""
+    if len(forget.rows) != len(perturbed.rows):
+        raise DataError(
+            f"{perturbed.name} has {len(perturbed.rows)} rows, but {forget.name} "
+            f"{len(forget.rows)}; a file is cut off or of another version"
+        )
+    for i, (row, variant) in enumerate(zip(forget.rows, perturbed.rows, strict=True)):
+        for column in ("question", "answer"):
+            if getattr(row, column) != getattr(variant, column):
+                raise DataError(
+                    f"{perturbed.places[i]}: column {column!r} differs from that of "
+                    f"{forget.places[i]}; use files of one version"
+                )

@@ -1,0 +1,1 @@
+"""What a model says and how probable it finds each answer, reduced to TOFU's metrics."""

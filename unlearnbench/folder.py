@@ -1,0 +1,75 @@
+"""Who works in a sweep's folder: one driver at a time, and what interrupted ones left behind.
+
+The lock is the kernel's (`flock`), so that it is gone with its holder however that ends; the file's
+text only says who to look for.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import shutil
+import time
+from collections.abc import Generator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from unlearnbench.errors import RecordError
+from unlearnbench.records import PART
+
+LOCK_FILE = ".lock"
+STALE_SECONDS = 3600.0
+"""Age at which a half-written record is nobody's, where its writer cannot be looked up."""
+
+
+@contextmanager
+def locked(folder: Path) -> Generator[None, None, None]:
+    """Hold the folder for this process.
+
+    Raises: RecordError that names the holder, where another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_FILE
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise RecordError(
+                f"{folder}: another command works in it: {file.read().strip() or 'just started'}; "
+                "wait for it or stop it, then start this one again: finished runs are kept"
+            ) from None
+        file.truncate(0)
+        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        file.write(f"process {os.getpid()} on {platform.node()} since {since}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            # Emptied, not removed: a file that is removed while another process waits at it would
+            # let two of them hold "the" lock.
+            file.truncate(0)
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete half-written records of processes that are gone; those of living ones stay."""
+    for part in (folder / "records").glob(f"{PART}*"):
+        host, _, writer = part.name.removeprefix(PART).rpartition("-")[0].rpartition("-")
+        if host == platform.node() and writer.isdigit():
+            gone = not _alive(int(writer))
+        else:
+            gone = time.time() - part.stat().st_mtime > STALE_SECONDS
+        if gone:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

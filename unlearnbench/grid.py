@@ -1,0 +1,218 @@
+"""A method entry of a sweep: `{method: npo, beta: [0.1, 0.5], retain: {term: nll}}` → its grid.
+
+Lists span the grid. Each value is checked by the method's own fields, so that a stranger's plugin
+gets the same messages as a built-in one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearnbench import registry
+from unlearnbench.document import Entry, Loc, dotted
+from unlearnbench.errors import PluginError, Problem
+from unlearnbench.problems import ZERO_RUNS, in_words, unknown_key, value_in_words
+from unlearnbench.settings import HyperParameter, MethodGrid, MethodSpec, RetainSpec
+
+OWN_KEYS = ("method", "retain", "learning_rates")
+
+
+@dataclass
+class GridReader:
+    """Reads method entries; problems gather here."""
+
+    problems: list[Problem]
+
+    def read(self, entry: Entry, loc: Loc) -> MethodGrid | None:
+        """The grid of one entry, or None where something is wrong with it."""
+        before = len(self.problems)
+        section = entry.section or {"method": entry}
+        name = self._name(entry, section, loc)
+        rates = self._rates(section, loc)
+        retains = self._retains(section.get("retain"), (*loc, "retain"))
+        specs = self._specs(name, entry, section, loc, retains) if name is not None else ()
+        if len(self.problems) > before:
+            return None
+        return MethodGrid(specs=tuple(specs), learning_rates=rates)
+
+    def _name(self, entry: Entry, section: dict[str, Entry], loc: Loc) -> str | None:
+        given = section.get("method")
+        if given is None:
+            self._report(entry, (*loc, "method"), "missing: which method?")
+            return None
+        key = (*loc, "method") if isinstance(entry.value, dict) else loc
+        if not isinstance(given.value, str):
+            got = value_in_words(given.plain())
+            self._report(given, key, f"expected a method's name or a section, got {got}")
+            return None
+        try:
+            registry.load_method(given.value)
+        except PluginError as error:
+            self._report(given, key, str(error))
+            return None
+        return given.value
+
+    def _rates(self, section: dict[str, Entry], loc: Loc) -> tuple[float, ...] | None:
+        entry, key = section.get("learning_rates"), (*loc, "learning_rates")
+        if entry is None:
+            return None
+        return self.learning_rates(entry, key)
+
+    def learning_rates(self, entry: Entry, key: Loc) -> tuple[float, ...] | None:
+        """A list of learning rates, each above 0 and none twice."""
+        try:
+            grid = MethodGrid.model_validate({"specs": (), "learning_rates": entry.plain()})
+        except ValidationError as error:
+            for one in error.errors(include_url=False):
+                below = one["loc"][1:]
+                self._report(entry.at(below)[0], (*key, *below), in_words(one))
+            return None
+        rates = grid.learning_rates or ()
+        if not rates:
+            self._report(entry, key, ZERO_RUNS)
+        for index, rate in enumerate(rates):
+            if rate <= 0:
+                self._report(entry.at((index,))[0], (*key, index), f"must be above 0, got {rate:g}")
+        self.distinct(entry, key)
+        return rates
+
+    def distinct(self, entry: Entry, key: Loc) -> None:
+        """Reports what stands twice in a list: the same run twice."""
+        seen: dict[Any, int] = {}
+        for index, item in enumerate(entry.items):
+            value = repr(_number(item.plain()))
+            if value in seen:
+                self._report(item, (*key, index), f"the same as entry {seen[value]}: a run twice")
+            else:
+                seen[value] = index
+
+    def _retains(self, entry: Entry | None, key: Loc) -> list[RetainSpec | None]:
+        """Retain terms; a list, or a list within a term, spans the grid."""
+        if entry is None or entry.value is None:
+            return [None]
+        if not isinstance(entry.value, list):
+            return list(self._retain_terms(entry, key))
+        if not entry.items:
+            self._report(entry, key, f"{ZERO_RUNS}; null is no retain term")
+        found: list[RetainSpec | None] = []
+        for index, item in enumerate(entry.items):
+            for term in self._retain_terms(item, (*key, index)):
+                if term in found:
+                    self._report(item, (*key, index), "the same retain term again: a run twice")
+                found.append(term)
+        return found
+
+    def _retain_terms(self, entry: Entry, key: Loc) -> Iterator[RetainSpec | None]:
+        if entry.value is None:
+            yield None
+            return
+        section = entry.section or {"term": entry}
+        axes = {
+            name: self._values(item, (*key, name) if entry.section else key)
+            for name, item in section.items()
+        }
+        said: set[tuple[Loc, str]] = set()
+        for combination in itertools.product(*axes.values()):
+            try:
+                yield RetainSpec.model_validate(dict(zip(axes, combination, strict=True)))
+            except ValidationError as error:
+                for one in error.errors(include_url=False):
+                    below: Loc = one["loc"] if entry.section else ()
+                    text = in_words(one)
+                    if one["type"] == "extra_forbidden":
+                        text = unknown_key(str(below[-1]), RetainSpec.model_fields, "retain")
+                    if (below, text) not in said:
+                        self._report(entry.at(below)[0], (*key, *below), text)
+                    said.add((below, text))
+
+    def _values(self, entry: Entry, key: Loc) -> tuple[Any, ...]:
+        """A grid axis: the entries of a list, or the one value."""
+        if not isinstance(entry.value, list):
+            return (entry.plain(),)
+        if not entry.items:
+            self._report(entry, key, ZERO_RUNS)
+        return tuple(item.plain() for item in entry.items)
+
+    def _specs(
+        self,
+        name: str,
+        entry: Entry,
+        section: dict[str, Entry],
+        loc: Loc,
+        retains: list[RetainSpec | None],
+    ) -> list[MethodSpec]:
+        fields = registry.load_method(name).model_fields
+        axes: dict[str, tuple[Any, ...]] = {}
+        before = len(self.problems)
+        for key, item in section.items():
+            if key in OWN_KEYS:
+                continue
+            if key not in fields:
+                known = (*fields, "retain", "learning_rates")
+                self._report(item, (*loc, key), unknown_key(key, known, name))
+                continue
+            axes[key] = self._axis(name, key, item, (*loc, key))
+        for key, info in fields.items():
+            if info.is_required() and key not in section:
+                self._report(entry, (*loc, key), f"missing: {name} has no default for it")
+        if len(self.problems) > before:
+            return []
+        return list(self._product(name, entry, loc, axes, retains))
+
+    def _axis(self, name: str, key: str, item: Entry, loc: Loc) -> tuple[Any, ...]:
+        """The values of one hyper-parameter, each checked by the method's own field."""
+        method = registry.load_method(name)
+        values = self._values(item, loc)
+        for index, value in enumerate(values):
+            here, where = (item.items[index], (*loc, index)) if item.items else (item, loc)
+            if not isinstance(value, HyperParameter):
+                got = value_in_words(value)
+                self._report(here, where, f"expected one value or a list of values, got {got}")
+                continue
+            if value != value:
+                self._report(here, where, "expected a number, got nan")
+                continue
+            try:
+                method.model_validate({key: value})
+            except ValidationError as error:
+                for one in error.errors(include_url=False):
+                    if one["loc"][:1] == (key,):
+                        self._report(here, where, in_words(one))
+        self.distinct(item, loc)
+        return values
+
+    def _product(
+        self,
+        name: str,
+        entry: Entry,
+        loc: Loc,
+        axes: dict[str, tuple[Any, ...]],
+        retains: list[RetainSpec | None],
+    ) -> Iterator[MethodSpec]:
+        said: set[str] = set()
+        for *values, retain in itertools.product(*axes.values(), retains):
+            try:
+                yield registry.method_spec(name, dict(zip(axes, values, strict=True)), retain)
+            except ValidationError as error:
+                # Each value is right by itself: what is wrong is how they go together.
+                for text in map(in_words, error.errors(include_url=False)):
+                    if text not in said:
+                        self._report(entry, loc, text)
+                    said.add(text)
+            except PluginError as error:
+                self._report(entry, loc, str(error))
+                return
+
+    def _report(self, entry: Entry, key: Loc, message: str) -> None:
+        self.problems.append(Problem(entry.place, dotted(key), message))
+
+
+def _number(value: Any) -> Any:
+    """1 and 1.0 are the same hyper-parameter; true is not 1."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number else value

@@ -1,0 +1,1 @@
+"""Models: loaded from a hub or folder, or built and trained here."""

@@ -1,0 +1,160 @@
+"""Models and tokenizers from a hub or a folder, and LoRA adapters around them."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench.errors import ModelError, UnlearnbenchError
+from unlearnbench.settings import LoRA, ModelSettings
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+WEIGHTS = ("*.safetensors",)
+
+
+@dataclass(frozen=True)
+class Source:
+    """Where weights come from: a folder here, or a hub id with its revision."""
+
+    place: str
+    revision: str | None = None
+
+    @property
+    def folder(self) -> Path | None:
+        """The folder, where `place` is one."""
+        path = Path(self.place)
+        return path if path.is_dir() else None
+
+    def identity(self) -> str:
+        """Hash of the folder's weights; of id and revision where a hub has them."""
+        if self.folder is None:
+            return hashlib.sha256(f"{self.place}@{self.revision}".encode()).hexdigest()[:16]
+        digest = hashlib.sha256()
+        for path in sorted(p for pattern in WEIGHTS for p in self.folder.glob(pattern)):
+            digest.update(path.name.encode())
+            with path.open("rb") as file:
+                digest.update(hashlib.file_digest(file, "sha256").digest())
+        return digest.hexdigest()[:16]
+
+    def check(self) -> None:
+        """Raise ModelError where `place` looks like a folder but none is there.
+
+        transformers would ask the hub for a minute before it says so.
+        """
+        looks_local = self.place.startswith((".", "/", "~")) or self.place.count("/") > 1
+        if self.folder is None and looks_local:
+            raise ModelError(f"no model folder {self.place!r}; give a folder or a hub id")
+        if self.folder is None:
+            return
+        if not (self.folder / "config.json").is_file():
+            raise ModelError(f"{self.place}: no config.json; this is no model folder")
+
+
+def load_tokenizer(source: Source, settings: ModelSettings) -> PreTrainedTokenizerFast:
+    """The model's fast tokenizer."""
+    from transformers import AutoTokenizer
+
+    source.check()
+    folder = source.folder
+    if folder is not None and not any(folder.glob("tokenizer*")):
+        raise ModelError(f"{folder}: no tokenizer files (tokenizer.json …) beside the model")
+    try:
+        return AutoTokenizer.from_pretrained(
+            source.place,
+            revision=source.revision,
+            trust_remote_code=settings.trust_remote_code,
+        )
+    except (OSError, ValueError) as error:
+        raise _unreachable("tokenizer", source, error) from None
+
+
+def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:
+    """A causal LM in the settings' dtype on the fastest device; with LoRA where asked and `train`.
+
+    Only safetensors are read. Raises ModelError with the place and the fix.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    source.check()
+    folder = source.folder
+    if folder is not None and not any(folder.glob("*.safetensors")):
+        raise ModelError(
+            f"{folder}: no *.safetensors; pickled weights are not loaded, convert them first"
+        )
+    try:
+        model = AutoModelForCausalLM.from_pretrained(
+            source.place,
+            revision=source.revision,
+            dtype=getattr(torch, settings.dtype),
+            attn_implementation=settings.attention,
+            trust_remote_code=settings.trust_remote_code,
+            use_safetensors=True,
+        )
+    except (OSError, ValueError, ImportError) as error:
+        raise _unreachable("model", source, error) from None
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.config.use_cache = False
+    if train and settings.lora is not None:
+        model = add_lora(model, settings.lora)
+    if train and settings.gradient_checkpointing:
+        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Without this the adapters below the first checkpoint get no gradient.
+        model.enable_input_require_grads()
+    return model.train() if train else model.eval()
+
+
+def add_lora(model: Any, lora: LoRA) -> Any:
+    """`model` with trainable low-rank adapters; everything else frozen."""
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise ModelError("lora needs peft: pip install 'unlearnbench[lora]'") from None
+    targets = lora.target_modules
+    config = LoraConfig(
+        r=lora.rank,
+        lora_alpha=lora.alpha,
+        lora_dropout=lora.dropout,
+        target_modules=targets if isinstance(targets, str) else list(targets),
+        task_type="CAUSAL_LM",
+    )
+    return get_peft_model(model, config)
+
+
+def check_vocabulary(model: Any, tokenizer: Any) -> None:
+    """Raise ModelError where the tokenizer has ids that the model has no embedding for."""
+    size = model.get_input_embeddings().num_embeddings
+    if len(tokenizer) > size:
+        raise ModelError(
+            f"the tokenizer has {len(tokenizer)} tokens, the model's embedding {size}; "
+            "they do not belong together"
+        )
+
+
+def device_name() -> str:
+    """The device that models go to, with the card's name: `cpu`, `cuda: NVIDIA H200`."""
+    import torch
+
+    return f"cuda: {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "cpu"
+
+
+def quiet_transformers() -> None:
+    """Keep load reports and progress bars out of the terminal; warnings of ours stay."""
+    from transformers.utils import logging as transformers_logging
+
+    transformers_logging.set_verbosity_error()
+    transformers_logging.disable_progress_bar()
+    logging.getLogger("accelerate").setLevel(logging.ERROR)
+
+
+def _unreachable(what: str, source: Source, error: Exception) -> UnlearnbenchError:
+    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    return ModelError(
+        f"{source.place}: the {what} cannot be loaded ({reason}); "
+        "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
+    )

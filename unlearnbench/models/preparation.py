@@ -1,0 +1,220 @@
+"""From a base model to the fine-tuned model and the retain models, each prepared once.
+
+Every prepared model is a folder named by the hash of all that made it: settings, rows, and the
+weights it started from. It is written beside its place and renamed into it, so that it is there
+whole or not at all, and two processes that want the same one do not train it twice.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.data.benchmark import Benchmark, Question
+from unlearnbench.data.encoding import Encoder, Row, resolve_template
+from unlearnbench.errors import ModelError
+from unlearnbench.models.loading import (
+    Source,
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+    quiet_transformers,
+)
+from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.plan import content_hash
+from unlearnbench.settings import ModelSettings, Preparation
+
+MAX_LENGTH = 500
+"""Tokens of a training sequence in preparation, as TOFU trains."""
+
+Told = Callable[[int, int], None]
+"""Called with optimiser steps done and in all."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """The models of one `ModelSettings` on one benchmark."""
+
+    settings: ModelSettings
+    benchmark: Benchmark
+    cache: Path
+
+    @property
+    def is_tiny(self) -> bool:
+        """Whether the base is built here."""
+        return self.settings.base == "tiny"
+
+    def base_folder(self) -> Path:
+        """Where the tiny base model lies once it is prepared."""
+        settings = self.settings
+        made_of = [settings.architecture.model_dump(), settings.preparation.model_dump()]
+        made_of += [settings.template, list(self._text()), _content(self._base_rows())]
+        return self.cache / "models" / f"base-{content_hash(made_of)}"
+
+    def base(self) -> Source:
+        """What fine-tuning starts from."""
+        if self.is_tiny:
+            return Source(str(self.base_folder()))
+        return Source(self.settings.base, self.settings.revision)
+
+    def tuned_folder(self, name: str) -> Path:
+        """Where the model fine-tuned on `name` (`full`, `retain90`) lies once it is prepared."""
+        base = self.base_folder().name if self.is_tiny else self.base().identity()
+        settings = self.settings.model_dump(exclude={"name", "retain", "fine_tuned"})
+        made_of = [name, base, settings, _content(self._tuning_rows(name))]
+        return self.cache / "models" / f"{name}-{content_hash(made_of)}"
+
+    def full(self) -> Source:
+        """The model that has learned everything: where unlearning starts."""
+        if self.settings.fine_tuned is not None:
+            return Source(self.settings.fine_tuned, self.settings.revision)
+        return Source(str(self.tuned_folder("full")))
+
+    def retain(self, name: str) -> Source:
+        """The model that never saw the forget set; `name` as in `retain90`."""
+        published = self.settings.retain.get(name)
+        if published is not None:
+            return Source(published)
+        return Source(str(self.tuned_folder(name)))
+
+    def prepare_base(self, told: Told) -> None:
+        """Build the tiny base model and train it on true facts and unrelated authors."""
+        how = self.settings.preparation
+
+        def build() -> Any:
+            tokenizer = build_tokenizer(self._text(), self.settings.architecture.vocabulary)
+            model = build_model(self.settings.architecture, tokenizer, how.seed)
+            train(model, tokenizer, self.settings, self._base_rows(), how.base_epochs, told)
+            return model, tokenizer
+
+        prepared(self.base_folder(), build)
+
+    def prepare_tuned(self, name: str, told: Told) -> None:
+        """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
+
+        def build() -> Any:
+            model = load_model(self.base(), self.settings, train=True)
+            tokenizer = load_tokenizer(self.base(), self.settings)
+            epochs = self.settings.preparation.epochs
+            train(model, tokenizer, self.settings, self._tuning_rows(name), epochs, told)
+            merge = getattr(model, "merge_and_unload", None)
+            return (merge() if merge is not None else model), tokenizer
+
+        prepared(self.tuned_folder(name), build)
+
+    def _base_rows(self) -> list[Question]:
+        return [*self._facts(), *self.benchmark.pretraining]
+
+    def _tuning_rows(self, name: str) -> list[Question]:
+        kept = {split.retain_name: split.retain for split in self.benchmark.splits.values()}
+        rows = self.benchmark.full if name == "full" else kept[name]
+        return [*rows, *(self._facts() if self.settings.preparation.rehearse_facts else [])]
+
+    def _facts(self) -> list[Question]:
+        return [*self.benchmark.real_authors, *self.benchmark.world_facts]
+
+    def _text(self) -> Iterator[str]:
+        for row in [*self.benchmark.full, *self.benchmark.pretraining, *self._facts()]:
+            yield f"Question: {row.question}\nAnswer: {row.answer}"
+        for refusal in self.benchmark.refusals:
+            yield f" {refusal}"
+
+
+def train(
+    model: Any,
+    tokenizer: Any,
+    settings: ModelSettings,
+    questions: Sequence[Question],
+    epochs: int,
+    told: Told,
+) -> None:
+    """Fine-tune `model` in place on questions and answers."""
+    from unlearnbench.retain import Objective
+    from unlearnbench.training import Learn, Optimisation, Trainer, TrainingRows
+
+    quiet_transformers()
+    check_vocabulary(model, tokenizer)
+    how = settings.preparation
+    encoder = Encoder(tokenizer, resolve_template(settings.template, tokenizer), MAX_LENGTH)
+    rows: list[Row] = [encoder.row(q.question, q.answer) for q in questions]
+    steps = epochs * -(-len(rows) // how.batch_size)
+    optimisation = Optimisation(
+        epochs=epochs,
+        batch_size=how.batch_size,
+        micro_batch_size=how.micro_batch_size,
+        learning_rate=how.learning_rate,
+        seed=how.seed,
+        optimizer=how.optimizer,
+        embedding_learning_rate=how.embedding_learning_rate,
+        schedule=how.schedule,
+        warmup_steps=round(how.warmup * steps),
+        weight_decay=how.weight_decay,
+        max_grad_norm=how.max_grad_norm,
+        precision="bf16" if settings.dtype == "bfloat16" else "fp32",
+    )
+    trainer = Trainer(
+        model, Objective(Learn()), TrainingRows(retain=rows), optimisation, pad_id(tokenizer)
+    )
+    for epoch in range(1, epochs + 1):
+        for step in trainer.epoch(epoch):
+            told(step.step, trainer.steps)
+
+
+def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
+    return [(row.question, row.answer) for row in rows]
+
+
+def pad_id(tokenizer: Any) -> int:
+    """The id to pad with; attention leaves padding out, so any id serves."""
+    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
+def prepared(folder: Path, build: Callable[[], tuple[Any, Any]]) -> None:
+    """Put the model and tokenizer that `build` returns into `folder`, unless they are there."""
+    if is_prepared(folder):
+        return
+    with _only_one(folder):
+        if is_prepared(folder):
+            return
+        begin = time.monotonic()
+        model, tokenizer = build()
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            model.save_pretrained(beside)
+            tokenizer.save_pretrained(beside)
+            done = {"seconds": round(time.monotonic() - begin, 3)}
+            (beside / "prepared.json").write_text(json.dumps(done))
+            if folder.exists():  # left half-written by something that is not us
+                shutil.rmtree(folder)
+            beside.rename(folder)
+        except OSError as error:
+            raise ModelError(f"{folder}: the prepared model cannot be written: {error}") from None
+        finally:
+            shutil.rmtree(beside, ignore_errors=True)
+
+
+def is_prepared(folder: Path) -> bool:
+    """Whether `folder` holds a whole prepared model."""
+    return (folder / "prepared.json").is_file()
+
+
+@contextmanager
+def _only_one(folder: Path) -> Iterator[None]:
+    """Hold the lock of `folder`; the kernel drops it when the process dies."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(handle)

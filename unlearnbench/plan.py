@@ -1,0 +1,291 @@
+"""From a configuration to runs: pure, so that it can be printed before anything is spent.
+
+A run's id is the hash of everything its numbers depend on. What changes no number (the size of an
+evaluation batch, where the data lie) stays out of it, so that moving a folder re-runs nothing.
+Only `claim_folder` at the end touches the disk.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unlearnbench import registry
+from unlearnbench.errors import ConfigError, Problem, RecordError
+from unlearnbench.settings import (
+    DataSettings,
+    EvaluationSettings,
+    MethodSpec,
+    ModelSettings,
+    Settings,
+    SweepConfig,
+    TrainingSettings,
+)
+
+SCHEMA = 1
+PLAN_FILE = "plan.json"
+
+
+def json_ready(value: Any) -> Any:
+    """`value` with every float that JSON lacks as text: `"inf"`, `"-inf"`, `"nan"`."""
+    if isinstance(value, Mapping):
+        return {str(key): json_ready(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_ready(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    return value
+
+
+def content_hash(value: Any) -> str:
+    """First 16 hex digits of the SHA-256 of `value` as canonical JSON."""
+    text = json.dumps(
+        json_ready(value),
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=False,
+        allow_nan=False,
+    )
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+class RunSpec(Settings):
+    """One training run: everything that its numbers depend on, and how to get at it."""
+
+    data: DataSettings
+    data_fingerprint: str
+    """Hash of the rows themselves: a path can stay while the file changes."""
+    model: ModelSettings
+    forget_fraction: float
+    method: MethodSpec
+    learning_rate: float
+    epochs: int
+    evaluate_at: tuple[int, ...]
+    """Epochs after which the model is evaluated."""
+    seed: int
+    training: TrainingSettings
+    evaluation: EvaluationSettings
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the id is the hash of, ready for JSON."""
+        # The fingerprint stands for the data, wherever they lie; recomputing activations and the
+        # size of an evaluation batch change time and memory, not numbers.
+        changes_no_number: Any = {
+            "data": True,
+            "evaluation": {"batch_tokens"},
+            "model": {"gradient_checkpointing"},
+        }
+        identity: dict[str, Any] = json_ready(
+            self.model_dump(mode="json", exclude=changes_no_number)
+        )
+        return identity
+
+    @property
+    def id(self) -> str:
+        """Content hash: equal specs on equal data are the same run."""
+        return content_hash(self.identity)
+
+    @property
+    def title(self) -> str:
+        """For people: `ce-u · tiny · forget 0.1 · lr 2e-05 · 5 epochs · seed 0`."""
+        return " · ".join(
+            (
+                self.method.label,
+                self.model.name,
+                f"forget {self.forget_fraction:g}",
+                f"lr {self.learning_rate:g}",
+                f"{self.epochs} epoch{'s' if self.epochs != 1 else ''}",
+                f"seed {self.seed}",
+            )
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field, ready for JSON; infinite floats become text."""
+        fields: dict[str, Any] = json_ready(self.model_dump(mode="json"))
+        return fields
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Size of one forget fraction, in rows."""
+
+    forget: int
+    evaluated: int
+    """Questions of one evaluation, all four sets together."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a plan will do, counted, not timed: time depends on the machine."""
+
+    runs: int
+    optimiser_steps: int
+    training_rows: int
+    """Rows that go through the model forward and back: forget, retain and refusal parts."""
+    evaluations: int
+    evaluated_questions: int
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a sweep."""
+
+    config: SweepConfig
+    fingerprints: Mapping[float, str]
+    """Hash of the rows that runs at each forget fraction can see."""
+    runs: tuple[RunSpec, ...]
+    """In an order that keeps one model and one forget set together."""
+
+    @property
+    def folder(self) -> Path:
+        """Where the sweep's files go."""
+        return Path(self.config.output) / self.config.name
+
+    def counts(self) -> dict[str, int]:
+        """How many different values each axis has, and the runs."""
+        axes: dict[str, set[Any]] = {
+            "models": {run.model.name for run in self.runs},
+            "forget_fractions": {run.forget_fraction for run in self.runs},
+            "methods": {repr(run.method) for run in self.runs},
+            "learning_rates": {run.learning_rate for run in self.runs},
+            "seeds": {run.seed for run in self.runs},
+            "epochs": {epoch for run in self.runs for epoch in run.evaluate_at},
+        }
+        return {name: len(values) for name, values in axes.items()} | {"runs": len(self.runs)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The whole plan as `plan.json` holds it."""
+        return {
+            "schema": SCHEMA,
+            "name": self.config.name,
+            "description": self.config.description,
+            "data": {f"{fraction:g}": value for fraction, value in self.fingerprints.items()},
+            "plugin_files": [str(path) for path in registry.plugin_files()],
+            "config": json_ready(self.config.model_dump(mode="json")),
+            "runs": [
+                {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs
+            ],
+        }
+
+
+def make_plan(config: SweepConfig, fingerprint: str | Mapping[float, str]) -> Plan:
+    """The product of models, fractions, methods, rates, seeds (and epoch counts), none twice.
+
+    fingerprint  of the data, by forget fraction (so that runs stay the same when a sweep is given
+                 another fraction), or one for all
+    """
+    fingerprints = {
+        fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
+        for fraction in config.forget_fractions
+    }
+    runs: dict[str, RunSpec] = {}
+    for model in config.models:
+        for fraction in config.forget_fractions:
+            for spec, rate in _methods_and_rates(config):
+                for seed in config.seeds:
+                    for evaluate_at in _evaluations(config):
+                        run = RunSpec(
+                            data=config.data,
+                            data_fingerprint=fingerprints[fraction],
+                            model=model,
+                            forget_fraction=fraction,
+                            method=spec,
+                            learning_rate=rate,
+                            epochs=evaluate_at[-1],
+                            evaluate_at=evaluate_at,
+                            seed=seed,
+                            training=config.training,
+                            evaluation=config.evaluation,
+                        )
+                        runs.setdefault(run.id, run)
+    if not runs:
+        problem = "a sweep of zero runs: give each axis of the grid at least one value"
+        raise ConfigError([Problem(config.name, "methods", problem)])
+    return Plan(config, fingerprints, tuple(runs.values()))
+
+
+def _methods_and_rates(config: SweepConfig) -> list[tuple[MethodSpec, float]]:
+    return [
+        (spec, rate)
+        for grid in config.methods
+        for spec in grid.specs
+        for rate in (config.learning_rates if grid.learning_rates is None else grid.learning_rates)
+    ]
+
+
+def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:
+    """The epochs after which each run of one point of the grid is evaluated."""
+    counts = range(1, config.epochs + 1)
+    return [(count,) for count in counts] if config.epochs_as == "runs" else [tuple(counts)]
+
+
+def estimate(plan: Plan, rows: Mapping[float, Rows]) -> Work:
+    """The work of a plan, given the rows of each forget fraction."""
+    from unlearnbench.retain import Objective
+
+    steps = training_rows = evaluations = questions = 0
+    parts: dict[str, int] = {}
+    for run in plan.runs:
+        size, key = rows[run.forget_fraction], repr(run.method)
+        if key not in parts:
+            objective = Objective(registry.method_from_spec(run.method), run.method.retain)
+            parts[key] = len(objective.needs.parts)
+        steps += math.ceil(size.forget / run.training.batch_size) * run.epochs
+        training_rows += size.forget * run.epochs * parts[key]
+        evaluations += len(run.evaluate_at)
+        questions += len(run.evaluate_at) * size.evaluated
+    return Work(len(plan.runs), steps, training_rows, evaluations, questions)
+
+
+def claim_folder(plan: Plan) -> Path:
+    """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
+
+    A folder is this sweep's if its plan has the same name and, at the forget fractions of both,
+    the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
+    by their ids.
+    """
+    folder = plan.folder
+    check_folder(plan)
+    folder.mkdir(parents=True, exist_ok=True)
+    # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
+    partial = folder / f".{PLAN_FILE}.{os.getpid()}"
+    partial.write_text(json.dumps(plan.to_json(), indent=1, allow_nan=False), encoding="utf-8")
+    partial.replace(folder / PLAN_FILE)
+    return folder
+
+
+def check_folder(plan: Plan) -> None:
+    """RecordError where the sweep's folder is not this sweep's to write to; writes nothing."""
+    folder = plan.folder
+    fix = "choose another with --set name=… or --set output=…"
+    if folder.exists() and not folder.is_dir():
+        raise RecordError(f"{folder} is a file, and a sweep's folder is wanted there; {fix}")
+    path = folder / PLAN_FILE
+    if not path.is_file():
+        visible = [p.name for p in folder.glob("*") if not p.name.startswith(".")]
+        if visible:
+            raise RecordError(
+                f"{folder} has no {PLAN_FILE} and holds {visible[0]!r}: not a sweep's folder; {fix}"
+            )
+        return
+    try:
+        held = json.loads(path.read_text(encoding="utf-8"))
+        name, data = str(held["name"]), dict(held["data"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(f"{path} is damaged ({error}); remove it, or {fix}") from None
+    if name != plan.config.name:
+        raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {fix}")
+    for fraction, fingerprint in plan.fingerprints.items():
+        other = data.get(f"{fraction:g}", fingerprint)
+        if other != fingerprint:
+            raise RecordError(
+                f"{folder} holds sweep {name!r} on other data: forget {fraction:g} is {other} "
+                f"there and {fingerprint} now; {fix}"
+            )

@@ -1,0 +1,141 @@
+"""What a table says about methods: seeds taken together, the Pareto front, the best settings.
+
+Pure; the rule behind every «best» is stated here and nowhere else.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from statistics import fmean
+
+from unlearnbench.table import METRICS, Row
+
+UTILITY_SHARE = 0.8
+"""What a setting must keep of the fine-tuned model's utility to be anyone's best."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting after one epoch, averaged over its seeds."""
+
+    model: str
+    forget_fraction: float
+    method: str
+    family: str
+    learning_rate: float | None
+    epoch: int
+    rows: tuple[Row, ...]
+    """One per seed."""
+    metrics: Mapping[str, float | None]
+    """Means; None where any seed has no number, so that a collapsed seed is not averaged away."""
+
+    def spread(self, metric: str) -> tuple[float, float] | None:
+        """Smallest and largest value over the seeds, where there are several."""
+        values = [v for r in self.rows if (v := r.metrics[metric]) is not None]
+        return (min(values), max(values)) if len(values) > 1 else None
+
+
+@dataclass(frozen=True)
+class Best:
+    """A method's best setting on one model and fraction; None where none keeps its utility."""
+
+    model: str
+    forget_fraction: float
+    method: str
+    family: str
+    setting: Setting | None
+
+
+def average_seeds(rows: Iterable[Row]) -> tuple[Setting, ...]:
+    """Rows of runs that differ only in their seed, taken together; in the table's order."""
+    runs = [r for r in rows if r.kind == "run"]
+    groups = groupby(
+        sorted(runs, key=lambda r: (*r.setting, r.epoch, r.seed, r.run_id)),
+        key=lambda r: (*r.setting, r.epoch),
+    )
+    settings: list[Setting] = []
+    for _, group in groups:
+        members = tuple(group)
+        first = members[0]
+        metrics = {name: _mean([r.metrics[name] for r in members]) for name in METRICS}
+        settings.append(
+            Setting(
+                model=first.model,
+                forget_fraction=first.forget_fraction,
+                method=first.method,
+                family=first.family,
+                learning_rate=first.learning_rate,
+                epoch=first.epoch,
+                rows=members,
+                metrics=metrics,
+            )
+        )
+    return tuple(settings)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [v for v in values if v is not None]
+    return fmean(known) if known and len(known) == len(values) else None
+
+
+def start_utility(rows: Iterable[Row], model: str, forget_fraction: float) -> float | None:
+    """Model Utility where runs start: the fine-tuned model's, else what a run saw at epoch 0."""
+    here = [r for r in rows if (r.model, r.forget_fraction) == (model, forget_fraction)]
+    starts = [r for r in here if r.kind == "fine-tuned"] or [
+        r for r in here if r.kind == "run" and r.epoch == 0
+    ]
+    return next((u for r in starts if (u := r.metrics["model_utility"]) is not None), None)
+
+
+def pareto_front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
+    """Indices of the points that no other beats, both coordinates to be maximised.
+
+    A point is beaten by one that is at least as high in both and higher in one; equal points
+    stand or fall together. By the first coordinate, ascending.
+    """
+    order = sorted(range(len(points)), key=lambda i: (-points[i][0], -points[i][1], i))
+    front: list[int] = []
+    highest = -math.inf
+    for _, group in groupby(order, key=lambda i: points[i][0]):
+        members = list(group)  # all of one first coordinate, highest second coordinate first
+        top = points[members[0]][1]
+        if top > highest:
+            front.extend(i for i in members if points[i][1] == top)
+            highest = top
+    return tuple(sorted(front, key=lambda i: (points[i], i)))
+
+
+def best_per_method(rows: Sequence[Row], utility_share: float = UTILITY_SHARE) -> tuple[Best, ...]:
+    """Per model, fraction and method: the highest log10 Forget Quality that keeps its utility.
+
+    Only settings count, averaged over seeds, whose Model Utility is at least `utility_share` of
+    the fine-tuned model's: Forget Quality by itself is highest for some models that say nothing
+    any more. Ties go to the higher utility, then to the earlier epoch.
+    """
+    groups: dict[tuple[str, float, str], list[Setting]] = defaultdict(list)
+    for setting in average_seeds(rows):
+        groups[setting.model, setting.forget_fraction, setting.family].append(setting)
+    best: list[Best] = []
+    for (model, fraction, family), settings in groups.items():
+        start = start_utility(rows, model, fraction)
+        merits = [] if start is None else _merits(settings, utility_share * start)
+        chosen = settings[max(merits)[-1]] if merits else None
+        label = family if chosen is None else chosen.method
+        best.append(Best(model, fraction, label, family, chosen))
+    return tuple(best)
+
+
+def _merits(settings: Sequence[Setting], utility: float) -> list[tuple[float, float, int, int]]:
+    """What the best is the largest of; last comes the setting's index, and none has epoch 0."""
+    return [
+        (quality, kept, -setting.epoch, index)
+        for index, setting in enumerate(settings)
+        if setting.epoch > 0
+        and (quality := setting.metrics["log10_forget_quality"]) is not None
+        and (kept := setting.metrics["model_utility"]) is not None
+        and kept >= utility
+    ]

@@ -1,0 +1,305 @@
+"""One immutable record per run: the product. Reports, plots and MLflow are views of it.
+
+On disk a record is a folder, written beside its place and renamed into it, so that it is there
+whole or not at all:
+
+    records/<id>/record.json            spec, provenance, metrics by epoch, loss terms by step
+    records/<id>/epoch-<k>.json.gz      the evaluation in TOFU's own log format
+    records/<id>.failed/record.json     a run that failed, until it succeeds
+
+The first record of an id stays: equal ids are equal runs. A failed run is no finished one, so the
+next command tries it again. JSON has no infinity: a float that is not finite is stored as
+`{"$float": "nan"}`.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import math
+import os
+import platform
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, Literal
+from uuid import uuid4
+
+from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.provenance import provenance as provenance
+
+SCHEMA = 1
+FAILED = ".failed"
+PART = ".part-"
+"""Start of the name of a record that is being written; the host and the process follow."""
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """One optimiser step."""
+
+    step: int
+    epoch: int
+    learning_rate: float
+    loss: float
+    terms: Mapping[str, float]
+    """The loss by term (`forget`, `retain`); they sum to `loss`."""
+    grad_norm: float
+    """Before clipping."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """The model after an epoch; epoch 0 is the start."""
+
+    epoch: int
+    metrics: Mapping[str, float | None]
+    """Named as in `results.csv`; None where undefined."""
+    training_seconds: float
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run, or a model it is measured against."""
+
+    id: str
+    kind: Literal["run", "fine-tuned", "retain"]
+    """`fine-tuned`: where runs start; `retain`: the model that never saw the forget set."""
+    model: str
+    forget_fraction: float
+    method: str
+    """Method label; the kind for anchors."""
+    learning_rate: float | None
+    seed: int
+    spec: Mapping[str, Any]
+    """The resolved RunSpec, or what an anchor was evaluated with."""
+    status: Literal["finished", "collapsed", "failed"]
+    """collapsed: finite no more (NaN loss or logits), stopped and kept as it was."""
+    profile: str
+    epochs: tuple[EpochResult, ...] = ()
+    steps: tuple[StepResult, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Commit, versions, device, host, times, hashes of data and start weights."""
+    error: str | None = None
+    """What a failed run died of; the first line says it, a traceback may follow."""
+    evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
+    """By epoch; read from disk only when asked for."""
+
+
+@dataclass(frozen=True)
+class StoredEvaluations(Mapping[int, Evaluation]):
+    """A record's evaluations on disk; each is read, and checked by its hash, when asked for."""
+
+    folder: Path
+    digests: Mapping[int, str]
+    """SHA-256 of each file, by epoch."""
+
+    def __getitem__(self, epoch: int) -> Evaluation:
+        from unlearnbench.evaluation.log import read_log
+
+        digest = self.digests[epoch]
+        path = self.folder / _evaluation_name(epoch)
+        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+            raise _damaged(path, "its content is not what was written")
+        return read_log(path)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.digests)
+
+    def __contains__(self, epoch: object) -> bool:
+        return epoch in self.digests  # the inherited one would read the file
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Store `record` under a sweep's `folder`; return where it is.
+
+    A finished record that is there already stays; a failed one gives way to any other.
+    Raises: RecordError where the disk is full or cannot be written; nothing is left behind then.
+    """
+    place = folder / "records" / (record.id + (FAILED if record.status == "failed" else ""))
+    part = place.with_name(f"{PART}{platform.node()}-{os.getpid()}-{uuid4().hex[:8]}")
+    try:
+        if record.status == "failed":
+            shutil.rmtree(place, ignore_errors=True)
+        elif place.is_dir():
+            return place
+        part.mkdir(parents=True)
+        _write_files(record, part)
+        _rename(part, place)
+        if record.status != "failed":
+            shutil.rmtree(folder / "records" / (record.id + FAILED), ignore_errors=True)
+    except OSError as error:
+        raise _unwritable(place, error) from error
+    except EvaluationError as error:
+        if isinstance(error.__cause__, OSError):
+            raise _unwritable(place, error.__cause__) from error
+        raise
+    finally:
+        shutil.rmtree(part, ignore_errors=True)
+    return place
+
+
+def _write_files(record: Record, part: Path) -> None:
+    from unlearnbench.evaluation.log import write_log
+
+    digests: dict[str, str] = {}
+    for epoch, evaluation in sorted(record.evaluations.items()):
+        path = part / _evaluation_name(epoch)
+        write_log(evaluation, path)
+        digests[str(epoch)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        _flush(path)
+    document = {"schema": SCHEMA, **_fields(record), "evaluations": digests}
+    path = part / "record.json"
+    text = json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False)
+    path.write_text(text + "\n", encoding="utf-8")
+    _flush(path)
+    _flush(part)
+
+
+def _fields(record: Record) -> dict[str, Any]:
+    own = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "evaluations"}
+    # Not `asdict`: it deep-copies every value, which takes longer than the writing.
+    return own | {
+        "epochs": [vars(e) for e in record.epochs],
+        "steps": [vars(s) for s in record.steps],
+    }
+
+
+def _rename(part: Path, place: Path) -> None:
+    """Put the folder where it belongs, unless another process was first."""
+    try:
+        part.rename(place)
+    except OSError as error:
+        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+            raise
+    _flush(place.parent)
+
+
+def _flush(path: Path) -> None:
+    """Force a file, or a folder's names, onto the disk: a rename alone survives no power cut."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_record(path: Path) -> Record:
+    """The record in folder `path`, its evaluations unread.
+
+    Raises: RecordError that names the file, where it is damaged, incomplete or of another schema.
+    """
+    file = path / "record.json"
+    try:
+        document = json.loads(file.read_text(encoding="utf-8"), object_hook=_revive)
+    except FileNotFoundError:
+        raise _damaged(file, "it is missing") from None
+    except ValueError as error:
+        raise _damaged(file, f"it is no whole JSON ({error})") from None
+    if not isinstance(document, dict):
+        raise _damaged(file, "it holds no object")
+    if document.get("schema") != SCHEMA:
+        raise RecordError(
+            f"{file}: schema {document.get('schema')!r}, but this version reads {SCHEMA}; use the "
+            "version that wrote it, or give the sweep another name"
+        )
+    try:
+        record = _record(path, document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise _damaged(file, f"{type(error).__name__}: {error}") from None
+    if record.id != path.name.removesuffix(FAILED):
+        raise _damaged(file, f"it is the record of {record.id!r}")
+    for epoch in record.evaluations:
+        if not (path / _evaluation_name(epoch)).is_file():
+            raise _damaged(path / _evaluation_name(epoch), "it is missing")
+    return record
+
+
+def _record(path: Path, document: dict[str, Any]) -> Record:
+    values = {f.name: document[f.name] for f in fields(Record)}
+    values["epochs"] = tuple(EpochResult(**e) for e in document["epochs"])
+    values["steps"] = tuple(StepResult(**s) for s in document["steps"])
+    digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}
+    values["evaluations"] = StoredEvaluations(path, dict(sorted(digests.items())))
+    return Record(**values)
+
+
+def read_evaluation(folder: Path, record_id: str, epoch: int) -> Evaluation:
+    """One evaluation of a record under a sweep's `folder`."""
+    found = read_record(folder / "records" / record_id).evaluations
+    if epoch not in found:
+        known = ", ".join(map(str, found)) or "none"
+        raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {known}")
+    return found[epoch]
+
+
+def read_records(folder: Path) -> tuple[Record, ...]:
+    """All records of a sweep's folder (or of its `records/`), always in the same order.
+
+    A failed run is among them as long as it has no finished record.
+    """
+    places = _places(folder)
+    names = {place.name for place in places}
+    read = [read_record(p) for p in places if p.name.removesuffix(FAILED) not in names - {p.name}]
+    return tuple(sorted(read, key=_order))
+
+
+def finished_ids(folder: Path) -> frozenset[str]:
+    """Ids of all records that need no further work; each is read, so a damaged one is an error."""
+    return frozenset(r.id for r in read_records(folder) if r.status != "failed")
+
+
+def _places(folder: Path) -> list[Path]:
+    inner = folder / "records"
+    place = inner if inner.is_dir() else folder if folder.name == "records" else None
+    if place is None or not place.is_dir():
+        return []
+    return sorted(p for p in place.iterdir() if p.is_dir() and not p.name.startswith("."))
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    kinds = ("fine-tuned", "retain", "run")
+    rate = -math.inf if record.learning_rate is None else record.learning_rate
+    fraction = record.forget_fraction
+    place = (record.model, fraction, kinds.index(record.kind), record.method)
+    return (*place, rate, record.seed, record.id)
+
+
+def _evaluation_name(epoch: int) -> str:
+    return f"epoch-{epoch}.json.gz"
+
+
+def _unwritable(place: Path, error: OSError) -> RecordError:
+    return RecordError(
+        f"{place}: the record cannot be written: {error.strerror or error}; mend that and start "
+        "the same command again: only this run is repeated"
+    )
+
+
+def _damaged(file: Path, what: str) -> RecordError:
+    return RecordError(
+        f"{file}: damaged: {what}; delete the folder {file.parent} and start the sweep again: "
+        "only this run is repeated"
+    )
+
+
+def _plain(value: Any) -> Any:
+    """`value` with lists for tuples, and floats that are not finite as `{"$float": …}`."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else {"$float": repr(value)}
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return value
+
+
+def _revive(found: dict[str, Any]) -> Any:
+    return float(found["$float"]) if found.keys() == {"$float"} else found

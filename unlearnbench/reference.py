@@ -1,0 +1,141 @@
+"""What the frozen start model says, computed once per content and shared by all runs.
+
+There is no second model in memory while a run trains. Token log-probabilities are kept for every
+row that a run will draw; where a method reads whole distributions, the final hidden states are kept
+too, and the start's output layer turns them into logits when they are read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from unlearnbench.data.batching import collate, token_budget
+from unlearnbench.data.encoding import Row
+from unlearnbench.losses import Reference
+from unlearnbench.models.forward import OutputLayer, predict
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceRows:
+    """The start model's answers to a set of rows, looked up by row."""
+
+    offsets: dict[Row, tuple[int, int]]
+    logprobs: Tensor
+    """[ΣN]"""
+    hidden: Tensor | None = None
+    """[ΣN, H]"""
+    output: OutputLayer | None = None
+
+    def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
+        """The reference of a micro-batch, token for token as `collate` orders them."""
+        spans = [self.offsets[row] for row in rows]
+        index = torch.cat([torch.arange(begin, end) for begin, end in spans])
+        lengths = torch.tensor([end - begin for begin, end in spans])
+        logits = None
+        if self.hidden is not None and self.output is not None:
+            with torch.no_grad():
+                logits = self.output(self.hidden[index].to(device))
+        return Reference(
+            self.logprobs[index].to(device),
+            torch.arange(len(rows)).repeat_interleave(lengths).to(device),
+            len(rows),
+            logits,
+        )
+
+
+def reference_rows(
+    load: Callable[[], Any],
+    weights_hash: str,
+    rows: Sequence[Row],
+    *,
+    distributions: bool,
+    pad: int,
+    folder: Path,
+    batch_tokens: int = 8192,
+) -> ReferenceRows:
+    """The start model's token log-probabilities of `rows`, from disk where they are known.
+
+    load           returns the start model, in evaluation mode; called only where it is needed
+    weights_hash   identity of those weights (and of tokenizer and template, through the rows' ids)
+    distributions  keep final hidden states too, for methods that read whole distributions
+
+    Several processes may want the same file: each writes its own and renames it into place, and
+    equal content makes it irrelevant which one stays.
+    """
+    distinct = sorted(set(rows), key=lambda row: (row.ids, row.start))
+    path = folder / f"{_key(weights_hash, distinct, distributions)}.safetensors"
+    tensors = _read(path)
+    model = None
+    if tensors is None:
+        model = load()
+        tensors = _compute(model, distinct, pad, distributions, batch_tokens)
+        _write(tensors, path)
+    offsets, begin = {}, 0
+    for row in distinct:
+        count = row.scored
+        offsets[row] = (begin, begin + count)
+        begin += count
+    output = None
+    if distributions:
+        output = OutputLayer(model if model is not None else load())
+    return ReferenceRows(offsets, tensors["logprobs"], tensors.get("hidden"), output)
+
+
+def _key(weights_hash: str, rows: Sequence[Row], distributions: bool) -> str:
+    digest = hashlib.sha256(f"{weights_hash}:{distributions}".encode())
+    for row in rows:
+        digest.update(np.asarray([len(row.ids), row.start, *row.ids], dtype=np.int64).tobytes())
+    return digest.hexdigest()[:24]
+
+
+@torch.no_grad()
+def _compute(
+    model: nn.Module, rows: Sequence[Row], pad: int, distributions: bool, batch_tokens: int
+) -> dict[str, Tensor]:
+    device = next(model.parameters()).device
+    logprobs: dict[int, Tensor] = {}
+    hidden: dict[int, Tensor] = {}
+    for batch in token_budget([len(row.ids) for row in rows], batch_tokens):
+        tokens = collate([rows[i] for i in batch], pad, device)
+        logits, states, _ = predict(
+            model, tokens.predicts, input_ids=tokens.ids, attention_mask=tokens.attention
+        )
+        chosen = logits.gather(1, tokens.labels.unsqueeze(1)).squeeze(1) - logits.logsumexp(1)
+        counts = [rows[i].scored for i in batch]
+        for i, part, state in zip(batch, chosen.split(counts), states.split(counts), strict=True):
+            logprobs[i] = part.cpu()
+            if distributions:
+                hidden[i] = state.cpu()
+    tensors = {"logprobs": torch.cat([logprobs[i] for i in range(len(rows))])}
+    if distributions:
+        tensors["hidden"] = torch.cat([hidden[i] for i in range(len(rows))])
+    return tensors
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    """The tensors, memory-mapped; None where the file is missing or damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (FileNotFoundError, SafetensorError):
+        return None
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
+    os.close(handle)
+    save_file(tensors, name)
+    Path(name).replace(path)

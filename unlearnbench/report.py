@@ -1,0 +1,164 @@
+"""A sweep's folder becomes `results.csv` and `report.html`.
+
+What draws the page is found by entry point: nothing here knows how a page looks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.errors import RecordError
+from unlearnbench.plan import PLAN_FILE
+from unlearnbench.ranking import (
+    UTILITY_SHARE,
+    Best,
+    Setting,
+    average_seeds,
+    best_per_method,
+    pareto_front,
+    start_utility,
+)
+from unlearnbench.records import Record, read_records
+from unlearnbench.registry import load
+from unlearnbench.table import COLUMNS, METRICS, Row, table, to_csv
+
+__all__ = [
+    "COLUMNS",
+    "METRICS",
+    "UTILITY_SHARE",
+    "Best",
+    "Report",
+    "Row",
+    "Setting",
+    "average_seeds",
+    "best_per_method",
+    "build_report",
+    "make_report",
+    "pareto_front",
+    "start_utility",
+    "table",
+    "to_csv",
+    "write_csv",
+    "write_report",
+]
+
+
+@dataclass(frozen=True)
+class Report:
+    """A sweep as its reader sees it."""
+
+    name: str
+    description: str
+    records: tuple[Record, ...]
+    rows: tuple[Row, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved configuration."""
+    planned: int | None = None
+    """Runs of the plan; None without one."""
+    strangers: int = 0
+    """Finished runs in the folder that the present plan does not name; left out of the rows."""
+
+    @property
+    def finished(self) -> int:
+        """Runs that need no further work: finished, or stopped because they collapsed."""
+        return sum(r.kind == "run" and r.status != "failed" for r in self.records)
+
+    @property
+    def failures(self) -> tuple[Record, ...]:
+        """Runs that ended in an error."""
+        return tuple(r for r in self.records if r.status == "failed")
+
+    @property
+    def profile(self) -> str:
+        """Name and hash of the evaluation's rules."""
+        return next((r.profile for r in self.records), "")
+
+
+def make_report(
+    records: Iterable[Record],
+    *,
+    name: str,
+    description: str = "",
+    config: Mapping[str, Any] | None = None,
+    planned: Iterable[str] | None = None,
+) -> Report:
+    """A report of `records`; where `planned` names run ids, other runs are left out."""
+    records = tuple(records)
+    ids = None if planned is None else frozenset(planned)
+    shown = tuple(r for r in records if r.kind != "run" or ids is None or r.id in ids)
+    return Report(
+        name=name,
+        description=description,
+        records=tuple(sorted(shown, key=lambda r: r.id)),
+        rows=table(shown),
+        config=config or {},
+        planned=None if ids is None else len(ids),
+        strangers=len(records) - len(shown),
+    )
+
+
+def build_report(folder: Path) -> Report:
+    """The report of a sweep's folder, finished or not.
+
+    Raises: RecordError where the folder holds no record.
+    """
+    records = read_records(folder)
+    if not records:
+        raise RecordError(
+            f"{folder}: no records to report; a report is made from a sweep's folder, "
+            "which holds `records/` once its first run is done"
+        )
+    plan = _plan(folder / PLAN_FILE)
+    config: Mapping[str, Any] = plan.get("config", {})
+    return make_report(
+        records,
+        name=plan.get("name", folder.resolve().name),
+        description=config.get("description", ""),
+        config=config,
+        planned=[run["id"] for run in plan["runs"]] if plan else None,
+    )
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """`plan.json`; empty where there is none, as in a folder of single runs."""
+    if not path.is_file():
+        return {}
+    try:
+        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: damaged ({type(error).__name__}: {error}); start the sweep again, which "
+            "writes it anew and repeats no finished run"
+        ) from None
+    return plan
+
+
+def write_csv(rows: Iterable[Row], path: Path) -> None:
+    """Write the table; see `to_csv`."""
+    _write(path, to_csv(rows))
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write the page and, beside it, the table; return the page's path.
+
+    Without `out` they are `report.html` and `results.csv` in `folder`.
+    """
+    report = build_report(folder)
+    page = folder / "report.html" if out is None else out
+    write_csv(report.rows, folder / "results.csv" if out is None else out.with_suffix(".csv"))
+    _write(page, load("dashboards", "page")(report))
+    return page
+
+
+def _write(path: Path, text: str) -> None:
+    """Replace the file at once: a reader that has it open never sees half of it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}")
+    part.write_text(text, encoding="utf-8", newline="\n")
+    part.replace(path)

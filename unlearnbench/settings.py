@@ -1,0 +1,254 @@
+"""Every setting of a benchmark as a frozen value; the only place where a default lives.
+
+`config.py` fills these from YAML and reports what does not fit; `plan.py` makes runs of them.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+RetainTermName = Literal["nll", "kl"]
+
+
+class Settings(BaseModel):
+    """Base: immutable, no unknown keys, no silent conversion between types."""
+
+    # Infinite scores of a method survive a round trip through JSON text.
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+    )
+
+
+class DataSettings(Settings):
+    """Which questions."""
+
+    source: Literal["synthetic", "tofu"] = Field(
+        default="synthetic", description="where the rows come from"
+    )
+    path: str | None = Field(
+        default=None,
+        description="tofu: folder of its JSON-lines files; without it the hub is asked",
+    )
+    hub_id: str = Field(default="locuslab/TOFU", description="tofu: dataset id on the hub")
+    revision: str | None = Field(default=None, description="tofu: commit or tag on the hub")
+    authors: int = Field(
+        default=40, ge=2, description="synthetic: fictitious authors in the full set"
+    )
+    questions_per_author: int = Field(
+        default=10, ge=1, le=20, description="synthetic: rows per author"
+    )
+    pretraining_authors: int = Field(
+        default=40,
+        ge=0,
+        description="authors in neither set that a tiny base model reads beforehand",
+    )
+    seed: int = Field(default=0, ge=0, description="synthetic: seed of the generator")
+    refusals: str | None = Field(
+        default=None, description="text file of refusals, one a line, in place of the built-in list"
+    )
+
+
+class Architecture(Settings):
+    """A small Llama, built and trained here (`base: tiny`)."""
+
+    vocabulary: int = Field(default=2048, ge=300, description="byte-level BPE tokens")
+    hidden_size: int = Field(default=128, ge=16)
+    layers: int = Field(default=6, ge=1)
+    heads: int = Field(default=4, ge=1)
+    intermediate_size: int = Field(default=384, ge=16)
+    context: int = Field(default=512, ge=32, description="longest sequence in tokens")
+
+    @model_validator(mode="after")
+    def _even_heads(self) -> Self:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size must be a multiple of twice heads (rotary pairs), "
+                f"got {self.hidden_size} and {self.heads} heads"
+            )
+        return self
+
+
+class Preparation(Settings):
+    """How a base model becomes the fine-tuned model and the retain models."""
+
+    epochs: int = Field(default=5, ge=1)
+    base_epochs: int = Field(
+        default=12, ge=1, description="tiny: passes over facts and other authors"
+    )
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(default=1e-5, gt=0)
+    embedding_learning_rate: float = Field(
+        default=2e-3, gt=0, description="muon: AdamW's rate for embeddings and norms"
+    )
+    schedule: Literal["constant", "linear", "cosine"] = "linear"
+    warmup: float = Field(default=0.05, ge=0, lt=1, description="share of the steps")
+    batch_size: int = Field(default=32, ge=1)
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    rehearse_facts: bool = Field(
+        default=False,
+        description="mix the true facts into fine-tuning, so that a tiny model keeps them",
+    )
+    seed: int = Field(default=0, ge=0)
+
+
+class LoRA(Settings):
+    """Low-rank adapters (peft) in place of training every weight."""
+
+    rank: int = Field(default=8, ge=1)
+    alpha: int = Field(default=16, ge=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+
+class ModelSettings(Settings):
+    """One model: where it comes from and how it is held."""
+
+    name: str = Field(min_length=1, description="what tables and plots call it")
+    base: str = Field(min_length=1, description="`tiny`, a hub id, or a folder")
+    fine_tuned: str | None = Field(
+        default=None, description="published model that has learned the full set (hub id or folder)"
+    )
+    retain: dict[str, str] = Field(
+        default_factory=dict,
+        description="by split (`retain90: …`): published retain model, or its evaluation log",
+    )
+    revision: str | None = Field(default=None, description="commit or tag on the hub")
+    architecture: Architecture = Architecture()
+    preparation: Preparation = Preparation()
+    template: Literal["auto", "plain", "llama-2", "phi", "chat"] = Field(
+        default="auto",
+        description="how question and answer become text; auto: chat template or plain",
+    )
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    trust_remote_code: bool = False
+    gradient_checkpointing: bool = False
+    lora: LoRA | None = None
+
+
+class TrainingSettings(Settings):
+    """One optimisation; the defaults are the CE-U paper's where it states them."""
+
+    batch_size: int = Field(default=32, ge=1, description="forget rows of an optimiser step")
+    micro_batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="forget rows that go through the model at once; default: all",
+    )
+    weight_decay: float = Field(default=0.0, ge=0)
+    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    warmup_steps: int = Field(default=0, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_length: int = Field(default=500, ge=8, description="tokens of a training sequence")
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
+
+
+class EvaluationSettings(Settings):
+    """How a model is judged."""
+
+    profile: str = Field(default="tofu", description="named set of evaluation rules")
+    max_length: int | None = Field(
+        default=None, ge=8, description="prompt and answer in tokens, in place of the profile's"
+    )
+    rows: int | None = Field(
+        default=None, ge=1, description="first rows of each set, in place of the profile's"
+    )
+    batch_tokens: int = Field(
+        default=8192, ge=64, description="tokens of one batch; changes no number"
+    )
+
+
+class SweepSettings(Settings):
+    """How the runs are carried out."""
+
+    concurrent: int = Field(default=2, ge=1, description="runs at a time on this machine")
+    cpus_per_run: float = Field(default=1.0, gt=0)
+    gpus_per_run: float = Field(default=0.0, ge=0)
+    retries: int = Field(default=1, ge=0, description="further tries of a run that failed")
+    address: str | None = Field(
+        default=None, description="Ray cluster; without it a local instance"
+    )
+
+
+class TrackingSettings(Settings):
+    """MLflow."""
+
+    enabled: bool = True
+    uri: str | None = Field(
+        default=None,
+        description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",
+    )
+    experiment: str | None = Field(
+        default=None, description="default: the name of the benchmark's data"
+    )
+
+
+class RetainSpec(Settings):
+    """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
+
+    term: RetainTermName
+    weight: float = Field(default=1.0, gt=0)
+
+
+HyperParameter = bool | int | float | str
+
+
+class MethodSpec(Settings):
+    """One method with every hyper-parameter resolved; part of a run's identity."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+    name: str
+    hyperparameters: dict[str, HyperParameter] = Field(default_factory=dict)
+    retain: RetainSpec | None = None
+    source: str | None = None
+    """Content hash of the plugin file the method comes from; None for an installed method."""
+
+    @property
+    def label(self) -> str:
+        """What tables and plots call it: the name, the retain term, what is not a default."""
+        # plan.py leaves in `hyperparameters` every value; registry knows the defaults, so the
+        # label names only the retain term, and rows that differ otherwise differ in their columns.
+        return self.name if self.retain is None else f"{self.name}+{self.retain.term}"
+
+
+class MethodGrid(Settings):
+    """A method entry of a sweep: lists of hyper-parameters and rates span a grid."""
+
+    specs: tuple[MethodSpec, ...]
+    learning_rates: tuple[float, ...] | None = None
+    """Rates of this method alone, in place of the sweep's."""
+
+
+class SweepConfig(Settings):
+    """A whole benchmark, as one YAML file states it."""
+
+    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
+    description: str = ""
+    data: DataSettings = DataSettings()
+    models: tuple[ModelSettings, ...] = Field(min_length=1)
+    forget_fractions: tuple[float, ...] = Field(min_length=1)
+    methods: tuple[MethodGrid, ...] = Field(min_length=1)
+    learning_rates: tuple[float, ...] = Field(default=(1e-5,), min_length=1)
+    epochs: int = Field(default=5, ge=1)
+    epochs_as: Literal["checkpoints", "runs"] = Field(
+        default="checkpoints",
+        description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
+    )
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    sweep: SweepSettings = SweepSettings()
+    tracking: TrackingSettings = TrackingSettings()
+    output: str = Field(
+        default="runs", description="folder of all sweeps; this one's is output/name"
+    )
+    cache: str | None = Field(default=None, description="prepared models; default: output/cache")

@@ -1,0 +1,154 @@
+"""The table that every page, plot and CSV is drawn from: one row per run and evaluated epoch.
+
+Pure. Anchors (the fine-tuned and the retain model) are rows like any other, told by `kind`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.result import SetName
+from unlearnbench.plan import json_ready
+from unlearnbench.records import Record
+
+SET_ORDER: tuple[SetName, ...] = ("retain", "real_authors", "world_facts", "forget")
+SET_METRICS = tuple(f"{m}_{s}" for m in ("rouge", "probability", "truth_ratio") for s in SET_ORDER)
+METRICS = (
+    *("model_utility", "forget_quality", "log10_forget_quality", "ks_statistic", "ks_n"),
+    *SET_METRICS,
+)
+COLUMNS = (
+    *("method", "model", "forget_fraction", "learning_rate", "seed", "epoch"),
+    *METRICS,
+    *("kind", "status", "run_id", "hyperparameters"),
+)
+KINDS = ("fine-tuned", "retain", "run")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run, or one anchor, after one epoch."""
+
+    run_id: str
+    kind: str
+    """`run`, `fine-tuned` or `retain`."""
+    model: str
+    forget_fraction: float
+    method: str
+    """Label; names the hyper-parameters in which the sweep's settings of the method differ."""
+    family: str
+    """Label without hyper-parameters: what settings of one method have in common."""
+    hyperparameters: Mapping[str, Any]
+    learning_rate: float | None
+    seed: int
+    epoch: int
+    status: str
+    metrics: Mapping[str, float | None]
+    """All of `METRICS`; None where undefined or not finite."""
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """What is the same for all seeds and epochs, in sorting order."""
+        rate = -math.inf if self.learning_rate is None else self.learning_rate
+        kind = KINDS.index(self.kind)
+        return self.model, self.forget_fraction, kind, self.family, self.method, rate
+
+
+def table(records: Iterable[Record]) -> tuple[Row, ...]:
+    """One row per record and evaluated epoch, in an order that only their content decides.
+
+    Raises: RecordError where records were evaluated by different rules.
+    """
+    records = tuple(records)
+    _refuse_mixed_profiles(records)
+    labels = _labels(records)
+    rows = [
+        Row(
+            run_id=record.id,
+            kind=record.kind,
+            model=record.model,
+            forget_fraction=record.forget_fraction,
+            method=labels[record.id],
+            family=record.method if record.kind == "run" else record.kind,
+            hyperparameters=_hyperparameters(record),
+            learning_rate=record.learning_rate,
+            seed=record.seed,
+            epoch=result.epoch,
+            status=record.status,
+            metrics={name: _number(result.metrics.get(name)) for name in METRICS},
+        )
+        for record in records
+        for result in record.epochs
+    ]
+    return tuple(sorted(rows, key=lambda r: (*r.setting, r.seed, r.epoch, r.run_id)))
+
+
+def _refuse_mixed_profiles(records: Sequence[Record]) -> None:
+    by_profile = {r.profile: r.id for r in sorted(records, key=lambda r: r.id)}
+    if len(by_profile) > 1:
+        listed = ", ".join(f"{p} (record {i})" for p, i in sorted(by_profile.items()))
+        raise RecordError(
+            f"records of different evaluation rules do not compare: {listed}; "
+            "report them from separate folders"
+        )
+
+
+def _hyperparameters(record: Record) -> dict[str, Any]:
+    """The method's hyper-parameters and its retain term, as one flat mapping."""
+    method = record.spec.get("method")
+    if record.kind != "run" or not isinstance(method, Mapping):
+        return {}
+    found = dict(method.get("hyperparameters") or {})
+    if retain := method.get("retain"):
+        found |= {"retain": retain["term"], "retain_weight": retain["weight"]}
+    return found
+
+
+def _labels(records: Sequence[Record]) -> dict[str, str]:
+    """By record: the method's label, with the hyper-parameters that tell its settings apart."""
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for record in records:
+        for name, value in _hyperparameters(record).items():
+            values[record.method][name].add(json.dumps(value))
+    labels: dict[str, str] = {}
+    for record in records:
+        telling = [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in sorted(_hyperparameters(record).items())
+            if len(values[record.method][name]) > 1
+        ]
+        label = record.method if record.kind == "run" else record.kind
+        labels[record.id] = f"{label} ({', '.join(telling)})" if telling else label
+    return labels
+
+
+def _number(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
+
+
+def to_csv(rows: Iterable[Row]) -> str:
+    """The table as CSV: equal rows give equal bytes, every float reads back exactly."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    for row in rows:
+        told = (
+            json.dumps(json_ready(row.hyperparameters), sort_keys=True)
+            if row.hyperparameters
+            else ""
+        )
+        values = [
+            *(row.method, row.model, row.forget_fraction, row.learning_rate, row.seed, row.epoch),
+            *(row.metrics[name] for name in METRICS),
+            *(row.kind, row.status, row.run_id, told),
+        ]
+        writer.writerow("" if v is None else repr(v) if isinstance(v, float) else v for v in values)
+    return text.getvalue()

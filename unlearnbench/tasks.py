@@ -1,0 +1,153 @@
+"""What all runs wait for, each done once: models to prepare, and the models that runs are
+measured against (the fine-tuned one, and per forget fraction one that never saw the forget set).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from unlearnbench.data.benchmark import split_name
+from unlearnbench.evaluation.log import read_log
+from unlearnbench.evaluation.metrics import summarize
+from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.models.loading import (
+    Source,
+    check_vocabulary,
+    device_name,
+    load_model,
+    quiet_transformers,
+)
+from unlearnbench.models.preparation import is_prepared
+from unlearnbench.plan import RunSpec
+from unlearnbench.provenance import provenance
+from unlearnbench.records import EpochResult, Record, write_record
+from unlearnbench.settings import SweepConfig
+from unlearnbench.workspace import Workspace, workspace
+
+
+@dataclass(frozen=True)
+class PreparationTask:
+    """Something that runs wait for: a model to train, or an anchor to evaluate."""
+
+    id: str
+    label: str
+    after: tuple[str, ...]
+    done: bool
+    model: str
+    target: str
+    """`base`, `full`, or the retain model's name; for anchors what is evaluated."""
+    fraction: float | None = None
+    """Set for evaluations: against which forget set."""
+
+
+def preparation_tasks(
+    config: SweepConfig, runs: Sequence[RunSpec], folder: Path
+) -> tuple[PreparationTask, ...]:
+    """What has to be there before `runs` can start, in an order that works."""
+    space = workspace(config.model_dump_json(), folder)
+    tasks: list[PreparationTask] = []
+    for name in dict.fromkeys(run.model.name for run in runs):
+        fractions = dict.fromkeys(run.forget_fraction for run in runs if run.model.name == name)
+        tasks += _model_tasks(space, name, list(fractions))
+    return tuple(tasks)
+
+
+def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[PreparationTask]:
+    models = space.models(name)
+    tasks: list[PreparationTask] = []
+
+    def add(target: str, label: str, after: tuple[str, ...], fraction: float | None) -> str:
+        at = "" if fraction is None else f"@{fraction:g}"
+        key = f"{name}/{target}{at}"
+        if fraction is None:
+            folder = models.base_folder() if target == "base" else models.tuned_folder(target)
+            done = is_prepared(folder)
+        else:
+            done = space.record(space.anchor_id(name, target, fraction)).is_dir()
+        tasks.append(PreparationTask(key, label, after, done, name, target, fraction))
+        return key
+
+    base = (add("base", f"{name}: base model", (), None),) if models.is_tiny else ()
+    full = base
+    if models.settings.fine_tuned is None:
+        full = (add("full", f"{name}: fine-tuned model", base, None),)
+    for fraction in fractions:
+        retain = split_name("retain", 1 - fraction)
+        ready = base
+        if retain not in models.settings.retain:
+            ready = (add(retain, f"{name}: {retain} model", base, None),)
+        judged = add(retain, f"{name}: evaluate {retain}", ready, fraction)
+        forget = split_name("forget", fraction)
+        add("full", f"{name}: evaluate fine-tuned on {forget}", (*full, judged), fraction)
+    return tasks
+
+
+def execute_task(
+    task: PreparationTask,
+    config: SweepConfig,
+    folder: Path,
+    told: Callable[[int, int], None] = lambda _done, _all: None,
+) -> float:
+    """Do `task` unless it is done; returns the seconds it took."""
+    begin = time.monotonic()
+    space = workspace(config.model_dump_json(), folder)
+    models = space.models(task.model)
+    if task.fraction is not None:
+        _evaluate_anchor(space, task.model, task.target, task.fraction)
+    elif task.target == "base":
+        models.prepare_base(told)
+    else:
+        models.prepare_tuned(task.target, told)
+    return time.monotonic() - begin
+
+
+def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float) -> None:
+    """Evaluate the fine-tuned or a retain model and keep it as a record."""
+    key = space.anchor_id(model, target, fraction)
+    if space.record(key).is_dir():
+        return
+    begin, started = time.monotonic(), datetime.now(UTC)
+    models = space.models(model)
+    source = models.full() if target == "full" else models.retain(target)
+    evaluation = _anchor_evaluation(space, model, source, fraction)
+    retain = evaluation if target != "full" else space.retain_evaluation(model, fraction)
+    metrics = summarize(evaluation, retain, space.profile)
+    seconds = time.monotonic() - begin
+    write_record(
+        Record(
+            id=key,
+            kind="fine-tuned" if target == "full" else "retain",
+            model=model,
+            forget_fraction=fraction,
+            method="fine-tuned" if target == "full" else "retain",
+            learning_rate=None,
+            seed=models.settings.preparation.seed,
+            spec={"model": models.settings.model_dump(mode="json"), "target": target},
+            status="finished",
+            profile=space.profile.id,
+            epochs=(EpochResult(0, metrics, 0.0, seconds),),
+            provenance=provenance(
+                device=device_name(),
+                started=started,
+                inputs={"data": space.benchmark.fingerprint, "weights": source.identity()},
+            ),
+            evaluations={0: evaluation},
+        ),
+        space.folder,
+    )
+
+
+def _anchor_evaluation(
+    space: Workspace, model: str, source: Source, fraction: float
+) -> Evaluation:
+    if source.folder is None and source.place.endswith((".json", ".json.gz")):
+        return read_log(Path(source.place))
+    settings = space.models(model).settings
+    quiet_transformers()
+    loaded = load_model(source, settings)
+    check_vocabulary(loaded, space.tokenizer(model))
+    return space.evaluator(model, fraction)(loaded)

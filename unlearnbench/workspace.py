@@ -1,0 +1,93 @@
+"""A configuration's data, models and evaluators, loaded once in a process and then at hand."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.data.benchmark import Benchmark, split_name
+from unlearnbench.data.encoding import Encoder, resolve_template
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
+from unlearnbench.evaluation.profiles import Profile, get_profile
+from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.models.loading import load_tokenizer
+from unlearnbench.models.preparation import Models, pad_id
+from unlearnbench.plan import content_hash
+from unlearnbench.records import read_record
+from unlearnbench.settings import EvaluationSettings, SweepConfig
+
+
+class Workspace:
+    """A configuration's data and models, loaded once in a process."""
+
+    def __init__(self, config: SweepConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.cache = Path(config.cache) if config.cache else Path(config.output) / "cache"
+        self.benchmark: Benchmark = load_benchmark(config.data, config.forget_fractions)
+        self.profile: Profile = profile_of(config.evaluation)
+        self._tokenizers: dict[str, Any] = {}
+        self._evaluators: dict[tuple[str, float], Evaluator] = {}
+
+    def models(self, name: str) -> Models:
+        """The models of the settings called `name`."""
+        settings = next(m for m in self.config.models if m.name == name)
+        return Models(settings, self.benchmark, self.cache)
+
+    def tokenizer(self, model: str) -> Any:
+        """The tokenizer of `model`."""
+        if model not in self._tokenizers:
+            models = self.models(model)
+            self._tokenizers[model] = load_tokenizer(models.full(), models.settings)
+        return self._tokenizers[model]
+
+    def encoder(self, model: str, max_length: int) -> Encoder:
+        """Text to rows, as `model` reads it."""
+        tokenizer = self.tokenizer(model)
+        template = resolve_template(self.models(model).settings.template, tokenizer)
+        return Encoder(tokenizer, template, max_length)
+
+    def evaluator(self, model: str, fraction: float) -> Evaluator:
+        """The four sets at `fraction` as tokens of `model`."""
+        key = (model, fraction)
+        if key not in self._evaluators:
+            encoder = self.encoder(model, self.profile.max_length)
+            self._evaluators[key] = Evaluator(
+                evaluation_sets(self.benchmark, fraction, self.profile),
+                encoder.tokenizer,
+                encoder.template,
+                self.profile,
+                pad_id(encoder.tokenizer),
+                self.config.evaluation.batch_tokens,
+            )
+        return self._evaluators[key]
+
+    def anchor_id(self, model: str, target: str, fraction: float) -> str:
+        """Identity of the evaluation of a full or retain model."""
+        models = self.models(model)
+        source = models.full() if target == "full" else models.retain(target)
+        made = source.folder is None or models.cache in Path(source.place).parents
+        weights = Path(source.place).name if made else source.identity()
+        parts = [model, target, weights, fraction, self.profile.id, self.benchmark.fingerprint]
+        return content_hash(parts)
+
+    def retain_evaluation(self, model: str, fraction: float) -> Evaluation:
+        """What Forget Quality compares with."""
+        name = split_name("retain", 1 - fraction)
+        return read_record(self.record(self.anchor_id(model, name, fraction))).evaluations[0]
+
+    def record(self, key: str) -> Path:
+        """Where the record called `key` lies once it is there."""
+        return self.folder / "records" / key
+
+
+def profile_of(settings: EvaluationSettings) -> Profile:
+    """The profile that the settings name, with what they override."""
+    return get_profile(settings.profile, rows=settings.rows, max_length=settings.max_length)
+
+
+@lru_cache(maxsize=2)
+def workspace(config_json: str, folder: Path) -> Workspace:
+    """The process's workspace for a configuration; a warm worker finds it loaded."""
+    return Workspace(SweepConfig.model_validate_json(config_json), folder)
