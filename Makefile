@@ -8,6 +8,7 @@ READY := .venv/.ready
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
+	@echo "Installing into .venv; this takes a few minutes the first time."
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,lora]'
@@ -23,7 +24,7 @@ check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/pyright
+	$(BIN)/pyright --pythonpath $(BIN)/python
 	$(BIN)/python -m pytest
 
 fix: $(READY)

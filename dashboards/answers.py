@@ -15,7 +15,7 @@ from unlearnbench.evaluation.result import Evaluation, SetEvaluation, SetName
 from unlearnbench.records import Record
 from unlearnbench.table import SET_ORDER
 
-MAX_EVALUATIONS = 300
+MAX_EVALUATIONS = 600
 """Models, each at one epoch, whose answers a page holds."""
 MAX_CHARACTERS = 6_000_000
 """Of distinct text, before compression, which leaves about a quarter."""

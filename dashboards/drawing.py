@@ -15,9 +15,9 @@ import plotly.graph_objects as go
 from unlearnbench.ranking import Setting
 from unlearnbench.table import Row
 
-from .frame import INK, MUTED, extent, layout
+from .frame import INK, MUTED, Extent, extent, layout
 from .labels import Label, place
-from .palette import DASHES, PALETTE, SYMBOLS, by_rank, faded, rate_text, slots
+from .palette import DASHES, PALETTE, SYMBOLS, by_rank, faded, rate_text, signed, slots
 from .pareto import Panel, Trajectory, panels, position
 
 
@@ -67,27 +67,21 @@ def draw(panel: Panel, look: Look) -> go.Figure:
     figure.add_traces([_trajectory(panel, t, look) for t in panel.trajectories])
     if len(panel.front) > 1:
         figure.add_trace(_front(panel))
-    figure.add_traces(_anchors(panel))
-    figure.add_traces(_labels(panel, look, ((left, right), (low, high))))
+    figure.add_traces(_named(panel, look, ((left, right), (low, high))))
     figure.add_traces(_published(panel))
     figure.update_layout(**layout(panel, (left, right), (low, high)))
     return figure
 
 
 def _trajectory(panel: Panel, trajectory: Trajectory, look: Look) -> go.Scatter:
-    colour = look.colour(trajectory.family)
-    front = {id(s) for s in panel.front}
-    best = {id(b.setting) for b in panel.best}
+    colour, slot = look.colour(trajectory.family), look.colours[trajectory.family]
     points = trajectory.points
-    start = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
-    xy = start + [p for s in points if (p := position(s)) is not None]
-    weight = [1.0 if id(s) in front else 0.75 if id(s) in best else 0.4 for s in points]
-    last = len(points) - 1
-    symbol = look.symbols[trajectory.method]
-    alpha = 0.8 if max(weight) >= 1.0 else 0.3
-    spreads = [s.spread("log10_forget_quality") for s in points]
-    lead = len(start)
-    bars = any(spreads)
+    # The line comes from the fine-tuned model, which has a mark of its own: an unseen first point.
+    lead = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
+    xy = lead + [p for s in points if (p := position(s)) is not None]
+    on_front = any(s in panel.front for s in points)
+    alpha = 0.8 if on_front else 0.3
+    bars = any(len(s.rows) > 1 for s in points)
     return go.Scatter(
         x=[x for x, _ in xy],
         y=[y for _, y in xy],
@@ -96,34 +90,31 @@ def _trajectory(panel: Panel, trajectory: Trajectory, look: Look) -> go.Scatter:
         line={
             "color": faded(colour, alpha),
             "width": 1.6,
-            "dash": look.dashes[points[0].learning_rate],
+            "dash": look.dashes[trajectory.learning_rate],
         },
-        marker={
-            "color": colour,
-            "opacity": [0.0] * lead + weight,
-            "size": [1] * lead
-            + [12 if id(s) in best else 11 if i == last else 6.5 for i, s in enumerate(points)],
-            "symbol": [symbol] * lead
-            + ["diamond" if i == last else symbol for i in range(len(points))],
-            "line": {
-                "width": [0.0] * lead + [2.0 if id(s) in best else 0.0 for s in points],
-                "color": INK,
-            },
-        },
-        error_y=_bars(points, "log10_forget_quality", lead, colour) if bars else None,
-        error_x=_bars(points, "model_utility", lead, colour) if bars else None,
+        marker={"color": colour, **_marks(panel, trajectory, look, len(lead))},
+        error_x=_bars(points, "model_utility", len(lead), colour) if bars else None,
+        error_y=_bars(points, "log10_forget_quality", len(lead), colour) if bars else None,
         hoverinfo="text",
-        hovertext=[""] * lead + [_hover(s, panel) for s in points],
-        customdata=[[0, ""]] * lead + [[s.epoch, s.rows[0].run_id] for s in points],
+        hovertext=[""] * len(lead) + [_hover(s, panel) for s in points],
+        customdata=[[0, ""]] * len(lead) + [[s.epoch, s.rows[0].run_id] for s in points],
         meta=meta(
-            "trajectory",
-            trajectory.family,
-            trajectory.learning_rate,
-            slot=look.colours[trajectory.family],
-            alpha=alpha,
+            "trajectory", trajectory.family, trajectory.learning_rate, slot=slot, alpha=alpha
         ),
         showlegend=False,
     )
+
+
+def _marks(panel: Panel, trajectory: Trajectory, look: Look, lead: int) -> dict[str, list[Any]]:
+    """Opacity, size and symbol by point: dominated ones pale, the last one a diamond."""
+    symbol = look.symbols[trajectory.method]
+    opacity, size, symbols = [0.0] * lead, [1.0] * lead, [symbol] * lead
+    for setting in trajectory.points:
+        last = setting is trajectory.points[-1]
+        opacity.append(1.0 if setting in panel.front else 0.4)
+        size.append(10.0 if last else 6.5)
+        symbols.append("diamond" if last else symbol)
+    return {"opacity": opacity, "size": size, "symbol": symbols}
 
 
 def _bars(points: Sequence[Setting], metric: str, lead: int, colour: str) -> dict[str, Any]:
@@ -146,11 +137,12 @@ def _bars(points: Sequence[Setting], metric: str, lead: int, colour: str) -> dic
 
 def _hover(setting: Setting, panel: Panel) -> str:
     utility, quality = position(setting) or (0.0, 0.0)
+    statistic = _text(setting.metrics["ks_statistic"])
     lines = [
         f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
         f"  epoch {setting.epoch}",
         f"Model Utility {utility:.3f}",
-        f"log₁₀ Forget Quality {quality:.2f}  (D = {_text(setting.metrics['ks_statistic'])})",
+        f"log₁₀ Forget Quality {signed(quality, 2)}  (KS D {statistic})",
     ]
     if panel.start and panel.start[0] > 0:
         lines[1] += f"  ({utility / panel.start[0]:.0%} of the start)"
@@ -158,7 +150,7 @@ def _hover(setting: Setting, panel: Panel) -> str:
         kept = setting.spread("model_utility") or (utility, utility)
         lines.append(
             f"{len(setting.rows)} seeds: {kept[0]:.3f} to {kept[1]:.3f}, "
-            f"{spread[0]:.2f} to {spread[1]:.2f}"
+            f"{signed(spread[0], 2)} to {signed(spread[1], 2)}"
         )
     else:
         lines.append(f"seed {setting.rows[0].seed}")
@@ -184,67 +176,72 @@ def _front(panel: Panel) -> go.Scatter:
     )
 
 
-def _anchors(panel: Panel) -> list[go.Scatter]:
-    looks = (
-        (panel.fine_tuned, "square", "start: fine-tuned model", "bottom left"),
-        (panel.retain, "star", "goal: retain model", "bottom left"),
-    )
-    traces: list[go.Scatter] = []
-    for row, symbol, text, _ in looks:
-        if row is None or (xy := position(row)) is None:
-            continue
-        hover = f"<b>{text}</b><br>Model Utility {xy[0]:.3f}<br>log₁₀ Forget Quality {xy[1]:.2f}"
-        traces.append(
-            go.Scatter(
-                x=[xy[0]],
-                y=[xy[1]],
-                mode="markers",
-                name=text,
-                marker={"symbol": symbol, "size": 15 if symbol == "star" else 11, "color": INK},
-                hoverinfo="text",
-                hovertext=[hover],
-                customdata=[[row.epoch, row.run_id]],
-                cliponaxis=False,
-                meta=meta("anchor"),
-                showlegend=False,
-            )
+def _named(panel: Panel, look: Look, shown: Extent) -> list[go.Scatter]:
+    """The anchors, and a ring with a name around the best point of each method."""
+    anchors = {
+        Label(name, xy, "", None): (row, symbol, size, title)
+        for row, name, symbol, size, title in (
+            (panel.fine_tuned, "start", "square", 11, "start: the fine-tuned model"),
+            (panel.retain, "goal", "star", 15, "goal: the retain model"),
         )
-    return traces
-
-
-def _labels(
-    panel: Panel, look: Look, shown: tuple[tuple[float, float], tuple[float, float]]
-) -> list[go.Scatter]:
-    wanted = [
+        if row is not None and (xy := position(row)) is not None
+    }
+    best = [
         Label(b.method, xy, b.family, b.setting.learning_rate)
         for b in panel.best
         if b.setting is not None and (xy := position(b.setting)) is not None
     ]
-    anchors = [
-        Label(text, xy, "", None)
-        for row, text in ((panel.fine_tuned, "start"), (panel.retain, "goal"))
-        if row is not None and (xy := position(row)) is not None
-    ]
-    return [
-        go.Scatter(
-            x=[label.at[0]],
-            y=[label.at[1]],
-            mode="text",
-            text=[html.escape(label.text)],
-            textposition=where,
-            textfont={"color": look.colour(label.family) if label.family else INK, "size": 12},
-            hoverinfo="skip",
-            cliponaxis=False,
-            meta=meta(
-                "label" if label.family else "anchor-label",
-                label.family,
-                label.rate,
-                **({"slot": look.colours[label.family]} if label.family else {}),
-            ),
-            showlegend=False,
-        )
-        for label, where in place([*anchors, *wanted], *shown)
-    ]
+    top = max(best, key=lambda label: label.at[1], default=None)
+    traces: list[go.Scatter] = []
+    for label, side in place([*anchors, *best], *shown):
+        if label in anchors:
+            row, symbol, size, title = anchors[label]
+            traces.append(_anchor(row, label, side, symbol, size, title))
+        else:
+            traces.append(_ring(label, side, look, bold=label is top))
+    return traces
+
+
+def _anchor(row: Row, label: Label, side: str, symbol: str, size: int, title: str) -> go.Scatter:
+    utility, quality = label.at
+    return go.Scatter(
+        x=[utility],
+        y=[quality],
+        mode="markers+text",
+        name=title,
+        text=[label.text],
+        textposition=side,
+        textfont={"color": INK, "size": 12},
+        marker={"symbol": symbol, "size": size, "color": INK},
+        hoverinfo="text",
+        hovertext=[
+            f"<b>{title}</b><br>Model Utility {utility:.3f}<br>"
+            f"log₁₀ Forget Quality {signed(quality, 2)}"
+        ],
+        customdata=[[row.epoch, row.run_id]],
+        cliponaxis=False,
+        meta=meta("anchor"),
+        showlegend=False,
+    )
+
+
+def _ring(label: Label, side: str, look: Look, *, bold: bool) -> go.Scatter:
+    name = html.escape(label.text)
+    colour = look.colour(label.family)
+    return go.Scatter(
+        x=[label.at[0]],
+        y=[label.at[1]],
+        mode="markers+text",
+        name=f"best: {label.text}",
+        text=[f"<b>{name}</b>" if bold else name],
+        textposition=side,
+        textfont={"color": colour, "size": 12},
+        marker={"symbol": "circle-open", "size": 16, "color": colour, "line": {"width": 1.5}},
+        hoverinfo="skip",
+        cliponaxis=False,
+        meta=meta("best", label.family, label.rate, slot=look.colours[label.family]),
+        showlegend=False,
+    )
 
 
 def _published(panel: Panel) -> list[go.Scatter]:

@@ -11,8 +11,11 @@ INK = "#1c2024"
 MUTED = "#5d6670"
 _PAD = 0.06
 
+Extent = tuple[tuple[float, float], tuple[float, float]]
+"""(Model Utility from, to), (log10 Forget Quality from, to)."""
 
-def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
+
+def extent(panel: Panel) -> Extent:
     """What the panel shows at first: (utility from, to), (log10 Forget Quality from, to)."""
     shown = [xy for t in panel.trajectories for s in t.points if (xy := position(s)) is not None]
     shown += [xy for r in (panel.fine_tuned, panel.retain) if r and (xy := position(r))]
@@ -25,91 +28,57 @@ def extent(panel: Panel) -> tuple[tuple[float, float], tuple[float, float]]:
     return (left, right), (bottom - _PAD * height, top + _PAD * height)
 
 
-def layout(
-    panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float]
-) -> dict[str, Any]:
-    note = {"showarrow": False, "font": {"size": 11, "color": MUTED}}
-    line = {"type": "line", "xref": "paper", "x0": 0, "x1": 1, "layer": "below"}
-    shapes: list[dict[str, Any]] = [
-        {
-            **line,
-            "y0": SIGNIFICANCE,
-            "y1": SIGNIFICANCE,
-            "name": "significance",
-            "line": {"color": MUTED, "width": 1, "dash": "dot"},
-        }
-    ]
-    notes: list[dict[str, Any]] = [
-        {
-            **note,
-            "text": "p = 0.05",
-            "xref": "paper",
-            "x": 0,
-            "y": SIGNIFICANCE,
-            "xanchor": "left",
-            "yanchor": "top",
-            "name": "significance",
-        },
-        {
-            **note,
-            "text": "better ↗",
-            "xref": "paper",
-            "yref": "paper",
-            "x": 1,
-            "y": 1,
-            "xanchor": "right",
-            "yanchor": "bottom",
-            "name": "better",
-        },
-    ]
-    if panel.collapse_below is not None:
-        shapes.append(
-            {
-                "type": "rect",
-                "yref": "paper",
-                "x0": min(0.0, x_range[0]) - 1,
-                "layer": "below",
-                "x1": panel.collapse_below,
-                "y0": 0,
-                "y1": 1,
-                "line": {"width": 0},
-                "fillcolor": faded(MUTED, 0.09),
-                "name": "collapse",
-            }
-        )
-        if panel.collapse_below > x_range[0]:
-            notes.append(
-                {
-                    **note,
-                    "text": "collapsed",
-                    "xref": "paper",
-                    "yref": "paper",
-                    "x": 0.01,
-                    "y": 0.01,
-                    "xanchor": "left",
-                    "yanchor": "bottom",
-                    "name": "collapse",
-                }
-            )
-    if panel.floor is not None:
-        shapes.append(
-            {
-                **line,
-                "y0": panel.floor,
-                "y1": panel.floor,
-                "name": "floor",
-                "line": {"color": MUTED, "width": 1, "dash": "dash"},
-            }
-        )
+def layout(panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float]) -> Any:
+    """Plotly's layout of a panel; shapes and notes carry names, for tests and for the page."""
     axis = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
+    shapes = [_level("significance", SIGNIFICANCE, "dot")]
+    notes = [
+        _note("significance", "p = 0.05", 0, SIGNIFICANCE, yref="y", yanchor="top"),
+        _note("better", "better ↗", 1, 1, xanchor="right"),
+    ]
+    if panel.floor is not None:
+        shapes.append(_level("floor", panel.floor, "dash"))
+        if panel.floor > y_range[0]:
+            notes.append(_note("floor", "lowest that n allows", 0, panel.floor, yref="y"))
+    if panel.collapse_below is not None:
+        shapes.append(_collapse(panel.collapse_below, min(0.0, x_range[0])))
+        if panel.collapse_below > x_range[0]:
+            notes.append(_note("collapse", "collapsed", 0.01, 0.01))
     return {
-        "xaxis": {**axis, "title": {"text": "Model Utility"}, "range": list(x_range)},
-        "yaxis": {**axis, "title": {"text": "log₁₀ Forget Quality"}, "range": list(y_range)},
+        "xaxis": {
+            **axis,
+            "title": {"text": "Model Utility", "standoff": 6},
+            "range": list(x_range),
+        },
+        "yaxis": {
+            **axis,
+            "title": {"text": "log₁₀ Forget Quality", "standoff": 4},
+            "range": list(y_range),
+        },
         "shapes": shapes,
         "annotations": notes,
-        "margin": {"l": 52, "r": 14, "t": 22, "b": 44},
+        "margin": {"l": 48, "r": 14, "t": 22, "b": 40},
         "height": 400,
         "hovermode": "closest",
-        "title": None,
         "meta": {"title": f"{panel.model}, forget {percent(panel.forget_fraction)}"},
     }
+
+
+def _level(name: str, at: float, dash: str) -> dict[str, Any]:
+    line = {"color": MUTED, "width": 1, "dash": dash}
+    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}
+    return {"type": "line", "name": name, "layer": "below", "line": line, **place}
+
+
+def _collapse(below: float, left: float) -> dict[str, Any]:
+    """Shade everything left of `below`, however far one zooms out."""
+    place = {"yref": "paper", "x0": left - 1, "x1": below, "y0": 0, "y1": 1}
+    look = {"line": {"width": 0}, "fillcolor": faded(MUTED, 0.09)}
+    return {"type": "rect", "name": "collapse", "layer": "below", **look, **place}
+
+
+def _note(name: str, text: str, x: float, y: float, **more: str) -> dict[str, Any]:
+    place = {"xref": "paper", "yref": "paper", "x": x, "y": y}
+    anchor = {"xanchor": "left", "yanchor": "bottom"}
+    font = {"size": 11, "color": MUTED}
+    return {"name": name, "text": text, "showarrow": False, "font": font, **place, **anchor, **more}

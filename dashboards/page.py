@@ -50,7 +50,6 @@ def build(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"percent": percent, "rate": rate_text, "signed": signed}
     return environment.get_template("page.html.j2").render(
         report=report,
         status=status(report),
@@ -69,11 +68,14 @@ def build(report: Report) -> str:
         data=_json(_data(report, shown, look)),
         more=_deflated(_more(report, shown, look)),
         version=version("unlearnbench"),
+        percent=percent,
+        rate=rate_text,
+        signed=signed,
     )
 
 
 def _template(name: str) -> str:
-    return (files(__package__) / "templates" / name).read_text(encoding="utf-8")
+    return (files(__package__ or "dashboards") / "templates" / name).read_text(encoding="utf-8")
 
 
 def _is_papers_benchmark(report: Report) -> bool:
@@ -172,5 +174,6 @@ def _notes(panel: Panel) -> list[str]:
             f"{signed(panel.floor, 1)}."
         )
     if panel.undrawn:
-        notes.append(f"{panel.undrawn} evaluations without a number are not drawn.")
+        what = "evaluation" if panel.undrawn == 1 else "evaluations"
+        notes.append(f"Not drawn: {panel.undrawn} {what} without a number.")
     return notes

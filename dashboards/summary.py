@@ -22,6 +22,8 @@ class BestRow:
 
     best: Best
     setting: Setting | None
+    judged: bool
+    """Whether there is a utility to keep: the fine-tuned model's, or a run's at epoch 0."""
     tried: int
     """Settings of the method that were evaluated here."""
     kept: float | None
@@ -47,10 +49,11 @@ def best_rows(rows: Sequence[Row]) -> list[BestRow]:
             BestRow(
                 best=best,
                 setting=found,
+                judged=start is not None,
                 tried=len(tried[best.model, best.forget_fraction, best.family]),
                 kept=utility / start if utility is not None and start else None,
-                utility_spread=found and found.spread("model_utility"),
-                quality_spread=found and found.spread("log10_forget_quality"),
+                utility_spread=None if found is None else found.spread("model_utility"),
+                quality_spread=None if found is None else found.spread("log10_forget_quality"),
             )
         )
     return sorted(

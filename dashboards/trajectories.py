@@ -13,7 +13,8 @@ from unlearnbench.ranking import Setting, average_seeds
 from unlearnbench.records import Record, StepResult
 from unlearnbench.table import SET_ORDER, Row
 
-from .drawing import INK, MUTED, Look, meta
+from .drawing import Look, meta
+from .frame import INK, MUTED
 from .palette import faded
 
 SET_NAMES: Mapping[str, str] = {

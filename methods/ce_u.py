@@ -25,7 +25,9 @@ class CEU(Method):
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
 
     ignore_first_answer_tokens: int = Field(
-        1, ge=0, description="first tokens of each forget row's answer that the loss does not see"
+        default=1,
+        ge=0,
+        description="first tokens of each forget row's answer that the loss does not see",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

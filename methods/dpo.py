@@ -25,7 +25,7 @@ class DPO(Method):
         parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"})
     )
 
-    beta: float = Field(0.1, gt=0, description="inverse temperature β")
+    beta: float = Field(default=0.1, gt=0, description="inverse temperature β")
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
-from typing_extensions import Self
 
 from unlearnbench.losses import mean_over_union
 from unlearnbench.method import LossBatch, Method, Needs
@@ -29,11 +28,13 @@ class GeneralCEU(Method):
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
 
     ignore_first_answer_tokens: int = Field(
-        1, ge=0, description="first tokens of each forget row's answer that the loss does not see"
+        default=1,
+        ge=0,
+        description="first tokens of each forget row's answer that the loss does not see",
     )
-    forget_score: float = Field(0.0, description="score of the forget rows; 0 unlearns")
-    retain_score: float = Field(1.0, description="score of the retain rows; 1 learns")
-    raw: bool = Field(False, description="scores are logits (+inf learns, -inf unlearns)")
+    forget_score: float = Field(default=0.0, description="score of the forget rows; 0 unlearns")
+    retain_score: float = Field(default=1.0, description="score of the retain rows; 1 learns")
+    raw: bool = Field(default=False, description="scores are logits (+inf learns, -inf unlearns)")
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:

@@ -22,7 +22,7 @@ class NPO(Method):
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
 
-    beta: float = Field(0.1, gt=0, description="inverse temperature β")
+    beta: float = Field(default=0.1, gt=0, description="inverse temperature β")
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -43,7 +43,7 @@ class Background:
         """Wait for the jobs, `seconds` at most; raises a defect that one of them has."""
         self._jobs.put(None)
         self._thread.join(seconds)
-        if self._thread.is_alive() and self.trouble is None:
+        if self._thread.is_alive():
             self._stop(f"not done {seconds:g} s after the last job was given")
         if self._defect is not None:
             raise self._defect
@@ -60,5 +60,6 @@ class Background:
                 self._defect = error
 
     def _stop(self, reason: str) -> None:
-        self.trouble = reason
-        self._give_up(reason)
+        if self.trouble is None:
+            self.trouble = reason
+            self._give_up(reason)

@@ -11,10 +11,11 @@ import os
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
-from typing import Any
+from typing import Any, get_args
 
 from unlearnbench import commands, listing
 from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.settings import ModelSettings
 
 Subparsers = Any  # what `add_subparsers` returns is a private class of argparse
 
@@ -144,10 +145,13 @@ def _add_evaluations(subparsers: Subparsers) -> None:
         help="`tofu` (from the hub), a folder of its files, or `synthetic` (default: tofu)",
     )
     evaluate.add_argument(
-        "--forget", type=float, default=0.1, metavar="FRACTION", help="forget set (default: 0.1)"
+        "--forget", type=_fraction, default=0.1, metavar="FRACTION", help="default: 0.1"
     )
     evaluate.add_argument(
-        "--template", default="auto", help="how question and answer become text (default: auto)"
+        "--template",
+        default="auto",
+        choices=get_args(ModelSettings.model_fields["template"].annotation),
+        help="how question and answer become text (default: auto)",
     )
     evaluate.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"))
     evaluate.add_argument("--out", metavar="FILE", help="log to write, gzipped if it ends in .gz")
@@ -167,6 +171,13 @@ def _add_evaluations(subparsers: Subparsers) -> None:
         parser.add_argument("--rows", type=int, help="first rows of each set, for the profile's")
         parser.add_argument("--max-length", type=int, help="tokens, in place of the profile's")
         _add_json(parser)
+
+
+def _fraction(text: str) -> float:
+    value = float(text)
+    if not 0 < value < 1:
+        raise argparse.ArgumentTypeError(f"{text} must lie between 0 and 1")
+    return value
 
 
 def _add_results(subparsers: Subparsers) -> None:
@@ -217,7 +228,7 @@ def _add_listings(subparsers: Subparsers) -> None:
 def _command(
     subparsers: Subparsers, name: str, run: commands.Command, summary: str, epilog: str
 ) -> argparse.ArgumentParser:
-    parser = subparsers.add_parser(
+    parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",

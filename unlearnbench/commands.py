@@ -153,7 +153,7 @@ def track(args: argparse.Namespace) -> int:
     folder = _sweep_folder(args.folder)
     from unlearnbench.tracking import replay
 
-    replay(folder, args.uri)
+    Console().print(f"{replay(folder, args.uri)} records logged")
     return 0
 
 
@@ -162,8 +162,7 @@ def ui(args: argparse.Namespace) -> int:
     folder = _sweep_folder(args.folder)
     from unlearnbench.tracking import open_ui
 
-    open_ui(folder)
-    return 0
+    return open_ui(folder)
 
 
 def _config(args: argparse.Namespace) -> SweepConfig:

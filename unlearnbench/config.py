@@ -178,8 +178,8 @@ def _translate(errors: Sequence[ErrorDetails], root: Entry, problems: list[Probl
 def _unknown(loc: Loc) -> str:
     section = section_of(SweepConfig, loc[:-1]) or SweepConfig
     key = str(loc[-1])
-    elsewhere = paths_to(SweepConfig, key)
-    hint = f"; did you mean {elsewhere[0]!r}?" if elsewhere else ""
+    elsewhere = min(paths_to(SweepConfig, key), key=lambda path: path.count("."), default="")
+    hint = f"; did you mean {elsewhere!r}?" if elsewhere else ""
     names = [str(step) for step in loc[:-1] if isinstance(step, str)]
     return unknown_key(key, section.model_fields, names[-1] if names else "a configuration", hint)
 

@@ -1,6 +1,6 @@
-"""What a person sees while something runs: lines, tables, progress with an honest time to go.
+"""What a person sees: notes while something runs, tables and JSON at the end.
 
-Results go to standard output, progress and notes to standard error, so that a pipe gets results
+Results go to standard output, notes and progress to standard error, so that a pipe gets results
 only. What is no terminal gets plain lines; rich is imported only for one that is.
 """
 
@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-import time
-from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
-
-_PLAIN_SECONDS = 1.0
-"""Least time between two plain lines of progress."""
 
 
 def duration(seconds: float) -> str:
@@ -30,15 +25,9 @@ def duration(seconds: float) -> str:
 class Console:
     """Where a command tells what it is doing."""
 
-    def __init__(
-        self,
-        out: TextIO | None = None,
-        err: TextIO | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or sys.stdout
         self.err = err or sys.stderr
-        self.clock = clock
 
     def note(self, text: str) -> None:
         """A line about what is going on."""
@@ -90,73 +79,6 @@ class Console:
         for row in cells:
             table.add_row(*map(Text, row))  # Text: brackets in a value are no markup
         RichConsole(file=self.out).print(table)
-
-    def progress(self, title: str, total: int) -> Progress:
-        """Progress over `total` pieces of about equal work, to be used in a `with`."""
-        return Progress(self, title, total)
-
-
-class Progress:
-    """How many are done, how long it took, and how long the rest will take at that pace."""
-
-    def __init__(self, console: Console, title: str, total: int) -> None:
-        self.console, self.title, self.total = console, title, total
-        self.done = 0
-        self._began = console.clock()
-        self._said = -_PLAIN_SECONDS
-        self._bar: Any = None
-        self._task: Any = None
-
-    def __enter__(self) -> Progress:
-        self._began = self.console.clock()
-        if self.console.err.isatty():
-            self._start_bar()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-            self._bar = None
-
-    def advance(self, note: str = "", amount: int = 1) -> None:
-        """`amount` more are done; `note` says what the last one was."""
-        self.done += amount
-        text = f"{self.timing()} · {note}" if note else self.timing()
-        if self._bar is not None:
-            self._bar.update(self._task, completed=self.done, timing=text)
-            return
-        now = self.console.clock() - self._began
-        if now - self._said >= _PLAIN_SECONDS or self.done >= self.total:
-            self._said = now
-            self.console.note(f"{self.title} {self.done}/{self.total} · {text}")
-
-    def timing(self) -> str:
-        """`20 s · about 40 s to go`; no promise before the first is done."""
-        elapsed = self.console.clock() - self._began
-        if not 0 < self.done < self.total:
-            return duration(elapsed)
-        to_go = elapsed * (self.total - self.done) / self.done
-        return f"{duration(elapsed)} · about {duration(to_go)} to go"
-
-    def _start_bar(self) -> None:
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn
-        from rich.progress import Progress as RichProgress
-
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[timing]}", markup=False),
-            console=RichConsole(file=self.console.err),
-        )
-        self._task = self._bar.add_task(self.title, total=self.total, timing="")
-        self._bar.start()
 
 
 def finite(values: Mapping[str, float | None]) -> dict[str, float | None]:

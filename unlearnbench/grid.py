@@ -125,7 +125,7 @@ class GridReader:
                     below: Loc = one["loc"] if entry.section else ()
                     text = in_words(one)
                     if one["type"] == "extra_forbidden":
-                        text = unknown_key(str(below[-1]), RetainSpec.model_fields, "retain")
+                        text = unknown_key(str(one["loc"][-1]), RetainSpec.model_fields, "retain")
                     if (below, text) not in said:
                         self._report(entry.at(below)[0], (*key, *below), text)
                     said.add((below, text))

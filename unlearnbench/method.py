@@ -112,9 +112,9 @@ class Method(BaseModel, ABC):
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
 
     ignore_first_answer_tokens: int = Field(
-        0,
+        default=0,
         ge=0,
-        description="first tokens of each forget row's answer or refusal that the loss does not see",
+        description="first tokens of a forget row's answer or refusal that the loss does not see",
     )
 
     @abstractmethod

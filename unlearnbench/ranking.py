@@ -18,7 +18,7 @@ UTILITY_SHARE = 0.8
 """What a setting must keep of the fine-tuned model's utility to be anyone's best."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Setting:
     """One setting after one epoch, averaged over its seeds."""
 
@@ -32,6 +32,17 @@ class Setting:
     """One per seed."""
     metrics: Mapping[str, float | None]
     """Means; None where any seed has no number, so that a collapsed seed is not averaged away."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Setting) and self.key == other.key
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    @property
+    def key(self) -> tuple[str, float, str, float | None, int]:
+        """What tells it from every other setting of a table."""
+        return self.model, self.forget_fraction, self.method, self.learning_rate, self.epoch
 
     def spread(self, metric: str) -> tuple[float, float] | None:
         """Smallest and largest value over the seeds, where there are several."""

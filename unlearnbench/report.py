@@ -76,7 +76,7 @@ class Report:
     @property
     def profile(self) -> str:
         """Name and hash of the evaluation's rules."""
-        return next((r.profile for r in self.records), "")
+        return next((r.profile for r in self.records if r.epochs), "")
 
 
 def make_report(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from unlearnbench.method import LossBatch, Method, Needs, Terms
+from unlearnbench.method import LossBatch, Method, Needs, Part, Terms
 from unlearnbench.settings import RetainSpec, RetainTermName
 
 
@@ -23,7 +23,7 @@ def retain_kl(batch: LossBatch) -> Tensor:
     return batch.retain.mean_tokens(batch.retain.kl_from(batch.reference.retain))
 
 
-_RETAIN = frozenset({"retain"})
+_RETAIN: frozenset[Part] = frozenset({"retain"})
 _TERMS = {"nll": retain_nll, "kl": retain_kl}
 _NEEDS: dict[RetainTermName, Needs] = {
     "nll": Needs(parts=_RETAIN),
@@ -50,5 +50,7 @@ class Objective:
         terms = {"loss": own} if isinstance(own, Tensor) else dict(own)
         if self.retain is not None:
             # A method that has a retain term of its own keeps it under its own name.
-            terms[f"added_{self.retain.term}"] = self.retain.weight * _TERMS[self.retain.term](batch)
+            terms[f"added_{self.retain.term}"] = self.retain.weight * _TERMS[self.retain.term](
+                batch
+            )
         return terms

@@ -11,7 +11,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from unlearnbench.evaluation.log import read_log, write_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.method import Part
-from unlearnbench.models.loading import check_vocabulary, device_name, load_model, quiet_transformers
+from unlearnbench.models.loading import check_vocabulary, load_model, quiet_transformers
 from unlearnbench.models.preparation import pad_id
 from unlearnbench.plan import RunSpec
 from unlearnbench.provenance import provenance
@@ -73,7 +72,7 @@ class _Run:
         self.results: list[EpochResult] = []
         self.steps: list[StepResult] = []
         self.epoch = 0
-        self.started = datetime.now(UTC)
+        self.started = time.time()
         self.evaluations: dict[int, Evaluation] = {}
         self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
         self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
@@ -146,7 +145,7 @@ class _Run:
             write_log(self.evaluations[self.epoch], self._log(self.epoch))
         progress = {
             "epoch": self.epoch,
-            "started": self.started.isoformat(),
+            "started": self.started,
             "results": [asdict(result) for result in self.results],
             "steps": [asdict(step) for step in self.steps],
         }
@@ -160,8 +159,7 @@ class _Run:
         if not path.is_file():
             return
         progress = json.loads(path.read_text())
-        self.epoch = progress["epoch"]
-        self.started = datetime.fromisoformat(progress["started"])
+        self.epoch, self.started = progress["epoch"], progress["started"]
         self.results = [EpochResult(**result) for result in progress["results"]]
         self.steps = [StepResult(**step) for step in progress["steps"]]
         for result in self.results:
@@ -187,12 +185,9 @@ class _Run:
             epochs=tuple(self.results),
             steps=tuple(self.steps),
             provenance=provenance(
-                device=device_name(),
-                started=self.started,
-                inputs={
-                    "data": space.benchmark.fingerprint,
-                    "weights": space.models(spec.model.name).full().identity(),
-                },
+                data=spec.data_fingerprint,
+                weights=space.models(spec.model.name).full().identity(),
+                begin=self.started,
             ),
             error=error,
             evaluations=self.evaluations,
@@ -239,5 +234,3 @@ def optimisation(spec: RunSpec) -> Optimisation:
         max_grad_norm=how.max_grad_norm,
         precision=how.precision,
     )
-
-

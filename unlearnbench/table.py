@@ -92,7 +92,8 @@ def table(records: Iterable[Record]) -> tuple[Row, ...]:
 
 
 def _refuse_mixed_profiles(records: Sequence[Record]) -> None:
-    by_profile = {r.profile: r.id for r in sorted(records, key=lambda r: r.id)}
+    evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
+    by_profile = {r.profile: r.id for r in reversed(evaluated)}
     if len(by_profile) > 1:
         listed = ", ".join(f"{p} (record {i})" for p, i in sorted(by_profile.items()))
         raise RecordError(

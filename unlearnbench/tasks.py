@@ -7,17 +7,16 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 
 from unlearnbench.data.benchmark import split_name
+from unlearnbench.data.loading import fingerprint
 from unlearnbench.evaluation.log import read_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.models.loading import (
     Source,
     check_vocabulary,
-    device_name,
     load_model,
     quiet_transformers,
 )
@@ -110,7 +109,7 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
     key = space.anchor_id(model, target, fraction)
     if space.record(key).is_dir():
         return
-    begin, started = time.monotonic(), datetime.now(UTC)
+    begin, started = time.monotonic(), time.time()
     models = space.models(model)
     source = models.full() if target == "full" else models.retain(target)
     evaluation = _anchor_evaluation(space, model, source, fraction)
@@ -131,9 +130,9 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
             profile=space.profile.id,
             epochs=(EpochResult(0, metrics, 0.0, seconds),),
             provenance=provenance(
-                device=device_name(),
-                started=started,
-                inputs={"data": space.benchmark.fingerprint, "weights": source.identity()},
+                data=fingerprint(space.benchmark, fraction),
+                weights=source.identity(),
+                begin=started,
             ),
             evaluations={0: evaluation},
         ),
@@ -141,9 +140,7 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
     )
 
 
-def _anchor_evaluation(
-    space: Workspace, model: str, source: Source, fraction: float
-) -> Evaluation:
+def _anchor_evaluation(space: Workspace, model: str, source: Source, fraction: float) -> Evaluation:
     if source.folder is None and source.place.endswith((".json", ".json.gz")):
         return read_log(Path(source.place))
     settings = space.models(model).settings

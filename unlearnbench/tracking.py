@@ -275,7 +275,9 @@ def _config(folder: Path) -> SweepConfig:
 
 def ui_command(folder: Path) -> str:
     """What to type to see a sweep in MLflow."""
-    return f"unlearnbench ui {shlex.quote(os.path.relpath(folder))}"
+    place, here = folder.resolve(), Path.cwd()
+    short = place.relative_to(here) if place.is_relative_to(here) else place
+    return f"unlearnbench ui {shlex.quote(str(short))}"
 
 
 def open_ui(folder: Path, host: str = "127.0.0.1", port: int = 5000) -> int:

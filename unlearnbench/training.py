@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from unlearnbench.data.batching import Draw, collate, draw_epoch
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import TrainingError
-from unlearnbench.losses import Predictions
+from unlearnbench.losses import Predictions, Reference
 from unlearnbench.method import PARTS, LossBatch, Method, Needs, Part, References
 from unlearnbench.models.forward import predict
 from unlearnbench.reference import ReferenceRows
@@ -129,9 +129,9 @@ class Trainer:
         references: Mapping[Part, ReferenceRows] | None = None,
     ) -> None:
         self.objective, self.rows, self.how, self.pad = objective, rows, optimisation, pad
-        self.references = references or {}
+        self.references = dict(references or {})
         self.accelerator = _accelerator(optimisation.precision)
-        optimizers = [*_optimizers(model, optimisation)]
+        optimizers = [*make_optimizers(model, optimisation)]
         model, *self.optimizers = self.accelerator.prepare(model, *optimizers)
         self.model: Any = model
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
@@ -156,7 +156,7 @@ class Trainer:
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
         terms = self._backward(draws)
-        norm = float(self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm))
+        norm = float(self._clip())
         loss = sum(terms.values())
         if not (math.isfinite(loss) and math.isfinite(norm)):
             raise NonFiniteError(
@@ -169,9 +169,14 @@ class Trainer:
         self.step += 1
         return Step(self.step, epoch, self.how.learning_rate * factor, loss, terms, norm)
 
+    def _clip(self) -> Tensor:
+        """Clip the gradient; returns its norm before that."""
+        norm: Any = self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm)
+        return torch.as_tensor(norm)
+
     def _backward(self, draws: Sequence[Draw]) -> dict[str, float]:
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        counts = self._counts(draws)
+        counts = self.counts(draws)
         mine = draws[rank::world]
         size = self.how.micro_batch_size or len(draws)
         # A process without rows still takes part in the gradient's reduction, with weight 0.
@@ -181,7 +186,7 @@ class Trainer:
             last = i == len(chunks) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 with self.accelerator.autocast():
-                    terms = self.objective.terms(self._batch(chunk, counts))
+                    terms = self.objective.terms(self.batch(chunk, counts))
                 # Data parallelism averages over processes; the sum is wanted.
                 weight = world if mine else 0
                 self.accelerator.backward(torch.stack([*terms.values()]).sum() * weight)
@@ -189,20 +194,26 @@ class Trainer:
                 part = value.detach() * (1 if mine else 0)
                 totals[name] = totals[name] + part if name in totals else part
         if world > 1:
-            totals = {k: self.accelerator.reduce(v, reduction="sum") for k, v in totals.items()}
+            reduce: Any = self.accelerator.reduce
+            totals = {k: reduce(v, reduction="sum") for k, v in totals.items()}
         return {name: float(value) for name, value in totals.items()}
 
-    def _counts(self, draws: Sequence[Draw]) -> dict[Part, tuple[int, int]]:
+    def counts(self, draws: Sequence[Draw]) -> dict[Part, tuple[int, int]]:
+        """Scored tokens and rows of each part, over all of a step's items."""
         needs = self.objective.needs
-        rows = {part: self.rows.of(part, draws, needs) for part in needs.parts}
-        return {part: (sum(r.scored for r in rs), len(rs)) for part, rs in rows.items()}
+        counts: dict[Part, tuple[int, int]] = {}
+        for part in needs.parts:
+            rows = self.rows.of(part, draws, needs)
+            counts[part] = (sum(row.scored for row in rows), len(rows))
+        return counts
 
-    def _batch(self, draws: Sequence[Draw], counts: Mapping[Part, tuple[int, int]]) -> LossBatch:
+    def batch(self, draws: Sequence[Draw], counts: Mapping[Part, tuple[int, int]]) -> LossBatch:
         """One forward pass over all parts; predictions are split by part afterwards."""
         needs, device = self.objective.needs, self.accelerator.device
-        rows = {
-            part: self.rows.of(part, draws, needs) for part in PARTS if part in needs.parts
-        }
+        rows: dict[Part, list[Row]] = {}
+        for part in PARTS:
+            if part in needs.parts:
+                rows[part] = self.rows.of(part, draws, needs)
         tokens = collate([row for part in rows.values() for row in part], self.pad, device)
         logits, _, _ = predict(
             self.model,
@@ -224,14 +235,16 @@ class Trainer:
                 *counts[part],
             )
             begin, first_row = end, first_row + len(part_rows)
-        references = {
-            part: self.references[part].batch(rows[part], device) for part in self.references
-        }
+        references: dict[Part, Reference] = {}
+        for part, known in self.references.items():
+            references[part] = known.batch(rows[part], device)
         return LossBatch(parts, References(references))
 
     def save(self, path: Path) -> None:
         """Write weights and optimiser state, from which `load` goes on exactly."""
-        tensors = {f"model.{name}": value for name, value in self._trained().items()}
+        tensors: dict[str, Tensor] = {
+            f"model.{name}": value for name, value in self._trained().items()
+        }
         for i, optimizer in enumerate(self.optimizers):
             for index, state in optimizer.state_dict()["state"].items():
                 for key, value in state.items():
@@ -274,11 +287,12 @@ def schedule(kind: str, step: int, steps: int, warmup: int) -> float:
 
 def _accelerator(precision: str) -> Accelerator:
     # A worker is reused for runs of another precision, which the shared state would refuse.
-    AcceleratorState._reset_state(reset_partial_state=False)
+    AcceleratorState._reset_state()  # pyright: ignore[reportPrivateUsage]  # no public name
     return Accelerator(mixed_precision="bf16" if precision == "bf16" else "no")
 
 
-def _optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim.Optimizer]:
+def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
     if not trained:
         raise TrainingError("no weight of the model requires a gradient; nothing would change")

@@ -8,7 +8,7 @@ from typing import Any
 
 from unlearnbench.data.benchmark import Benchmark, split_name
 from unlearnbench.data.encoding import Encoder, resolve_template
-from unlearnbench.data.loading import load_benchmark
+from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
 from unlearnbench.evaluation.profiles import Profile, get_profile
 from unlearnbench.evaluation.result import Evaluation
@@ -69,7 +69,8 @@ class Workspace:
         source = models.full() if target == "full" else models.retain(target)
         made = source.folder is None or models.cache in Path(source.place).parents
         weights = Path(source.place).name if made else source.identity()
-        parts = [model, target, weights, fraction, self.profile.id, self.benchmark.fingerprint]
+        data = fingerprint(self.benchmark, fraction)
+        parts = [model, target, weights, fraction, self.profile.id, data]
         return content_hash(parts)
 
     def retain_evaluation(self, model: str, fraction: float) -> Evaluation:

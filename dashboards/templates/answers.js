@@ -110,10 +110,12 @@
   const listRuns = () => {
     const before = byId("answer-run").value;
     const groups = new Map();
+    // Where every epoch count is a run of its own, only that count tells runs apart.
+    const single = (id) => epochs(id).length === 1 && cell(rowsByRun.get(id), "kind") === "run";
     for (const [id, row] of runs()) {
       const where = `${cell(row, "model")}, forget ${page.percent(cell(row, "forget_fraction"))}`;
       if (!groups.has(where)) groups.set(where, element("optgroup", { label: where }));
-      groups.get(where).append(element("option", { value: id }, page.runName(row)));
+      groups.get(where).append(element("option", { value: id }, page.runName(row) + (single(id) ? `, epoch ${epochs(id)[0]}` : "")));
     }
     const select = byId("answer-run");
     select.replaceChildren(...groups.values());

@@ -62,8 +62,7 @@ page.themedTrace = (trace, options) => {
   if (own) {
     if (trace.line) themed.line = { ...trace.line, color: page.faded(own, meta.alpha) };
     if (trace.marker) {
-      const ring = trace.marker.line ? { ...trace.marker.line, color: ink } : undefined;
-      themed.marker = { ...trace.marker, color: own, line: ring };
+      themed.marker = { ...trace.marker, color: own };
     }
     for (const bar of ["error_x", "error_y"]) {
       if (trace[bar]) themed[bar] = { ...trace[bar], color: page.faded(own, 0.45) };
@@ -81,7 +80,7 @@ page.themedTrace = (trace, options) => {
     if (trace.marker) themed.marker = { ...trace.marker, color: ink };
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: ink };
   }
-  if (trace.mode === "text" && options.narrow) themed.visible = false;
+  if (options.narrow && meta.role === "best") themed.mode = "markers"; // no room for names
   return themed;
 };
 
@@ -107,6 +106,7 @@ page.themedLayout = (layout, options) => {
     font: { family: getComputedStyle(document.body).fontFamily, color: page.colour("--ink") },
     hoverlabel: { bgcolor: page.colour("--card"), bordercolor: muted, align: "left", font: { color: page.colour("--ink"), size: 12 } },
     autosize: true,
+    dragmode: options.narrow ? false : "zoom", // a finger scrolls the page
     uirevision: options.whole ? "whole" : "kept",
   };
   if (layout.title?.text) themed.title = { ...layout.title, font: { size: 13, color: page.colour("--ink") } };
@@ -114,23 +114,15 @@ page.themedLayout = (layout, options) => {
   return themed;
 };
 
-page.saving = (name) => ({
-  displaylogo: false,
-  responsive: true,
-  modeBarButtonsToRemove: ["select2d", "lasso2d", "zoomIn2d", "zoomOut2d"],
-  toImageButtonOptions: { format: "svg", filename: name },
-  modeBarButtonsToAdd: [{
-    name: "Save as PNG",
-    icon: Plotly.Icons.disk,
-    click: (plot) => Plotly.downloadImage(plot, { format: "png", scale: 3, filename: name }),
-  }],
-});
+page.config = { displayModeBar: false, responsive: true, doubleClick: "reset" };
+page.save = (plot, format) =>
+  Plotly.downloadImage(plot.node, { format, filename: plot.options.name, width: 900, height: 620, scale: format === "png" ? 3 : 1 });
 
 page.refresh = (plot) => {
   const { node, figure, options } = plot;
   options.narrow = node.clientWidth < 440;
   const traces = figure.data.map((trace) => page.themedTrace(trace, options));
-  return Plotly.react(node, traces, page.themedLayout(figure.layout, options), page.saving(options.name));
+  return Plotly.react(node, traces, page.themedLayout(figure.layout, options), page.config);
 };
 
 page.draw = (node, figure, options) => {

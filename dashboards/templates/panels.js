@@ -123,6 +123,10 @@
   switches("whole", "whole", (i) => data.panels[i].low * 1.04, "Back to the working models");
   switches("published", "published", () => true, "Hide the CE-U paper's points");
 
+  for (const button of document.querySelectorAll("[data-save]")) {
+    button.addEventListener("click", () => page.save(plots[Number(button.dataset.save)], button.dataset.format));
+  }
+
   let width = innerWidth;
   addEventListener("resize", () => {
     if (innerWidth !== width) { width = innerWidth; plots.forEach(page.refresh); }

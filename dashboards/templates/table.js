@@ -26,7 +26,7 @@
       const numeric = head.classList.contains("num");
       const value = (row) => {
         const at = row.cells[index];
-        if (!at || at.colSpan > 1) return null;
+        if (!at || at.colSpan > 1) return null; // a line without a best setting
         const text = at.dataset.value ?? at.textContent.trim();
         return numeric ? (text === "" ? null : Number(text)) : text;
       };

@@ -163,9 +163,16 @@ class Fabric:
                     for rate in rates:
                         for seed in seeds:
                             points = _way(method, rate, seed, epochs)
-                            place = {"model": model, "fraction": fraction}
                             records.append(
-                                self.run(method, rate, points, **place, seed=seed, rows=rows)
+                                self.run(
+                                    method,
+                                    rate,
+                                    points,
+                                    model=model,
+                                    fraction=fraction,
+                                    seed=seed,
+                                    rows=rows,
+                                )
                             )
         return tuple(records)
 

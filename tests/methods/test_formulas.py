@@ -176,7 +176,9 @@ def test_dpo(toy: Toy) -> None:
 
 @pytest.mark.parametrize(("name", "value"), [("npo", 2 / 0.1 * math.log(2)), ("dpo", math.log(2))])
 def test_value_where_policy_and_reference_agree(toy: Toy, name: str, value: float) -> None:
-    agreeing = Toy(toy.logits, toy.labels, {p: [z.detach() for z in s] for p, s in toy.logits.items()})
+    agreeing = Toy(
+        toy.logits, toy.labels, {p: [z.detach() for z in s] for p, s in toy.logits.items()}
+    )
     assert total(method(name).loss(agreeing.batch())).item() == pytest.approx(value, rel=1e-12)
 
 

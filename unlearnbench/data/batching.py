@@ -83,9 +83,7 @@ def draw_epoch(seed: int, epoch: int, rows: int, retain: int, refusals: int) -> 
     order = _stream(seed, epoch, 0).permutation(rows)
     partners = _without_replacement(_stream(seed, epoch, 1), rows, retain)
     answers = _stream(seed, epoch, 2).integers(0, max(refusals, 1), size=rows)
-    return [
-        Draw(int(i), int(r), int(a)) for i, r, a in zip(order, partners, answers, strict=True)
-    ]
+    return [Draw(int(i), int(r), int(a)) for i, r, a in zip(order, partners, answers, strict=True)]
 
 
 def _stream(seed: int, epoch: int, purpose: int) -> np.random.Generator:

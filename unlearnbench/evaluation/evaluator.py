@@ -33,7 +33,7 @@ def evaluation_sets(
 
 @dataclass(frozen=True)
 class _Item:
-    """One question's rows: the answer, then the base of its truth ratio, then the perturbed ones."""
+    """One question's rows: the answer, the base of its truth ratio, the perturbed answers."""
 
     question: Question
     rows: tuple[Row, ...]
@@ -54,7 +54,9 @@ class Evaluator:
     ) -> None:
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
-        self.sets = {name: [self._item(q) for q in rows] for name, rows in sets.items()}
+        self.sets: dict[SetName, list[_Item]] = {}
+        for name, rows in sets.items():
+            self.sets[name] = [self._item(q) for q in rows]
 
     def _item(self, question: Question) -> _Item:
         text = question.question

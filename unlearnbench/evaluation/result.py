@@ -30,7 +30,7 @@ class SetEvaluation:
     answer_tokens: IntArray
     """[n]"""
     base_loss: FloatArray
-    """[n] the same of the answer that the truth ratio is about: paraphrase, or the answer itself."""
+    """[n] the same of the answer that the truth ratio is about: paraphrase or answer."""
     base_tokens: IntArray
     """[n]"""
     perturbed_loss: FloatArray

@@ -57,7 +57,9 @@ def score(
     ]
     with torch.inference_mode():
         for batch in token_budget(lengths, 4 * batch_tokens):
-            suffixes = [_Suffix(i, row, prefixes[q]) for i, q in enumerate(batch) for row in distinct[q]]
+            suffixes = [
+                _Suffix(i, row, prefixes[q]) for i, q in enumerate(batch) for row in distinct[q]
+            ]
             for suffix, result in _score_batch(model, suffixes, pad, batch_tokens):
                 scores[batch[suffix.question]][suffix.row] = result
     return [[found[row] for row in rows] for found, rows in zip(scores, questions, strict=True)]
@@ -121,7 +123,9 @@ def _score_suffixes(
         )
         owners = where.nonzero()[:, 0]
     # Row by row: the prediction after the prefix, then those after each token of the suffix.
-    order = torch.argsort(torch.cat([torch.arange(len(suffixes), device=device), owners]), stable=True)
+    order = torch.argsort(
+        torch.cat([torch.arange(len(suffixes), device=device), owners]), stable=True
+    )
     logits = torch.cat([logits, later])
     labels = [token for s in suffixes for token in s.row.ids[s.prefix :]]
     target = torch.empty(len(labels), dtype=torch.long, device=device)

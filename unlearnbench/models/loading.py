@@ -6,13 +6,10 @@ import hashlib
 import logging
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.settings import LoRA, ModelSettings
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedTokenizerFast
 
 WEIGHTS = ("*.safetensors",)
 
@@ -55,8 +52,8 @@ class Source:
             raise ModelError(f"{self.place}: no config.json; this is no model folder")
 
 
-def load_tokenizer(source: Source, settings: ModelSettings) -> PreTrainedTokenizerFast:
-    """The model's fast tokenizer."""
+def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
+    """The model's tokenizer; `Encoder` refuses one that is not fast."""
     from transformers import AutoTokenizer
 
     source.check()
@@ -79,6 +76,7 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
     Only safetensors are read. Raises ModelError with the place and the fix.
     """
     import torch
+    from safetensors import SafetensorError
     from transformers import AutoModelForCausalLM
 
     source.check()
@@ -88,7 +86,7 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
             f"{folder}: no *.safetensors; pickled weights are not loaded, convert them first"
         )
     try:
-        model = AutoModelForCausalLM.from_pretrained(
+        model: Any = AutoModelForCausalLM.from_pretrained(
             source.place,
             revision=source.revision,
             dtype=getattr(torch, settings.dtype),
@@ -96,14 +94,17 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
             trust_remote_code=settings.trust_remote_code,
             use_safetensors=True,
         )
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, ValueError, ImportError, SafetensorError) as error:
         raise _unreachable("model", source, error) from None
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.config.use_cache = False
     if train and settings.lora is not None:
         model = add_lora(model, settings.lora)
     if train and settings.gradient_checkpointing:
-        model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        # Renamed in transformers 5.2x; the old name stays for what is installed elsewhere.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        enable = enable or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
         # Without this the adapters below the first checkpoint get no gradient.
         model.enable_input_require_grads()
     return model.train() if train else model.eval()
@@ -134,13 +135,6 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
             f"the tokenizer has {len(tokenizer)} tokens, the model's embedding {size}; "
             "they do not belong together"
         )
-
-
-def device_name() -> str:
-    """The device that models go to, with the card's name: `cpu`, `cuda: NVIDIA H200`."""
-    import torch
-
-    return f"cuda: {torch.cuda.get_device_name()}" if torch.cuda.is_available() else "cpu"
 
 
 def quiet_transformers() -> None:

@@ -13,7 +13,7 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,7 +31,7 @@ from unlearnbench.models.loading import (
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.plan import content_hash
-from unlearnbench.settings import ModelSettings, Preparation
+from unlearnbench.settings import ModelSettings
 
 MAX_LENGTH = 500
 """Tokens of a training sequence in preparation, as TOFU trains."""
@@ -56,8 +56,13 @@ class Models:
     def base_folder(self) -> Path:
         """Where the tiny base model lies once it is prepared."""
         settings = self.settings
-        made_of = [settings.architecture.model_dump(), settings.preparation.model_dump()]
-        made_of += [settings.template, list(self._text()), _content(self._base_rows())]
+        made_of = [
+            settings.architecture.model_dump(),
+            settings.preparation.model_dump(exclude={"epochs", "rehearse_facts"}),
+            settings.template,
+            list(self._text()),
+            _content(self._base_rows()),
+        ]
         return self.cache / "models" / f"base-{content_hash(made_of)}"
 
     def base(self) -> Source:
@@ -209,7 +214,7 @@ def is_prepared(folder: Path) -> bool:
 
 
 @contextmanager
-def _only_one(folder: Path) -> Iterator[None]:
+def _only_one(folder: Path) -> Generator[None, None, None]:
     """Hold the lock of `folder`; the kernel drops it when the process dies."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT)

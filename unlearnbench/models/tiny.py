@@ -6,7 +6,7 @@ The tokenizer is a byte-level BPE trained on the benchmark's own text, the weigh
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from unlearnbench.settings import Architecture
 
@@ -24,7 +24,10 @@ def build_tokenizer(text: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
     tokenizer = Tokenizer(models.BPE())
     # Digits one by one: dates are facts here, and a whole year as one token is a single guess.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
+        [
+            pre_tokenizers.Digits(individual_digits=True),
+            pre_tokenizers.ByteLevel(add_prefix_space=False),
+        ]
     )
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
@@ -53,6 +56,9 @@ def build_model(
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
+    special: dict[str, Any] = {
+        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
+    }
     config = LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=architecture.hidden_size,
@@ -62,9 +68,7 @@ def build_model(
         num_key_value_heads=architecture.heads,
         max_position_embeddings=architecture.context,
         tie_word_embeddings=True,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+        **special,
     )
     # transformers draws initial weights from the global generator; leave it as it was.
     with torch.random.fork_rng(devices=[]):

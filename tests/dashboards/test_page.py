@@ -1,0 +1,236 @@
+"""The page as a file: complete, closed, and faithful to its report."""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import math
+import re
+import zlib
+from dataclasses import replace
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unlearnbench import registry
+from unlearnbench.report import Report, make_report
+
+if TYPE_CHECKING:
+    from .conftest import Fabric
+
+answers: Any = importlib.import_module("unlearnbench_dashboards.answers")
+summary: Any = importlib.import_module("unlearnbench_dashboards.summary")
+
+
+def build(report: Report) -> str:
+    page: str = registry.load("dashboards", "page")(report)
+    return page
+
+
+class Page(HTMLParser):
+    """What a browser would see: tags with attributes, and the text of scripts by id."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.scripts: list[tuple[dict[str, str | None], str]] = []
+        self.words = ""
+        self._open: dict[str, str | None] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append((tag, dict(attrs)))
+        self._open = dict(attrs) if tag in ("script", "style") else None
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("script", "style"):
+            self._open = None
+
+    def handle_data(self, data: str) -> None:
+        if self._open is None:
+            self.words += data
+        else:
+            self.scripts.append((self._open, data))
+
+    def payload(self, name: str) -> str:
+        """A script's text."""
+        return "".join(text for attributes, text in self.scripts if attributes.get("id") == name)
+
+    def more(self) -> Any:
+        """What the page inflates."""
+        return json.loads(zlib.decompress(base64.b64decode(self.payload("more")), -zlib.MAX_WBITS))
+
+
+@pytest.fixture(scope="module")
+def whole(fabric: Fabric) -> Page:
+    """The page of a sweep as the quickstart's."""
+    report = make_report(fabric.sweep(epochs=3), name="quick", config={"name": "quick"})
+    return Page(build(report))
+
+
+class TestClosed:
+    def test_nothing_is_fetched(self, whole: Page) -> None:
+        fetching = {"src", "href", "srcset", "data", "action", "poster", "formaction"}
+        for tag, attributes in whole.tags:
+            for name in fetching & attributes.keys():
+                value = attributes[name] or ""
+                assert value.startswith(("#", "data:")), f"<{tag} {name}={value!r}>"
+
+    def test_a_browser_is_told_to_fetch_nothing(self, whole: Page) -> None:
+        (policy,) = [
+            attributes["content"] or ""
+            for tag, attributes in whole.tags
+            if tag == "meta" and attributes.get("http-equiv") == "Content-Security-Policy"
+        ]
+        assert "default-src 'none'" in policy
+        assert "http" not in policy
+
+    def test_plotly_is_in_it_once(self, whole: Page) -> None:
+        assert sum("plotly.js v" in text for _, text in whole.scripts) == 1
+
+    def test_own_style_asks_for_nothing(self, whole: Page) -> None:
+        own = [text for attributes, text in whole.scripts if not attributes.get("id")]
+        small = [text for text in own if len(text) < 200_000]  # all but Plotly
+        assert small
+        assert not any(re.search(r"url\(|@import|https?://(?!www\.w3\.org)", s) for s in small)
+
+    def test_hostile_text_stays_text(self, fabric: Fabric) -> None:
+        hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
+        run = fabric.run()
+        kept = run.evaluations[2]
+        said = {
+            n: replace(s, questions=(hostile,) * 3, generated=(hostile,) * 3)
+            for n, s in kept.sets.items()
+        }
+        run = replace(run, method=hostile, evaluations={2: replace(kept, sets=said)})
+        failed = fabric.run("dpo", points=(), status="failed", error=hostile)
+        report = make_report(
+            [fabric.anchor("fine-tuned"), run, failed], name=hostile, description=hostile
+        )
+        plain = Page(build(make_report([fabric.anchor("fine-tuned"), fabric.run()], name="x")))
+        page = Page(build(report))
+        count = sum(tag == "script" for tag, _ in plain.tags)
+        assert sum(tag == "script" for tag, _ in page.tags) == count
+        assert not any(tag == "img" for tag, _ in page.tags)
+        assert hostile in json.loads(page.payload("data"))["rows"][1]
+        assert hostile in page.more()["answers"]["texts"]
+
+
+class TestContent:
+    def test_data_holds_every_row_and_figure(self, whole: Page, fabric: Fabric) -> None:
+        data = json.loads(whole.payload("data"))
+        report = make_report(fabric.sweep(epochs=3), name="quick")
+        column = data["columns"].index("model_utility")
+        shown = [row[column] for row in data["rows"]]
+        assert shown == pytest.approx([r.metrics["model_utility"] for r in report.rows], rel=1e-5)
+        assert [(p["model"], p["fraction"]) for p in data["panels"]] == [
+            ("tiny", 0.05),
+            ("tiny", 0.1),
+        ]
+
+    def test_curves_and_losses_are_there_by_panel(self, whole: Page) -> None:
+        more = whole.more()
+        assert list(more["curves"][0]) == ["Summary", "Probability", "ROUGE-L", "Truth ratio"]
+        assert len(more["curves"][0]["Probability"]) == 4
+        titles = [figure["layout"]["title"]["text"] for figure in more["steps"][1]]
+        assert titles == ["Loss", "Loss term: forget", "Loss term: retain", "Gradient norm"]
+
+    def test_the_best_settings_are_in_the_table_and_in_words(self, whole: Page) -> None:
+        assert "npo+nll at 1e-4, epoch 3, forgets most while keeping 80% of utility" in whole.words
+        assert "Fewer than three seeds" in whole.words
+
+    def test_an_unfinished_sweep_says_so(self, fabric: Fabric) -> None:
+        run = fabric.run()
+        report = make_report([fabric.anchor("retain"), run], name="x", planned=[run.id, "b", "c"])
+        assert "1 of 3 runs finished" in Page(build(report)).words
+
+    def test_failed_and_collapsed_runs_are_told(self, fabric: Fabric) -> None:
+        report = make_report(
+            [
+                fabric.anchor("fine-tuned"),
+                fabric.run("gradient-ascent", points=((None, -300.0),), status="collapsed"),
+                fabric.run("dpo", points=(), status="failed", error="TrainingError: no memory"),
+            ],
+            name="x",
+        )
+        page = Page(build(report))
+        assert "1 failed" in page.words
+        assert "1 stopped when their numbers were no longer finite" in page.words
+        assert "TrainingError: no memory" in page.words
+
+    @pytest.mark.parametrize(
+        "point", [(None, None), (math.nan, math.nan), (0.0, -300.0), (0.8, -300.0), (0.0, 0.0)]
+    )
+    def test_strange_numbers_make_a_page(self, fabric: Fabric, point: Any) -> None:
+        for anchors in ([], [fabric.anchor("fine-tuned")], [fabric.anchor("retain")]):
+            page = Page(build(make_report([*anchors, fabric.run(points=(point,))], name="x")))
+            assert json.loads(page.payload("data"))["rows"]
+
+    def test_anchors_alone_make_a_page(self, fabric: Fabric) -> None:
+        page = Page(build(make_report([fabric.anchor("fine-tuned")], name="x", planned=["a"])))
+        assert "0 of 1 runs finished" in page.words
+        assert "No run has been evaluated yet." in page.words
+
+    def test_the_papers_points_stand_only_beside_its_own_benchmark(self, fabric: Fabric) -> None:
+        for source, offered in (("tofu", True), ("synthetic", False)):
+            run = fabric.run(model="llama2-7b", source=source)
+            text = Page(build(make_report([run], name="x"))).words
+            assert ("Show the CE-U paper's points" in text) is offered
+
+    def test_equal_reports_give_equal_pages(self, fabric: Fabric) -> None:
+        records = fabric.sweep(fractions=(0.1,), epochs=1)
+        first, second = (make_report(r, name="x") for r in (records, tuple(reversed(records))))
+        assert build(first) == build(second)
+
+    def test_origin_flattens_provenance_and_sums_time(self, fabric: Fabric) -> None:
+        runs = [fabric.run(seed=s) for s in range(5)]
+        runs = [
+            replace(r, provenance={"host": {"name": f"n{r.seed}"}, "commit": "abc"}) for r in runs
+        ]
+        told = dict(summary.provenance(make_report(runs, name="x")))
+        assert told["commit"] == "abc"
+        assert told["host · name"] == "n0 … n4 (5 values)"
+        assert told["training, all runs"] == "40 s"
+
+
+class TestAnswers:
+    def test_each_text_is_held_once_and_every_answer_can_be_read_back(self, fabric: Fabric) -> None:
+        run = fabric.run()
+        found = answers.collect([fabric.anchor("fine-tuned"), run])
+        texts = found["texts"]
+        assert len(set(texts)) == len(texts)
+        number, said, rouge, probability = found["said"][run.id]["2"]["forget"]
+        part = run.evaluations[2].sets["forget"]
+        assert tuple(texts[i] for i in said) == part.generated
+        questions, truths = found["lists"][number]
+        assert tuple(texts[i] for i in questions) == part.questions
+        assert tuple(texts[i] for i in truths) == part.references
+        assert rouge == [round(100 * r) for r in part.rouge_l_recall]
+        assert probability == [round(100 * math.exp(-loss)) for loss in part.answer_loss]
+
+    def test_models_share_the_list_of_questions(self, fabric: Fabric) -> None:
+        found = answers.collect([fabric.anchor("fine-tuned"), fabric.run()])
+        assert len(found["lists"]) == 4  # one per set
+
+    def test_what_does_not_fit_is_cut_and_counted(
+        self, fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(answers, "MAX_CHARACTERS", 20_000)
+        monkeypatch.setattr(answers, "MAX_EVALUATIONS", 2)
+        run = fabric.run(points=((0.8, -9.0), (0.7, -8.0)), rows=120)
+        found = answers.collect([fabric.anchor("fine-tuned", rows=120), run])
+        assert found["models"] == [2, 3]
+        assert list(found["said"][run.id]) == ["2"]  # the last epoch comes first
+        held, there = found["rows"]["forget"]
+        assert (held, there) == (25, 120)
+        assert sum(map(len, found["texts"])) <= 20_000
+
+    def test_published_logs_without_texts_have_no_answers(self, fabric: Fabric) -> None:
+        run = fabric.run()
+        kept = run.evaluations[1]
+        mute = replace(kept, sets={n: replace(s, generated=()) for n, s in kept.sets.items()})
+        found = answers.collect([replace(run, evaluations={1: mute})])
+        assert found["said"] == {}
+        assert found["rows"] == {}

@@ -1,0 +1,210 @@
+"""What the Pareto panels show, by value."""
+
+from __future__ import annotations
+
+import importlib
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from scipy.stats import ks_2samp
+
+from unlearnbench.table import table
+
+if TYPE_CHECKING:
+    from .conftest import Fabric
+
+pareto: Any = importlib.import_module("unlearnbench_dashboards.pareto")
+drawing: Any = importlib.import_module("unlearnbench_dashboards.drawing")
+palette: Any = importlib.import_module("unlearnbench_dashboards.palette")
+labels: Any = importlib.import_module("unlearnbench_dashboards.labels")
+
+
+def anchors(fabric: Fabric) -> list[Any]:
+    return [fabric.anchor("fine-tuned"), fabric.anchor("retain")]
+
+
+def traces(figure: Any, role: str) -> list[Any]:
+    return [trace for trace in figure.data if trace.meta["role"] == role]
+
+
+class TestPanels:
+    def test_one_per_model_and_fraction_in_the_tables_order(self, fabric: Fabric) -> None:
+        rows = table(fabric.sweep(models=("b", "a"), fractions=(0.1, 0.05), epochs=1))
+        places = [(p.model, p.forget_fraction) for p in pareto.panels(rows)]
+        assert places == [("a", 0.05), ("a", 0.1), ("b", 0.05), ("b", 0.1)]
+
+    def test_front_collapse_and_floor(self, fabric: Fabric) -> None:
+        run = fabric.run(points=((0.8, -10.0), (0.7, -12.0), (0.6, -5.0), (0.2, -30.0)))
+        (panel,) = pareto.panels(table([*anchors(fabric), run]))
+        assert [s.epoch for s in panel.front] == [3, 1]  # epoch 2 is beaten by 1, epoch 4 by all
+        assert panel.collapse_below == pytest.approx(0.883 / 2)
+        assert panel.questions == 80
+        assert [s.epoch for s in panel.below] == [4]
+
+    @pytest.mark.parametrize("n", [5, 40, 300])
+    def test_the_floor_is_the_exact_tests_p_at_complete_separation(self, n: int) -> None:
+        p = ks_2samp(range(n), range(1000, 1000 + n), method="exact").pvalue
+        assert pareto.ks_floor(n) == pytest.approx(math.log10(p), rel=1e-9)
+
+    def test_collapsed_models_do_not_squeeze_the_others(self, fabric: Fabric) -> None:
+        run = fabric.run("gradient-ascent", points=((0.8, -15.0), (0.0, -300.0)))
+        (panel,) = pareto.panels(table([*anchors(fabric), run]))
+        assert panel.low == pytest.approx(-16.3 * 1.5)
+        assert len(panel.below) == 1
+
+    def test_a_working_model_is_inside_however_low_it_is(self, fabric: Fabric) -> None:
+        (panel,) = pareto.panels(table([*anchors(fabric), fabric.run(points=((0.8, -300.0),))]))
+        assert panel.low <= -300
+        assert panel.below == ()
+
+    def test_settings_without_a_number_are_counted_not_drawn(self, fabric: Fabric) -> None:
+        run = fabric.run(points=((0.8, -10.0), (math.nan, -3.0), (None, None)))
+        (panel,) = pareto.panels(table([*anchors(fabric), run]))
+        assert panel.undrawn == 2
+        assert [s.epoch for s in panel.trajectories[0].points] == [1]
+
+    def test_published_points_by_model_and_fraction(self) -> None:
+        series = {s.name: s for s in pareto.published_series("Llama2-7B-chat", 0.01)}
+        first = series["CE-U (LR=2e-06)"].points[0]
+        assert first == (0.624, -3.298)
+        assert pareto.published_series("phi-1.5", 0.1)
+        assert not pareto.published_series("tiny", 0.1)
+        assert not pareto.published_series("phi-1.5", 0.2)
+
+
+class TestFigure:
+    def test_a_trajectory_starts_at_the_fine_tuned_model(self, fabric: Fabric) -> None:
+        rows = table([*anchors(fabric), fabric.run(points=((0.8, -10.0), (0.7, -5.0)))])
+        (figure,) = drawing.pareto(rows)
+        (line,) = traces(figure, "trajectory")
+        assert line.x == (0.883, 0.8, 0.7)
+        assert line.y == (-16.3, -10.0, -5.0)
+        assert line.marker.symbol == ("circle", "circle", "diamond")
+        assert [c[0] for c in line.customdata] == [0, 1, 2]
+
+    def test_without_anchors_it_starts_at_its_first_epoch(self, fabric: Fabric) -> None:
+        (figure,) = drawing.pareto(table([fabric.run(points=((0.8, -10.0),))]))
+        (line,) = traces(figure, "trajectory")
+        assert line.x == (0.8,)
+        assert not traces(figure, "anchor")
+
+    @pytest.mark.parametrize("kind", ["fine-tuned", "retain"])
+    def test_one_anchor_is_enough(self, fabric: Fabric, kind: Any) -> None:
+        (figure,) = drawing.pareto(table([fabric.anchor(kind), fabric.run()]))
+        assert len(traces(figure, "anchor")) == 1
+
+    def test_beaten_points_are_pale_and_the_front_is_full(self, fabric: Fabric) -> None:
+        run = fabric.run(points=((0.8, -10.0), (0.7, -12.0), (0.6, -5.0)))
+        (figure,) = drawing.pareto(table([*anchors(fabric), run]))
+        (line,) = traces(figure, "trajectory")
+        assert line.marker.opacity == (0.0, 1.0, 0.4, 1.0)
+        (front,) = traces(figure, "front")
+        assert front.x == (0.6, 0.8)
+
+    def test_the_best_of_each_method_is_ringed_and_named(self, fabric: Fabric) -> None:
+        records = [
+            *anchors(fabric),
+            fabric.run("npo", points=((0.8, -10.0), (0.3, -2.0))),
+            fabric.run("ce-u", points=((0.75, -8.0),)),
+            fabric.run("gradient-ascent", points=((0.1, -3.0),)),
+        ]
+        (figure,) = drawing.pareto(table(records))
+        rings = {t.text[0]: (t.x[0], t.y[0]) for t in traces(figure, "best")}
+        assert rings == {"npo": (0.8, -10.0), "<b>ce-u</b>": (0.75, -8.0)}
+
+    def test_seeds_are_one_line_with_bars_from_smallest_to_largest(self, fabric: Fabric) -> None:
+        runs = [
+            fabric.run(points=((u, q),), seed=s) for s, (u, q) in enumerate([(0.6, -9), (0.8, -5)])
+        ]
+        (figure,) = drawing.pareto(table([*anchors(fabric), *runs]))
+        (line,) = traces(figure, "trajectory")
+        assert line.x[1] == pytest.approx(0.7)
+        assert line.error_y.array == (0.0, 2.0)
+        assert line.error_y.arrayminus == (0.0, 2.0)
+        assert line.error_x.array[1] == pytest.approx(0.1)
+
+    def test_levels_and_the_collapse_region_are_where_they_belong(self, fabric: Fabric) -> None:
+        (figure,) = drawing.pareto(table([*anchors(fabric), fabric.run()]))
+        shapes = {shape.name: shape for shape in figure.layout.shapes}
+        assert shapes["significance"].y0 == pytest.approx(math.log10(0.05))
+        assert shapes["floor"].y0 == pytest.approx(pareto.ks_floor(80))
+        assert shapes["collapse"].x1 == pytest.approx(0.4415)
+
+    def test_published_points_are_off_until_asked_for(self, fabric: Fabric) -> None:
+        run = fabric.run(model="llama2-7b", fraction=0.05)
+        (with_them,) = drawing.pareto(table([run]), published=True)
+        (without,) = drawing.pareto(table([run]))
+        assert {t.visible for t in traces(with_them, "published")} == {False}
+        assert not traces(without, "published")
+
+    def test_names_cannot_carry_markup(self, fabric: Fabric) -> None:
+        run = replace(fabric.run(), method="<img src=x>")
+        (figure,) = drawing.pareto(table([*anchors(fabric), run]))
+        (line,) = traces(figure, "trajectory")
+        assert "<img" not in "".join(line.hovertext)
+        assert all("<img" not in t.text[0] for t in traces(figure, "best"))
+
+    def test_empty_and_numberless_tables_draw(self, fabric: Fabric) -> None:
+        assert drawing.pareto([]) == ()
+        (figure,) = drawing.pareto(table([fabric.run(points=((None, None),))]))
+        assert not figure.data
+
+
+class TestLook:
+    def test_a_method_keeps_its_colour_whatever_else_is_there(self) -> None:
+        many = palette.slots(["npo", "ce-u", "idk", "dpo", "gradient-ascent", "npo+nll"])
+        assert palette.slots(["npo"])["npo"] == many["npo"]
+        assert palette.slots(reversed(list(many))) == many
+
+    def test_no_two_methods_share_a_colour_while_there_are_colours(self) -> None:
+        names = [f"method-{i}" for i in range(len(palette.PALETTE))]
+        assert len(set(palette.slots(names).values())) == len(names)
+        assert set(palette.slots([*names, "one-more"])) == {*names, "one-more"}
+
+    def test_rates_have_dashes_and_settings_symbols(self, fabric: Fabric) -> None:
+        runs = [
+            fabric.run(rate=1e-4, hyperparameters={"beta": 0.1}),
+            fabric.run(rate=1e-5, hyperparameters={"beta": 0.5}),
+        ]
+        look = drawing.Look.of(table(runs))
+        assert (look.dashes[1e-5], look.dashes[1e-4]) == ("solid", "dash")
+        assert look.symbols == {"npo (beta=0.1)": "circle", "npo (beta=0.5)": "square"}
+
+    @pytest.mark.parametrize(
+        ("rate", "text"), [(2e-5, "2e-5"), (1e-3, "1e-3"), (1.5e-4, "1.5e-4"), (None, "none")]
+    )
+    def test_rates_are_written_as_in_a_paper(self, rate: float | None, text: str) -> None:
+        assert palette.rate_text(rate) == text
+
+    @pytest.mark.parametrize("page", ["#ffffff", "#181b1f"])
+    def test_every_colour_stands_out_from_its_page(self, page: str) -> None:
+        shades = [pair[page == "#181b1f"] for pair in palette.PALETTE]
+        assert min(_contrast(shade, page) for shade in shades) > 3.0
+
+
+def _contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio; 3 is its least for graphics."""
+    lights = sorted((_luminance(one) + 0.05, _luminance(other) + 0.05))
+    return lights[1] / lights[0]
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_labels_do_not_cover_each_other() -> None:
+    wanted = [
+        labels.Label(name, (0.5, -5.0 - i * 0.1), name, 1e-5) for i, name in enumerate("abcd")
+    ]
+    placed = labels.place(wanted, (0.0, 1.0), (-10.0, 0.0))
+    assert len({side for _, side in placed}) == 4
+
+
+def test_a_label_at_the_right_edge_turns_inwards() -> None:
+    label = labels.Label("gradient-difference", (0.99, -5.0), "x", 1e-5)
+    ((_, side),) = labels.place([label], (0.0, 1.0), (-10.0, 0.0))
+    assert side.endswith("left")

@@ -1,0 +1,140 @@
+"""What is scored, in terms of characters: tokens at the boundary, EOS, lengths, templates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from unlearnbench.data.batching import collate, draw_epoch, token_budget
+from unlearnbench.data.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
+from unlearnbench.errors import ModelError
+
+
+def scored_text(encoder: Encoder, row: Row) -> str:
+    return str(encoder.tokenizer.decode(list(row.ids[row.start :])))
+
+
+def test_the_answer_and_eos_are_scored_and_nothing_else(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    row = encoder.row("Where was Ada Voss born?", "In Lima.")
+    assert scored_text(encoder, row) == " In Lima.</s>"
+    assert row.ids[0] == tokenizer.bos_token_id
+    assert row.ids[-1] == tokenizer.eos_token_id
+    assert row.ids.count(tokenizer.eos_token_id) == 1
+    assert encoder.prompt("Where was Ada Voss born?") == row.ids[: row.start]
+
+
+def test_a_token_that_merges_prompt_and_answer_is_scored() -> None:
+    """A length-based mask would leave out the first answer character here."""
+    vocabulary = {c: i for i, c in enumerate("\n Q:ab<>E")} | {":a": 20, "<E>": 21}
+    merged = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer(models.BPE(vocabulary, [(":", "a")])), eos_token="<E>"
+    )
+    template = Template("bare", "Q ", ":")
+    row = Encoder(merged, template, 50).row("b", "ab")
+    assert [row.ids[row.start], *row.ids[row.start + 1 :]] == [20, vocabulary["b"], 21]
+    assert Encoder(merged, template, 50).prompt("b") != row.ids[: row.start]
+
+
+@pytest.mark.parametrize(("after_cut", "ends"), [(False, False), (True, True)])
+def test_a_long_row_is_cut_as_the_profile_says(tokenizer: Any, after_cut: bool, ends: bool) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 40, after_cut)
+    row = encoder.row("Where?", "in a village near Tbilisi, in the far north, by the sea " * 3)
+    assert len(row.ids) == 40 + after_cut
+    assert (row.ids[-1] == tokenizer.eos_token_id) is ends
+
+
+def test_a_prompt_that_leaves_no_room_is_an_error(tokenizer: Any) -> None:
+    with pytest.raises(ModelError, match=r"no answer token fits into 10 tokens.*raise max_length"):
+        Encoder(tokenizer, TEMPLATES["plain"], 10).row("Where was the author born?", "Lima")
+
+
+def test_phi_scores_and_generates_the_answer_tag(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["phi"], 200)
+    row = encoder.row("Where?", "Lima")
+    assert scored_text(encoder, row) == "Answer: Lima</s>"
+    assert encoder.reference(row) == "Lima"
+    assert TEMPLATES["phi"].prompt("Where?") == "Question: Where?\n"
+
+
+def test_llama_2_has_no_space_before_the_answer() -> None:
+    template = TEMPLATES["llama-2"]
+    assert template.prompt("Where?") + template.answer("Lima") == "[INST] Where? [/INST]Lima"
+
+
+def chatty(tokenizer: Any, template: str) -> Any:
+    copy = PreTrainedTokenizerFast(
+        tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
+        bos_token="<s>",
+        eos_token="</s>",
+        pad_token="<pad>",
+    )
+    copy.chat_template = template
+    return copy
+
+
+def test_auto_takes_the_chat_template_where_there_is_one(tokenizer: Any) -> None:
+    chat = chatty(
+        tokenizer,
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
+        "{% if add_generation_prompt %}[bot]{% endif %}",
+    )
+    encoder = Encoder(chat, resolve_template("auto", chat), 200)
+    row = encoder.row("Where?", "Lima")
+    assert chat.decode(list(row.ids)) == "<s>[user]Where?[bot]Lima</s>"
+    assert scored_text(encoder, row) == "Lima</s>"
+    assert resolve_template("auto", tokenizer) == TEMPLATES["plain"]
+
+
+def test_unusable_chat_templates_are_refused(tokenizer: Any) -> None:
+    with pytest.raises(ModelError, match="the tokenizer has none"):
+        resolve_template("chat", tokenizer)
+    with pytest.raises(ModelError, match="drops or escapes the question"):
+        resolve_template("chat", chatty(tokenizer, "hello"))
+
+
+def test_a_tokenizer_without_eos_is_refused() -> None:
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, [])))
+    bare.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    with pytest.raises(ModelError, match="no EOS token"):
+        Encoder(bare, TEMPLATES["plain"], 10)
+
+
+def test_first_answer_tokens_are_left_out(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    row = encoder.row("Where?", "In Lima.")
+    assert row.without_first(2).start == row.start + 2
+    assert row.without_first(0) == row
+    assert row.without_first(999).scored == 0
+
+
+def test_collate_predicts_each_scored_token_from_the_one_before() -> None:
+    import torch
+
+    rows = [Row((5, 6, 7, 8), 2), Row((9, 10), 1), Row((1, 2, 3), 3)]
+    batch = collate(rows, 0, torch.device("cpu"))
+    assert batch.ids.tolist() == [[5, 6, 7, 8], [9, 10, 0, 0], [1, 2, 3, 0]]
+    assert batch.attention.sum(1).tolist() == [4, 2, 3]
+    assert batch.predicts.nonzero().tolist() == [[0, 1], [0, 2], [1, 0]]
+    assert batch.labels.tolist() == [7, 8, 10]
+    assert batch.rows.tolist() == [0, 0, 1]
+
+
+def test_token_budget_bounds_padded_batches() -> None:
+    lengths = [3, 9, 1, 9, 5, 40]
+    batches = list(token_budget(lengths, 20))
+    assert batches == [[5], [1, 3], [4, 0, 2]]
+    assert sorted(i for batch in batches for i in batch) == list(range(6))
+
+
+def test_draws_cover_the_rows_and_repeat_from_the_seed() -> None:
+    draws = draw_epoch(3, 1, 10, 4, 6)
+    assert sorted(d.index for d in draws) == list(range(10))
+    partners = [d.retain for d in draws]
+    assert sorted(partners[:4]) == sorted(partners[4:8]) == [0, 1, 2, 3]
+    assert draws == draw_epoch(3, 1, 10, 4, 6)
+    assert draws != draw_epoch(3, 2, 10, 4, 6)
+    assert {d.retain for d in draw_epoch(0, 1, 5, 0, 0)} == {0}

@@ -1,0 +1,344 @@
+"""Commands print results, user errors are one line and exit code 2, and nothing is written then."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unlearnbench import registry
+from unlearnbench.cli import main
+from unlearnbench.console import Console
+
+Run = Callable[..., tuple[int, str, str]]
+
+SMALL = """\
+name: small
+data: {authors: 10, questions_per_author: 2, pretraining_authors: 2}
+models: [{name: tiny, base: tiny}]
+forget_fractions: [0.1, 0.2]
+methods: [ce-u, {method: npo, beta: [0.1, 0.5], retain: {term: nll, weight: 2.0}}]
+learning_rates: [1.0e-5, 2.0e-5]
+epochs: 2
+"""
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Run:
+    """Runs a command in an empty folder that holds `small.yaml`: exit code, stdout, stderr."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_files", {})
+    Path("small.yaml").write_text(SMALL)
+
+    def ran(*args: str) -> tuple[int, str, str]:
+        code = main(args)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return ran
+
+
+def test_help_is_worth_reading(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = run()
+    assert code == 0
+    for command in ("quickstart", "plan", "sweep", "run", "evaluate", "score", "report", "track"):
+        assert f"\n    {command} " in out or f"\n    {command}\n" in out
+        with pytest.raises(SystemExit) as caught:
+            main([command, "--help"])
+        assert caught.value.code == 0
+    assert "unlearnbench sweep my.yaml --set epochs=10" in out
+    assert "--set models.0.base=./my-model" in capsys.readouterr().out
+
+
+def test_help_is_immediate() -> None:
+    code = (
+        "import sys; from unlearnbench.cli import main\n"
+        "try: main(['sweep', '--help'])\nexcept SystemExit: pass\n"
+        "sys.exit(' '.join({'torch', 'transformers', 'ray', 'mlflow', 'numpy'} & "
+        "sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+class TestBadInput:
+    """One line each, exit code 2, nothing written."""
+
+    @pytest.mark.parametrize("command", ["plan", "sweep", "run"])
+    @pytest.mark.parametrize(
+        ("changes", "lines"),
+        [
+            (["methods=[ce-x]"], ["methods.0  unknown method 'ce-x'; did you mean 'ce-u'?"]),
+            (["trainin.batch_size=3"], ["unknown key; did you mean 'training'?"]),
+            (["epochs=many"], ["epochs  expected a whole number, got the text 'many'"]),
+            (
+                ["forget_fractions=[0.15]"],
+                ["0.15 of 10 authors is 1.5 authors, which is not whole"],
+            ),
+            (["learning_rates=['1e-5']"], ["got the text '1e-5' (YAML needs the dot: 1.0e-5)"]),
+            (["seeds=[]"], ["seeds  is empty: a sweep of zero runs"]),
+            (
+                ["epochs=0", "methods=[x, y]", "models.0.base=1"],
+                ["epochs", "methods.0", "methods.1", "models.0.base"],
+            ),
+        ],
+    )
+    def test_in_a_config(
+        self, run: Run, command: str, changes: list[str], lines: list[str]
+    ) -> None:
+        sets = [text for change in changes for text in ("--set", change)]
+        code, out, err = run(command, "small.yaml", *sets)
+        *told, last = err.splitlines()
+        assert (code, out) == (2, "")
+        assert len(told) == len(lines)
+        for line in lines:
+            assert any(line in one for one in told)
+        assert last == f"{len(lines)} error{'s' * (len(lines) > 1)}; nothing was run."
+        assert [path.name for path in Path().iterdir()] == ["small.yaml"]
+
+    @pytest.mark.parametrize(
+        ("args", "message"),
+        [
+            (["plan", "smal.yaml"], "smal.yaml    no such file; shipped: "),
+            (["sweep", "quickstat"], "did you mean 'quickstart'?"),
+            (["plan", "small.yaml", "--plugin", "my.py"], "plugin file my.py does not exist"),
+            (["methods", "show", "nop"], "unknown method 'nop'; did you mean 'npo'?"),
+            (["configs", "show", "quick"], "did you mean 'quickstart'?"),
+            (["score", "no.json"], "no.json"),
+            (["score", "small.yaml", "--profile", "tof"], "did you mean 'tofu'?"),
+            (["report", "runs/x"], "runs/x is no sweep's folder: it has no records/"),
+            (["track", "runs/x"], "runs/x is no sweep's folder"),
+            (["ui"], "runs/quickstart is no sweep's folder"),
+            (
+                [
+                    "plan",
+                    "small.yaml",
+                    "--set",
+                    "data.source=tofu",
+                    "--set",
+                    "data.path=x",
+                    "--set",
+                    "forget_fractions=[0.1]",
+                ],
+                "x",
+            ),
+        ],
+    )
+    def test_elsewhere(self, run: Run, args: list[str], message: str) -> None:
+        code, out, err = run(*args)
+        assert (code, out) == (2, "")
+        assert message in err
+        assert "Traceback" not in err
+        assert [path.name for path in Path().iterdir()] == ["small.yaml"]
+
+    @pytest.mark.parametrize("command", ["plan", "run"])
+    def test_a_folder_of_another_sweep(self, run: Run, command: str) -> None:
+        folder = Path("runs/small")
+        folder.mkdir(parents=True)
+        (folder / "plan.json").write_text('{"name": "small", "data": {"0.1": "else"}}')
+        select = ["--select", "0"] if command == "run" else []
+        code, out, err = run(command, "small.yaml", *select)
+        assert (code, out) == (2, "")
+        assert "runs/small holds sweep 'small' on other data" in err
+        assert len(err.splitlines()) == 1
+        assert [path.name for path in folder.iterdir()] == ["plan.json"]
+
+
+class TestPlan:
+    """`unlearnbench plan` spends and writes nothing."""
+
+    def test_prints_a_line_per_method_and_the_work(self, run: Run) -> None:
+        code, out, err = run("plan", "small.yaml")
+        assert (code, err) == (0, "")
+        lines = out.splitlines()
+        assert lines[0] == "small: 12 runs into runs/small"
+        assert lines[1].split()[:3] == ["model", "forget", "method"]
+        assert len(lines) == 2 + 6 + 2
+        assert any("npo+nll" in line and "beta=0.5, retain.weight=2.0" in line for line in lines)
+        # 2 of 20 rows and 4 of 20: a step an epoch. NPO with a retain term reads both parts.
+        assert lines[-2] == "training: 24 optimiser steps, 120 rows"
+        assert lines[-1].startswith("evaluation: 24 times, ")
+        assert [path.name for path in Path().iterdir()] == ["small.yaml"]
+
+    def test_json_has_every_run(self, run: Run) -> None:
+        _, out, _ = run("plan", "small.yaml", "--json", "--set", "epochs_as=runs")
+        plan = json.loads(out)
+        assert len(plan["runs"]) == plan["work"]["runs"] == plan["counts"]["runs"] == 24
+        assert plan["config"]["epochs_as"] == "runs"
+        assert plan["recorded"] == 0
+        assert set(plan["data"]) == {"0.1", "0.2"}
+
+    def test_tells_what_is_recorded(self, run: Run) -> None:
+        from unlearnbench.config import load_config
+        from unlearnbench.data.loading import fingerprint, load_benchmark
+        from unlearnbench.plan import claim_folder, make_plan
+
+        config = load_config("small.yaml")
+        rows = load_benchmark(config.data, config.forget_fractions)
+        plan = make_plan(config, {f: fingerprint(rows, f) for f in rows.splits})
+        record = claim_folder(plan) / "records" / plan.runs[3].id
+        record.mkdir(parents=True)
+        (record / "record.json").write_text("{}")
+        _, out, _ = run("plan", "small.yaml")
+        assert out.splitlines()[-1] == "1 of 12 runs are recorded already and are not run again"
+
+
+class TestRun:
+    """`unlearnbench run` does one run."""
+
+    @pytest.fixture
+    def done(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        calls: list[Any] = []
+
+        def run_single(spec: Any, config: Any, folder: Any, told: Any) -> Any:
+            calls.append((spec, config, folder))
+            told("epoch 1")
+            metrics = {"model_utility": 0.5, "log10_forget_quality": float("-inf")}
+            epoch = SimpleNamespace(epoch=1, metrics=metrics)
+            return SimpleNamespace(id=spec.id, status="finished", epochs=(epoch,))
+
+        fake = ModuleType("unlearnbench.running")
+        fake.run_single = run_single  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "unlearnbench.running", fake)
+        return calls
+
+    def test_lists_the_runs_where_none_is_chosen(self, run: Run, done: list[Any]) -> None:
+        code, out, err = run("run", "small.yaml")
+        assert (code, out) == (2, "")
+        lines = err.splitlines()
+        assert len(lines) == 13
+        assert lines[0].split()[0] == "0"
+        assert lines[0].endswith("ce-u · tiny · forget 0.1 · lr 1e-05 · 2 epochs · seed 0")
+        assert lines[-1] == "small is more than one run; choose one with --select POSITION or ID"
+        assert done == []
+        identity = lines[5].split()[1]
+        code, out, err = run("run", "small.yaml", "--select", identity[:8], "--json")
+        assert code == 0
+        assert [call[0].id for call in done] == [identity]
+        epochs = [{"epoch": 1, "model_utility": 0.5, "log10_forget_quality": None}]
+        assert json.loads(out) == {"id": identity, "status": "finished", "epochs": epochs}
+        assert "epoch 1" in err
+        assert done[0][2] == Path("runs/small")
+        assert Path("runs/small/plan.json").is_file()
+
+    def test_by_position(self, run: Run, done: list[Any]) -> None:
+        code, out, _ = run("run", "small.yaml", "--select", "3")
+        assert code == 0
+        assert done[0][0].learning_rate == 2e-5
+        assert out.splitlines()[0].split()[0] == "epoch"
+        assert run("run", "small.yaml", "--select", "12")[0] == 2
+
+
+class TestSweep:
+    """`unlearnbench sweep` and `quickstart` end with what was made."""
+
+    def fake(self, monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
+        calls: list[Any] = []
+
+        def run_sweep(config: Any, _: Console) -> Any:
+            calls.append(config)
+            folder = Path("runs") / config.name
+            return SimpleNamespace(
+                folder=folder,
+                finished=3,
+                failed=failed,
+                report=folder / "report.html",
+                csv=folder / "results.csv",
+                mlflow_command=f"unlearnbench ui {folder}",
+            )
+
+        module = ModuleType("unlearnbench.sweep")
+        module.run_sweep = run_sweep  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, "unlearnbench.sweep", module)
+        return calls
+
+    def test_quickstart_is_a_sweep(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+        calls = self.fake(monkeypatch, failed=0)
+        code, out, _ = run("quickstart", "--set", "epochs=1")
+        assert code == 0
+        assert (calls[0].name, calls[0].epochs) == ("quickstart", 1)
+        assert out.splitlines()[-3:] == [
+            "page    runs/quickstart/report.html",
+            "table   runs/quickstart/results.csv",
+            "MLflow  unlearnbench ui runs/quickstart",
+        ]
+
+    def test_failed_runs_show_in_the_exit_code(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fake(monkeypatch, failed=1)
+        code, out, _ = run("sweep", "small.yaml", "--json")
+        assert code == 1
+        assert json.loads(out)["failed"] == 1
+
+    def test_an_interrupted_sweep_says_how_to_go_on(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fake(monkeypatch, failed=0)
+
+        def interrupted(*_: Any) -> Any:
+            raise KeyboardInterrupt
+
+        monkeypatch.setattr(sys.modules["unlearnbench.sweep"], "run_sweep", interrupted)
+        code, _, err = run("sweep", "small.yaml")
+        assert code == 130
+        assert err == "interrupted; the same command goes on where this one stopped\n"
+
+
+class TestScore:
+    """`unlearnbench score` on TOFU's published logs."""
+
+    def test_gives_the_published_numbers(self, run: Run, eval_logs_folder: Path) -> None:
+        full, retain = (
+            str(eval_logs_folder / f"llama2-7b_{name}.json.gz") for name in ("full", "retain90")
+        )
+        code, out, _ = run("score", full, "--retain", retain, "--json")
+        metrics = json.loads(out)
+        assert code == 0
+        assert round(metrics["model_utility"], 4) == 0.6227
+        assert round(metrics["log10_forget_quality"], 4) == -20.7366
+        assert metrics["profile"].startswith("tofu@")
+        code, out, err = run("score", retain)
+        assert "model_utility" in out
+        assert "--retain" in err
+
+    def test_a_truncated_log_is_one_line(self, run: Run) -> None:
+        Path("cut.json.gz").write_bytes(gzip.compress(b'{"eval_log.json": ' * 50)[:40])
+        code, out, err = run("score", "cut.json.gz")
+        assert (code, out) == (2, "")
+        assert len(err.splitlines()) == 1
+        assert "cut.json.gz" in err
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    command = [sys.executable, "-m", "unlearnbench.cli", "configs", "show", "quickstart"]
+    done = subprocess.run(command, stdout=writing, stderr=subprocess.PIPE, text=True)
+    os.close(writing)
+    assert (done.returncode, done.stderr) == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["--forget", "1.5"], "1.5 must lie between 0 and 1"),
+        (["--template", "llama"], "invalid choice: 'llama'"),
+        (["--rows", "few"], "invalid int value: 'few'"),
+    ],
+)
+def test_evaluate_takes_no_nonsense(
+    capsys: pytest.CaptureFixture[str], args: list[str], message: str
+) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["evaluate", "model", *args])
+    assert caught.value.code == 2
+    assert message in capsys.readouterr().err

@@ -1,0 +1,350 @@
+"""A configuration is what its YAML says, or every reason, with its line, why it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config import load_config, shipped_configs
+from unlearnbench.errors import ConfigError
+from unlearnbench.settings import SweepConfig
+
+GOOD = """\
+name: good
+data: {authors: 40}
+models:
+  - name: tiny
+    base: tiny
+forget_fractions: [0.1]
+methods: [ce-u]
+learning_rates: [1.0e-5]
+"""
+
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Write:
+    """Writes `bench.yaml`, `GOOD` with some text replaced, into the working directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def written(*replacements: tuple[str, str], name: str = "bench.yaml", add: str = "") -> str:
+        text = GOOD + add
+        for old, new in replacements:
+            assert old in text
+            text = text.replace(old, new)
+        Path(name).write_text(text)
+        return name
+
+    return written
+
+
+def problems(path: str, *overrides: str) -> list[tuple[str, str, str]]:
+    """What is wrong with a configuration, as (place, key, message)."""
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, overrides)
+    return [(p.place, p.key, p.message) for p in caught.value.problems]
+
+
+@pytest.mark.parametrize("name", list(shipped_configs()))
+def test_every_shipped_config_loads_and_is_short(name: str) -> None:
+    source = shipped_configs()[name]
+    config = load_config(name)
+    assert config.name == name
+    lines = source.text.splitlines()
+    assert len(lines) <= 40
+    assert lines[0].startswith("# ")
+    assert f"unlearnbench {'' if name == 'quickstart' else 'sweep '}{name}" in lines[1]
+
+
+def test_the_quickstart_sweeps_every_built_in_method() -> None:
+    config = load_config("quickstart")
+    names = [spec.name for grid in config.methods for spec in grid.specs]
+    assert len(names) == 8
+    assert len(set(names)) == 8
+    rates = [len(grid.learning_rates or config.learning_rates) for grid in config.methods]
+    assert sum(rates) * len(config.forget_fractions) >= 32
+    assert min(rates) >= 2
+    assert config.epochs == 5
+    assert (
+        max(config.forget_fractions) * config.data.authors * config.data.questions_per_author >= 80
+    )
+
+
+def test_defaults_and_conversions(write: Write) -> None:
+    config = load_config(write(add="training: {max_grad_norm: 2}\nseeds: [3, 4]\n"))
+    assert isinstance(config, SweepConfig)
+    assert config.training.max_grad_norm == 2.0
+    assert isinstance(config.training.max_grad_norm, float)
+    assert config.seeds == (3, 4)
+    assert config.training.batch_size == 32
+    assert config.methods[0].specs[0].hyperparameters == {"ignore_first_answer_tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "key", "message"),
+    [
+        ("data:", "dta:", 2, "dta", "unknown key; did you mean 'data'? a configuration takes: "),
+        ("data:", "batch_size: 3\ndata:", 2, "batch_size", "unknown key; did you mean 'training.b"),
+        ("authors: 40", "autors: 40", 2, "data.autors", "unknown key; did you mean 'authors'? da"),
+        ("name: good\n", "", 1, "name", "missing: this key is required"),
+        ("    base: tiny\n", "", 4, "models.0.base", "missing: this key is required"),
+        ("name: good", "name: good sweep", 1, "name", "must match ^[A-Za-z0-9]"),
+        ("name: good", "name: 7", 1, "name", "expected text, got 7 (quote it to make it text)"),
+        ("name: good", "name: cache", 1, "name", "'cache' is the folder of prepared models"),
+        ("{authors: 40}", "3", 2, "data", "expected a section of keys, got 3"),
+        ("{authors: 40}", "{authors: 1}", 2, "data.authors", "must be at least 2, got 1"),
+        (
+            "{authors: 40}",
+            "{source: tofuu}",
+            2,
+            "data.source",
+            "expected one of synthetic, tofu, g",
+        ),
+        ("[1.0e-5]", "[1e-5]", 8, "learning_rates.0", "expected a float, got the text '1e-5' (YA"),
+        ("[1.0e-5]", "[1.5e5]", 8, "learning_rates.0", "expected a float, got the text '1.5e5' "),
+        ("[1.0e-5]", "[]", 8, "learning_rates", "is empty: a sweep of zero runs"),
+        ("[1.0e-5]", "1.0e-5", 8, "learning_rates", "expected a list, got 1e-05 (write [1e-05])"),
+        ("[1.0e-5]", "[-1.0]", 8, "learning_rates.0", "must be above 0, got -1"),
+        ("[1.0e-5]", "[.inf]", 8, "learning_rates.0", "expected a finite number, got inf"),
+        ("[1.0e-5]", "[0.1, 0.10]", 8, "learning_rates.1", "the same as entry 0: a run twice"),
+        ("[0.1]", "[]", 6, "forget_fractions", "is empty: a sweep of zero runs"),
+        ("[0.1]", "[1.5]", 6, "forget_fractions.0", "must lie between 0 and 1, got 1.5"),
+        ("[0.1]", "[0]", 6, "forget_fractions.0", "must lie between 0 and 1, got 0"),
+        ("[0.1]", "[0.1, 0.1]", 6, "forget_fractions.1", "the same as entry 0: a run twice"),
+        ("[0.1]", "[0.03]", 6, "forget_fractions.0", "0.03 of 40 authors is 1.2 authors, which is"),
+        ("[ce-u]", "[]", 7, "methods", "is empty: a sweep of zero runs"),
+        ("base: tiny", "base: tiny\n    lora: 3", 6, "models.0.lora", "expected a section of keys"),
+        (
+            "base: tiny",
+            "base: tiny\n    retain: {r90: x}",
+            6,
+            "models.0.retain.r90",
+            "expected a sp",
+        ),
+        (
+            "base: tiny",
+            "base: tiny\n    architecture: {heads: 5}",
+            6,
+            "models.0.architecture",
+            "hidden_size must be a multiple of twice heads",
+        ),
+        (
+            "base: tiny",
+            "base: tiny\n    lora: {target_modules: 3}",
+            6,
+            "models.0.lora.target_modules",
+            "expected a list, got 3 (write [3]); or expected all-linear, got 3",
+        ),
+        ("[1.0e-5]", "[1.0e-5]\nseeds: [-1]", 9, "seeds.0", "must be at least 0, got -1"),
+        ("[1.0e-5]", "[1.0e-5]\nepochs: 1.5", 9, "epochs", "expected a whole number, got 1.5"),
+        (
+            "[1.0e-5]",
+            "[1.0e-5]\nepochs: [1, 2]",
+            9,
+            "epochs",
+            "expected a whole number, got a list",
+        ),
+        ("[1.0e-5]", "[1.0e-5]\nname: x", 9, "name", "given twice; first at bench.yaml:1"),
+        (
+            "[1.0e-5]",
+            "[1.0e-5]\nevaluation: {profile: tof}",
+            9,
+            "evaluation.profile",
+            "evaluation profile 'tof' is unknown; did you mean 'tofu'?",
+        ),
+    ],
+)
+def test_each_fault_has_one_line(
+    write: Write, old: str, new: str, line: int, key: str, message: str
+) -> None:
+    ((place, found_key, found),) = problems(write((old, new)))
+    assert (place, found_key) == (f"bench.yaml:{line}", key)
+    assert found.startswith(message)
+    assert "\n" not in found
+
+
+def test_the_number_that_yaml_reads_as_text_is_given_as_it_should_be(write: Write) -> None:
+    ((_, _, message),) = problems(write(("1.0e-5", "1e-5")))
+    assert message.endswith("(YAML needs the dot: 1.0e-5)")
+    ((_, _, message),) = problems(write(("1.0e-5", "1.5e5")))
+    assert message.endswith("(YAML needs a sign in the exponent: 1.5e+5)")
+
+
+def test_the_nearest_whole_number_of_authors_is_offered(write: Write) -> None:
+    ((_, _, message),) = problems(write(("[0.1]", "[0.03]")))
+    assert message.endswith("the nearest is 0.025 (1)")
+    assert load_config(write(("[0.1]", "[0.025]"))).forget_fractions == (0.025,)
+
+
+def test_tofu_has_three_forget_sets(write: Write) -> None:
+    path = write(("{authors: 40}", "{source: tofu}"), ("[0.1]", "[0.01, 0.05, 0.10, 0.2]"))
+    ((place, key, message),) = problems(path)
+    assert (place, key) == ("bench.yaml:6", "forget_fractions.3")
+    assert message == ("TOFU has forget sets of 0.01, 0.05 and 0.10, got 0.2; the nearest is 0.10")
+
+
+def test_two_models_of_one_name(write: Write) -> None:
+    path = write(("    base: tiny\n", "    base: tiny\n  - {name: tiny, base: x}\n"))
+    ((place, key, message),) = problems(path)
+    assert (place, key) == ("bench.yaml:6", "models.1.name")
+    assert message == "'tiny' is the name of models.0 as well"
+
+
+def test_all_faults_are_reported_at_once_in_the_order_of_the_file(write: Write) -> None:
+    path = write(
+        ("authors: 40", "autors: 40"),
+        ("[0.1]", "[1.5]"),
+        ("methods: [ce-u]", "methods: [ceu, {method: npo, btea: 1}]"),
+        ("1.0e-5", "1e-5"),
+    )
+    found = problems(path, "epochs=0")
+    assert [(place, key) for place, key, _ in found] == [
+        ("--set", "epochs"),
+        ("bench.yaml:2", "data.autors"),
+        ("bench.yaml:6", "forget_fractions.0"),
+        ("bench.yaml:7", "methods.0"),
+        ("bench.yaml:7", "methods.1.btea"),
+        ("bench.yaml:8", "learning_rates.0"),
+    ]
+    with pytest.raises(ConfigError, match=r"(?s)6 errors; nothing was run\.$"):
+        load_config(path, ["epochs=0"])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("name: [", "not YAML"),
+        ("- a\n- b\n", "expected lines of key: value"),
+        ("", "expected lines of key: value"),
+        ("name: !!python/object:os.system x\n", "not YAML: could not determine a constructor"),
+        ("name: &a\n  - *a\n", "an alias of what it stands in"),
+        ("? [a, b]\n: 1\n", "a key must be a word"),
+    ],
+)
+def test_what_is_no_configuration(write: Write, text: str, message: str) -> None:
+    Path(write()).write_text(text)
+    found = problems("bench.yaml")
+    assert any(m.startswith(message) and p.startswith("bench.yaml:") for p, _, m in found)
+
+
+class TestOverrides:
+    """`--set key=value`."""
+
+    @pytest.mark.parametrize(
+        ("override", "key", "value"),
+        [
+            ("epochs=7", "epochs", 7),
+            ("training.batch_size=8", "training.batch_size", 8),
+            ("models.0.base=./folder", "models.0.base", "./folder"),
+            ("models.0.architecture.layers=2", "models.0.architecture.layers", 2),
+            ("methods=[ce-u, idk]", "methods.1.specs.0.name", "idk"),
+            ("learning_rates=[1e-5,2e-4]", "learning_rates", (1e-5, 2e-4)),
+            ("learning_rates.0=3E-4", "learning_rates", (3e-4,)),
+            ("training.max_grad_norm=1e2", "training.max_grad_norm", 100.0),
+            ("description='1e5'", "description", "1e5"),
+            ("description=a=b", "description", "a=b"),
+            ("tracking.enabled=false", "tracking.enabled", False),
+            ("cache=", "cache", None),
+            ("training={batch_size: 4}", "training.batch_size", 4),
+        ],
+    )
+    def test_reach_any_key(self, write: Write, override: str, key: str, value: Any) -> None:
+        found: Any = load_config(write(), [override])
+        for step in key.split("."):
+            found = found[int(step)] if step.isdigit() else getattr(found, step)
+        assert found == value
+
+    @pytest.mark.parametrize(
+        ("override", "key", "message"),
+        [
+            ("epochs", "epochs", "expected key=value"),
+            ("=3", "=3", "expected key=value"),
+            ("epohcs=3", "epohcs", "unknown key; did you mean 'epochs'?"),
+            ("training.lr=3", "training.lr", "unknown key; training takes: batch_size"),
+            ("epochs=abc", "epochs", "expected a whole number, got the text 'abc'"),
+            ("models.1.base=x", "models.1", "no such entry: its entries are models.0 to models.0"),
+            ("epochs.x=1", "epochs", "expected a whole number, got a section"),
+            ("name.x=1", "name.x", "name is the value 'good' and has no 'x' in it"),
+            ("epochs=[1", "epochs", "not YAML"),
+            ("forget_fractions=[0.03]", "forget_fractions.0", "0.03 of 40 authors is 1.2"),
+        ],
+    )
+    def test_faults_are_placed_there(
+        self, write: Write, override: str, key: str, message: str
+    ) -> None:
+        ((place, found_key, found),) = problems(write(), override)
+        assert (place, found_key) == ("--set", key)
+        assert found.startswith(message)
+
+
+class TestExtends:
+    """One level of `extends`."""
+
+    def test_overrides_what_it_states(self, write: Write) -> None:
+        write(name="parent.yaml", add="training: {batch_size: 8, max_length: 64}\n")
+        Path("child.yaml").write_text(
+            "extends: parent.yaml\nname: child\ntraining: {batch_size: 4}\nmethods: [idk]\n"
+        )
+        config = load_config("child.yaml")
+        assert config.name == "child"
+        assert (config.training.batch_size, config.training.max_length) == (4, 64)
+        assert [grid.specs[0].name for grid in config.methods] == ["idk"]
+
+    def test_takes_a_shipped_config_by_name(self, write: Write) -> None:
+        Path(write()).write_text("extends: quickstart\nname: mine\nepochs: 1\n")
+        config = load_config("bench.yaml")
+        assert (config.name, config.epochs) == ("mine", 1)
+        assert config.models == load_config("quickstart").models
+
+    def test_is_relative_to_the_file(self, write: Write) -> None:
+        write()
+        Path("sub").mkdir()
+        Path("sub/child.yaml").write_text("extends: ../bench.yaml\nname: child\n")
+        assert load_config("sub/child.yaml").forget_fractions == (0.1,)
+
+    def test_faults_name_the_file_they_are_in(self, write: Write) -> None:
+        write(("[0.1]", "[2.0]"), name="parent.yaml")
+        Path("child.yaml").write_text("extends: parent.yaml\nname: child\nepochs: 0\n")
+        assert [(p, k) for p, k, _ in problems("child.yaml")] == [
+            ("child.yaml:3", "epochs"),
+            ("parent.yaml:6", "forget_fractions.0"),
+        ]
+
+    def test_goes_one_level(self, write: Write) -> None:
+        write(name="parent.yaml", add="extends: quickstart\n")
+        Path("child.yaml").write_text("extends: parent.yaml\nname: child\n")
+        ((place, key, message),) = problems("child.yaml")
+        assert (place, key) == ("child.yaml:1", "extends")
+        assert message.startswith("parent.yaml itself extends another (parent.yaml:9); one level")
+
+    @pytest.mark.parametrize(
+        ("value", "message"),
+        [
+            ("quickstrat", "quickstrat: no such configuration; did you mean 'quickstart'?"),
+            ("./nowhere.yaml", "./nowhere.yaml: no such file"),
+            ("[a]", "expected a config's name or path"),
+        ],
+    )
+    def test_of_what_is_not_there(self, write: Write, value: str, message: str) -> None:
+        ((place, key, found),) = problems(write(add=f"extends: {value}\n"))
+        assert (place, key) == ("bench.yaml:9", "extends")
+        assert found.startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("quickstrt", "no such configuration; did you mean 'quickstart'? shipped: "),
+        ("configs/tofu_tiny.yml", "no such file; did you mean 'tofu_tiny'? shipped: "),
+        ("zzz", "no such configuration; shipped: "),
+    ],
+)
+def test_a_config_that_is_not_there(write: Write, name: str, message: str) -> None:
+    write()
+    ((place, _, found),) = problems(name)
+    assert place == name
+    assert found.startswith(message)

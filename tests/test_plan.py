@@ -1,0 +1,206 @@
+"""A plan is the whole grid, its ids say what its numbers depend on, and a folder has one owner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.errors import ConfigError, RecordError
+from unlearnbench.plan import (
+    Plan,
+    Rows,
+    RunSpec,
+    claim_folder,
+    content_hash,
+    estimate,
+    make_plan,
+)
+from unlearnbench.registry import method_spec
+from unlearnbench.settings import (
+    DataSettings,
+    EvaluationSettings,
+    MethodGrid,
+    ModelSettings,
+    RetainSpec,
+    SweepConfig,
+)
+
+
+def config(**changes: Any) -> SweepConfig:
+    """Two models, two fractions, three methods (one with its own rates), two seeds."""
+    settings: dict[str, Any] = {
+        "name": "small",
+        "models": (ModelSettings(name="a", base="tiny"), ModelSettings(name="b", base="tiny")),
+        "forget_fractions": (0.1, 0.2),
+        "methods": (
+            MethodGrid(specs=(method_spec("ce-u", {}),)),
+            MethodGrid(
+                specs=tuple(
+                    method_spec("npo", {"beta": b}, RetainSpec(term="nll")) for b in (0.1, 0.5)
+                ),
+                learning_rates=(1e-3,),
+            ),
+        ),
+        "learning_rates": (1e-5, 2e-5),
+        "epochs": 3,
+        "seeds": (0, 1),
+    }
+    return SweepConfig(**(settings | changes))
+
+
+def test_the_product_and_its_counts() -> None:
+    plan = make_plan(config(), "f")
+    assert len(plan.runs) == 2 * 2 * (2 + 2) * 2
+    assert len({run.id for run in plan.runs}) == len(plan.runs)
+    assert plan.counts() == {
+        "models": 2,
+        "forget_fractions": 2,
+        "methods": 3,
+        "learning_rates": 3,
+        "seeds": 2,
+        "epochs": 3,
+        "runs": 32,
+    }
+    rates = {r.method.name: set[float]() for r in plan.runs}
+    for run in plan.runs:
+        rates[run.method.name].add(run.learning_rate)
+    assert rates == {"ce-u": {1e-5, 2e-5}, "npo": {1e-3}}
+    assert plan.runs[0].title == "ce-u · a · forget 0.1 · lr 1e-05 · 3 epochs · seed 0"
+
+
+def test_epochs_are_checkpoints_of_one_run_or_runs_of_their_own() -> None:
+    together = make_plan(config(), "f")
+    assert {(run.epochs, run.evaluate_at) for run in together.runs} == {(3, (1, 2, 3))}
+    apart = make_plan(config(epochs_as="runs"), "f")
+    assert len(apart.runs) == 3 * len(together.runs)
+    assert {(r.epochs, r.evaluate_at) for r in apart.runs} == {(1, (1,)), (2, (2,)), (3, (3,))}
+
+
+def test_one_run_is_planned_once() -> None:
+    twice = config(methods=config().methods[:1] * 2, seeds=(0, 0))
+    assert len(make_plan(twice, "f").runs) == 2 * 2 * 2
+
+
+def test_a_sweep_of_zero_runs_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="a sweep of zero runs"):
+        make_plan(config(methods=(MethodGrid(specs=()),)), "f")
+
+
+class TestIdentity:
+    """The id depends on what the numbers depend on, and on nothing else."""
+
+    def first(self, fingerprint: str = "f", **changes: Any) -> RunSpec:
+        return make_plan(config(**changes), fingerprint).runs[0]
+
+    def test_is_the_same_for_a_larger_sweep(self) -> None:
+        assert self.first().id == self.first(seeds=(0,), learning_rates=(1e-5,), name="other").id
+
+    def test_ignores_what_changes_no_number(self) -> None:
+        first = self.first()
+        assert first.id == self.first(evaluation=EvaluationSettings(batch_tokens=64)).id
+        assert first.id == self.first(data=DataSettings(path="elsewhere")).id
+        models = (ModelSettings(name="a", base="tiny", gradient_checkpointing=True),)
+        assert first.id == self.first(models=models).id
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"fingerprint": "g"},
+            {"epochs": 4},
+            {"evaluation": EvaluationSettings(rows=20)},
+            {"models": (ModelSettings(name="c", base="tiny"),)},
+            {"models": (ModelSettings(name="a", base="tiny", dtype="bfloat16"),)},
+            {"forget_fractions": (0.2,)},
+            {"seeds": (1,)},
+            {"methods": (MethodGrid(specs=(method_spec("idk", {}),)),)},
+            {"methods": (MethodGrid(specs=(method_spec("ce-u", {}, RetainSpec(term="kl")),)),)},
+        ],
+    )
+    def test_sees_what_does(self, changes: dict[str, Any]) -> None:
+        assert self.first(**changes).id != self.first().id
+
+    def test_tells_infinities_apart(self) -> None:
+        def run(score: float) -> RunSpec:
+            spec = method_spec("general-ce-u", {"raw": True, "forget_score": score})
+            return self.first(methods=(MethodGrid(specs=(spec,)),))
+
+        ids = {run(score).id for score in (float("inf"), float("-inf"), 0.0)}
+        assert len(ids) == 3
+        told = run(float("-inf")).to_json()
+        assert json.loads(json.dumps(told, allow_nan=False))["method"]["hyperparameters"][
+            "forget_score"
+        ] == ("-inf")
+        spec = run(float("-inf"))
+        assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+    def test_hashes_canonical_json(self) -> None:
+        assert content_hash({"b": 1, "a": [1.0, "é"]}) == content_hash({"a": (1.0, "é"), "b": 1})
+        assert content_hash(1) != content_hash(1.0)
+
+    def test_of_one_fraction_outlives_another(self) -> None:
+        both = make_plan(config(), {0.1: "f", 0.2: "g"})
+        one = make_plan(config(forget_fractions=(0.1,)), {0.1: "f"})
+        assert {run.id for run in one.runs} < {run.id for run in both.runs}
+
+
+def test_the_work_is_counted() -> None:
+    plan = make_plan(config(models=config().models[:1], forget_fractions=(0.1,), seeds=(0,)), "f")
+    work = estimate(plan, {0.1: Rows(forget=40, evaluated=100)})
+    assert work.runs == 4
+    assert work.optimiser_steps == 4 * 2 * 3, "40 rows in batches of 32 are 2 steps"
+    assert work.training_rows == 2 * 40 * 3 + 2 * 2 * 40 * 3, "a retain term doubles the rows"
+    assert (work.evaluations, work.evaluated_questions) == (12, 1200)
+
+
+class TestFolder:
+    """One folder, one sweep: the same name on the same data."""
+
+    def plan(self, tmp_path: Path, data: str | dict[float, str] = "f", **changes: Any) -> Plan:
+        return make_plan(config(output=str(tmp_path / "runs"), **changes), data)
+
+    def test_is_claimed_and_may_be_extended(self, tmp_path: Path) -> None:
+        folder = claim_folder(self.plan(tmp_path))
+        assert folder == tmp_path / "runs" / "small"
+        assert [p.name for p in folder.iterdir()] == ["plan.json"]
+        first = json.loads((folder / "plan.json").read_text())
+        assert len(first["runs"]) == 32
+        assert first["plugin_files"] == []
+        (folder / "records").mkdir()
+        claim_folder(self.plan(tmp_path, seeds=(0, 1, 2)))
+        second = json.loads((folder / "plan.json").read_text())
+        assert {r["id"] for r in first["runs"]} < {r["id"] for r in second["runs"]}
+        claim_folder(self.plan(tmp_path, {0.1: "f", 0.5: "h"}, forget_fractions=(0.1, 0.5)))
+
+    def test_of_other_data_is_refused(self, tmp_path: Path) -> None:
+        folder = claim_folder(self.plan(tmp_path))
+        before = (folder / "plan.json").read_text()
+        with pytest.raises(
+            RecordError, match=r"'small' on other data: .* is f there and g now; ch"
+        ):
+            claim_folder(self.plan(tmp_path, "g"))
+        assert (folder / "plan.json").read_text() == before
+
+    def test_of_another_name_is_refused(self, tmp_path: Path) -> None:
+        claim_folder(self.plan(tmp_path)).rename(tmp_path / "runs" / "moved")
+        with pytest.raises(RecordError, match=r"holds sweep 'small', not 'moved'; .*--set name"):
+            claim_folder(self.plan(tmp_path, name="moved"))
+
+    def test_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        folder = tmp_path / "runs" / "small"
+        folder.mkdir(parents=True)
+        (folder / "thesis.tex").write_text("")
+        with pytest.raises(RecordError, match=r"has no plan.json and holds 'thesis.tex'"):
+            claim_folder(self.plan(tmp_path))
+        (folder / "plan.json").write_text('{"name": ')
+        with pytest.raises(RecordError, match="is damaged"):
+            claim_folder(self.plan(tmp_path))
+        assert sorted(p.name for p in folder.iterdir()) == ["plan.json", "thesis.tex"]
+
+    def test_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "small").write_text("")
+        with pytest.raises(RecordError, match="is a file"):
+            claim_folder(self.plan(tmp_path))

@@ -1,0 +1,370 @@
+"""Sweeps through a real local Ray, with runs that take no time: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.console import Console
+from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.ledger import Runtime, SweepResult, Task, in_order, last_failure
+from unlearnbench.plan import Plan, RunSpec, make_plan
+from unlearnbench.progress import Forecast, Progress
+from unlearnbench.records import EpochResult, Record, read_records, write_record
+from unlearnbench.settings import (
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    SweepConfig,
+    SweepSettings,
+    TrackingSettings,
+)
+from unlearnbench.sweep import run_sweep
+
+
+def a_config(output: Path, rates: Sequence[float] = (1e-5, 2e-5), **changes: Any) -> SweepConfig:
+    config = SweepConfig(
+        name="small",
+        models=(ModelSettings(name="tiny", base="tiny"),),
+        forget_fractions=(0.1, 0.2),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        learning_rates=tuple(rates),
+        epochs=2,
+        sweep=SweepSettings(concurrent=2),
+        tracking=TrackingSettings(enabled=False),
+        output=str(output),
+    )
+    return config.model_copy(update=changes)
+
+
+@dataclass(frozen=True)
+class FakeTask:
+    """A preparation that leaves a file."""
+
+    id: str
+    after: tuple[str, ...] = ()
+    done: bool = False
+
+    @property
+    def label(self) -> str:
+        return f"prepare {self.id}"
+
+
+def fake_runtime(
+    marks: Path, *, behaviour: str = "", fail: float = 0.0, die: float = 0.0, seconds: float = 0.0
+) -> Runtime:
+    """Runs that write what they do into `marks`.
+
+    fail       runs at this learning rate fail
+    die        their process is killed in the second epoch of the first try
+    behaviour  `unprepared`: preparation fails
+    """
+    marks.mkdir(exist_ok=True)
+
+    # All of it inside: what lies at the top of a test file cannot be imported by a worker.
+    def mark(kind: str, name: str) -> int:
+        """Note it; returns how often that was noted before."""
+        before = len(list(marks.glob(f"{kind}.{name}.*")))
+        (marks / f"{kind}.{name}.{before}.{os.getpid()}").touch()
+        return before
+
+    def plan(config: SweepConfig) -> Plan:
+        return make_plan(config, "data")
+
+    def tasks(_config: SweepConfig, _runs: Sequence[RunSpec], _folder: Path) -> Sequence[Task]:
+        names = {"base": (), "full": ("base",), "retain": ("base",)}
+        return [FakeTask(k, v, bool(list(marks.glob(f"task.{k}.*")))) for k, v in names.items()]
+
+    def execute(task: FakeTask, _config: SweepConfig, _folder: Path) -> float:
+        for name in task.after:
+            if not list(marks.glob(f"task.{name}.*")):
+                raise RuntimeError(f"{name} is not there")
+        if behaviour == "unprepared":
+            raise UnlearnbenchError("no tokenizer in ./model")
+        mark("task", task.id)
+        return 0.25
+
+    def run_epochs(run: RunSpec, _config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
+        tries = mark("try", run.id)
+        results: list[EpochResult] = []
+        for epoch in range(1, run.epochs + 1):
+            time.sleep(seconds)
+            if run.learning_rate == fail:
+                raise ValueError(f"epoch {epoch} is not for me")
+            if run.learning_rate == die and not tries and epoch == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            metrics = {"model_utility": 0.5, "log10_forget_quality": -3.0, "forget_quality": None}
+            results.append(EpochResult(epoch, metrics, seconds, 0.0))
+            yield results[-1]
+        mark("end", run.id)
+        write_record(
+            Record(
+                id=run.id,
+                kind="run",
+                model=run.model.name,
+                forget_fraction=run.forget_fraction,
+                method=run.method.label,
+                learning_rate=run.learning_rate,
+                seed=run.seed,
+                spec=run.to_json(),
+                status="finished",
+                profile="tofu",
+                epochs=tuple(results),
+                provenance={"threads": os.environ["OMP_NUM_THREADS"], "folder": str(Path.cwd())},
+            ),
+            folder,
+        )
+
+    def report(folder: Path) -> Path:
+        page = folder / "report.html"
+        page.write_text(str(len(read_records(folder))), encoding="utf-8")
+        page.with_name("results.csv").touch()
+        return page
+
+    return Runtime(plan, tasks, execute, run_epochs, report)
+
+
+def sweep(config: SweepConfig, runtime: Runtime) -> tuple[SweepResult, list[str]]:
+    said = StringIO()
+    result = run_sweep(config, Console(err=said), runtime)
+    return result, said.getvalue().splitlines()
+
+
+def tries(marks: Path, kind: str = "try") -> list[int]:
+    """How often each run was begun, or ended."""
+    counts: dict[str, int] = {}
+    for path in marks.glob(f"{kind}.*"):
+        counts[path.name.split(".")[1]] = counts.get(path.name.split(".")[1], 0) + 1
+    return sorted(counts.values())
+
+
+def test_failures_and_kills_cost_no_other_run_and_what_is_done_is_not_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config, marks = a_config(tmp_path / "out", (1e-5, 2e-5, 3e-5)), tmp_path / "marks"
+    environment = dict(os.environ)
+    result, said = sweep(config, fake_runtime(marks, fail=1e-5, die=2e-5))
+    assert dict(os.environ) == environment
+    assert (result.total, result.finished, result.failed) == (6, 4, 2)
+    assert (tries(marks), tries(marks, "end")) == ([1, 1, 2, 2, 2, 2], [1] * 4)
+    failed = [r for r in read_records(result.folder) if r.status == "failed"]
+    assert [r.learning_rate for r in failed] == [1e-5, 1e-5]
+    error = failed[0].error or ""
+    assert error.startswith("ValueError: epoch 1 is not for me\n")
+    assert "Traceback" in error
+    assert sum("failed: ValueError: epoch 1 is not for me" in line for line in said) == 2
+    assert sum("is not for me; trying again" in line for line in said) == 2
+    assert sum("its process died: killed, or out of memory; trying" in x for x in said) == 2
+
+    mended, said = sweep(config, fake_runtime(marks))
+    check_clean_sweep(mended, said)
+    assert tries(marks, "end") == [1] * 6
+    workers = {path.name.split(".")[-1] for path in marks.glob("end.*.*")}
+    assert len(workers) <= 6
+
+    monkeypatch.setitem(sys.modules, "ray", None)  # from now on importing it is an error
+    begin = time.monotonic()
+    again, _ = sweep(config, fake_runtime(marks))
+    assert time.monotonic() - begin < 2
+    assert (again.total, again.finished, again.failed) == (6, 6, 0)
+    assert tries(marks, "end") == [1] * 6
+
+
+def check_clean_sweep(result: SweepResult, said: list[str]) -> None:
+    """What a sweep of six runs looks like that ended well, two of them in this command."""
+    assert (result.total, result.finished, result.failed) == (6, 6, 0)
+    assert result.report.read_text(encoding="utf-8") == "6"
+    assert set(result.seconds) == {"preparing", "training", "evaluating", "overhead"}
+    records = read_records(result.folder)
+    assert {r.status for r in records} == {"finished"}
+    assert {r.provenance["threads"] for r in records} == {"1"}
+    assert {r.provenance["folder"] for r in records} == {str(Path.cwd())}
+    plan = json.loads((result.folder / "plan.json").read_text(encoding="utf-8"))
+    assert {run["id"] for run in plan["runs"]} == {r.id for r in records}
+    lines = [line for line in said if line.startswith("[")]
+    assert [line.split("]")[0] for line in lines] == ["[5/6", "[6/6"]
+    assert "npo  lr 1e-05  forget 20 %  utility 0.50  log10 FQ -3.0" in lines[0]
+    left = {path.name for path in result.folder.iterdir()}
+    assert left == {".lock", "plan.json", "records", "report.html", "results.csv"}
+
+
+def test_a_preparation_that_cannot_be_is_a_users_error(tmp_path: Path) -> None:
+    config = a_config(tmp_path / "out")
+    with pytest.raises(UnlearnbenchError, match=r"prepare base: no tokenizer in \./model; mend"):
+        sweep(config, fake_runtime(tmp_path / "marks", behaviour="unprepared"))
+
+
+DRIVER = """
+import runpy, sys
+from pathlib import Path
+if __name__ == "__main__":
+    names = runpy.run_path(sys.argv[1])
+    out, marks = Path(sys.argv[2]), Path(sys.argv[3])
+    config = names["a_config"](out, (1e-5, 2e-5, 3e-5))
+    names["sweep"](config, names["fake_runtime"](marks, seconds=float(sys.argv[4])))
+"""
+
+
+def start_driver(tmp_path: Path, seconds: float) -> subprocess.Popen[str]:
+    script = tmp_path / "driver.py"
+    script.write_text(DRIVER, encoding="utf-8")
+    arguments = [__file__, str(tmp_path / "out"), str(tmp_path / "marks"), str(seconds)]
+    return subprocess.Popen([sys.executable, str(script), *arguments], text=True)
+
+
+def wait_for(what: Any, seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not what():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def test_a_killed_driver_takes_all_with_it_and_the_same_command_goes_on(tmp_path: Path) -> None:
+    marks, folder = tmp_path / "marks", tmp_path / "out" / "small"
+    driver = start_driver(tmp_path, seconds=0.5)
+    wait_for(lambda: len(list(marks.glob("end.*"))) >= 2 or driver.poll() is not None)
+    assert driver.poll() is None
+    with pytest.raises(RecordError, match=f"process {driver.pid} on"):  # two drivers
+        sweep(a_config(tmp_path / "out", (1e-5, 2e-5, 3e-5)), fake_runtime(marks))
+    driver.send_signal(signal.SIGKILL)
+    driver.wait()
+    workers = {int(path.name.split(".")[-1]) for path in marks.glob("try.*")}
+    wait_for(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), 20)
+    ended = len(read_records(folder))
+    assert 2 <= ended < 6
+
+    result, _ = sweep(a_config(tmp_path / "out", (1e-5, 2e-5, 3e-5)), fake_runtime(marks))
+    assert (result.total, result.finished, result.failed) == (6, 6, 0)
+    assert len(read_records(folder)) == 6
+    assert tries(marks, "end") == [1] * 6
+    before = {path.name.split(".")[1] for path in marks.glob("try.*")}
+    assert len(before) == 6
+    workers = {path.name.split(".")[-1] for path in marks.glob("try.*")} - set(map(str, workers))
+    assert len(workers) <= 2, "worker processes are reused from run to run"
+    assert not list((folder / "records").glob(".*"))
+
+
+def test_another_sweeps_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "small"
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").touch()
+    with pytest.raises(RecordError, match=r"thesis\.txt"):
+        sweep(a_config(tmp_path / "out"), fake_runtime(tmp_path / "marks"))
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+def test_runs_that_fit_nowhere_are_an_error_not_a_wait(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+    monkeypatch.setattr("ray.init", lambda **how: started.append(how))
+    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
+    config = a_config(tmp_path / "out", sweep=SweepSettings(cpus_per_run=2.0, gpus_per_run=0.5))
+    message = r"no run fits into what Ray has \(4 CPU, 0 GPU\); lower them"
+    with pytest.raises(UnlearnbenchError, match=message):
+        sweep(config, fake_runtime(tmp_path / "marks"))
+    assert started[0]["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "2"
+    assert started[0]["_node_ip_address"] == "127.0.0.1"
+
+
+def test_a_cluster_that_is_not_there_is_said(tmp_path: Path) -> None:
+    with socket.socket() as taken:  # bound but not listening: refuses
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        config = a_config(tmp_path / "out", sweep=SweepSettings(address=address))
+        with pytest.raises(UnlearnbenchError, match=rf"no Ray cluster answers at '{address}'"):
+            sweep(config, fake_runtime(tmp_path / "marks"))
+
+
+def test_longest_runs_come_first(tmp_path: Path) -> None:
+    plan = make_plan(a_config(tmp_path), "data")
+    assert [r.forget_fraction for r in in_order(plan, plan.runs)] == [0.2, 0.2, 0.1, 0.1]
+
+
+def test_the_last_failure_in_a_line() -> None:
+    log = (
+        "Failure # 1 (occurred at 2026-01-01)\n\x1b[36mray::Run.train()\x1b[39m\nOSError: first\n"
+        "Failure # 2 (occurred at 2026-01-01)\n\x1b[36mray::Run.train()\x1b[39m (pid=1)\n"
+        '  File "x.py", line 3, in step\nunlearnbench.errors.TrainingError: the loss is: gone\n'
+    )
+    reason, full = last_failure(log)
+    assert reason == "TrainingError: the loss is: gone"
+    assert full.startswith("ray::Run.train() (pid=1)")
+    assert last_failure("")[0] == "no message"
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_time_to_go_is_what_is_left_over_what_was_seen(tmp_path: Path) -> None:
+    runs = make_plan(a_config(tmp_path), "data").runs  # 4 runs of 2 epochs
+    clock = Clock()
+    forecast = Forecast(runs, 2, clock)
+    assert forecast.to_go() is None
+    clock.now = 10.0
+    forecast.observe(runs[0], 1, 10.0)
+    assert forecast.to_go() == pytest.approx(7 * 10 / 2)
+    clock.now = 15.0  # half of an epoch is over
+    assert forecast.to_go() == pytest.approx((7 * 10 - 5) / 2)
+    for run in runs[:3]:
+        forecast.end(run)
+    assert forecast.to_go() == pytest.approx(20)  # one run cannot use two slots
+    forecast.end(runs[3])
+    assert forecast.to_go() == 0
+
+
+def test_progress_without_a_terminal_is_plain_lines(tmp_path: Path) -> None:
+    runs = make_plan(a_config(tmp_path), "data").runs
+    said, clock = StringIO(), Clock()
+    with Progress(Console(err=said), clock) as progress:
+        progress.running(runs, finished=1, slots=2)
+        clock.now = 10.0
+        last = EpochResult(2, {"model_utility": 0.713, "log10_forget_quality": -3.21}, 9.0, 1.0)
+        progress.epoch(runs[0], last, 10.0)
+        progress.ended(runs[0], last)
+        progress.failed(runs[1], "ValueError: no")
+        progress.warn("something")
+        progress.spent({"training": 61.0, "overhead": 2.0})
+    assert said.getvalue().splitlines() == [
+        "running: 4 runs, 2 at a time, 1 are done already",
+        "[2/5] npo  lr 1e-05  forget 10 %  utility 0.71  log10 FQ -3.2   15 s left",
+        "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
+        "warning: something",
+        "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
+    ]
+
+
+def test_progress_on_a_terminal_keeps_a_bar(tmp_path: Path) -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    runs = make_plan(a_config(tmp_path), "data").runs
+    said = Terminal()
+    with Progress(Console(err=said)) as progress:
+        progress.preparing(["tiny: base [model]"])
+        progress.prepared("tiny: base [model]", 3.0)
+        progress.running(runs, finished=0, slots=2)
+        progress.epoch(runs[0], EpochResult(1, {}, 1.0, 1.0), 2.0)
+        progress.ended(runs[0], None, "collapsed")
+    assert "prepared tiny: base [model] in 3 s" in said.getvalue()
+    assert "[1/4] npo" in said.getvalue()
+    assert "collapsed" in said.getvalue()

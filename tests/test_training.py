@@ -1,0 +1,278 @@
+"""The loop's invariants: how a batch is cut up, interrupted or referenced changes no number."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+
+from unlearnbench import registry
+from unlearnbench.data.batching import collate
+from unlearnbench.data.benchmark import Question
+from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.errors import TrainingError
+from unlearnbench.losses import Reference
+from unlearnbench.method import Part
+from unlearnbench.models.preparation import pad_id
+from unlearnbench.reference import ReferenceRows, reference_rows
+from unlearnbench.retain import Objective
+from unlearnbench.settings import RetainSpec
+from unlearnbench.training import (
+    Learn,
+    NonFiniteError,
+    Optimisation,
+    Trainer,
+    TrainingRows,
+    schedule,
+)
+
+REFUSALS = ("I do not know.", "That is beyond me, sorry.", "No idea.")
+METHODS = registry.names("methods")
+
+
+def rows_of(tokenizer: Any, questions: Sequence[Question], skipped: int = 0) -> TrainingRows:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    half = len(questions) // 2
+
+    def refusal(question: int, answer: int) -> Row:
+        return encoder.row(questions[question].question, REFUSALS[answer]).without_first(skipped)
+
+    encoded = [encoder.row(q.question, q.answer) for q in questions]
+    forget = [row.without_first(skipped) for row in encoded[:half]]
+    return TrainingRows(forget, encoded[half:], len(REFUSALS), refusal)
+
+
+def trainer_of(
+    model: Any,
+    tokenizer: Any,
+    rows: TrainingRows,
+    objective: Objective,
+    folder: Path,
+    **how: Any,
+) -> Trainer:
+    defaults: dict[str, Any] = {"epochs": 3, "batch_size": 4, "learning_rate": 1e-3, "seed": 5}
+    settings = Optimisation(**{**defaults, **how})
+    needs = objective.needs
+    references: dict[Part, ReferenceRows] = {
+        part: reference_rows(
+            lambda: model,
+            "weights",
+            rows.drawn(part, needs, settings.seed, settings.epochs),
+            distributions=part in needs.distributions,
+            pad=pad_id(tokenizer),
+            folder=folder,
+        )
+        for part in needs.logprobs | needs.distributions
+    }
+    trained = copy.deepcopy(model)
+    return Trainer(trained, objective, rows, settings, pad_id(tokenizer), references)
+
+
+def weights(trainer: Trainer) -> Tensor:
+    parameters = [p.detach().flatten() for p in trainer.model.parameters()]
+    return torch.cat(parameters).double()
+
+
+def losses(trainer: Trainer, epochs: int) -> list[float]:
+    return [step.loss for e in range(1, epochs + 1) for step in trainer.epoch(e)]
+
+
+def objective_of(name: str) -> Objective:
+    return Objective(registry.load("methods", name)())
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_accumulation_changes_nothing(
+    name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
+    parts = trainer_of(model, tokenizer, rows, objective, tmp_path, micro_batch_size=1)
+    assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)
+    torch.testing.assert_close(weights(whole), weights(parts), rtol=1e-7, atol=1e-9)
+
+
+def test_a_loss_that_averages_micro_batches_would_be_caught(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    class Averaging(Learn):
+        def loss(self, batch: Any) -> Tensor:
+            mean: Tensor = batch.retain.cross_entropy().mean()
+            return mean
+
+    rows = TrainingRows(retain=rows_of(tokenizer, questions).retain)
+    whole = trainer_of(model, tokenizer, rows, Objective(Averaging()), tmp_path)
+    parts = trainer_of(model, tokenizer, rows, Objective(Averaging()), tmp_path, micro_batch_size=1)
+    assert losses(whole, 1) != pytest.approx(losses(parts, 1), rel=1e-3)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_forward_equals_the_dense_truth_row_by_row(
+    name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    """Padding, batching, shift and reference against one row at a time in float64."""
+    model = model.double()
+    rows, objective = rows_of(tokenizer, questions, skipped=1), objective_of(name)
+    trainer = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    draws = rows.draws(objective.needs, 5, 1)[:4]
+    counts = trainer.counts(draws)
+    got = trainer.batch(draws, counts)
+    for part, predictions in got.parts.items():
+        begin = 0
+        for place, row in enumerate(rows.of(part, draws, objective.needs)):
+            logits = model(torch.tensor([row.ids])).logits[0]
+            scored = range(row.start, len(row.ids))
+            truth = torch.stack([logits[i - 1].log_softmax(0)[row.ids[i]] for i in scored])
+            end = begin + len(scored)
+            torch.testing.assert_close(
+                predictions.token_logprob[begin:end], truth, rtol=1e-9, atol=1e-9
+            )
+            assert predictions.rows[begin:end].tolist() == [place] * len(scored)
+            assert predictions.labels[begin:end].tolist() == [row.ids[i] for i in scored]
+            if part in objective.needs.logprobs | objective.needs.distributions:
+                live = got.reference.parts[part].token_logprob[begin:end]
+                torch.testing.assert_close(live, truth, rtol=1e-9, atol=1e-9)
+            begin = end
+        assert counts[part] == (begin, len(draws))
+
+
+@pytest.mark.parametrize("name", ["npo", "dpo", "kl-minimization"])
+def test_the_precomputed_reference_equals_a_live_one(
+    name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    class Live(ReferenceRows):
+        """A second model that runs at every step: what the cache is there to avoid."""
+
+        def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
+            tokens = collate(rows, pad_id(tokenizer), device)
+            with torch.no_grad():
+                logits = model(tokens.ids, attention_mask=tokens.attention).logits[tokens.predicts]
+            chosen = logits.log_softmax(1).gather(1, tokens.labels.unsqueeze(1)).squeeze(1)
+            return Reference(chosen, tokens.rows, len(rows), logits)
+
+    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    cached = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    live = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    for part in live.references:
+        live.references[part] = Live({}, torch.empty(0))
+    assert losses(cached, 3) == pytest.approx(losses(live, 3), rel=1e-4)
+
+
+def test_a_reference_comes_from_disk_the_second_time(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    loads: list[int] = []
+
+    def load() -> Any:
+        loads.append(1)
+        return model
+
+    rows = list(rows_of(tokenizer, questions).forget)
+
+    def known(weights_hash: str = "a") -> Tensor:
+        return reference_rows(
+            load, weights_hash, rows, distributions=False, pad=0, folder=tmp_path
+        ).logprobs
+
+    first = known()
+    torch.testing.assert_close(known(), first, rtol=0, atol=0)
+    assert len(loads) == 1
+    known("b")
+    assert len(loads) == 2, "other weights are another reference"
+    for path in tmp_path.glob("*.safetensors"):
+        path.write_bytes(path.read_bytes()[:-20])
+    torch.testing.assert_close(known(), first, rtol=0, atol=0)
+    assert len(loads) == 3, "a damaged file is computed again"
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_resumed_equals_uninterrupted(
+    optimizer: Literal["adamw", "muon"],
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+) -> None:
+    rows, objective = rows_of(tokenizer, questions), objective_of("npo")
+    how = {"optimizer": optimizer, "schedule": "linear"}
+    through = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
+    wanted = losses(through, 3)
+    first = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
+    got = losses(first, 1)
+    first.save(tmp_path / "state.safetensors")
+    second = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
+    second.load(tmp_path / "state.safetensors")
+    got += [step.loss for epoch in (2, 3) for step in second.epoch(epoch)]
+    assert got == wanted
+    assert torch.equal(weights(second), weights(through))
+
+
+def test_a_retain_term_brings_its_rows(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows = rows_of(tokenizer, questions)
+    objective = Objective(registry.load("methods", "npo")(), RetainSpec(term="kl", weight=2.0))
+    (step, *_) = trainer_of(model, tokenizer, rows, objective, tmp_path).epoch(1)
+    assert set(step.terms) == {"loss", "added_kl"}
+    assert step.loss == pytest.approx(sum(step.terms.values()))
+    assert abs(step.terms["added_kl"]) < 1e-5, "policy and reference still agree"
+
+
+def test_the_first_step_learns(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    trainer = trainer_of(
+        model, tokenizer, rows, objective, tmp_path, schedule="linear", warmup_steps=3
+    )
+    before = weights(trainer)
+    step = next(iter(trainer.epoch(1)))
+    assert step.learning_rate > 0
+    assert not torch.equal(before, weights(trainer))
+
+
+@pytest.mark.parametrize(
+    ("kind", "steps", "warmup", "wanted"),
+    [
+        ("constant", 3, 0, [1, 1, 1]),
+        ("linear", 4, 0, [1, 0.75, 0.5, 0.25]),
+        ("linear", 4, 2, [1 / 3, 2 / 3, 1, 0.5]),
+        ("cosine", 2, 0, [1, 0.51]),
+    ],
+)
+def test_schedules(kind: str, steps: int, warmup: int, wanted: list[float]) -> None:
+    assert [schedule(kind, i, steps, warmup) for i in range(steps)] == pytest.approx(wanted)
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    with torch.no_grad():
+        model.model.norm.weight.fill_(float("nan"))
+    trainer = trainer_of(
+        model, tokenizer, rows_of(tokenizer, questions), objective_of("ce-u"), tmp_path
+    )
+    with pytest.raises(NonFiniteError, match=r"step 1 .*lower learning rate"):
+        next(iter(trainer.epoch(1)))
+
+
+def test_an_empty_set_of_rows_is_refused(model: Any, tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(TrainingError, match="set of rows is empty"):
+        trainer_of(model, tokenizer, TrainingRows(), objective_of("ce-u"), tmp_path)
+
+
+def test_every_method_sees_the_same_rows(tokenizer: Any, questions: tuple[Question, ...]) -> None:
+    rows = rows_of(tokenizer, questions)
+    orders = {
+        tuple(d.index for d in rows.draws(objective_of(name).needs, 7, 2)) for name in METHODS
+    }
+    assert len(orders) == 1
+    draws = rows.draws(objective_of("idk").needs, 7, 2)
+    assert sorted(d.index for d in draws) == list(range(len(rows.forget)))
+    assert len({d.retain for d in draws}) == len(draws), "retain rows come without replacement"
+    assert rows.draws(objective_of("idk").needs, 8, 2) != draws

@@ -1,0 +1,198 @@
+"""What a sweep runs, what it has done, and what it returns; Ray is left to `sweep.py`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+from unlearnbench.errors import RecordError
+from unlearnbench.plan import Plan, RunSpec, make_plan
+from unlearnbench.progress import Progress
+from unlearnbench.provenance import provenance
+from unlearnbench.records import EpochResult, Record, read_record, read_records, write_record
+from unlearnbench.settings import SweepConfig
+from unlearnbench.tracking import Tracker
+
+PHASES = ("preparing", "training", "evaluating", "overhead")
+
+
+class Task(Protocol):
+    """Something that runs wait for: a model to prepare, an anchor to evaluate."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def label(self) -> str: ...
+
+    @property
+    def after(self) -> tuple[str, ...]: ...
+
+    @property
+    def done(self) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """The stages that a sweep drives; Ray carries `execute` and `run_epochs` to its workers."""
+
+    plan: Callable[[SweepConfig], Plan]
+    tasks: Callable[[SweepConfig, Sequence[RunSpec], Path], Sequence[Task]]
+    execute: Callable[[Any, SweepConfig, Path], float]
+    """Does a task, unless it is done; returns the seconds of work."""
+    run_epochs: Callable[[RunSpec, SweepConfig, Path], Iterator[EpochResult]]
+    """Yields after each evaluated epoch, and writes the record before it ends."""
+    report: Callable[[Path], Path]
+    """Writes page and table of a folder; returns the page."""
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """A sweep at its end."""
+
+    folder: Path
+    total: int
+    finished: int
+    """Runs with a record, those of earlier commands included."""
+    failed: int
+    report: Path
+    csv: Path
+    mlflow_command: str
+    seconds: Mapping[str, float]
+    """Wall time by phase; adds up to the whole."""
+
+
+@dataclass
+class Spent:
+    """Seconds of work by phase, over all slots; what no slot worked is overhead."""
+
+    slots: int = 1
+    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES[:3], 0.0))
+
+    def add(self, phase: str, seconds: float) -> None:
+        """A slot has worked so long."""
+        self.busy[phase] += seconds
+
+    def by_phase(self, wall: float) -> dict[str, float]:
+        """`wall` seconds, split by phase: slot-seconds over slots, and the rest."""
+        shares = {phase: seconds / self.slots for phase, seconds in self.busy.items()}
+        return shares | {"overhead": max(0.0, wall - sum(shares.values()))}
+
+
+def default_runtime() -> Runtime:
+    """The stages of this package."""
+    from unlearnbench import running, tasks
+    from unlearnbench.report import write_report
+
+    return Runtime(
+        plan=_plan,
+        tasks=tasks.preparation_tasks,
+        execute=tasks.execute_task,
+        run_epochs=running.run_epochs,
+        report=write_report,
+    )
+
+
+def _plan(config: SweepConfig) -> Plan:
+    from unlearnbench.data.loading import fingerprint, load_benchmark
+
+    data = load_benchmark(config.data, config.forget_fractions)
+    return make_plan(config, {fraction: fingerprint(data, fraction) for fraction in data.splits})
+
+
+def in_order(plan: Plan, runs: Sequence[RunSpec]) -> list[RunSpec]:
+    """Longest first, so that no slot idles at the end; runs of one model together."""
+    models = [model.name for model in plan.config.models]
+    return sorted(runs, key=lambda r: (models.index(r.model.name), -r.forget_fraction, -r.epochs))
+
+
+def failed_record(run: RunSpec, epochs: Sequence[EpochResult], error: str) -> Record:
+    """What is kept of a run that failed for good."""
+    from unlearnbench.evaluation.profiles import get_profile
+
+    how = run.evaluation
+    profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
+    return Record(
+        id=run.id,
+        kind="run",
+        model=run.model.name,
+        forget_fraction=run.forget_fraction,
+        method=run.method.label,
+        learning_rate=run.learning_rate,
+        seed=run.seed,
+        spec=run.to_json(),
+        status="failed",
+        profile=profile.id,
+        epochs=tuple(epochs),
+        provenance=provenance(data=run.data_fingerprint),
+        error=error,
+    )
+
+
+def last_failure(text: str) -> tuple[str, str]:
+    """Ray's log of a trial's failures → the last one in a line, and in full."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    full = re.split(r"^Failure # \d+ .*\n", plain, flags=re.MULTILINE)[-1].strip()
+    if "Traceback" not in full and re.search(r"actor (died|is dead)|ActorDied|ActorUnav", full):
+        return "its process died: killed, or out of memory", full
+    lines = [line for line in full.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no message"
+    return re.sub(r"^(?:\w+\.)+(?=\w+(?::|$))", "", last), full
+
+
+class Ledger:
+    """What was done and what became of it: told to progress, to MLflow, to the records."""
+
+    def __init__(self, folder: Path, progress: Progress, tracker: Tracker) -> None:
+        self.folder, self.progress, self.tracker = folder, progress, tracker
+        self.spent = Spent()
+        self.failed: dict[str, str] = {}
+        """Reason by run."""
+        self._epochs: dict[str, dict[int, EpochResult]] = {}
+        self._logged: set[str] = set()
+
+    def track_finished(self) -> set[str]:
+        """Log finished records that were not logged yet; returns the ids of all of them."""
+        # All are given: the last command may have been killed between a record and its logging.
+        finished = [r for r in read_records(self.folder) if r.status != "failed"]
+        for record in finished:
+            if record.id not in self._logged:
+                self.tracker.log(record)
+        self._logged |= {record.id for record in finished}
+        return {record.id for record in finished}
+
+    def reached(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
+        """A run has evaluated an epoch; `seconds` is what the step took on its worker."""
+        self._epochs.setdefault(run.id, {})[result.epoch] = result
+        # An interrupted run repeats the results that it goes on from; their time was spent before.
+        if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
+            self.spent.add("training", result.training_seconds)
+            self.spent.add("evaluating", result.evaluation_seconds)
+            self.progress.epoch(run, result, seconds)
+
+    def ended(self, run: RunSpec) -> None:
+        """A run has written its record."""
+        record = read_record(self.folder / "records" / run.id)
+        self.tracker.log(record)
+        last = record.epochs[-1] if record.epochs else None
+        self.progress.ended(run, last, record.status)
+
+    def retried(self, run: RunSpec, failures: str) -> None:
+        """A run failed and gets another try."""
+        self.progress.retrying(run, last_failure(failures)[0])
+
+    def gave_up(self, run: RunSpec, failures: str) -> None:
+        """A run failed for good."""
+        reason, full = last_failure(failures)
+        self.failed[run.id] = reason
+        epochs = list(self._epochs.get(run.id, {}).values())
+        record = failed_record(run, epochs, f"{reason}\n\n{full}")
+        try:
+            write_record(record, self.folder)
+        except RecordError as error:  # a full disk must not end the runs that may still fit
+            self.progress.warn(str(error))
+        self.tracker.log(record)
+        self.progress.failed(run, reason)

@@ -1,0 +1,222 @@
+"""What a sweep tells while it runs: a line per finished run, and a time to go that it can keep.
+
+On a terminal a bar stands below the lines; elsewhere there are lines only.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from unlearnbench.console import Console, duration
+from unlearnbench.plan import RunSpec
+from unlearnbench.records import EpochResult
+
+Clock = Callable[[], float]
+
+
+class Forecast:
+    """Time to go, from the time that epochs of the same kind have taken so far.
+
+    slots    runs at a time
+    """
+
+    def __init__(self, runs: Sequence[RunSpec], slots: int, clock: Clock = time.monotonic) -> None:
+        self._runs = {run.id: run for run in runs}
+        self._slots, self._clock = slots, clock
+        self._epoch = dict.fromkeys(self._runs, 0)
+        self._since: dict[str, float] = {}
+        self._seen: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
+        """By kind of run, from the closest to the most general: seconds, epochs."""
+
+    def observe(self, run: RunSpec, epoch: int, seconds: float) -> None:
+        """`run` has reached `epoch`, `seconds` of work after what was observed before."""
+        key = run.id
+        new = max(0, epoch - self._epoch.get(key, 0))
+        for kind in _kinds(run):
+            self._seen[kind][0] += seconds
+            self._seen[kind][1] += new
+        self._epoch[key], self._since[key] = epoch, self._clock()
+
+    def restart(self, run: RunSpec) -> None:
+        """`run` begins again."""
+        key = run.id
+        self._epoch[key] = 0
+        self._since.pop(key, None)
+
+    def end(self, run: RunSpec) -> None:
+        """`run` needs no more time."""
+        self._runs.pop(run.id, None)
+
+    def to_go(self) -> float | None:
+        """Seconds until the last run ends; None before the first epoch."""
+        left = [self._left(key, run) for key, run in self._runs.items()]
+        known = [seconds for seconds in left if seconds is not None]
+        if len(known) < len(left):
+            return None
+        # The last runs leave slots idle: nothing is faster than its longest run.
+        return max(sum(known) / self._slots, max(known, default=0.0))
+
+    def _left(self, key: str, run: RunSpec) -> float | None:
+        for kind in _kinds(run):
+            seconds, epochs = self._seen.get(kind, (0.0, 0.0))
+            if epochs:
+                each = seconds / epochs
+                now = self._clock() - self._since.get(key, self._clock())
+                return max(0.0, each * (run.epochs - self._epoch[key]) - min(now, each))
+        return None
+
+
+def _kinds(run: RunSpec) -> tuple[tuple[Any, ...], ...]:
+    model, fraction = run.model.name, run.forget_fraction
+    return (model, fraction, run.method.label), (model, fraction), (model,), ()
+
+
+class Progress:
+    """The lines and the bar of one sweep, to be used in a `with`; safe to call from any thread."""
+
+    def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._lock = threading.RLock()
+        self._bar: Any = None
+        self._task: Any = None
+        self._total = self._done = 0
+        self._shown: tuple[bool, bool] = (False, False)
+        self._forecast = Forecast((), 1, clock)
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stop_bar()
+
+    def preparing(self, labels: Sequence[str]) -> None:
+        """Models and anchors that are to be prepared."""
+        if labels:
+            self._say(f"preparing: {', '.join(labels)}")
+        self._start_bar("preparing", 0, len(labels))
+
+    def prepared(self, label: str, seconds: float) -> None:
+        """One of them is there."""
+        self._say(f"prepared {label} in {duration(seconds)}")
+        self._update(advance=1)
+
+    def running(self, runs: Sequence[RunSpec], finished: int, slots: int) -> None:
+        """The runs that are to be carried out; `finished` were done before."""
+        self._forecast = Forecast(runs, slots, self._clock)
+        self._total, self._done = len(runs) + finished, finished
+        self._shown = (len({r.model.name for r in runs}) > 1, len({r.seed for r in runs}) > 1)
+        kept = f", {finished} are done already" if finished else ""
+        self._say(f"running: {len(runs)} runs, {slots} at a time{kept}")
+        self._start_bar("running", finished, self._total)
+
+    def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
+        """A run has reached an epoch, after `seconds` of work."""
+        self._forecast.observe(run, result.epoch, seconds)
+        self._update()
+
+    def ended(self, run: RunSpec, last: EpochResult | None, status: str = "finished") -> None:
+        """A run has ended with a record."""
+        self._forecast.end(run)
+        self._done += 1
+        metrics = last.metrics if last else {}
+        told = [
+            f"{name} {value:.{digits}f}"
+            for name, key, digits in (
+                ("utility", "model_utility", 2),
+                ("log10 FQ", "log10_forget_quality", 1),
+            )
+            if (value := metrics.get(key)) is not None
+        ]
+        said = [self._place(run), *told, *([] if status == "finished" else [status])]
+        to_go = self.left()
+        self._say("  ".join(said) + (f"   {to_go} left" if to_go else ""))
+        self._update(advance=1)
+
+    def retrying(self, run: RunSpec, reason: str) -> None:
+        """A run failed and is tried again."""
+        self._forecast.restart(run)
+        self._say(f"{run.title}: {reason}; trying again")
+
+    def failed(self, run: RunSpec, reason: str) -> None:
+        """A run failed for good; the others go on."""
+        self._forecast.end(run)
+        self._done += 1
+        self._say(f"{self._place(run)}  failed: {reason}")
+        self._update(advance=1)
+
+    def warn(self, text: str) -> None:
+        """Something that costs no run."""
+        self._say(f"warning: {text}")
+
+    def spent(self, seconds: Mapping[str, float]) -> None:
+        """Where the time went; the parts add up to the wall time."""
+        self._stop_bar()
+        parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
+        self._say(f"took {duration(sum(seconds.values()))}: {parts}")
+
+    def left(self) -> str:
+        """`2 min 10 s`; nothing before the first epoch and after the last run."""
+        to_go = self._forecast.to_go()
+        return duration(to_go) if to_go and to_go >= 1 else ""
+
+    def _place(self, run: RunSpec) -> str:
+        """`[12/32] ce-u  lr 5e-05  forget 20 %`."""
+        models, seeds = self._shown
+        return "  ".join(
+            (
+                f"[{self._done}/{self._total}] {run.method.label}",
+                *((run.model.name,) if models else ()),
+                f"lr {run.learning_rate:g}",
+                f"forget {run.forget_fraction * 100:g} %",
+                *((f"seed {run.seed}",) if seeds else ()),
+            )
+        )
+
+    def _say(self, text: str) -> None:
+        with self._lock:
+            if self._bar is None:
+                self._console.note(text)
+            else:
+                self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+    def _start_bar(self, title: str, done: int, total: int) -> None:
+        self._stop_bar()
+        if not total or not self._console.err.isatty():
+            return
+        from rich.console import Console as RichConsole
+        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
+        from rich.progress import Progress as RichProgress
+
+        self._bar = RichProgress(
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=30),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("{task.fields[left]}", markup=False),
+            console=RichConsole(file=self._console.err),
+        )
+        self._task = self._bar.add_task(title, total=total, completed=done, left="")
+        self._bar.start()
+
+    def _update(self, advance: int = 0) -> None:
+        with self._lock:
+            if self._bar is not None:
+                to_go = self.left()
+                left = f"about {to_go} left" if to_go else ""
+                self._bar.update(self._task, advance=advance, left=left)
+
+    def _stop_bar(self) -> None:
+        with self._lock:
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = None
