@@ -101,7 +101,7 @@ def test_evaluations_are_read_when_asked_for(tmp_path: Path) -> None:
     np.testing.assert_array_equal(
         read_evaluation(tmp_path, back.id, 1).sets["retain"].answer_loss, [0.5, 0.5]
     )
-    with pytest.raises(RecordError, match="epoch 9 was not evaluated, only 1"):
+    with pytest.raises(RecordError, match=r"epoch 9 was not evaluated, only \[1\]"):
         read_evaluation(tmp_path, back.id, 9)
 
 

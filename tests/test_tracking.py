@@ -7,7 +7,7 @@ import json
 import math
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -252,7 +252,7 @@ def test_switched_off_it_makes_nothing(tmp_path: Path) -> None:
 
 
 @contextmanager
-def silent_server() -> Iterator[str]:
+def silent_server() -> Generator[str, None, None]:
     """Takes connections and never answers."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

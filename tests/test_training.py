@@ -18,7 +18,7 @@ from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.errors import TrainingError
 from unlearnbench.losses import Reference
 from unlearnbench.method import Part
-from unlearnbench.models.preparation import pad_id
+from unlearnbench.models.loading import pad_id
 from unlearnbench.reference import ReferenceRows, reference_rows
 from unlearnbench.retain import Objective
 from unlearnbench.settings import RetainSpec

@@ -246,9 +246,9 @@ def _evaluate(args: argparse.Namespace, profile: Profile) -> Evaluation:
         check_vocabulary,
         load_model,
         load_tokenizer,
+        pad_id,
         quiet_transformers,
     )
-    from unlearnbench.models.preparation import pad_id
 
     settings = ModelSettings(
         name=args.model, base=args.model, template=args.template, dtype=args.dtype

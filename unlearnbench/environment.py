@@ -1,13 +1,19 @@
-"""Environment variables that make Ray quiet, keep it to itself, and settle its workers' threads.
+"""What is seen to before Ray starts: that it is quiet and keeps to itself, how many threads its
+workers have, and whether the cluster that it is to join answers.
 
-Ray reads most of these once, when it starts, so they stand while a sweep runs and not after it.
+Ray reads most variables once, when it starts, so they stand while a sweep runs and not after it.
 """
 
 from __future__ import annotations
 
 import os
+import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+
+from unlearnbench.errors import UnlearnbenchError
+
+ANSWER_SECONDS = 10.0
 
 _DRIVER = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -19,6 +25,10 @@ _DRIVER = {
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # records are the only state
     "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
 }
+_LOCAL = {
+    # On any system: no address but loopback. Ray reads it when it is first imported.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+}
 _PASSED_ON = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
@@ -26,10 +36,13 @@ _OF_RAY = ("RAY_", "TUNE_", "PYTHONBREAKPOINT")
 
 
 @contextmanager
-def for_driver() -> Generator[None, None, None]:
-    """The driver's variables, for the time of the `with`; what Ray adds is taken away as well."""
+def for_driver(*, local: bool) -> Generator[None, None, None]:
+    """The driver's variables, for the time of the `with`; what Ray adds is taken away as well.
+
+    local    Ray is started here, for this machine alone
+    """
     before = {name: value for name, value in os.environ.items() if name.startswith(_OF_RAY)}
-    os.environ.update(_DRIVER)
+    os.environ.update(_DRIVER | _LOCAL if local else _DRIVER)
     try:
         yield
     finally:
@@ -48,3 +61,22 @@ def of_worker(cpus: float) -> dict[str, str]:
         "TOKENIZERS_PARALLELISM": "false",
         **passed,
     }
+
+
+def check_address(address: str) -> None:
+    """An error where nothing answers; Ray itself tries for minutes, then ends the process."""
+    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address == "auto":
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise no_cluster(address, error) from None
+
+
+def no_cluster(address: str, reason: Exception) -> UnlearnbenchError:
+    """That nothing answers at `sweep.address`, and what to do."""
+    return UnlearnbenchError(
+        f"sweep.address: no Ray cluster answers at {address!r} ({reason}); give host:port of one "
+        "that runs, or leave the key out for a local one"
+    )

@@ -14,8 +14,9 @@ from unlearnbench.progress import Progress
 from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, read_record, read_records, write_record
 from unlearnbench.settings import SweepConfig
-from unlearnbench.tracking import Tracker
+from unlearnbench.tracking import Tracker, ui_command
 
+TABLE = "results.csv"
 PHASES = ("preparing", "training", "evaluating", "overhead")
 
 
@@ -136,7 +137,7 @@ def last_failure(text: str) -> tuple[str, str]:
     """Ray's log of a trial's failures → the last one in a line, and in full."""
     plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
     full = re.split(r"^Failure # \d+ .*\n", plain, flags=re.MULTILINE)[-1].strip()
-    if "Traceback" not in full and re.search(r"actor (died|is dead)|ActorDied|ActorUnav", full):
+    if re.match(r"The actor (died|is dead|is temporarily unavailable)", full):
         return "its process died: killed, or out of memory", full
     lines = [line for line in full.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "no message"
@@ -196,3 +197,16 @@ class Ledger:
             self.progress.warn(str(error))
         self.tracker.log(record)
         self.progress.failed(run, reason)
+
+    def result(self, total: int, page: Path, seconds: Mapping[str, float]) -> SweepResult:
+        """The sweep of `total` runs at its end."""
+        return SweepResult(
+            folder=self.folder,
+            total=total,
+            finished=total - len(self.failed),
+            failed=len(self.failed),
+            report=page,
+            csv=page.with_name(TABLE),
+            mlflow_command=ui_command(self.folder),
+            seconds=seconds,
+        )

@@ -7,9 +7,8 @@ whole or not at all:
     records/<id>/epoch-<k>.json.gz      the evaluation in TOFU's own log format
     records/<id>.failed/record.json     a run that failed, until it succeeds
 
-The first record of an id stays: equal ids are equal runs. A failed run is no finished one, so the
-next command tries it again. JSON has no infinity: a float that is not finite is stored as
-`{"$float": "nan"}`.
+The first record of an id stays: equal ids are equal runs. A failed run is tried again by the next
+command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ from unlearnbench.provenance import provenance as provenance
 
 SCHEMA = 1
 FAILED = ".failed"
-PART = ".part-"
-"""Start of the name of a record that is being written; the host and the process follow."""
+PART = ".part-"  # begins the name of what is being written; host and process follow
 
 
 @dataclass(frozen=True)
@@ -126,10 +124,9 @@ def write_record(record: Record, folder: Path) -> Path:
     place = folder / "records" / (record.id + (FAILED if record.status == "failed" else ""))
     part = place.with_name(f"{PART}{platform.node()}-{os.getpid()}-{uuid4().hex[:8]}")
     try:
-        if record.status == "failed":
-            shutil.rmtree(place, ignore_errors=True)
-        elif place.is_dir():
+        if record.status != "failed" and place.is_dir():
             return place
+        shutil.rmtree(place, ignore_errors=True)
         part.mkdir(parents=True)
         _write_files(record, part)
         _rename(part, place)
@@ -164,8 +161,8 @@ def _write_files(record: Record, part: Path) -> None:
 
 
 def _fields(record: Record) -> dict[str, Any]:
-    own = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "evaluations"}
     # Not `asdict`: it deep-copies every value, which takes longer than the writing.
+    own = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "evaluations"}
     return own | {
         "epochs": [vars(e) for e in record.epochs],
         "steps": [vars(s) for s in record.steps],
@@ -199,16 +196,16 @@ def read_record(path: Path) -> Record:
     file = path / "record.json"
     try:
         document = json.loads(file.read_text(encoding="utf-8"), object_hook=_revive)
+        if not isinstance(document, dict):
+            raise ValueError("not an object")
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
     except ValueError as error:
-        raise _damaged(file, f"it is no whole JSON ({error})") from None
-    if not isinstance(document, dict):
-        raise _damaged(file, "it holds no object")
+        raise _damaged(file, f"it is no whole JSON object ({error})") from None
     if document.get("schema") != SCHEMA:
         raise RecordError(
-            f"{file}: schema {document.get('schema')!r}, but this version reads {SCHEMA}; use the "
-            "version that wrote it, or give the sweep another name"
+            f"{file}: schema {document.get('schema')!r}, but this version reads {SCHEMA}; use "
+            "the version that wrote it, or give the sweep another name"
         )
     try:
         record = _record(path, document)
@@ -232,11 +229,10 @@ def _record(path: Path, document: dict[str, Any]) -> Record:
 
 
 def read_evaluation(folder: Path, record_id: str, epoch: int) -> Evaluation:
-    """One evaluation of a record under a sweep's `folder`."""
+    """One evaluation of a record."""
     found = read_record(folder / "records" / record_id).evaluations
     if epoch not in found:
-        known = ", ".join(map(str, found)) or "none"
-        raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {known}")
+        raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {[*found]}")
     return found[epoch]
 
 
@@ -265,10 +261,9 @@ def _places(folder: Path) -> list[Path]:
 
 
 def _order(record: Record) -> tuple[Any, ...]:
-    kinds = ("fine-tuned", "retain", "run")
+    kind = ("fine-tuned", "retain", "run").index(record.kind)
     rate = -math.inf if record.learning_rate is None else record.learning_rate
-    fraction = record.forget_fraction
-    place = (record.model, fraction, kinds.index(record.kind), record.method)
+    place = (record.model, record.forget_fraction, kind, record.method)
     return (*place, rate, record.seed, record.id)
 
 

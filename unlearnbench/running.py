@@ -14,14 +14,16 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from safetensors import SafetensorError
+
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.method import Part
-from unlearnbench.models.loading import check_vocabulary, load_model, quiet_transformers
-from unlearnbench.models.preparation import pad_id
+from unlearnbench.models.loading import check_vocabulary, load_model, pad_id, quiet_transformers
 from unlearnbench.plan import RunSpec
 from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, StepResult, read_record, write_record
@@ -155,16 +157,21 @@ class _Run:
         (self.state / f"trainer-{self.epoch - 1}.safetensors").unlink(missing_ok=True)
 
     def _resume(self) -> None:
-        path = self.state / "progress.json"
-        if not path.is_file():
+        """Take up what an interrupted process left; a damaged state counts for nothing."""
+        try:
+            progress = json.loads((self.state / "progress.json").read_text())
+            results = [EpochResult(**result) for result in progress["results"]]
+            steps = [StepResult(**step) for step in progress["steps"]]
+            evaluations = {r.epoch: read_log(self._log(r.epoch)) for r in results}
+            self.trainer.load(self.state / f"trainer-{progress['epoch']}.safetensors")
+        except FileNotFoundError:
             return
-        progress = json.loads(path.read_text())
+        except (SafetensorError, EvaluationError, ValueError, KeyError, TypeError, OSError):
+            shutil.rmtree(self.state, ignore_errors=True)
+            self.trainer = self._trainer()  # its weights may be half loaded
+            return
         self.epoch, self.started = progress["epoch"], progress["started"]
-        self.results = [EpochResult(**result) for result in progress["results"]]
-        self.steps = [StepResult(**step) for step in progress["steps"]]
-        for result in self.results:
-            self.evaluations[result.epoch] = read_log(self._log(result.epoch))
-        self.trainer.load(self.state / f"trainer-{self.epoch}.safetensors")
+        self.results, self.steps, self.evaluations = results, steps, evaluations
 
     def _log(self, epoch: int) -> Path:
         return self.state / f"epoch-{epoch}.json.gz"
@@ -179,7 +186,7 @@ class _Run:
             method=spec.method.label,
             learning_rate=spec.learning_rate,
             seed=spec.seed,
-            spec=spec.model_dump(mode="json"),
+            spec=spec.to_json(),
             status=status,
             profile=space.profile.id,
             epochs=tuple(self.results),

@@ -162,7 +162,7 @@ class EvaluationSettings(Settings):
         default=None, ge=1, description="first rows of each set, in place of the profile's"
     )
     batch_tokens: int = Field(
-        default=8192, ge=64, description="tokens of one batch; changes no number"
+        default=4096, ge=64, description="tokens of one batch; changes no number"
     )
 
 

@@ -3,9 +3,8 @@
 Only this module imports ray. Three things are unlike a usual Tune script. Worker processes are
 reused from trial to trial, since each start costs seconds of imports. Tune keeps no checkpoints and
 resumes nothing: records on disk say what is finished, so whatever is killed, the same command goes
-on. And Ray says nothing on its own: a callback tells progress and MLflow.
-
-On a cluster (`sweep.address`) the sweep's folder must be on a file system that all nodes share.
+on. And Ray says nothing on its own: a callback tells progress and MLflow. On a cluster
+(`sweep.address`) the sweep's folder must be on a file system that all nodes share.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.folder import locked, remove_leftovers
 from unlearnbench.ledger import (
+    TABLE,
     Ledger,
     Runtime,
     SweepResult,
@@ -37,7 +37,7 @@ from unlearnbench.progress import Progress
 from unlearnbench.records import EpochResult
 from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig, SweepSettings
-from unlearnbench.tracking import Tracker, ui_command
+from unlearnbench.tracking import Tracker
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: specs and metrics pass through it, no models."""
@@ -62,20 +62,10 @@ def run_sweep(
             ledger = Ledger(folder, progress, tracker)
             _carry_out(plan, runtime, ledger)
             page = runtime.report(folder)
-            table = page.with_name("results.csv")
-            tracker.log_files([page, table], complete=not ledger.failed)
+            tracker.log_files([page, page.with_name(TABLE)], complete=not ledger.failed)
         seconds = ledger.spent.by_phase(time.monotonic() - begin)
         progress.spent(seconds)
-    return SweepResult(
-        folder=folder,
-        total=len(plan.runs),
-        finished=len(plan.runs) - len(ledger.failed),
-        failed=len(ledger.failed),
-        report=page,
-        csv=table,
-        mlflow_command=ui_command(folder),
-        seconds=seconds,
-    )
+    return ledger.result(len(plan.runs), page, seconds)
 
 
 def _carry_out(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
@@ -171,10 +161,10 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec]) -> Any:
             ledger.ended(runs[trial.config["run"]])
 
         def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            ledger.retried(runs[trial.config["run"]], trial.get_error() or "")
+            ledger.retried(runs[trial.config["run"]], Path(trial.error_file).read_text("utf-8"))
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            ledger.gave_up(runs[trial.config["run"]], trial.get_error() or "")
+            ledger.gave_up(runs[trial.config["run"]], Path(trial.error_file).read_text("utf-8"))
 
     return Watcher()
 
@@ -211,9 +201,6 @@ def _trainable(
             metrics = {k: v for k, v in result.metrics.items() if v is not None}
             self._last = {**metrics, "epoch": result.epoch, "result": vars(result), "done": False}
             return self._last
-
-        def cleanup(self) -> None:
-            self._results = None
 
     return Run
 
@@ -259,10 +246,14 @@ def _preparation(task: Task, reference: Any) -> float:
 @contextmanager
 def _ray(how: SweepSettings) -> Generator[int, None, None]:
     """Ray for the time of the `with`; yields how many runs go at a time."""
-    with environment.for_driver():
+    with environment.for_driver(local=how.address is None):
         import ray
+        from ray._private import worker
 
+        # What a failing run means is told here, in a line of ours; `--json` owns standard output.
         logging.getLogger("ray").setLevel(logging.ERROR)
+        logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
+        setattr(worker, "_worker_logs_enabled", False)  # noqa: B010  # it may be gone one day
         try:
             ray.init(
                 runtime_env={"env_vars": environment.of_worker(how.cpus_per_run)},
@@ -270,24 +261,20 @@ def _ray(how: SweepSettings) -> Generator[int, None, None]:
                 logging_level=logging.ERROR,
                 **_where(how),
             )
-        except ConnectionError as error:
-            raise UnlearnbenchError(
-                f"sweep.address: no Ray cluster answers at {how.address!r} ({error}); start one "
-                "with `ray start --head`, or leave the key out for a local one"
-            ) from None
-        try:
             yield _slots(how)
+        except ConnectionError as error:  # how Ray says that `auto` finds nothing
+            raise environment.no_cluster(how.address or "local", error) from None
         finally:
             ray.shutdown()
 
 
 def _where(how: SweepSettings) -> dict[str, Any]:
-    """The cluster, or this machine alone: on loopback, and gone with this process."""
+    """The cluster, or this machine alone, where Ray is gone with this process."""
     if how.address is not None:
+        environment.check_address(how.address)
         return {"address": how.address}
     return {
         "address": "local",
-        "_node_ip_address": "127.0.0.1",
         "include_dashboard": False,
         "num_cpus": math.ceil(how.concurrent * how.cpus_per_run),
         "num_gpus": None if how.gpus_per_run else 0,

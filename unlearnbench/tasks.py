@@ -20,8 +20,8 @@ from unlearnbench.models.loading import (
     load_model,
     quiet_transformers,
 )
-from unlearnbench.models.preparation import is_prepared
 from unlearnbench.plan import RunSpec
+from unlearnbench.preparation import is_prepared
 from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, write_record
 from unlearnbench.settings import SweepConfig
@@ -74,12 +74,16 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
     full = base
     if models.settings.fine_tuned is None:
         full = (add("full", f"{name}: fine-tuned model", base, None),)
+    # Models before evaluations: two that train side by side leave none to train alone at the end.
+    ready: dict[float, tuple[str, ...]] = {}
     for fraction in fractions:
         retain = split_name("retain", 1 - fraction)
-        ready = base
+        ready[fraction] = base
         if retain not in models.settings.retain:
-            ready = (add(retain, f"{name}: {retain} model", base, None),)
-        judged = add(retain, f"{name}: evaluate {retain}", ready, fraction)
+            ready[fraction] = (add(retain, f"{name}: {retain} model", base, None),)
+    for fraction in fractions:
+        retain = split_name("retain", 1 - fraction)
+        judged = add(retain, f"{name}: evaluate {retain}", ready[fraction], fraction)
         forget = split_name("forget", fraction)
         add("full", f"{name}: evaluate fine-tuned on {forget}", (*full, judged), fraction)
     return tasks

@@ -70,7 +70,7 @@ class Tracker:
         self.settings, self.folder, self.config = settings, folder, config
         self.uri = store_uri(settings, folder)
         self.logged = 0
-        """Records logged by this tracker; those that were there already do not count."""
+        """Records that were not there before."""
         self._warn, self._seconds = warn, seconds
         self._background: Background | None = None
         self._status = "KILLED"
@@ -262,10 +262,7 @@ def _config(folder: Path) -> SweepConfig:
         held: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         return SweepConfig.model_validate_json(json.dumps(held["config"]))
     except FileNotFoundError:
-        raise RecordError(
-            f"{folder}: no {PLAN_FILE} in it, so it is no sweep's folder; give one such as "
-            "runs/quickstart"
-        ) from None
+        raise RecordError(f"{folder}: no {PLAN_FILE} in it, so it is no sweep's folder") from None
     except (ValidationError, ValueError, KeyError, TypeError) as error:
         raise RecordError(
             f"{path}: damaged ({type(error).__name__}); start the sweep again: it writes it anew "
@@ -276,8 +273,8 @@ def _config(folder: Path) -> SweepConfig:
 def ui_command(folder: Path) -> str:
     """What to type to see a sweep in MLflow."""
     place, here = folder.resolve(), Path.cwd()
-    short = place.relative_to(here) if place.is_relative_to(here) else place
-    return f"unlearnbench ui {shlex.quote(str(short))}"
+    told = place.relative_to(here) if place.is_relative_to(here) else place
+    return f"unlearnbench ui {shlex.quote(str(told))}"
 
 
 def open_ui(folder: Path, host: str = "127.0.0.1", port: int = 5000) -> int:

@@ -12,9 +12,9 @@ from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
 from unlearnbench.evaluation.profiles import Profile, get_profile
 from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.models.loading import load_tokenizer
-from unlearnbench.models.preparation import Models, pad_id
+from unlearnbench.models.loading import load_tokenizer, pad_id
 from unlearnbench.plan import content_hash
+from unlearnbench.preparation import Models
 from unlearnbench.records import read_record
 from unlearnbench.settings import EvaluationSettings, SweepConfig
 
@@ -36,10 +36,10 @@ class Workspace:
         return Models(settings, self.benchmark, self.cache)
 
     def tokenizer(self, model: str) -> Any:
-        """The tokenizer of `model`."""
+        """The tokenizer of `model`: its base's, since not every fine-tuned checkpoint has one."""
         if model not in self._tokenizers:
             models = self.models(model)
-            self._tokenizers[model] = load_tokenizer(models.full(), models.settings)
+            self._tokenizers[model] = load_tokenizer(models.base(), models.settings)
         return self._tokenizers[model]
 
     def encoder(self, model: str, max_length: int) -> Encoder:

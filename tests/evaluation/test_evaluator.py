@@ -15,7 +15,7 @@ from unlearnbench.evaluation.generation import greedy
 from unlearnbench.evaluation.profiles import OPEN_UNLEARNING, TOFU, Profile, get_profile
 from unlearnbench.evaluation.result import Evaluation, SetEvaluation
 from unlearnbench.evaluation.scoring import score
-from unlearnbench.models.preparation import pad_id
+from unlearnbench.models.loading import pad_id
 
 
 def plain_loss(model: Any, ids: tuple[int, ...], start: int) -> float:

@@ -14,8 +14,8 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import OutputLayer, predict
 from unlearnbench.models.loading import Source, check_vocabulary, load_model, load_tokenizer
-from unlearnbench.models.preparation import is_prepared, prepared
 from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.preparation import is_prepared, prepared
 from unlearnbench.settings import Architecture, LoRA, ModelSettings
 from unlearnbench.training import Optimisation, make_optimizers
 

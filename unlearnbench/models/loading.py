@@ -137,6 +137,11 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
         )
 
 
+def pad_id(tokenizer: Any) -> int:
+    """The id to pad with; attention leaves padding out, so any id serves."""
+    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+
+
 def quiet_transformers() -> None:
     """Keep load reports and progress bars out of the terminal; warnings of ours stay."""
     from transformers.utils import logging as transformers_logging

@@ -27,11 +27,14 @@ from unlearnbench.models.loading import (
     check_vocabulary,
     load_model,
     load_tokenizer,
+    pad_id,
     quiet_transformers,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.plan import content_hash
+from unlearnbench.retain import Objective
 from unlearnbench.settings import ModelSettings
+from unlearnbench.training import Learn, Optimisation, Trainer, TrainingRows
 
 MAX_LENGTH = 500
 """Tokens of a training sequence in preparation, as TOFU trains."""
@@ -143,9 +146,6 @@ def train(
     told: Told,
 ) -> None:
     """Fine-tune `model` in place on questions and answers."""
-    from unlearnbench.retain import Objective
-    from unlearnbench.training import Learn, Optimisation, Trainer, TrainingRows
-
     quiet_transformers()
     check_vocabulary(model, tokenizer)
     how = settings.preparation
@@ -176,11 +176,6 @@ def train(
 
 def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
     return [(row.question, row.answer) for row in rows]
-
-
-def pad_id(tokenizer: Any) -> int:
-    """The id to pad with; attention leaves padding out, so any id serves."""
-    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
 def prepared(folder: Path, build: Callable[[], tuple[Any, Any]]) -> None:

@@ -1,0 +1,90 @@
+"""Progress: an honest time to go, lines for pipes, a bar for terminals."""
+
+from __future__ import annotations
+
+from io import StringIO
+
+import pytest
+
+from unlearnbench.console import Console
+from unlearnbench.plan import RunSpec, make_plan
+from unlearnbench.progress import Forecast, Progress
+from unlearnbench.records import EpochResult
+from unlearnbench.settings import MethodGrid, MethodSpec, ModelSettings, SweepConfig
+
+
+def four_runs() -> tuple[RunSpec, ...]:
+    config = SweepConfig(
+        name="small",
+        models=(ModelSettings(name="tiny", base="tiny"),),
+        forget_fractions=(0.1, 0.2),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        learning_rates=(1e-5, 2e-5),
+        epochs=2,
+    )
+    return make_plan(config, "data").runs
+
+
+class Clock:
+    """Time that passes when told to."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_time_to_go_is_what_is_left_over_what_was_seen() -> None:
+    runs = four_runs()  # 4 runs of 2 epochs
+    clock = Clock()
+    forecast = Forecast(runs, 2, clock)
+    assert forecast.to_go() is None
+    clock.now = 10.0
+    forecast.observe(runs[0], 1, 10.0)
+    assert forecast.to_go() == pytest.approx(7 * 10 / 2)
+    clock.now = 15.0  # half of an epoch is over
+    assert forecast.to_go() == pytest.approx((7 * 10 - 5) / 2)
+    for run in runs[:3]:
+        forecast.end(run)
+    assert forecast.to_go() == pytest.approx(20)  # one run cannot use two slots
+    forecast.end(runs[3])
+    assert forecast.to_go() == 0
+
+
+def test_progress_without_a_terminal_is_plain_lines() -> None:
+    runs = four_runs()
+    said, clock = StringIO(), Clock()
+    with Progress(Console(err=said), clock) as progress:
+        progress.running(runs, finished=1, slots=2)
+        clock.now = 10.0
+        last = EpochResult(2, {"model_utility": 0.713, "log10_forget_quality": -3.21}, 9.0, 1.0)
+        progress.epoch(runs[0], last, 10.0)
+        progress.ended(runs[0], last)
+        progress.failed(runs[1], "ValueError: no")
+        progress.warn("something")
+        progress.spent({"training": 61.0, "overhead": 2.0})
+    assert said.getvalue().splitlines() == [
+        "running: 4 runs, 2 at a time, 1 are done already",
+        "[2/5] npo  lr 1e-05  forget 10 %  utility 0.71  log10 FQ -3.2   15 s left",
+        "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
+        "warning: something",
+        "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
+    ]
+
+
+def test_progress_on_a_terminal_keeps_a_bar() -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    runs = four_runs()
+    said = Terminal()
+    with Progress(Console(err=said)) as progress:
+        progress.preparing(["tiny: base [model]"])
+        progress.prepared("tiny: base [model]", 3.0)
+        progress.running(runs, finished=0, slots=2)
+        progress.epoch(runs[0], EpochResult(1, {}, 1.0, 1.0), 2.0)
+        progress.ended(runs[0], None, "collapsed")
+    assert "prepared tiny: base [model] in 3 s" in said.getvalue()
+    assert "[1/4] npo" in said.getvalue()
+    assert "collapsed" in said.getvalue()

@@ -1,0 +1,234 @@
+"""Runs without Ray, from a configuration to records: prepared once, resumed exactly, never lost."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench import workspace
+from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.plan import RunSpec, make_plan
+from unlearnbench.records import Record, finished_ids, read_record, read_records
+from unlearnbench.registry import method_spec
+from unlearnbench.running import run_epochs, run_single
+from unlearnbench.settings import (
+    Architecture,
+    DataSettings,
+    EvaluationSettings,
+    MethodGrid,
+    ModelSettings,
+    Preparation,
+    SweepConfig,
+    TrainingSettings,
+)
+from unlearnbench.tasks import execute_task, preparation_tasks
+from unlearnbench.training import Trainer
+
+ARCHITECTURE = Architecture(
+    vocabulary=400, hidden_size=32, layers=1, heads=2, intermediate_size=32, context=256
+)
+
+
+def config_of(folder: Path, **changes: Any) -> SweepConfig:
+    preparation = Preparation(
+        epochs=1, base_epochs=1, optimizer="muon", learning_rate=3e-3, batch_size=16
+    )
+    values: dict[str, Any] = {
+        "name": "small",
+        "data": DataSettings(authors=4, questions_per_author=3, pretraining_authors=1),
+        "models": (
+            ModelSettings(
+                name="tiny", base="tiny", architecture=ARCHITECTURE, preparation=preparation
+            ),
+        ),
+        "forget_fractions": (0.5,),
+        "methods": (MethodGrid(specs=(method_spec("npo", {}),)),),
+        "learning_rates": (1e-3,),
+        "epochs": 3,
+        "training": TrainingSettings(batch_size=4),
+        "evaluation": EvaluationSettings(rows=4, max_length=96),
+        "output": str(folder / "runs"),
+        "cache": str(folder / "cache"),
+    }
+    return SweepConfig(**{**values, **changes})
+
+
+def runs_of(config: SweepConfig) -> tuple[RunSpec, ...]:
+    data = load_benchmark(config.data, config.forget_fractions)
+    return make_plan(config, {f: fingerprint(data, f) for f in data.splits}).runs
+
+
+@pytest.fixture(scope="session")
+def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models and anchors of the small configuration, made once for all tests here."""
+    folder = tmp_path_factory.mktemp("prepared")
+    config = config_of(folder)
+    for task in preparation_tasks(config, runs_of(config), folder / "runs" / "small"):
+        execute_task(task, config, folder / "runs" / "small")
+    return folder
+
+
+@pytest.fixture
+def place(prepared_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the prepared models with the anchors' records, in a folder of its own."""
+    shutil.copytree(prepared_folder, tmp_path, dirs_exist_ok=True)
+    workspace.workspace.cache_clear()
+    yield tmp_path
+    workspace.workspace.cache_clear()
+
+
+def without_times(record: Record) -> Record:
+    epochs = tuple(
+        replace(epoch, training_seconds=0.0, evaluation_seconds=0.0) for epoch in record.epochs
+    )
+    return replace(record, provenance={}, epochs=epochs)
+
+
+def test_preparation_is_done_once_in_an_order_that_works(place: Path) -> None:
+    config = config_of(place)
+    folder = place / "runs" / "small"
+    tasks = preparation_tasks(config, runs_of(config), folder)
+    assert all(task.done for task in tasks)
+    fresh = config_of(place, output=str(place / "other"), cache=str(place / "other" / "cache"))
+    tasks = preparation_tasks(fresh, runs_of(fresh), place / "other" / "small")
+    assert [task.id for task in tasks] == [
+        "tiny/base",
+        "tiny/full",
+        "tiny/retain50",
+        "tiny/retain50@0.5",
+        "tiny/full@0.5",
+    ]
+    assert not any(task.done for task in tasks)
+    seen: set[str] = set()
+    for task in tasks:
+        assert seen.issuperset(task.after)
+        seen.add(task.id)
+
+
+def test_anchors_are_records(place: Path) -> None:
+    kinds = {record.kind: record for record in read_records(place / "runs" / "small")}
+    assert kinds.keys() == {"fine-tuned", "retain"}
+    assert kinds["retain"].epochs[0].metrics["log10_forget_quality"] == 0.0
+    assert kinds["fine-tuned"].epochs[0].metrics["ks_n"] == 4
+    assert kinds["fine-tuned"].provenance["weights"] != kinds["retain"].provenance["weights"]
+
+
+def test_a_run_becomes_a_record(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    told: list[str] = []
+    record = run_single(spec, config, folder, told.append)
+    assert record.id == spec.id
+    assert record.status == "finished"
+    assert [epoch.epoch for epoch in record.epochs] == [1, 2, 3]
+    assert [step.step for step in record.steps] == list(range(1, 7))
+    assert record.evaluations[3].sets["forget"].questions
+    assert record.spec["learning_rate"] == 1e-3
+    assert spec.id in finished_ids(folder)
+    assert not (folder / "state" / spec.id).exists()
+    assert len(told) == 3, "an epoch, a line"
+    assert run_single(spec, config, folder, told.append) == record
+    assert len(told) == 3, "a finished run is not run again"
+
+
+def test_the_same_spec_gives_the_same_numbers(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    first = run_single(spec, config, folder, lambda _: None)
+    shutil.rmtree(folder / "records" / spec.id)
+    shutil.rmtree(place / "cache" / "reference")
+    workspace.workspace.cache_clear()
+    second = run_single(spec, config, folder, lambda _: None)
+    assert without_times(first) == without_times(second)
+
+
+@pytest.mark.parametrize("stop_after", [1, 2])
+def test_an_interrupted_run_goes_on_with_the_same_numbers(place: Path, stop_after: int) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    through = run_single(spec, config, folder, lambda _: None)
+    logs = {e: through.evaluations[e].sets["forget"].generated for e in (1, 2, 3)}
+    shutil.rmtree(folder / "records" / spec.id)
+    interrupted = run_epochs(spec, config, folder)
+    for _ in range(stop_after):
+        next(interrupted)
+    del interrupted
+    assert spec.id not in finished_ids(folder)
+    trained: list[int] = []
+
+    class Counting(Trainer):
+        def epoch(self, number: int) -> Any:
+            trained.append(number)
+            return super().epoch(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unlearnbench.running.Trainer", Counting)
+        results = list(run_epochs(spec, config, folder))
+    assert trained == list(range(stop_after + 1, 4)), "only what was missing"
+    assert [result.epoch for result in results] == [1, 2, 3]
+    resumed = read_record(folder / "records" / spec.id)
+    assert without_times(resumed) == without_times(through)
+    assert {e: resumed.evaluations[e].sets["forget"].generated for e in (1, 2, 3)} == logs
+
+
+def test_a_damaged_state_starts_the_run_over(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    interrupted = run_epochs(spec, config, folder)
+    next(interrupted)
+    del interrupted
+    (state,) = (folder / "state" / spec.id).glob("trainer-*.safetensors")
+    state.write_bytes(state.read_bytes()[:100])
+    assert [result.epoch for result in run_epochs(spec, config, folder)] == [1, 2, 3]
+    assert read_record(folder / "records" / spec.id).status == "finished"
+
+
+def test_a_run_that_collapses_is_kept_as_collapsed(place: Path) -> None:
+    config = config_of(
+        place,
+        methods=(MethodGrid(specs=(method_spec("gradient-ascent", {}),)),),
+        learning_rates=(1e30,),
+    )
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    record = run_single(spec, config, folder, lambda _: None)
+    assert record.status == "collapsed"
+    assert record.error
+    assert spec.id in finished_ids(folder), "it would collapse again"
+
+
+def test_epochs_as_runs_trains_each_count_by_itself(place: Path) -> None:
+    config = config_of(place, epochs=2, epochs_as="runs")
+    one, two = runs_of(config)
+    folder = place / "runs" / "small"
+    first = run_single(one, config, folder, lambda _: None)
+    second = run_single(two, config, folder, lambda _: None)
+    assert [e.epoch for e in first.epochs] == [1]
+    assert [e.epoch for e in second.epochs] == [2]
+
+
+def test_a_retain_log_serves_in_place_of_a_retain_model(place: Path) -> None:
+    from unlearnbench.evaluation.log import write_log
+
+    config = config_of(place)
+    (anchor,) = (r for r in read_records(place / "runs" / "small") if r.kind == "retain")
+    log = place / "retain50.json"
+    write_log(anchor.evaluations[0], log)
+    model = config.models[0].model_copy(update={"retain": {"retain50": str(log)}})
+    given = config_of(place, models=(model,), name="given")
+    folder = place / "runs" / "given"
+    tasks = preparation_tasks(given, runs_of(given), folder)
+    assert "tiny/retain50" not in {task.id for task in tasks}
+    for task in tasks:
+        execute_task(task, given, folder)
+    (again,) = (r for r in read_records(folder) if r.kind == "retain")
+    assert again.epochs[0].metrics == anchor.epochs[0].metrics
