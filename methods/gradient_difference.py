@@ -20,9 +20,7 @@ class GradientDifference(Method):
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
 
-    retain_weight: float = Field(
-        default=1.0, ge=0, description="weight of the retain term"
-    )
+    retain_weight: float = Field(default=1.0, ge=0, description="weight of the retain term")
 
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""
