@@ -9,9 +9,11 @@ READY := .venv/.ready
 
 $(READY): pyproject.toml constraints.txt
 	@echo "Installing into .venv; this takes a few minutes the first time."
-	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev,lora]'
+	@$(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --upgrade pip
+	@# setuptools warns of every editable install with mapped folders; there is nothing to act on.
+	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt \
+		--editable '.[dev,lora]'
 	@touch $@
 
 quickstart: $(READY)

@@ -10,7 +10,8 @@ from typing import Any
 import plotly.graph_objects as go
 
 from unlearnbench.ranking import Setting, average_seeds
-from unlearnbench.records import Record, StepResult
+from unlearnbench.records import Record
+from unlearnbench.step import StepResult
 from unlearnbench.table import SET_ORDER, Row
 
 from .drawing import Look, meta

@@ -20,7 +20,7 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 
 FLOW = [
-    *("errors", "settings", "losses", "method", "retain", "registry"),
+    *("errors", "step", "settings", "losses", "method", "retain", "registry"),
     *("document", "problems", "grid", "checks", "config", "plan"),
     *("data", "models", "reference", "training", "preparation", "evaluation"),
     *("provenance", "records", "workspace", "tasks", "running"),

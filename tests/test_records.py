@@ -20,17 +20,17 @@ from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation
 from unlearnbench.folder import locked, remove_leftovers
+from unlearnbench.provenance import provenance
 from unlearnbench.records import (
     EpochResult,
     Record,
-    StepResult,
     finished_ids,
-    provenance,
     read_evaluation,
     read_record,
     read_records,
     write_record,
 )
+from unlearnbench.step import StepResult
 
 
 def a_set(n: int = 2, k: int = 3) -> SetEvaluation:

@@ -18,7 +18,7 @@ import pytest
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation
-from unlearnbench.records import EpochResult, Record, StepResult, write_record
+from unlearnbench.records import EpochResult, Record, write_record
 from unlearnbench.settings import (
     MethodGrid,
     MethodSpec,
@@ -26,6 +26,7 @@ from unlearnbench.settings import (
     SweepConfig,
     TrackingSettings,
 )
+from unlearnbench.step import StepResult
 from unlearnbench.tracking import Tracker, open_ui, replay, store_uri, ui_command
 
 pytestmark = [

@@ -14,6 +14,7 @@ from torch import Tensor
 from unlearnbench import registry
 from unlearnbench.data.batching import collate
 from unlearnbench.data.benchmark import Question
+from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.errors import TrainingError
 from unlearnbench.losses import Reference
@@ -27,7 +28,6 @@ from unlearnbench.training import (
     NonFiniteError,
     Optimisation,
     Trainer,
-    TrainingRows,
     schedule,
 )
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.data.benchmark import Benchmark, Question
+from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Encoder, Row, resolve_template
 from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import (
@@ -34,7 +35,7 @@ from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.plan import content_hash
 from unlearnbench.retain import Objective
 from unlearnbench.settings import ModelSettings
-from unlearnbench.training import Learn, Optimisation, Trainer, TrainingRows
+from unlearnbench.training import Learn, Optimisation, Trainer
 
 MAX_LENGTH = 500
 """Tokens of a training sequence in preparation, as TOFU trains."""

@@ -28,25 +28,11 @@ from uuid import uuid4
 
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.provenance import provenance as provenance
+from unlearnbench.step import StepResult
 
 SCHEMA = 1
 FAILED = ".failed"
 PART = ".part-"  # begins the name of what is being written; host and process follow
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """One optimiser step."""
-
-    step: int
-    epoch: int
-    learning_rate: float
-    loss: float
-    terms: Mapping[str, float]
-    """The loss by term (`forget`, `retain`); they sum to `loss`."""
-    grad_norm: float
-    """Before clipping."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from typing import Any
 from safetensors import SafetensorError
 
 from unlearnbench.data.benchmark import Benchmark
+from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
@@ -26,13 +27,14 @@ from unlearnbench.method import Part
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id, quiet_transformers
 from unlearnbench.plan import RunSpec
 from unlearnbench.provenance import provenance
-from unlearnbench.records import EpochResult, Record, StepResult, read_record, write_record
+from unlearnbench.records import EpochResult, Record, read_record, write_record
 from unlearnbench.reference import ReferenceRows, reference_rows
 from unlearnbench.registry import method_from_spec
 from unlearnbench.retain import Objective
 from unlearnbench.settings import SweepConfig
+from unlearnbench.step import StepResult
 from unlearnbench.tasks import execute_task, preparation_tasks
-from unlearnbench.training import NonFiniteError, Optimisation, Trainer, TrainingRows
+from unlearnbench.training import NonFiniteError, Optimisation, Trainer
 from unlearnbench.workspace import Workspace, workspace
 
 
@@ -124,7 +126,7 @@ class _Run:
         begin = time.monotonic()
         self.epoch += 1
         for step in self.trainer.epoch(self.epoch):
-            self.steps.append(StepResult(**asdict(step)))
+            self.steps.append(step)
         trained = time.monotonic()
         result = None
         if self.epoch in self.spec.evaluate_at:

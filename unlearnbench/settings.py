@@ -41,10 +41,10 @@ class DataSettings(Settings):
         default=40, ge=2, description="synthetic: fictitious authors in the full set"
     )
     questions_per_author: int = Field(
-        default=10, ge=1, le=20, description="synthetic: rows per author"
+        default=20, ge=1, le=20, description="synthetic: rows per author"
     )
     pretraining_authors: int = Field(
-        default=40,
+        default=20,
         ge=0,
         description="authors in neither set that a tiny base model reads beforehand",
     )

@@ -8,7 +8,7 @@ accumulated and 2 processes × 16. The order of rows depends on the seed and the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,7 +21,8 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from unlearnbench.data.batching import Draw, collate, draw_epoch
+from unlearnbench.data.batching import collate
+from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import TrainingError
 from unlearnbench.losses import Predictions, Reference
@@ -29,6 +30,7 @@ from unlearnbench.method import PARTS, LossBatch, Method, Needs, Part, Reference
 from unlearnbench.models.forward import predict
 from unlearnbench.reference import ReferenceRows
 from unlearnbench.retain import Objective
+from unlearnbench.step import StepResult
 
 COSINE_FLOOR = 0.02
 """Share of the learning rate at which a cosine schedule ends."""
@@ -57,43 +59,6 @@ class Optimisation:
     precision: Literal["fp32", "bf16"] = "fp32"
 
 
-@dataclass(frozen=True)
-class TrainingRows:
-    """The rows of each part; the first part that a method needs sets the length of an epoch."""
-
-    forget: Sequence[Row] = ()
-    retain: Sequence[Row] = ()
-    refusals: int = 0
-    """Number of refusals that a question can be answered with."""
-    refusal: Callable[[int, int], Row] | None = None
-    """The row of a forget row's question and a refusal, by their indices."""
-
-    def primary(self, needs: Needs) -> Sequence[Row]:
-        """Rows that an epoch passes over once: forget rows, or in fine-tuning the retain rows."""
-        return self.forget if needs.parts & {"forget", "refusal"} else self.retain
-
-    def of(self, part: Part, draws: Sequence[Draw], needs: Needs) -> list[Row]:
-        """The rows of `part` for some items of an epoch."""
-        if part == "forget":
-            return [self.forget[draw.index] for draw in draws]
-        if part == "refusal" and self.refusal is not None:
-            return [self.refusal(draw.index, draw.refusal) for draw in draws]
-        alone = self.primary(needs) is self.retain
-        return [self.retain[draw.index if alone else draw.retain] for draw in draws]
-
-    def draws(self, needs: Needs, seed: int, epoch: int) -> list[Draw]:
-        """The items of an epoch in order."""
-        rows = self.primary(needs)
-        return draw_epoch(seed, epoch, len(rows), len(self.retain), self.refusals)
-
-    def drawn(self, part: Part, needs: Needs, seed: int, epochs: int) -> list[Row]:
-        """Every row of `part` that `epochs` epochs will draw."""
-        seen: dict[Row, None] = {}
-        for epoch in range(1, epochs + 1):
-            seen.update(dict.fromkeys(self.of(part, self.draws(needs, seed, epoch), needs)))
-        return list(seen)
-
-
 class Learn(Method):
     """Fine-tuning: mean negative log-likelihood of the answer tokens."""
 
@@ -102,18 +67,6 @@ class Learn(Method):
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""
         return batch.retain.mean_tokens(batch.retain.cross_entropy())
-
-
-@dataclass(frozen=True)
-class Step:
-    """What one optimiser step showed."""
-
-    step: int
-    epoch: int
-    learning_rate: float
-    loss: float
-    terms: Mapping[str, float]
-    grad_norm: float
 
 
 class Trainer:
@@ -142,7 +95,7 @@ class Trainer:
             raise TrainingError("nothing to train on: the set of rows is empty")
         self.steps = optimisation.epochs * math.ceil(primary / optimisation.batch_size)
 
-    def epoch(self, number: int) -> Iterator[Step]:
+    def epoch(self, number: int) -> Iterator[StepResult]:
         """Train epoch `number` (from 1); yields after each optimiser step."""
         needs, size = self.objective.needs, self.how.batch_size
         draws = self.rows.draws(needs, self.how.seed, number)
@@ -150,7 +103,7 @@ class Trainer:
         for begin in range(0, len(draws), size):
             yield self._step(draws[begin : begin + size], number)
 
-    def _step(self, draws: Sequence[Draw], epoch: int) -> Step:
+    def _step(self, draws: Sequence[Draw], epoch: int) -> StepResult:
         factor = schedule(self.how.schedule, self.step, self.steps, self.how.warmup_steps)
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
@@ -167,7 +120,7 @@ class Trainer:
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
         self.step += 1
-        return Step(self.step, epoch, self.how.learning_rate * factor, loss, terms, norm)
+        return StepResult(self.step, epoch, self.how.learning_rate * factor, loss, terms, norm)
 
     def _clip(self) -> Tensor:
         """Clip the gradient; returns its norm before that."""

@@ -15,7 +15,7 @@ from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.models.loading import load_tokenizer, pad_id
 from unlearnbench.plan import content_hash
 from unlearnbench.preparation import Models
-from unlearnbench.records import read_record
+from unlearnbench.records import read_evaluation
 from unlearnbench.settings import EvaluationSettings, SweepConfig
 
 
@@ -76,7 +76,7 @@ class Workspace:
     def retain_evaluation(self, model: str, fraction: float) -> Evaluation:
         """What Forget Quality compares with."""
         name = split_name("retain", 1 - fraction)
-        return read_record(self.record(self.anchor_id(model, name, fraction))).evaluations[0]
+        return read_evaluation(self.folder, self.anchor_id(model, name, fraction), 0)
 
     def record(self, key: str) -> Path:
         """Where the record called `key` lies once it is there."""

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetName
-from unlearnbench.records import EpochResult, Record, StepResult
+from unlearnbench.records import EpochResult, Record
+from unlearnbench.step import StepResult
 from unlearnbench.table import SET_METRICS
 
 PROFILE = "tofu@1a2b3c4d"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.records import StepResult
+from unlearnbench.step import StepResult
 from unlearnbench.table import table
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from unlearnbench.data.batching import collate, draw_epoch, token_budget
+from unlearnbench.data.batching import collate, token_budget
+from unlearnbench.data.draws import draw_epoch
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
 from unlearnbench.errors import ModelError
 

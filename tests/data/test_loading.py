@@ -101,7 +101,9 @@ def test_bad_refusals(tmp_path: Path, content: bytes | None, message: str) -> No
 
 
 def test_tofu_with_pretraining_authors_of_our_own(tofu_folder: Path) -> None:
-    settings = DataSettings(source="tofu", path=str(tofu_folder), pretraining_authors=5)
+    settings = DataSettings(
+        source="tofu", path=str(tofu_folder), pretraining_authors=5, questions_per_author=10
+    )
     loaded = load_benchmark(settings, (0.01,))
     assert loaded.name == "tofu"
     assert len(loaded.pretraining) == 50

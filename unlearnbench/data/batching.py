@@ -1,13 +1,11 @@
-"""Rows as padded tensors, and what a training epoch draws."""
+"""Rows as padded tensors."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from unlearnbench.data.encoding import Row
@@ -63,37 +61,3 @@ def token_budget(lengths: Sequence[int], budget: int) -> Iterator[list[int]]:
         batch.append(index)
     if batch:
         yield batch
-
-
-@dataclass(frozen=True)
-class Draw:
-    """One item of an epoch: a primary row with the retain row and refusal that go with it."""
-
-    index: int
-    retain: int
-    refusal: int
-
-
-def draw_epoch(seed: int, epoch: int, rows: int, retain: int, refusals: int) -> list[Draw]:
-    """The order of an epoch over `rows` primary rows and their partners, from the seed alone.
-
-    Retain rows come without replacement as long as there are enough. The draw knows nothing of
-    batches, processes or methods: every method sees the same rows at the same time.
-    """
-    order = _stream(seed, epoch, 0).permutation(rows)
-    partners = _without_replacement(_stream(seed, epoch, 1), rows, retain)
-    answers = _stream(seed, epoch, 2).integers(0, max(refusals, 1), size=rows)
-    return [Draw(int(i), int(r), int(a)) for i, r, a in zip(order, partners, answers, strict=True)]
-
-
-def _stream(seed: int, epoch: int, purpose: int) -> np.random.Generator:
-    return np.random.default_rng([seed, epoch, purpose])
-
-
-def _without_replacement(
-    stream: np.random.Generator, count: int, population: int
-) -> NDArray[np.int64]:
-    if population == 0:
-        return np.zeros(count, dtype=np.int64)
-    rounds = -(-count // population)
-    return np.concatenate([stream.permutation(population) for _ in range(rounds)])[:count]

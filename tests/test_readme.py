@@ -1,0 +1,74 @@
+"""What the README says works: its commands parse, its configuration loads, its method learns."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from unlearnbench import registry
+from unlearnbench.cli import build_parser
+from unlearnbench.config import load_config
+from unlearnbench.losses import Predictions
+from unlearnbench.method import LossBatch
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", README, flags=re.DOTALL)
+
+
+def commands() -> list[str]:
+    shown = "\n".join(blocks("sh"))
+    inline = re.findall(r"`(unlearnbench [^`\n]+)`", README)
+    lines = [line.split("#")[0].strip() for line in shown.splitlines()]
+    return [line for line in [*lines, *inline] if line.startswith("unlearnbench ")]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_parse(line: str) -> None:
+    build_parser().parse_args(shlex.split(line)[1:])
+
+
+def test_make_targets_exist() -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    shown = [line for line in blocks("sh")[0].splitlines() if line.startswith("make ")]
+    targets = [line.split()[1] for line in shown] + re.findall(r"`make ([a-z]+)`", README)
+    assert {"quickstart", "test", "fix", "check"} <= set(targets)
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
+
+
+def test_the_configuration_loads(tmp_path: Path) -> None:
+    (block,) = blocks("yaml")
+    path = tmp_path / "mine.yaml"
+    path.write_text(block)
+    config = load_config(str(path), [])
+    assert len(config.methods) == 2
+    assert [spec.hyperparameters["beta"] for spec in config.methods[1].specs] == [0.05, 0.1]
+
+
+def test_the_method_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", {})
+    (block,) = blocks("python")
+    path = tmp_path / "wga.py"
+    path.write_text(block)
+    registry.register_file(path)
+    method = registry.method_from_spec(registry.method_spec("wga", {"beta": 2.0}))
+    logits = torch.randn(3, 5, generator=torch.Generator().manual_seed(0), requires_grad=True)
+    labels = torch.tensor([0, 3, 1])
+    forget = Predictions(logits, labels, torch.zeros(3, dtype=torch.long), 1, 3, 1)
+    loss = method.loss(LossBatch({"forget": forget}))
+    logprob = logits.log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)
+    torch.testing.assert_close(loss, (logprob.detach().exp() ** 2 * logprob).mean())
+
+
+def test_it_is_short_and_its_picture_is_there() -> None:
+    assert len(README.splitlines()) <= 200
+    for picture in re.findall(r"!\[[^\]]*\]\(([^)]+)\)", README):
+        assert (ROOT / picture).is_file(), picture

@@ -1,0 +1,83 @@
+"""What a training epoch draws: the order of its rows, and the partners that go with each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearnbench.data.encoding import Row
+from unlearnbench.method import Needs, Part
+
+
+@dataclass(frozen=True)
+class Draw:
+    """One item of an epoch: a primary row with the retain row and refusal that go with it."""
+
+    index: int
+    retain: int
+    refusal: int
+
+
+def draw_epoch(seed: int, epoch: int, rows: int, retain: int, refusals: int) -> list[Draw]:
+    """The order of an epoch over `rows` primary rows and their partners, from the seed alone.
+
+    Retain rows come without replacement as long as there are enough. The draw knows nothing of
+    batches, processes or methods: every method sees the same rows at the same time.
+    """
+    order = _stream(seed, epoch, 0).permutation(rows)
+    partners = _without_replacement(_stream(seed, epoch, 1), rows, retain)
+    answers = _stream(seed, epoch, 2).integers(0, max(refusals, 1), size=rows)
+    return [Draw(int(i), int(r), int(a)) for i, r, a in zip(order, partners, answers, strict=True)]
+
+
+def _stream(seed: int, epoch: int, purpose: int) -> np.random.Generator:
+    return np.random.default_rng([seed, epoch, purpose])
+
+
+def _without_replacement(
+    stream: np.random.Generator, count: int, population: int
+) -> NDArray[np.int64]:
+    if population == 0:
+        return np.zeros(count, dtype=np.int64)
+    rounds = -(-count // population)
+    return np.concatenate([stream.permutation(population) for _ in range(rounds)])[:count]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows of each part; the first part that a method needs sets the length of an epoch."""
+
+    forget: Sequence[Row] = ()
+    retain: Sequence[Row] = ()
+    refusals: int = 0
+    """Number of refusals that a question can be answered with."""
+    refusal: Callable[[int, int], Row] | None = None
+    """The row of a forget row's question and a refusal, by their indices."""
+
+    def primary(self, needs: Needs) -> Sequence[Row]:
+        """Rows that an epoch passes over once: forget rows, or in fine-tuning the retain rows."""
+        return self.forget if needs.parts & {"forget", "refusal"} else self.retain
+
+    def of(self, part: Part, draws: Sequence[Draw], needs: Needs) -> list[Row]:
+        """The rows of `part` for some items of an epoch."""
+        if part == "forget":
+            return [self.forget[draw.index] for draw in draws]
+        if part == "refusal" and self.refusal is not None:
+            return [self.refusal(draw.index, draw.refusal) for draw in draws]
+        alone = self.primary(needs) is self.retain
+        return [self.retain[draw.index if alone else draw.retain] for draw in draws]
+
+    def draws(self, needs: Needs, seed: int, epoch: int) -> list[Draw]:
+        """The items of an epoch in order."""
+        rows = self.primary(needs)
+        return draw_epoch(seed, epoch, len(rows), len(self.retain), self.refusals)
+
+    def drawn(self, part: Part, needs: Needs, seed: int, epochs: int) -> list[Row]:
+        """Every row of `part` that `epochs` epochs will draw."""
+        seen: dict[Row, None] = {}
+        for epoch in range(1, epochs + 1):
+            seen.update(dict.fromkeys(self.of(part, self.draws(needs, seed, epoch), needs)))
+        return list(seen)
