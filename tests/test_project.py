@@ -22,7 +22,7 @@ SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 FLOW = [
     *("errors", "step", "settings", "losses", "method", "retain", "registry"),
     *("document", "problems", "grid", "checks", "config", "plan"),
-    *("data", "models", "reference", "training", "preparation", "evaluation"),
+    *("data", "models", "inputs", "reference", "training", "preparation", "evaluation"),
     *("provenance", "records", "workspace", "tasks", "running"),
     *("table", "ranking", "report", "entries", "background", "tracking"),
     *("folder", "environment", "console", "progress", "ledger", "sweep"),

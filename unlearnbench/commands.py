@@ -13,7 +13,7 @@ from unlearnbench import registry
 from unlearnbench.config import load_config
 from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
-from unlearnbench.plan import Plan, Rows, RunSpec, check_folder, claim_folder, estimate, make_plan
+from unlearnbench.plan import Plan, Rows, RunSpec, check_folder, claim_folder, estimate
 from unlearnbench.settings import DataSettings, ModelSettings, SweepConfig
 
 if TYPE_CHECKING:
@@ -173,11 +173,9 @@ def _config(args: argparse.Namespace) -> SweepConfig:
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:
     config = _config(args)
-    from unlearnbench.data.loading import fingerprint, load_benchmark
+    from unlearnbench.inputs import plan_sweep
 
-    benchmark = load_benchmark(config.data, config.forget_fractions)
-    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
-    return make_plan(config, fingerprints), benchmark
+    return plan_sweep(config)
 
 
 def _rows(config: SweepConfig, benchmark: Benchmark, fraction: float) -> Rows:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unlearnbench.errors import RecordError
-from unlearnbench.plan import Plan, RunSpec, make_plan
+from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.progress import Progress
 from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, read_record, read_records, write_record
@@ -86,22 +86,16 @@ class Spent:
 def default_runtime() -> Runtime:
     """The stages of this package."""
     from unlearnbench import running, tasks
+    from unlearnbench.inputs import plan_sweep
     from unlearnbench.report import write_report
 
     return Runtime(
-        plan=_plan,
+        plan=lambda config: plan_sweep(config)[0],
         tasks=tasks.preparation_tasks,
         execute=tasks.execute_task,
         run_epochs=running.run_epochs,
         report=write_report,
     )
-
-
-def _plan(config: SweepConfig) -> Plan:
-    from unlearnbench.data.loading import fingerprint, load_benchmark
-
-    data = load_benchmark(config.data, config.forget_fractions)
-    return make_plan(config, {fraction: fingerprint(data, fraction) for fraction in data.splits})
 
 
 def in_order(plan: Plan, runs: Sequence[RunSpec]) -> list[RunSpec]:

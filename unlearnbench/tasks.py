@@ -17,6 +17,7 @@ from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.models.loading import (
     Source,
     check_vocabulary,
+    is_log,
     load_model,
     quiet_transformers,
 )
@@ -145,7 +146,7 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
 
 
 def _anchor_evaluation(space: Workspace, model: str, source: Source, fraction: float) -> Evaluation:
-    if source.folder is None and source.place.endswith((".json", ".json.gz")):
+    if is_log(source.place):
         return read_log(Path(source.place))
     settings = space.models(model).settings
     quiet_transformers()

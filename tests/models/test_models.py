@@ -13,7 +13,13 @@ from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import OutputLayer, predict
-from unlearnbench.models.loading import Source, check_vocabulary, load_model, load_tokenizer
+from unlearnbench.models.loading import (
+    Source,
+    check_sources,
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+)
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.preparation import is_prepared, prepared
 from unlearnbench.settings import Architecture, LoRA, ModelSettings
@@ -100,6 +106,28 @@ def test_a_folder_without_a_tokenizer_is_an_error(folder: Path) -> None:
         path.unlink()
     with pytest.raises(ModelError, match="no tokenizer files"):
         load_tokenizer(Source(str(folder)), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": "./nowhere"}, "no model folder"),
+        ({"fine_tuned": "./nowhere"}, "no model folder"),
+        ({"retain": {"retain90": "./nowhere"}}, "no model folder"),
+        ({"retain": {"retain90": "log.json"}}, r"models\.m\.retain\.retain90: no log 'log\.json'"),
+    ],
+)
+def test_sources_are_checked_before_anything_is_spent(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    good = ModelSettings(name="m", base=str(folder), fine_tuned="hub/model")
+    check_sources(good)
+    with pytest.raises(ModelError, match=message):
+        check_sources(good.model_copy(update=changes))
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ModelError, match="no tokenizer files"):
+        check_sources(good)
 
 
 def test_a_missing_folder_is_an_error_at_once() -> None:

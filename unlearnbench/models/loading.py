@@ -51,15 +51,44 @@ class Source:
         if not (self.folder / "config.json").is_file():
             raise ModelError(f"{self.place}: no config.json; this is no model folder")
 
+    def check_tokenizer(self) -> None:
+        """Raise ModelError where a folder holds no tokenizer."""
+        if self.folder is not None and not any(self.folder.glob("tokenizer*")):
+            raise ModelError(
+                f"{self.folder}: no tokenizer files (tokenizer.json …) beside the model; save the "
+                "model's tokenizer into that folder"
+            )
+
+
+def check_sources(settings: ModelSettings) -> None:
+    """Raise ModelError where a folder or log that the settings name cannot be used.
+
+    Looks only at what lies here, and loads nothing: hubs are asked when a model is needed.
+    """
+    if settings.base != "tiny":
+        base = Source(settings.base, settings.revision)
+        base.check()
+        base.check_tokenizer()
+    if settings.fine_tuned is not None:
+        Source(settings.fine_tuned, settings.revision).check()
+    for name, place in settings.retain.items():
+        if not is_log(place):
+            Source(place).check()
+        elif not Path(place).is_file():
+            raise ModelError(f"models.{settings.name}.retain.{name}: no log {place!r}")
+
+
+def is_log(place: str) -> bool:
+    """Whether a retain model is given by its evaluation log."""
+    return place.endswith((".json", ".json.gz"))
+
 
 def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
     """The model's tokenizer; `Encoder` refuses one that is not fast."""
     from transformers import AutoTokenizer
 
     source.check()
-    folder = source.folder
-    if folder is not None and not any(folder.glob("tokenizer*")):
-        raise ModelError(f"{folder}: no tokenizer files (tokenizer.json …) beside the model")
+    source.check_tokenizer()
     try:
         return AutoTokenizer.from_pretrained(
             source.place,

@@ -1,0 +1,24 @@
+"""A configuration and what it points to, the rows and the models, made into a plan.
+
+Here ends what can be found wrong before anything is written or spent.
+"""
+
+from __future__ import annotations
+
+from unlearnbench.data.benchmark import Benchmark
+from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.models.loading import check_sources
+from unlearnbench.plan import Plan, make_plan
+from unlearnbench.settings import SweepConfig
+
+
+def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
+    """The plan of `config` on its data as they are now.
+
+    Raises: DataError or ModelError where rows, a model's folder or a log are missing or damaged.
+    """
+    for model in config.models:
+        check_sources(model)
+    benchmark = load_benchmark(config.data, config.forget_fractions)
+    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
+    return make_plan(config, fingerprints), benchmark
