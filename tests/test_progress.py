@@ -88,3 +88,17 @@ def test_progress_on_a_terminal_keeps_a_bar() -> None:
     assert "prepared tiny: base [model] in 3 s" in said.getvalue()
     assert "[1/4] npo" in said.getvalue()
     assert "collapsed" in said.getvalue()
+
+
+def test_a_long_preparation_says_how_far_it_is_every_half_minute() -> None:
+    now, err = [0.0], StringIO()
+    with Progress(Console(err=err), clock=lambda: now[0]) as progress:
+        progress.preparing(["model a", "model b"])
+        for second in range(0, 70, 2):
+            now[0] = float(second)
+            progress.under_way({"model a": (second, 100), "model b": None})
+    lines = err.getvalue().splitlines()
+    assert lines[1:] == [
+        "model a 30 %, about 1 min 10 s left",
+        "model a 60 %, about 40 s left",
+    ]

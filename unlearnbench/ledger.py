@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -48,6 +48,8 @@ class Runtime:
     """Yields after each evaluated epoch, and writes the record before it ends."""
     report: Callable[[Path], Path]
     """Writes page and table of a folder; returns the page."""
+    steps: Callable[[Any, Path], tuple[int, int] | None] = lambda _task, _folder: None
+    """Steps done and in all of a task under way, where they are known."""
 
 
 @dataclass(frozen=True)
@@ -95,6 +97,7 @@ def default_runtime() -> Runtime:
         execute=tasks.execute_task,
         run_epochs=running.run_epochs,
         report=write_report,
+        steps=tasks.task_steps,
     )
 
 
@@ -158,6 +161,10 @@ class Ledger:
                 self.tracker.log(record)
         self._logged |= {record.id for record in finished}
         return {record.id for record in finished}
+
+    def under_way(self, tasks: Iterable[Task], runtime: Runtime) -> None:
+        """Preparation goes on; say how far it is."""
+        self.progress.under_way({task.label: runtime.steps(task, self.folder) for task in tasks})
 
     def reached(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """A run has evaluated an epoch; `seconds` is what the step took on its worker."""

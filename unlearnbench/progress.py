@@ -17,6 +17,8 @@ from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult
 
 Clock = Callable[[], float]
+BEAT_SECONDS = 30.0
+"""Between lines about a preparation that goes on, where there is no bar."""
 
 
 class Forecast:
@@ -87,6 +89,9 @@ class Progress:
         self._total = self._done = 0
         self._shown: tuple[bool, bool] = (False, False)
         self._forecast = Forecast((), 1, clock)
+        self._tasks: dict[str, tuple[float, int]] = {}
+        """When a preparation was first seen under way, and its steps at that time."""
+        self._beat = clock()
 
     def __enter__(self) -> Progress:
         return self
@@ -104,6 +109,25 @@ class Progress:
         if labels:
             self._say(f"preparing: {', '.join(labels)}")
         self._start_bar("preparing", 0, len(labels))
+
+    def under_way(self, steps: Mapping[str, tuple[int, int] | None]) -> None:
+        """How far the tasks are: steps done and in all by label, as far as they are known.
+
+        On a terminal this goes to the bar; elsewhere a line says it every half minute.
+        """
+        now = self._clock()
+        told: list[str] = []
+        for label, known in steps.items():
+            begun, first = self._tasks.setdefault(label, (now, known[0] if known else 0))
+            if known is not None and known[0] > first:
+                to_go = (now - begun) * (known[1] - known[0]) / (known[0] - first)
+                share = 100 * known[0] / known[1]
+                told.append(f"{label} {share:.0f} %, about {duration(to_go)} left")
+        if self._bar is not None:
+            self._bar.update(self._task, left="; ".join(told))
+        elif told and now - self._beat >= BEAT_SECONDS:
+            self._say("; ".join(told))
+            self._beat = now
 
     def prepared(self, label: str, seconds: float) -> None:
         """One of them is there."""

@@ -174,7 +174,8 @@ class SweepSettings(Settings):
     gpus_per_run: float = Field(default=0.0, ge=0)
     retries: int = Field(default=1, ge=0, description="further tries of a run that failed")
     address: str | None = Field(
-        default=None, description="Ray cluster; without it a local instance"
+        default=None,
+        description="Ray cluster, all of whose nodes see `output`; without it a local instance",
     )
 
 

@@ -3,8 +3,7 @@
 Only this module imports ray. Three things are unlike a usual Tune script. Worker processes are
 reused from trial to trial, since each start costs seconds of imports. Tune keeps no checkpoints and
 resumes nothing: records on disk say what is finished, so whatever is killed, the same command goes
-on. And Ray says nothing on its own: a callback tells progress and MLflow. On a cluster
-(`sweep.address`) the sweep's folder must be on a file system that all nodes share.
+on. And Ray says nothing on its own: a callback tells progress and MLflow.
 """
 
 from __future__ import annotations
@@ -87,8 +86,8 @@ def _prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledge
     """Each task when those before it are done, as many at a time as runs."""
     import ray
 
-    done = {task.id for task in tasks if task.done}
     waiting = [task for task in tasks if not task.done]
+    done = {task.id for task in tasks} - {task.id for task in waiting}
     ledger.progress.preparing([task.label for task in waiting])
     execute = _remote(runtime, config, ledger.folder)
     running: dict[Any, Task] = {}
@@ -97,8 +96,11 @@ def _prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledge
         for task in ready[: ledger.spent.slots - len(running)]:
             running[execute.remote(task)] = task
             waiting.remove(task)
-        (reference,), _ = ray.wait(list(running), num_returns=1)
-        task = running.pop(reference)
+        references, _ = ray.wait(list(running), num_returns=1, timeout=2)
+        if not references:
+            ledger.under_way(running.values(), runtime)
+            continue
+        task = running.pop(reference := references[0])
         seconds = _preparation(task, reference)
         done.add(task.id)
         ledger.spent.add("preparing", seconds)

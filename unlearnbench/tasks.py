@@ -5,7 +5,7 @@ measured against (the fine-tuned one, and per forget fraction one that never saw
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,8 +21,8 @@ from unlearnbench.models.loading import (
     load_model,
     quiet_transformers,
 )
-from unlearnbench.plan import RunSpec
-from unlearnbench.preparation import is_prepared
+from unlearnbench.plan import RunSpec, content_hash
+from unlearnbench.preparation import Told, is_prepared
 from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, write_record
 from unlearnbench.settings import SweepConfig
@@ -90,14 +90,10 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
     return tasks
 
 
-def execute_task(
-    task: PreparationTask,
-    config: SweepConfig,
-    folder: Path,
-    told: Callable[[int, int], None] = lambda _done, _all: None,
-) -> float:
+def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
     """Do `task` unless it is done; returns the seconds it took."""
     begin = time.monotonic()
+    told = _teller(_steps_file(task, folder))
     space = workspace(config.model_dump_json(), folder)
     models = space.models(task.model)
     if task.fraction is not None:
@@ -107,6 +103,33 @@ def execute_task(
     else:
         models.prepare_tuned(task.target, told)
     return time.monotonic() - begin
+
+
+def task_steps(task: PreparationTask, folder: Path) -> tuple[int, int] | None:
+    """Optimiser steps done and in all of a task under way, wherever its worker runs."""
+    try:
+        done, total = _steps_file(task, folder).read_text().split()
+    except (FileNotFoundError, ValueError):  # not begun, or being written at this moment
+        return None
+    return int(done), int(total)
+
+
+def _steps_file(task: PreparationTask, folder: Path) -> Path:
+    return folder / "state" / f"{content_hash(task.id)}.steps"
+
+
+def _teller(path: Path) -> Told:
+    """Writes the steps into `path`, once a second at most."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    last = 0.0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal last
+        if time.monotonic() - last >= 1 or done == total:
+            path.write_text(f"{done} {total}")
+            last = time.monotonic()
+
+    return tell
 
 
 def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float) -> None:
