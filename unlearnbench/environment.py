@@ -6,6 +6,7 @@ Ray reads most variables once, when it starts, so they stand while a sweep runs 
 
 from __future__ import annotations
 
+import gc
 import os
 import socket
 from collections.abc import Generator
@@ -49,6 +50,21 @@ def for_driver(*, local: bool) -> Generator[None, None, None]:
         for name in [name for name in os.environ if name.startswith(_OF_RAY)]:
             del os.environ[name]
         os.environ.update(before)
+
+
+@contextmanager
+def without_collection() -> Generator[None, None, None]:
+    """Garbage is collected now, and not again before the end of the `with`.
+
+    For Ray's shutdown: a reference of its that another thread frees between the end of Ray's core
+    and the end of its Python side ends the whole process, silently, with exit code 1.
+    """
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def of_worker(cpus: float) -> dict[str, str]:

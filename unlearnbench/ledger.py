@@ -162,6 +162,11 @@ class Ledger:
         self._logged |= {record.id for record in finished}
         return {record.id for record in finished}
 
+    def prepared(self, task: Task, seconds: float) -> None:
+        """A task is done, after so many seconds of work."""
+        self.spent.add("preparing", seconds)
+        self.progress.prepared(task.label, seconds)
+
     def under_way(self, tasks: Iterable[Task], runtime: Runtime) -> None:
         """Preparation goes on; say how far it is."""
         self.progress.under_way({task.label: runtime.steps(task, self.folder) for task in tasks})

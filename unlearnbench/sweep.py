@@ -96,15 +96,12 @@ def _prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledge
         for task in ready[: ledger.spent.slots - len(running)]:
             running[execute.remote(task)] = task
             waiting.remove(task)
-        references, _ = ray.wait(list(running), num_returns=1, timeout=2)
-        if not references:
-            ledger.under_way(running.values(), runtime)
-            continue
-        task = running.pop(reference := references[0])
-        seconds = _preparation(task, reference)
-        done.add(task.id)
-        ledger.spent.add("preparing", seconds)
-        ledger.progress.prepared(task.label, seconds)
+        ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
+        for one in ended:
+            task = running.pop(one)
+            ledger.prepared(task, _preparation(task, one))
+            done.add(task.id)
+        ledger.under_way(running.values(), runtime)
 
 
 def _run(runs: dict[str, RunSpec], config: SweepConfig, runtime: Runtime, ledger: Ledger) -> None:
@@ -267,7 +264,8 @@ def _ray(how: SweepSettings) -> Generator[int, None, None]:
         except ConnectionError as error:  # how Ray says that `auto` finds nothing
             raise environment.no_cluster(how.address or "local", error) from None
         finally:
-            ray.shutdown()
+            with environment.without_collection():
+                ray.shutdown()
 
 
 def _where(how: SweepSettings) -> dict[str, Any]:
