@@ -32,7 +32,7 @@ models:
 forget_fractions: [0.5]
 methods: [ce-u, npo, outside]
 learning_rates: [1.0e-4, 1.0e-3]
-epochs: 3
+epochs: 8
 training: {batch_size: 4}
 evaluation: {rows: 4, max_length: 96}
 """
@@ -47,7 +47,7 @@ class Outside(Method):
     def loss(self, batch: LossBatch):
         return -batch.forget.mean_tokens(batch.forget.cross_entropy())
 '''
-RUNS = 6
+RUNS, EPOCHS = 6, 8
 
 pytestmark = pytest.mark.slow
 
@@ -97,7 +97,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_sweep_leaves_what_the_readme_says(undisturbed: Path) -> None:
     folder = undisturbed / "runs" / "small"
     rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
-    assert len(rows) == RUNS * 3 + 2, "a row per run and epoch, and the two anchors"
+    assert len(rows) == RUNS * EPOCHS + 2, "a row per run and epoch, and the two anchors"
     assert {row["method"] for row in rows} == {"ce-u", "npo", "outside", "fine-tuned", "retain"}
     assert all(float(row["model_utility"]) >= 0 for row in rows)
     assert len(list((folder / "records").iterdir())) == RUNS + 2
@@ -155,16 +155,20 @@ def test_a_killed_sweep_ends_with_the_undisturbed_table(
         text=True,
     )
     records = tmp_path / "runs" / "small" / "records"
-    state = tmp_path / "runs" / "small" / "state"  # there once a run has finished an epoch
-    deadline = time.monotonic() + 120
-    while not state.is_dir() and driver.poll() is None and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert driver.poll() is None, "the sweep ended before anything could be killed"
-    if victim == "driver":
+    state = tmp_path / "runs" / "small" / "state"
+    try:
+        # Half way: a run has finished an epoch.
+        while not list(state.glob("*/progress.json")) and driver.poll() is None:
+            time.sleep(0.01)
+        assert driver.poll() is None, "the sweep ended before anything could be killed"
+        if victim == "driver":
+            driver.kill()
+        else:
+            os.kill(workers_in(tmp_path)[0], signal.SIGKILL)
+        _, errors = driver.communicate(timeout=200)
+    finally:
         driver.kill()
-    else:
-        os.kill(workers_in(tmp_path)[0], signal.SIGKILL)
-    _, errors = driver.communicate(timeout=200)
+        driver.communicate()
     if victim == "driver":
         assert len(list(records.glob("[0-9a-f]*"))) < RUNS + 2
         again = subprocess.run(
