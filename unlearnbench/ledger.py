@@ -12,7 +12,14 @@ from unlearnbench.errors import RecordError
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.progress import Progress
 from unlearnbench.provenance import provenance
-from unlearnbench.records import EpochResult, Record, read_record, read_records, write_record
+from unlearnbench.records import (
+    EpochResult,
+    Record,
+    read_record,
+    read_records,
+    run_record,
+    write_record,
+)
 from unlearnbench.settings import SweepConfig
 from unlearnbench.tracking import Tracker, ui_command
 
@@ -113,15 +120,8 @@ def failed_record(run: RunSpec, epochs: Sequence[EpochResult], error: str) -> Re
 
     how = run.evaluation
     profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
-    return Record(
-        id=run.id,
-        kind="run",
-        model=run.model.name,
-        forget_fraction=run.forget_fraction,
-        method=run.method.label,
-        learning_rate=run.learning_rate,
-        seed=run.seed,
-        spec=run.to_json(),
+    return run_record(
+        run,
         status="failed",
         profile=profile.id,
         epochs=tuple(epochs),

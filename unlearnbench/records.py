@@ -28,6 +28,7 @@ from uuid import uuid4
 
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.plan import RunSpec
 from unlearnbench.step import StepResult
 
 SCHEMA = 1
@@ -99,6 +100,21 @@ class StoredEvaluations(Mapping[int, Evaluation]):
 
     def __len__(self) -> int:
         return len(self.digests)
+
+
+def run_record(run: RunSpec, **found: Any) -> Record:
+    """The record of a run: what its spec says, and the other fields as given."""
+    return Record(
+        id=run.id,
+        kind="run",
+        model=run.model.name,
+        forget_fraction=run.forget_fraction,
+        method=run.method.label,
+        learning_rate=run.learning_rate,
+        seed=run.seed,
+        spec=run.to_json(),
+        **found,
+    )
 
 
 def write_record(record: Record, folder: Path) -> Path:
@@ -231,11 +247,6 @@ def read_records(folder: Path) -> tuple[Record, ...]:
     names = {place.name for place in places}
     read = [read_record(p) for p in places if p.name.removesuffix(FAILED) not in names - {p.name}]
     return tuple(sorted(read, key=_order))
-
-
-def finished_ids(folder: Path) -> frozenset[str]:
-    """Ids of all records that need no further work; each is read, so a damaged one is an error."""
-    return frozenset(r.id for r in read_records(folder) if r.status != "failed")
 
 
 def _places(folder: Path) -> list[Path]:

@@ -27,7 +27,7 @@ from unlearnbench.method import Part
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id, quiet_transformers
 from unlearnbench.plan import RunSpec
 from unlearnbench.provenance import provenance
-from unlearnbench.records import EpochResult, Record, read_record, write_record
+from unlearnbench.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.reference import ReferenceRows, reference_rows
 from unlearnbench.registry import method_from_spec
 from unlearnbench.retain import Objective
@@ -180,15 +180,8 @@ class _Run:
 
     def _finish(self, status: Any, error: str | None) -> None:
         spec, space = self.spec, self.space
-        record = Record(
-            id=spec.id,
-            kind="run",
-            model=spec.model.name,
-            forget_fraction=spec.forget_fraction,
-            method=spec.method.label,
-            learning_rate=spec.learning_rate,
-            seed=spec.seed,
-            spec=spec.to_json(),
+        record = run_record(
+            spec,
             status=status,
             profile=space.profile.id,
             epochs=tuple(self.results),
