@@ -318,6 +318,111 @@ class TestScore:
         assert "cut.json.gz" in err
 
 
+class TestEvaluate:
+    """`unlearnbench evaluate`: metrics, log, table of questions; the retain model or its log."""
+
+    ASKED = ("--data", "synthetic", "--rows", "1", "--max-length", "120")
+
+    @pytest.fixture
+    def folder(self, tmp_path: Path, model: Any, tokenizer: Any) -> str:
+        place = tmp_path / "model"
+        model.save_pretrained(place)
+        tokenizer.save_pretrained(place)
+        return str(place)
+
+    def test_gives_metrics_log_and_questions(self, run: Run, folder: str) -> None:
+        code, out, err = run(
+            *("evaluate", folder, *self.ASKED),
+            *("--out", "log.json.gz", "--questions", "q.parquet", "--json"),
+        )
+        assert code == 0
+        told = json.loads(out)
+        assert told["questions"] == {
+            "retain": 1, "forget": 1, "real_authors": 1, "world_facts": 1,
+        }  # fmt: skip
+        assert 0 <= told["model_utility"] <= 1
+        lines = err.splitlines()
+        assert [line for line in lines if line.startswith("evaluating ")][-1].endswith(": 100 %")
+        assert "log: log.json.gz" in lines
+        assert "questions: q.parquet" in lines
+        assert any("generated tokens came from drafts" in line for line in lines)
+        _, again, _ = run(
+            *("score", "log.json.gz", "--rows", "1", "--max-length", "120", "--json"),
+        )
+        assert json.loads(again)["model_utility"] == told["model_utility"]
+
+        import pandas
+
+        assert len(pandas.read_parquet("q.parquet")) == 4
+
+    def test_against_a_retain_model_and_against_its_log(self, run: Run, folder: str) -> None:
+        run("evaluate", folder, *self.ASKED, "--out", "retain.json")
+        for retain in (folder, "retain.json"):
+            code, out, _ = run("evaluate", folder, *self.ASKED, "--retain", retain, "--json")
+            assert code == 0
+            told = json.loads(out)
+            assert (told["forget_quality"], told["ks_n"]) == (1.0, 1)
+
+    def test_a_retain_log_of_other_questions_is_refused(self, run: Run, folder: str) -> None:
+        run("evaluate", folder, *self.ASKED, "--out", "retain.json", "--forget", "0.5")
+        code, _, err = run("evaluate", folder, *self.ASKED, "--retain", "retain.json")
+        assert code == 2
+        assert "needs the same questions on both sides" in err.splitlines()[-1]
+
+    def test_a_log_for_open_unlearning(self, run: Run, folder: str) -> None:
+        asked = ("evaluate", folder, "--data", "synthetic", "--layout", "open-unlearning")
+        code, _, err = run(*asked, "--rows", "1", "--max-length", "120", "--out", "TOFU_EVAL.json")
+        assert code == 2
+        assert "use --profile open-unlearning" in err
+        assert "evaluating" not in err
+
+    def test_a_retain_log_of_other_rules_is_refused_before_the_work(
+        self, run: Run, folder: str
+    ) -> None:
+        run("evaluate", folder, *self.ASKED, "--out", "retain.json")
+        code, out, err = run("evaluate", folder, *self.ASKED[:4], "--retain", "retain.json")
+        assert (code, out) == (2, "")
+        assert "retain.json is by profile tofu+rows=1+max_length=120@" in err
+        assert "evaluating" not in err
+
+    @pytest.mark.parametrize(
+        ("more", "message"),
+        [
+            (["--questions", "q.csv"], "q.csv: questions are written as .parquet or .jsonl"),
+            (
+                ["--out", "small.yaml/log.json"],
+                "small.yaml/log.json: cannot write the evaluation log",
+            ),
+            (["--retain", "./gone"], "no model folder './gone'"),
+            (["--retain", "gone.json"], "gone.json: cannot read the evaluation log"),
+        ],
+    )
+    def test_mistakes_are_one_line(
+        self, run: Run, folder: str, more: list[str], message: str
+    ) -> None:
+        code, out, err = run("evaluate", folder, *self.ASKED, *more)
+        assert (code, out) == (2, "")
+        (line,) = err.splitlines()  # nothing was evaluated before it was said
+        assert message in line
+
+    def test_a_collapsed_model_is_told(self, run: Run, folder: str, model: Any) -> None:
+        model.model.norm.weight.data.fill_(float("nan"))
+        model.save_pretrained(folder)
+        code, out, err = run("evaluate", folder, *self.ASKED, "--json")
+        assert code == 0
+        assert json.loads(out)["model_utility"] is None
+        assert "the model's outputs are not finite, first at '" in err
+
+    def test_a_log_of_the_forget_set_alone_has_no_metrics(self, run: Run) -> None:
+        losses = {"value_by_index": {"0": {"avg_loss": 1.0}}}
+        perturbed = {"value_by_index": {"0": {"avg_loss": [1.0, 2.0]}}}
+        log = {"forget_Q_A_PARA_Prob": losses, "forget_Q_A_PERT_Prob": perturbed}
+        Path("TOFU_EVAL.json").write_text(json.dumps(log))
+        code, _, err = run("score", "TOFU_EVAL.json", "--profile", "open-unlearning")
+        assert code == 2
+        assert "it serves as --retain alone" in err
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     reading, writing = os.pipe()
     os.close(reading)
@@ -330,9 +435,9 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 @pytest.mark.parametrize(
     ("args", "message"),
     [
-        (["--forget", "1.5"], "1.5 must lie between 0 and 1"),
+        (["--forget", "1.5"], "1.5 is no number between 0 and 1"),
         (["--template", "llama"], "invalid choice: 'llama'"),
-        (["--rows", "few"], "invalid int value: 'few'"),
+        (["--rows", "few"], "few is no whole number above 0"),
     ],
 )
 def test_evaluate_takes_no_nonsense(

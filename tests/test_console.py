@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from unlearnbench.console import Console, duration, finite
+from unlearnbench.console import Bar, Console, duration, finite
 
 
 def test_a_terminal_gets_a_drawn_table() -> None:
@@ -25,6 +25,24 @@ def test_a_plain_table_is_aligned() -> None:
     out = io.StringIO()
     Console(out, io.StringIO()).table(("name", "n"), [("ce-u", 1.0), ("x", None), ("y", 20)])
     assert out.getvalue() == "name   n\nce-u   1\nx      -\ny     20\n"
+
+
+def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    err = Terminal()
+    with Bar(Console(io.StringIO(), err), "a[b]") as bar:
+        bar(1, 2)
+        bar(2, 2)
+    assert "a[b]" in err.getvalue()
+    assert "100%" in err.getvalue()
+    plain = io.StringIO()
+    with Bar(Console(io.StringIO(), plain), "work") as bar:
+        for done in range(9):
+            bar(done, 8)
+    assert plain.getvalue().splitlines() == [f"work: {25 * i} %" for i in range(5)]
 
 
 @pytest.mark.parametrize(

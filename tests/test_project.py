@@ -24,9 +24,10 @@ FLOW = [
     *("document", "problems", "grid", "checks", "config", "plan"),
     *("data", "models", "inputs", "reference", "training", "preparation", "evaluation"),
     *("provenance", "records", "workspace", "tasks", "running"),
+    "bench",
     *("table", "ranking", "report", "entries", "background", "tracking"),
     *("folder", "environment", "console", "progress", "ledger", "sweep"),
-    *("commands", "listing", "cli"),
+    *("commands", "evaluating", "listing", "arguments", "parser", "cli"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 
 from unlearnbench import registry
-from unlearnbench.cli import build_parser
 from unlearnbench.config import load_config
 from unlearnbench.losses import Predictions
 from unlearnbench.method import LossBatch
+from unlearnbench.parser import build_parser
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

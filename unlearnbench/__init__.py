@@ -1,9 +1,10 @@
 """unlearnbench: compare methods that make a language model forget.
 
 The public names are here, each loaded when it is first used, so that `import unlearnbench` costs
-nothing. What a method is made of: `Method`, `Needs`, `LossBatch`, `Predictions`, `Reference`,
-`Terms`, `mean_over_union`. What results are read with: `Record`, `read_records`, `read_log`,
-`summarize`, `get_profile`. Sweeps: `load_config`, `run_sweep`. Errors: `UnlearnbenchError`.
+nothing. What a method is made of: `Method`, `Needs`, `LossBatch`, `Predictions`, `Terms`,
+`mean_over_union`. What models are judged with: `evaluate_model`, `summarize`, `get_profile`. What
+results are read with: `Record`, `read_records`, `read_log`. Sweeps: `load_config`, `run_sweep`.
+Errors: `UnlearnbenchError`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ if TYPE_CHECKING:
     from unlearnbench.evaluation.log import read_log
     from unlearnbench.evaluation.metrics import summarize
     from unlearnbench.evaluation.profiles import get_profile
-    from unlearnbench.losses import Predictions, Reference, mean_over_union
+    from unlearnbench.evaluation.standalone import evaluate_model
+    from unlearnbench.losses import Predictions, mean_over_union
     from unlearnbench.method import LossBatch, Method, Needs, Terms
     from unlearnbench.records import Record, read_records
     from unlearnbench.sweep import run_sweep
@@ -28,9 +30,9 @@ __all__ = [
     "Needs",
     "Predictions",
     "Record",
-    "Reference",
     "Terms",
     "UnlearnbenchError",
+    "evaluate_model",
     "get_profile",
     "load_config",
     "mean_over_union",
@@ -46,9 +48,9 @@ _HOME = {
     "Needs": "method",
     "Predictions": "losses",
     "Record": "records",
-    "Reference": "losses",
     "Terms": "method",
     "UnlearnbenchError": "errors",
+    "evaluate_model": "evaluation.standalone",
     "get_profile": "evaluation.profiles",
     "load_config": "config",
     "mean_over_union": "losses",

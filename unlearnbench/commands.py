@@ -14,12 +14,10 @@ from unlearnbench.config import load_config
 from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.plan import Plan, Rows, RunSpec, check_folder, claim_folder, estimate
-from unlearnbench.settings import DataSettings, ModelSettings, SweepConfig
+from unlearnbench.settings import SweepConfig
 
 if TYPE_CHECKING:
     from unlearnbench.data.benchmark import Benchmark
-    from unlearnbench.evaluation.profiles import Profile
-    from unlearnbench.evaluation.result import Evaluation
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -117,28 +115,6 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def evaluate(args: argparse.Namespace) -> int:
-    """`unlearnbench evaluate MODEL`."""
-    profile = _profile(args)
-    retain = _retain(args, profile)
-    evaluation = _evaluate(args, profile)
-    if args.out:
-        from unlearnbench.evaluation.log import write_log
-
-        write_log(evaluation, Path(args.out))
-        Console().note(f"log: {args.out}")
-    return _print_metrics(evaluation, retain, profile, as_json=args.json)
-
-
-def score(args: argparse.Namespace) -> int:
-    """`unlearnbench score LOG`."""
-    from unlearnbench.evaluation.log import read_log
-
-    profile = _profile(args)
-    evaluation = read_log(Path(args.log), profile=profile)
-    return _print_metrics(evaluation, _retain(args, profile), profile, as_json=args.json)
-
-
 def report(args: argparse.Namespace) -> int:
     """`unlearnbench report FOLDER`."""
     from unlearnbench.report import write_report
@@ -221,69 +197,6 @@ def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
     if select.isdigit() and int(select) < len(runs):
         return [runs[int(select)]]
     return [one for one in runs if one.id.startswith(select)]
-
-
-def _profile(args: argparse.Namespace) -> Profile:
-    from unlearnbench.evaluation.profiles import get_profile
-
-    return get_profile(args.profile, rows=args.rows, max_length=args.max_length)
-
-
-def _retain(args: argparse.Namespace, profile: Profile) -> Evaluation | None:
-    from unlearnbench.evaluation.log import read_log
-
-    return read_log(Path(args.retain), profile=profile) if args.retain else None
-
-
-def _evaluate(args: argparse.Namespace, profile: Profile) -> Evaluation:
-    from unlearnbench.data.encoding import resolve_template
-    from unlearnbench.data.loading import load_benchmark
-    from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
-    from unlearnbench.models.loading import (
-        Source,
-        check_vocabulary,
-        load_model,
-        load_tokenizer,
-        pad_id,
-        quiet_transformers,
-    )
-
-    settings = ModelSettings(
-        name=args.model, base=args.model, template=args.template, dtype=args.dtype
-    )
-    if args.data == "synthetic":
-        data = DataSettings()
-    else:
-        data = DataSettings(source="tofu", path=None if args.data == "tofu" else args.data)
-    benchmark = load_benchmark(data, (args.forget,))
-    quiet_transformers()
-    tokenizer = load_tokenizer(Source(args.tokenizer or args.model), settings)
-    model = load_model(Source(args.model), settings)
-    check_vocabulary(model, tokenizer)
-    evaluator = Evaluator(
-        evaluation_sets(benchmark, args.forget, profile),
-        tokenizer,
-        resolve_template(settings.template, tokenizer),
-        profile,
-        pad_id(tokenizer),
-    )
-    return evaluator(model)
-
-
-def _print_metrics(
-    evaluation: Evaluation, retain: Evaluation | None, profile: Profile, *, as_json: bool
-) -> int:
-    from unlearnbench.evaluation.metrics import summarize
-
-    metrics = finite(summarize(evaluation, retain, profile))
-    console = Console()
-    if as_json:
-        console.print_json({"profile": evaluation.profile} | metrics)
-    else:
-        console.table(("metric", "value"), list(metrics.items()), f"profile {evaluation.profile}")
-        if retain is None:
-            console.note("Forget Quality needs the retain model's log: --retain LOG")
-    return 0
 
 
 def _sweep_folder(name: str) -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Mapping, Sequence
+from types import TracebackType
 from typing import Any, TextIO
 
 
@@ -79,6 +80,64 @@ class Console:
         for row in cells:
             table.add_row(*map(Text, row))  # Text: brackets in a value are no markup
         RichConsole(file=self.out).print(table)
+
+
+class Bar:
+    """How far one piece of work is, to be used in a `with`: a bar on a terminal, elsewhere a line
+    for every quarter.
+    """
+
+    def __init__(self, console: Console, title: str) -> None:
+        self._console, self._title = console, title
+        self._quarter = -1
+        self._bar: Any = None
+        self._task: Any = None
+
+    def __enter__(self) -> Bar:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def __call__(self, done: int, everything: int) -> None:
+        """So much is done."""
+        if self._console.err.isatty():
+            bar = self._bar or self._start(everything)
+            bar.update(self._task, completed=done)
+            return
+        quarter = 4 * done // max(everything, 1)
+        if quarter > self._quarter:
+            self._quarter = quarter
+            self._console.note(f"{self._title}: {25 * quarter} %")
+
+    def _start(self, everything: int) -> Any:
+        from rich.console import Console as RichConsole
+        from rich.progress import (
+            BarColumn,
+            Progress,
+            TaskProgressColumn,
+            TextColumn,
+            TimeElapsedColumn,
+            TimeRemainingColumn,
+        )
+
+        self._bar = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(bar_width=30),
+            TaskProgressColumn(),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=RichConsole(file=self._console.err),
+        )
+        self._task = self._bar.add_task(self._title, total=everything)
+        self._bar.start()
+        return self._bar
 
 
 def finite(values: Mapping[str, float | None]) -> dict[str, float | None]:

@@ -1,4 +1,6 @@
-"""What is installed, for a reader: methods with their equations, configurations with their text."""
+"""What is installed, for a reader: methods with their equations, configurations with their text,
+evaluation profiles with their choices.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +18,7 @@ from unlearnbench.errors import PluginError
 from unlearnbench.plan import json_ready
 
 if TYPE_CHECKING:
+    from unlearnbench.evaluation.profiles import Profile
     from unlearnbench.method import Method
 
 _BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"))
@@ -89,6 +92,63 @@ def show_config(args: argparse.Namespace) -> int:
     else:
         sys.stdout.write(find_config(args.name).text)
     return 0
+
+
+def list_profiles(args: argparse.Namespace) -> int:
+    """`unlearnbench profiles list`."""
+    from unlearnbench.evaluation.profiles import PROFILES, TOFU, differences
+
+    console = Console()
+    if args.json:
+        console.print_json([_profile(profile) for profile in PROFILES.values()])
+        return 0
+    rows = [
+        (p.name, p.id, ", ".join(f"{b.key} {b.told}" for _, b in differences(TOFU, p)) or "-")
+        for p in PROFILES.values()
+    ]
+    console.table(("profile", "id", "where it differs from tofu"), rows)
+    return 0
+
+
+def show_profile(args: argparse.Namespace) -> int:
+    """`unlearnbench profiles show NAME`: every choice, and what is common to all."""
+    from unlearnbench.evaluation.profiles import COMMON, get_profile
+
+    profile = get_profile(args.name)
+    console = Console()
+    if args.json:
+        console.print_json(_profile(profile) | {"common": COMMON})
+        return 0
+    choices = [(choice.key, choice.told, choice.meaning) for choice in profile.choices()]
+    console.table(("choice", "value", "meaning"), choices, f"profile {profile.id}")
+    console.print()
+    console.table(("in every profile", "rule"), list(COMMON.items()))
+    return 0
+
+
+def diff_profiles(args: argparse.Namespace) -> int:
+    """`unlearnbench profiles diff A B`: only what differs."""
+    from unlearnbench.evaluation.profiles import differences, get_profile
+
+    first, second = get_profile(args.first), get_profile(args.second)
+    found = differences(first, second)
+    console = Console()
+    if args.json:
+        differ = [
+            {"choice": a.key, "values": [a.value, b.value], "meaning": a.meaning} for a, b in found
+        ]
+        console.print_json({"profiles": [first.id, second.id], "differ": differ})
+    elif not found:
+        console.print(f"{first.id} and {second.id} are the same rules")
+    else:
+        rows = [(a.key, a.told, b.told, a.meaning) for a, b in found]
+        console.table(("choice", first.id, second.id, "meaning"), rows)
+    return 0
+
+
+def _profile(profile: Profile) -> dict[str, Any]:
+    choices = [{"choice": c.key, "value": c.value, "meaning": c.meaning} for c in profile.choices()]
+    return {"name": profile.name, "id": profile.id, "choices": choices}
 
 
 def _register(args: argparse.Namespace) -> None:

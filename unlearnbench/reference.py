@@ -63,7 +63,7 @@ def reference_rows(
     distributions: bool,
     pad: int,
     folder: Path,
-    batch_tokens: int = 8192,
+    batch_tokens: int = 2048,
 ) -> ReferenceRows:
     """The start model's token log-probabilities of `rows`, from disk where they are known.
 
@@ -109,7 +109,7 @@ def _compute(
     hidden: dict[int, Tensor] = {}
     for batch in token_budget([len(row.ids) for row in rows], batch_tokens):
         tokens = collate([rows[i] for i in batch], pad, device)
-        logits, states, _ = predict(
+        logits, states = predict(
             model, tokens.predicts, input_ids=tokens.ids, attention_mask=tokens.attention
         )
         chosen = logits.gather(1, tokens.labels.unsqueeze(1)).squeeze(1) - logits.logsumexp(1)

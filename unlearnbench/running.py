@@ -102,7 +102,6 @@ class _Run:
                 distributions=part in needs.distributions,
                 pad=pad_id(encoder.tokenizer),
                 folder=space.cache / "reference",
-                batch_tokens=space.config.evaluation.batch_tokens,
             )
         model = load_model(source, spec.model, train=True)
         check_vocabulary(model, encoder.tokenizer)
@@ -117,7 +116,7 @@ class _Run:
                 if result is not None:
                     yield result
                     if result.metrics["model_utility"] is None:
-                        status, error = "collapsed", "the model's outputs are no longer finite"
+                        status, error = "collapsed", self._not_finite(result.epoch)
         except NonFiniteError as collapse:
             status, error = "collapsed", str(collapse)
         self._finish(status, error)
@@ -131,7 +130,7 @@ class _Run:
         result = None
         if self.epoch in self.spec.evaluate_at:
             model = self.trainer.accelerator.unwrap_model(self.trainer.model).eval()
-            evaluation = self.evaluator(model)
+            evaluation = self.evaluator(model, self._last_evaluation())
             self.evaluations[self.epoch] = evaluation
             metrics = summarize(evaluation, self.retain, self.space.profile)
             seconds = time.monotonic() - trained
@@ -140,6 +139,18 @@ class _Run:
         if self.epoch < self.spec.epochs:
             self._save()
         return result
+
+    def _last_evaluation(self) -> Evaluation | None:
+        """The one whose answers are likely to be near the model's: drafts for the next."""
+        if self.evaluations:
+            return self.evaluations[max(self.evaluations)]
+        return self.space.full_evaluation(self.spec.model.name, self.spec.forget_fraction)
+
+    def _not_finite(self, epoch: int) -> str:
+        statistics = self.evaluations[epoch].statistics
+        first = None if statistics is None else statistics.not_finite
+        where = "" if first is None else f", first at the question {first[:60]!r}"
+        return f"epoch {epoch}: the model's outputs are no longer finite{where}"
 
     def _save(self) -> None:
         """Put the epoch on disk; the pointer file comes last, so that it never points to less."""

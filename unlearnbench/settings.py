@@ -161,8 +161,10 @@ class EvaluationSettings(Settings):
     rows: int | None = Field(
         default=None, ge=1, description="first rows of each set, in place of the profile's"
     )
-    batch_tokens: int = Field(
-        default=4096, ge=64, description="tokens of one batch; changes no number"
+    batch_tokens: int | None = Field(
+        default=None,
+        ge=64,
+        description="tokens of one batch, by default what is fast on the device; changes no number",
     )
 
 

@@ -168,7 +168,7 @@ class Trainer:
             if part in needs.parts:
                 rows[part] = self.rows.of(part, draws, needs)
         tokens = collate([row for part in rows.values() for row in part], self.pad, device)
-        logits, _, _ = predict(
+        logits, _ = predict(
             self.model,
             tokens.predicts,
             input_ids=tokens.ids,

@@ -78,6 +78,11 @@ class Workspace:
         name = split_name("retain", 1 - fraction)
         return read_evaluation(self.folder, self.anchor_id(model, name, fraction), 0)
 
+    def full_evaluation(self, model: str, fraction: float) -> Evaluation | None:
+        """The fine-tuned model's, where it is there already."""
+        key = self.anchor_id(model, "full", fraction)
+        return read_evaluation(self.folder, key, 0) if self.record(key).is_dir() else None
+
     def record(self, key: str) -> Path:
         """Where the record called `key` lies once it is there."""
         return self.folder / "records" / key

@@ -7,29 +7,32 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from rouge_score.rouge_scorer import RougeScorer
 
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import greedy
+from unlearnbench.evaluation.generation import Answer, Prompt, decode
+from unlearnbench.evaluation.metrics import summarize
+from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.profiles import OPEN_UNLEARNING, TOFU, Profile, get_profile
-from unlearnbench.evaluation.result import Evaluation, SetEvaluation
+from unlearnbench.evaluation.result import Evaluation, SetEvaluation, SetName
 from unlearnbench.evaluation.scoring import score
+from unlearnbench.evaluation.tree import Tree, tree_of
 from unlearnbench.models.loading import pad_id
 
 
-def plain_loss(model: Any, ids: tuple[int, ...], start: int) -> float:
-    logits = model(torch.tensor([ids])).logits[0].double()
-    losses: list[float] = [
-        -logits[i - 1].log_softmax(0)[ids[i]].item() for i in range(start, len(ids))
-    ]
-    return sum(losses) / len(losses)
+def plain_losses(model: Any, ids: tuple[int, ...], start: int) -> list[float]:
+    with torch.no_grad():
+        logits = model(torch.tensor([ids])).logits[0].double()
+    return [-logits[i - 1].log_softmax(0)[ids[i]].item() for i in range(start, len(ids))]
 
 
 def plain_greedy(model: Any, prompt: tuple[int, ...], eos: int, limit: int) -> tuple[int, ...]:
     ids = list(prompt)
     while len(ids) < len(prompt) + limit:
-        token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+        with torch.no_grad():
+            token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
         if token == eos:
             break
         ids.append(token)
@@ -44,25 +47,18 @@ def evaluate(
     template: Template = TEMPLATES["plain"],
     batch_tokens: int = 8192,
 ) -> Evaluation:
-    facts = tuple(Question(q.question, q.answer, None, q.perturbed_answers) for q in rows[:3])
-    sets: Any = {"retain": rows[5:], "forget": rows[:5], "real_authors": facts}
-    return Evaluator(sets, tokenizer, template, profile, pad_id(tokenizer), batch_tokens)(model)
+    made = Evaluator(sets_of(rows), tokenizer, template, profile, pad_id(tokenizer), batch_tokens)
+    return made(model)
 
 
-@pytest.fixture
-def sharp(model: Any, tokenizer: Any, questions: tuple[Question, ...]) -> Any:
-    """The model after it has learned some of the answers, so that drafts are partly right."""
-    from unlearnbench.data.draws import TrainingRows
-    from unlearnbench.retain import Objective
-    from unlearnbench.training import Learn, Optimisation, Trainer
-
-    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in questions[2:8]])
-    how = Optimisation(epochs=40, batch_size=3, learning_rate=3e-3, seed=0)
-    trainer = Trainer(model, Objective(Learn()), rows, how, pad_id(tokenizer))
-    for epoch in range(1, 41):
-        list(trainer.epoch(epoch))
-    return model.eval()
+def sets_of(rows: tuple[Question, ...]) -> dict[SetName, tuple[Question, ...]]:
+    facts = tuple(Question(q.question, q.answer, None, q.perturbed_answers) for q in rows)
+    return {
+        "retain": rows[5:],
+        "forget": rows[:5],
+        "real_authors": facts[:3],
+        "world_facts": facts[6:7],
+    }
 
 
 def assert_equal(a: SetEvaluation, b: SetEvaluation, tolerance: float) -> None:
@@ -71,43 +67,139 @@ def assert_equal(a: SetEvaluation, b: SetEvaluation, tolerance: float) -> None:
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), rtol=0, atol=tolerance)
 
 
-@pytest.mark.parametrize("template", ["plain", "phi", "llama-2"])
+def plain_set(
+    model: Any, encoder: Encoder, rows: tuple[Question, ...], profile: Profile
+) -> tuple[SetEvaluation, tuple[tuple[int, ...], ...]]:
+    """One set and its generated ids, question by question, with nothing shared or cut short."""
+    scorer = RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
+    loss: list[list[float]] = []
+    tokens: list[list[int]] = []
+    said: list[tuple[int, ...]] = []
+    references: list[str] = []
+    for question in rows:
+        base = question.paraphrased_answer or question.answer
+        texts = (question.answer, base, *question.perturbed_answers)
+        encoded = [encoder.row(question.question, text) for text in texts]
+        found = [plain_losses(model, row.ids, row.start) for row in encoded]
+        loss.append([sum(each) / len(each) for each in found])
+        tokens.append([len(each) for each in found])
+        prompt = encoder.prompt(question.question)
+        new = profile.max_new_tokens
+        limit = profile.max_length - len(prompt) if new is None else new
+        said.append(plain_greedy(model, prompt, encoder.eos, limit))
+        references.append(encoder.reference(encoded[0]))
+    generated = tuple(encoder.decode(ids) for ids in said)
+    rouge = [scorer.score(*pair) for pair in zip(references, generated, strict=True)]
+    losses, counts = np.array(loss), np.array(tokens)
+    plain = SetEvaluation(
+        tuple(q.question for q in rows),
+        generated,
+        tuple(references),
+        *(losses[:, 0], counts[:, 0], losses[:, 1], counts[:, 1], losses[:, 2:], counts[:, 2:]),
+        np.array([each["rouge1"].recall for each in rouge]),
+        np.array([each["rougeL"].recall for each in rouge]),
+    )
+    return plain, tuple(said)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        *(TEMPLATES[name] for name in ("plain", "phi", "llama-2")),
+        # The space joins the answer's first word: what is scored begins inside the prompt.
+        Template("spaced", "Question: ", "\nAnswer: "),
+    ],
+    ids=lambda template: template.name,
+)
 @pytest.mark.parametrize("profile", [get_profile("tofu", max_length=60), OPEN_UNLEARNING])
 def test_equals_the_plain_evaluator(
-    template: str,
+    template: Template,
     profile: Profile,
     sharp: Any,
     tokenizer: Any,
     questions: tuple[Question, ...],
 ) -> None:
-    got = evaluate(sharp, tokenizer, questions, profile, TEMPLATES[template])
-    encoder = Encoder(tokenizer, TEMPLATES[template], profile.max_length, profile.eos_after_cut)
-    for name, rows in {"retain": questions[5:], "forget": questions[:5]}.items():
-        found = got.sets["retain" if name == "retain" else "forget"]
-        for i, question in enumerate(rows):
-            variants = (question.answer, question.paraphrased_answer, *question.perturbed_answers)
-            wanted = []
-            for text in variants:
-                row = encoder.row(question.question, text or "")
-                wanted.append(plain_loss(sharp, row.ids, row.start))
-            mine = [found.answer_loss[i], found.base_loss[i], *found.perturbed_loss[i]]
-            assert mine == pytest.approx(wanted, abs=1e-5)
-            prompt = encoder.prompt(question.question)
-            new = profile.max_new_tokens
-            limit = profile.max_length - len(prompt) if new is None else new
-            said = plain_greedy(sharp, prompt, encoder.eos, limit)
-            assert found.generated[i] == encoder.decode(said)
+    sets = sets_of(questions)
+    got = evaluate(sharp, tokenizer, questions, profile, template)
+    encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
+    wanted: dict[SetName, SetEvaluation] = {}
+    for name, rows in sets.items():
+        wanted[name], ids = plain_set(sharp, encoder, rows, profile)
+        assert got.answers is not None
+        assert got.answers[name] == ids
+        assert_equal(got.sets[name], wanted[name], 1e-5)
+        for counts in ("answer_tokens", "base_tokens", "perturbed_tokens"):
+            assert np.array_equal(getattr(got.sets[name], counts), getattr(wanted[name], counts))
+    plain = summarize(Evaluation(profile.id, wanted), None, profile)
+    for metric, value in summarize(got, None, profile).items():
+        assert value == pytest.approx(plain[metric], abs=1e-6), metric
+
+
+def trees_of(
+    tokenizer: Any, questions: tuple[Question, ...], template: str = "plain"
+) -> list[Tree]:
+    encoder = Encoder(tokenizer, TEMPLATES[template], 200)
+    texts = [(q.answer, q.paraphrased_answer or "", *q.perturbed_answers) for q in questions]
+    return [
+        tree_of([encoder.row(q.question, text) for text in each])
+        for q, each in zip(questions, texts, strict=True)
+    ]
+
+
+def predictor_of(model: Any, trees: list[Tree], **settings: Any) -> Predictor:
+    return Predictor(model, trees[0], **{"pad": 0, "longest": 250, **settings})
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 1000])
+@pytest.mark.parametrize("understood", [True, False])
+@pytest.mark.parametrize("packed", [True, False])
+def test_every_token_has_the_plain_log_probability(
+    chunk: int,
+    understood: bool,
+    packed: bool,
+    sharp: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+) -> None:
+    trees = trees_of(tokenizer, questions, "llama-2")
+    predictor = predictor_of(sharp, trees, batch_tokens=120, chunk=chunk)
+    assert predictor.packed
+    predictor.packed = packed
+    if not understood:
+        predictor.layer = None
+    with predictor.ready():
+        found = score(predictor, trees)
+    for tree, scores in zip(trees, found, strict=True):
+        for row, losses in zip(tree.rows, scores.losses, strict=True):
+            wanted = plain_losses(sharp, row.ids, row.start)
+            np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-5)
+
+
+def test_a_tree_has_what_its_rows_share_once(
+    tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    for tree in trees_of(tokenizer, questions):
+        prefixes = {row.ids[:end] for row in tree.rows for end in range(1, len(row.ids))}
+        assert len(tree.ids) == len(prefixes)
+        for row, path in zip(tree.rows, tree.paths, strict=True):
+            assert tuple(tree.ids[path]) == row.ids[:-1]
+            assert tuple(tree.depths[path]) == tuple(range(len(path)))
 
 
 def test_some_drafts_are_kept_whole_some_in_part_and_some_not_at_all(
     sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:
-    """Otherwise the test above would not reach the paths it is there for."""
-    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = [[encoder.row(q.question, q.answer)] for q in questions]
-    scores = [s for (s,) in score(sharp, rows, 0, 4096)]
-    assert any(s.agreed == s.tokens for s in scores)
-    assert any(0 < s.agreed < s.tokens for s in scores)
+    """Otherwise the tests above would not reach the paths they are there for."""
+    trees = trees_of(tokenizer, questions)
+    predictor = predictor_of(sharp, trees)
+    with predictor.ready():
+        found = score(predictor, trees)
+    agreed = []
+    for tree, scores in zip(trees, found, strict=True):
+        answer, labels = Answer(), tree.rows[0].ids[tree.rows[0].start :]
+        agreed.append(answer.take(labels, scores.said, scores.tied, 100, 2) / len(labels))
+    assert 1 in agreed
+    assert any(0 < share < 1 for share in agreed)
 
 
 @pytest.mark.parametrize("batch_tokens", [64, 300, 100_000])
@@ -134,27 +226,18 @@ def test_facts_are_judged_by_their_answer(
     assert facts.perturbed_loss.shape == (3, 3)
 
 
-def test_greedy_stops_at_eos_and_at_the_limit(model: Any, tokenizer: Any) -> None:
-    start = tuple(tokenizer("Question: Where?")["input_ids"])
-    limits = [0, 1, 7, 20]
-    got = greedy(model, [start] * 4, limits, eos=2, pad=0, batch_tokens=64)
-    for answer, limit in zip(got, limits, strict=True):
-        assert answer == plain_greedy(model, start, 2, limit)
-    first = plain_greedy(model, start, -1, 5)
-    assert greedy(model, [start], [9], eos=first[3], pad=0, batch_tokens=64) == [
-        plain_greedy(model, start, first[3], 9)
-    ]
-
-
-def test_logits_that_are_not_finite_give_nan_and_no_crash(
+def test_greedy_stops_at_eos_and_at_the_limit(
     model: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:
-    from unlearnbench.evaluation.metrics import summarize
-
-    with torch.no_grad():
-        model.model.norm.weight.fill_(float("nan"))
-    got = evaluate(model, tokenizer, questions)
-    assert np.isnan(got.sets["forget"].answer_loss).all()
-    sets: Any = {**got.sets, "world_facts": got.sets["real_authors"]}
-    metrics = summarize(Evaluation(got.profile, sets), None, TOFU)
-    assert metrics["model_utility"] is None
+    start = tuple(tokenizer("Question: Where?")["input_ids"])
+    predictor = predictor_of(model, trees_of(tokenizer, questions), batch_tokens=16)
+    prompts = [Prompt(start, limit) for limit in (0, 1, 7, 20)]
+    first = plain_greedy(model, start, -1, 5)
+    with predictor.ready():
+        got, _ = decode(predictor, prompts, [Answer() for _ in prompts], eos=2)
+        (one,), steps = decode(predictor, [Prompt(start, 9)], [Answer()], eos=first[3])
+    for answer, prompt in zip(got, prompts, strict=True):
+        assert tuple(answer.ids) == plain_greedy(model, start, 2, prompt.limit)
+    assert tuple(one.ids) == plain_greedy(model, start, first[3], 9)
+    assert one.ended
+    assert steps == len(one.ids) + 1

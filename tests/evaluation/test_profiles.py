@@ -14,7 +14,9 @@ from unlearnbench.evaluation.profiles import (
     TOFU,
     TOFU_PAPER,
     Profile,
+    differences,
     get_profile,
+    profile_of_id,
 )
 
 
@@ -96,3 +98,41 @@ def test_unknown_name_offers_the_nearest() -> None:
 def test_override_below_one_is_refused(key: str) -> None:
     with pytest.raises(EvaluationError, match=f"{key} 0: must be at least 1"):
         get_profile("tofu", **{key: 0})
+
+
+def test_every_choice_has_a_value_and_a_meaning_in_words() -> None:
+    choices = {choice.key: choice for choice in OPEN_UNLEARNING.choices()}
+    assert list(choices) == [field.name for field in fields(Profile)][1:]
+    assert all(choice.meaning for choice in choices.values())
+    assert {key: choice.told for key, choice in choices.items()} == {
+        "version": "1",
+        "rows": "all",
+        "max_length": "512",
+        "eos_after_cut": "yes",
+        "max_new_tokens": "200",
+        "perturbed_mean": "geometric",
+        "truth_ratio_epsilon": "1e-10",
+        "options_epsilon": "1e-10",
+    }
+    told = {choice.key: choice.told for choice in TOFU.choices()}
+    assert (told["max_new_tokens"], told["eos_after_cut"]) == (
+        "what the prompt leaves of max_length",
+        "no",
+    )
+
+
+def test_differences_are_only_those() -> None:
+    (pair,) = differences(TOFU, TOFU_PAPER)
+    assert [(one.key, one.value) for one in pair] == [
+        ("perturbed_mean", "geometric"),
+        ("perturbed_mean", "arithmetic"),
+    ]
+    assert differences(TOFU, TOFU) == ()
+
+
+def test_an_id_leads_back_to_its_profile() -> None:
+    for profile in (*PROFILES.values(), get_profile("open-unlearning", rows=5, max_length=64)):
+        assert profile_of_id(profile.id) == profile
+    for identity in ("tofu@12345678", "tofu+rows=0@1", "tofu+epsilon=1@1", "mine@2923316c", ""):
+        with pytest.raises(EvaluationError, match="is none of those known here"):
+            profile_of_id(identity)

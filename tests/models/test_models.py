@@ -46,7 +46,7 @@ def test_logits_at_positions_equal_full_logits(kind: str) -> None:
     ids = torch.randint(3, 50, (2, 6), generator=torch.Generator().manual_seed(1))
     where = torch.tensor([[0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]).bool()
     with torch.no_grad():
-        logits, hidden, _ = predict(model, where, input_ids=ids)
+        logits, hidden = predict(model, where, input_ids=ids)
         full = model(input_ids=ids).logits
     torch.testing.assert_close(logits, full[where])
     torch.testing.assert_close(OutputLayer(model)(hidden), full[where])

@@ -1,21 +1,38 @@
-"""A model on the benchmark's four sets: scores, greedy answers, ROUGE."""
+"""A model on the benchmark's four sets: scores, greedy answers, ROUGE.
+
+Scoring the true answer also verifies it as a draft of the greedy one; the rest is decoded.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.encoding import Encoder, Row, Template
-from unlearnbench.evaluation.generation import greedy
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.generation import Answer, Prompt, decode, steps_of
+from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.profiles import Profile
-from unlearnbench.evaluation.result import Evaluation, SetEvaluation, SetName
+from unlearnbench.evaluation.result import (
+    Evaluation,
+    FloatArray,
+    SetEvaluation,
+    SetName,
+    Statistics,
+)
 from unlearnbench.evaluation.rouge import rouge_recall
-from unlearnbench.evaluation.scoring import Score, score
+from unlearnbench.evaluation.scoring import Scores, score
+from unlearnbench.evaluation.tree import Tree, tree_of
+
+Told = Callable[[int, int], None]
+"""Gets the work done and the work of all; both count a question when scored, and when answered."""
 
 
 def evaluation_sets(
@@ -33,11 +50,19 @@ def evaluation_sets(
 
 @dataclass(frozen=True)
 class _Item:
-    """One question's rows: the answer, the base of its truth ratio, the perturbed answers."""
+    """One question."""
 
-    question: Question
+    question: str
     rows: tuple[Row, ...]
+    """The answer, the base of its truth ratio, perturbed answers; may repeat."""
+    tree: Tree
     prompt: tuple[int, ...]
+    reference: str
+
+    @property
+    def longest(self) -> int:
+        """Tokens of the longest row."""
+        return max(len(row.ids) for row in self.rows)
 
 
 class Evaluator:
@@ -50,8 +75,9 @@ class Evaluator:
         template: Template,
         profile: Profile,
         pad: int,
-        batch_tokens: int = 8192,
+        batch_tokens: int | None = None,
     ) -> None:
+        """`batch_tokens` go through the model at once, about; default: what is fast there."""
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
         self.sets: dict[SetName, list[_Item]] = {}
@@ -63,76 +89,179 @@ class Evaluator:
         # Facts have no paraphrase; their truth ratio is about the answer itself.
         variants = [question.answer, question.paraphrased_answer or question.answer]
         rows = tuple(self.encoder.row(text, v) for v in [*variants, *question.perturbed_answers])
-        return _Item(question, rows, self.encoder.prompt(text))
+        reference = self.encoder.reference(rows[0])
+        return _Item(text, rows, tree_of(rows), self.encoder.prompt(text), reference)
 
-    def __call__(self, model: Any) -> Evaluation:
-        """Evaluate `model`, which must be in evaluation mode."""
+    def __call__(
+        self, model: Any, previous: Evaluation | None = None, told: Told | None = None
+    ) -> Evaluation:
+        """Evaluate `model`, which must be in evaluation mode.
+
+        previous  an evaluation whose answers may be like this model's: of the epoch before, of the
+                  fine-tuned model. It saves time and changes no number.
+
+        In a torch.distributed group every process must call it, with the same model; the work is
+        split (`told` gets this process's), and every process returns the same evaluation.
+        """
         items = [item for rows in self.sets.values() for item in rows]
-        scores = score(model, [item.rows for item in items], self.pad, self.batch_tokens)
-        generated = self._generate(model, items, scores)
-        results: dict[SetName, SetEvaluation] = {}
-        begin = 0
-        for name, rows in self.sets.items():
-            end = begin + len(rows)
-            results[name] = self._result(rows, scores[begin:end], generated[begin:end])
-            begin = end
-        return Evaluation(self.profile.id, results)
-
-    def _generate(
-        self, model: Any, items: Sequence[_Item], scores: Sequence[Sequence[Score]]
-    ) -> list[str]:
-        """Greedy answers; what the true answer's own pass has verified is not decoded again."""
-        known: list[tuple[int, ...]] = []
-        limits: list[int] = []
-        for item, (answer, *_) in zip(items, scores, strict=True):
-            drafted = self._drafted(item, answer)
-            known.append(drafted)
-            ended = drafted[-1:] == (self.encoder.eos,) or not math.isfinite(answer.loss)
-            limits.append(0 if ended else max(self._limit(item) - len(drafted), 0))
-        more = greedy(
+        prompts = self._prompts(items, model, previous)
+        count = _Counter(told, 2 * len(items))
+        predictor = Predictor(
             model,
-            [(*item.prompt, *ids) for item, ids in zip(items, known, strict=True)],
-            limits,
-            eos=self.encoder.eos,
+            items[0].tree,
             pad=self.pad,
+            longest=max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)),
             batch_tokens=self.batch_tokens,
         )
-        answers = [(*a, *b) for a, b in zip(known, more, strict=True)]
-        return [
-            self.encoder.decode(answer[: self._limit(item)])
-            for item, answer in zip(items, answers, strict=True)
-        ]
+        clock = [time.monotonic()]
+        with predictor.ready(), ThreadPoolExecutor(1) as beside:
 
-    def _limit(self, item: _Item) -> int:
-        new = self.profile.max_new_tokens
-        return self.profile.max_length - len(item.prompt) if new is None else new
+            def scored(places: Sequence[int], found: Sequence[Scores]) -> None:
+                count(len(places))
+                for i, each in zip(places, found, strict=True):
+                    answer = self._verified(items[i], prompts[i], each)
+                    if not answer.goes_on(prompts[i].limit):
+                        answered([i], [answer])
 
-    def _drafted(self, item: _Item, answer: Score) -> tuple[int, ...]:
-        """First ids of the greedy answer, as far as the true answer's scores tell them."""
-        row = item.rows[0]
-        if row.ids[: row.start] != item.prompt or not math.isfinite(answer.loss):
-            return ()  # the answer's first token begins inside the prompt: another start
-        return (*row.ids[row.start : row.start + answer.agreed], answer.instead)[
-            : answer.agreed + (answer.agreed < answer.tokens)
-        ]
+            def answered(places: Sequence[int], found: Sequence[Answer]) -> None:
+                count(len(places))
+                # What is computed beside is remembered, and not computed again at the end. On a
+                # CPU nothing is beside: the model's threads would wait for that one's core.
+                if predictor.device.type != "cpu":
+                    beside.submit(self._rouge, [items[i] for i in places], found)
+
+            scores = score(predictor, [item.tree for item in items], scored)
+            clock.append(time.monotonic())
+            known = [self._verified(*each) for each in zip(items, prompts, scores, strict=True)]
+            answers, steps = decode(predictor, prompts, known, self.encoder.eos, answered)
+            clock.append(time.monotonic())
+        sets: dict[SetName, SetEvaluation] = {}
+        ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
+        end = 0
+        for name, rows in self.sets.items():
+            begin, end = end, end + len(rows)
+            sets[name] = self._result(rows, scores[begin:end], answers[begin:end])
+            ids[name] = tuple(tuple(answer.ids) for answer in answers[begin:end])
+        clock.append(time.monotonic())
+        alone = steps_of([a.tokens for a in answers], prompts, predictor.slot_tokens)
+        statistics = _statistics(items, scores, answers, (steps, alone - steps), clock)
+        return Evaluation(self.profile.id, sets, statistics, ids)
+
+    def _prompts(
+        self, items: Sequence[_Item], model: Any, previous: Evaluation | None
+    ) -> list[Prompt]:
+        """Where the answers start; raise EvaluationError where a row is too long for `model`."""
+        config = model.config.get_text_config()
+        context: int | None = getattr(config, "max_position_embeddings", None)
+        drafts = {} if previous is None else self._said(previous)
+        prompts: list[Prompt] = []
+        for item in items:
+            if context is not None and item.longest > context:
+                raise EvaluationError(
+                    f"question {item.question[:60]!r}: {len(item.prompt)} tokens as a prompt, "
+                    f"{item.longest} with its longest answer, but the model's context is {context};"
+                    f" set evaluation.max_length to {context} or less, or leave the question out"
+                )
+            new = self.profile.max_new_tokens
+            limit = self.profile.max_length - len(item.prompt) if new is None else new
+            limit = limit if context is None else min(limit, context - len(item.prompt))
+            like = tuple(row.ids[row.start :] for row in item.tree.rows)
+            draft = drafts.get(item.question, ())
+            prompts.append(Prompt(item.prompt, limit, draft, (draft, *like) if draft else like))
+        return prompts
+
+    def _said(self, previous: Evaluation) -> dict[str, tuple[int, ...]]:
+        """The answers of `previous` by question, each with EOS."""
+        said: dict[str, tuple[int, ...]] = {}
+        for name, found in previous.sets.items():
+            if previous.answers is not None:
+                answers = list(previous.answers[name])
+            else:  # read from a log; a text's tokens need not be the same ones to serve
+                texts = zip(found.questions, found.generated, strict=False)
+                answers = [self._ids(question, text) for question, text in texts]
+            for question, answer in zip(found.questions, answers, strict=False):
+                said[question] = (*answer, self.encoder.eos)
+        return said
+
+    def _ids(self, question: str, text: str) -> tuple[int, ...]:
+        answer = text.removeprefix(self.encoder.template.tag.strip()).strip()
+        row = self.encoder.row(question, answer)
+        return tuple(token for token in row.ids[row.start :] if token != self.encoder.eos)
+
+    def _verified(self, item: _Item, prompt: Prompt, scores: Scores) -> Answer:
+        """The greedy answer as far as the true answer's scores tell it."""
+        answer, row = Answer(), item.tree.rows[0]
+        if row.ids[: row.start] == prompt.ids:  # else its first token begins inside the prompt
+            labels = row.ids[row.start :]
+            answer.take(labels, scores.said, scores.tied, prompt.limit, self.encoder.eos)
+        return answer
+
+    def _rouge(
+        self, items: Sequence[_Item], answers: Sequence[Answer]
+    ) -> tuple[FloatArray, FloatArray]:
+        generated = [self.encoder.decode(tuple(answer.ids)) for answer in answers]
+        return rouge_recall([item.reference for item in items], generated)
 
     def _result(
-        self, items: Sequence[_Item], scores: Sequence[Sequence[Score]], generated: Sequence[str]
+        self, items: Sequence[_Item], scores: Sequence[Scores], answers: Sequence[Answer]
     ) -> SetEvaluation:
-        references = [self.encoder.reference(item.rows[0]) for item in items]
-        rouge1, rouge_l = rouge_recall(references, generated)
-        loss = np.array([[s.loss for s in row] for row in scores], dtype=np.float64)
-        tokens = np.array([[s.tokens for s in row] for row in scores], dtype=np.int64)
+        rouge1, rouge_l = self._rouge(items, answers)
+        broken = np.array([not answer.finite for answer in answers], dtype=bool)
+        losses = [
+            [s.losses[item.tree.rows.index(row)] for row in item.rows]
+            for item, s in zip(items, scores, strict=True)
+        ]
+        loss = np.array([[each.mean() for each in row] for row in losses], dtype=np.float64)
+        tokens = np.array([[len(each) for each in row] for row in losses], dtype=np.int64)
         return SetEvaluation(
-            questions=tuple(item.question.question for item in items),
-            generated=tuple(generated),
-            references=tuple(references),
+            questions=tuple(item.question for item in items),
+            generated=tuple(self.encoder.decode(tuple(answer.ids)) for answer in answers),
+            references=tuple(item.reference for item in items),
             answer_loss=loss[:, 0],
             answer_tokens=tokens[:, 0],
             base_loss=loss[:, 1],
             base_tokens=tokens[:, 1],
             perturbed_loss=loss[:, 2:],
             perturbed_tokens=tokens[:, 2:],
-            rouge1_recall=rouge1,
-            rouge_l_recall=rouge_l,
+            rouge1_recall=np.where(broken, np.nan, rouge1),
+            rouge_l_recall=np.where(broken, np.nan, rouge_l),
         )
+
+
+class _Counter:
+    """Adds up the work done and tells it."""
+
+    def __init__(self, told: Told | None, whole: int) -> None:
+        self.told, self.whole, self.done = told, whole, 0
+
+    def __call__(self, questions: int) -> None:
+        self.done += questions
+        if self.told is not None:
+            self.told(self.done, self.whole)
+
+
+def _statistics(
+    items: Sequence[_Item],
+    scores: Sequence[Scores],
+    answers: Sequence[Answer],
+    steps: tuple[int, int],
+    clock: Sequence[float],
+) -> Statistics:
+    """`steps` taken and saved; `clock` at the start and the end of each phase."""
+    broken = [
+        item.question
+        for item, found, answer in zip(items, scores, answers, strict=True)
+        if not answer.finite or not all(np.isfinite(each).all() for each in found.losses)
+    ]
+    scoring, generation, rouge = (b - a for a, b in pairwise(clock))
+    return Statistics(
+        generated=sum(answer.tokens for answer in answers),
+        drafted=sum(answer.drafted for answer in answers),
+        steps=steps[0],
+        steps_saved=steps[1],
+        ties=tuple(i.question for i, answer in zip(items, answers, strict=True) if answer.tied),
+        not_finite=broken[0] if broken else None,
+        scoring_seconds=scoring,
+        generation_seconds=generation,
+        rouge_seconds=rouge,
+    )

@@ -1,84 +1,256 @@
-"""Greedy decoding in batches: rows that have finished leave, padding changes nothing.
+"""Greedy answers to many prompts at once, from drafts where there are some.
 
-Rows of different lengths are padded on the right and the gap is masked, with each row's own
-positions, so that a row's answer does not depend on which rows it shares a batch with.
+A step puts the tokens of all unfinished answers through the model, and with them guesses at what
+comes next; guesses that greedy decoding would have said itself are taken, the first other token
+corrected. So the answers are those of decoding one token at a time, with fewer steps.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 
+import numpy as np
 import torch
 
-from unlearnbench.data.batching import token_budget
-from unlearnbench.evaluation.scoring import last_token, padded, select
-from unlearnbench.models.forward import predict
+from unlearnbench.evaluation.drafting import Guesser
+from unlearnbench.evaluation.prediction import NOT_FINITE, Predictor
+from unlearnbench.evaluation.processes import spread
+from unlearnbench.evaluation.slots import SlotLayout
+
+GUESSES = 16
+"""Most tokens of an answer that are guessed for a step."""
+# A step of a GPU waits for its memory: some tokens more cost nothing.
+_UNASKED = {"cpu": 0}
+_UNASKED_ELSEWHERE = 4
+# Slots of finished answers are filled again when this share of them is free.
+_REFILL = 1 / 4
+LOT = 128
+"""Answers that are decoded together, whatever the number of processes: a lot is one's work."""
 
 
-def greedy(
-    model: Any,
-    starts: Sequence[Sequence[int]],
-    limits: Sequence[int],
-    *,
+@dataclass
+class Answer:
+    """A greedy answer as far as it is known."""
+
+    ids: list[int] = field(default_factory=list[int])
+    """Without EOS."""
+    ended: bool = False
+    """By EOS, not by the limit."""
+    finite: bool = True
+    """Stopped where logits were NaN or infinite if not."""
+    tied: bool = False
+    """A choice hung on a tie, see `prediction.tie_gap`."""
+    drafted: int = 0
+    """Tokens that a draft or a guess had, EOS included."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that greedy decoding has produced, EOS included."""
+        return len(self.ids) + self.ended
+
+    def take(
+        self, guess: Sequence[int], said: Sequence[int], tied: Sequence[bool], limit: int, eos: int
+    ) -> int:
+        """Go on as greedy decoding would, up to EOS or `limit` tokens in all.
+
+        guess       tokens that may come next
+        said, tied  what greedy decoding says in the place of each and, if the model has read all of
+                    the guess, after it; and whether on a tie
+        Returns how many tokens of the guess were right.
+        """
+        right = next((i for i, (g, s) in enumerate(zip(guess, said, strict=False)) if g != s), None)
+        right = min(len(guess), len(said)) if right is None else right
+        for i, token in enumerate(said[: right + 1]):
+            if len(self.ids) == limit:
+                break
+            self.tied = self.tied or tied[i]
+            if token == NOT_FINITE:
+                self.finite = False
+                break
+            self.drafted += i < right
+            if token == eos:
+                self.ended = True
+                break
+            self.ids.append(token)
+        return right
+
+    def goes_on(self, limit: int) -> bool:
+        """Whether there is something left to decode."""
+        return self.finite and not self.ended and len(self.ids) < limit
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """What an answer begins from."""
+
+    ids: tuple[int, ...]
+    limit: int
+    """Tokens the answer may have."""
+    draft: tuple[int, ...] = ()
+    """What it is likely to be, EOS included; or nothing."""
+    like: tuple[tuple[int, ...], ...] = ()
+    """Texts that it may share phrases with. Neither changes an answer, but how soon it is there."""
+
+
+def decode(
+    predictor: Predictor,
+    prompts: Sequence[Prompt],
+    answers: Sequence[Answer],
     eos: int,
-    pad: int,
-    batch_tokens: int,
-) -> list[tuple[int, ...]]:
-    """Continue each of `starts` with its most probable tokens, up to EOS or its limit.
+    done: Callable[[list[int], list[Answer]], None] | None = None,
+) -> tuple[list[Answer], int]:
+    """Decode `answers` from where they are to their ends; returns them and the steps it took.
 
-    starts  ids to go on from, prompt included
-    limits  new tokens allowed for each
-    Returns the new ids of each, without EOS.
+    `done` gets the places of answers and the answers as they are finished, in this process.
     """
-    answers: list[list[int]] = [[] for _ in starts]
-    todo = [i for i, limit in enumerate(limits) if limit > 0]
-    lengths = [len(starts[i]) + limits[i] for i in todo]
-    with torch.inference_mode():
-        for batch in token_budget(lengths, 4 * batch_tokens):
-            chosen = [todo[i] for i in batch]
-            _decode(model, starts, limits, chosen, answers, eos, pad)
-    return [tuple(answer) for answer in answers]
+    lots = _lots(prompts, [i for i, a in enumerate(answers) if a.goes_on(prompts[i].limit)])
+
+    def work(lot: list[int]) -> tuple[int, list[Answer]]:
+        decoding = _Decoding(predictor, [prompts[i] for i in lot], [answers[i] for i in lot], eos)
+        decoding.run()
+        if done is not None:
+            done(lot, decoding.answers)
+        return decoding.steps, decoding.answers
+
+    ends, steps = [*answers], 0
+    for lot, (taken, found) in zip(lots, spread(lots, work), strict=True):
+        steps += taken
+        for i, answer in zip(lot, found, strict=True):
+            ends[i] = answer
+    return ends, steps
 
 
-def _decode(
-    model: Any,
-    starts: Sequence[Sequence[int]],
-    limits: Sequence[int],
-    rows: list[int],
-    answers: list[list[int]],
-    eos: int,
-    pad: int,
-) -> None:
-    device = next(model.parameters()).device
-    ids, attention = padded([starts[i] for i in rows], pad, device)
-    positions = attention.sum(1)
-    logits, _, cache = predict(
-        model, last_token(attention), input_ids=ids, attention_mask=attention, use_cache=True
-    )
-    while True:
-        tokens = logits.argmax(dim=1)
-        going: list[int] = []
-        for place, (row, token) in enumerate(zip(rows, tokens.tolist(), strict=True)):
-            if token != eos:
-                answers[row].append(token)
-                if len(answers[row]) < limits[row]:
-                    going.append(place)
-        if not going:
-            return
-        if len(going) < len(rows):
-            index = torch.tensor(going, device=device)
-            rows = [rows[place] for place in going]
-            tokens, attention, positions = tokens[index], attention[index], positions[index]
-            cache = select(cache, index)
-        attention = torch.cat([attention, attention.new_ones(len(rows), 1)], dim=1)
-        logits, _, cache = predict(
-            model,
-            torch.ones(len(rows), 1, dtype=torch.bool, device=device),
-            input_ids=tokens.unsqueeze(1),
-            attention_mask=attention,
-            position_ids=positions.unsqueeze(1),
-            past_key_values=cache,
-            use_cache=True,
+def _lots(prompts: Sequence[Prompt], chosen: Sequence[int]) -> list[list[int]]:
+    order = sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
+    return [order[i : i + LOT] for i in range(0, len(order), LOT)]
+
+
+def steps_of(tokens: Sequence[int], prompts: Sequence[Prompt], slot_tokens: int) -> int:
+    """Steps that answers of so many tokens would take, decoded a token at a time by `decode`."""
+    steps = 0
+    for lot in _lots(prompts, range(len(prompts))):
+        slots = _slots([prompts[j] for j in lot], slot_tokens)
+        steps += max(math.ceil(sum(tokens[j] for j in lot) / slots), max(tokens[j] for j in lot))
+    return steps
+
+
+def _slots(prompts: Sequence[Prompt], slot_tokens: int) -> int:
+    longest = max(len(prompt.ids) + prompt.limit for prompt in prompts)
+    return min(max(slot_tokens // longest, 1), len(prompts))
+
+
+class _Decoding:
+    """A lot of answers in progress."""
+
+    def __init__(
+        self,
+        predictor: Predictor,
+        prompts: Sequence[Prompt],
+        answers: Sequence[Answer],
+        eos: int,
+    ) -> None:
+        self.predictor, self.prompts, self.eos = predictor, prompts, eos
+        self.answers = [replace(answer, ids=[*answer.ids]) for answer in answers]
+        self.guessers = [
+            Guesser(prompt.like, answer.ids)
+            for prompt, answer in zip(prompts, answers, strict=True)
+        ]
+        self.slots: list[int | None] = [None] * _slots(prompts, predictor.slot_tokens)
+        """Which answer is in each slot."""
+        self.layout = SlotLayout(len(self.slots), predictor.dtype, predictor.device)
+        self.kept = [0] * len(prompts)
+        """Tokens of each text that need not go through the model again."""
+        self.steps = 0
+
+    @torch.inference_mode()
+    def run(self) -> None:
+        """Decode all to their ends."""
+        waiting = deque(range(len(self.prompts)))
+        while waiting or any(i is not None for i in self.slots):
+            free = [slot for slot, i in enumerate(self.slots) if i is None]
+            busy = len(self.slots) - len(free)
+            if waiting and (not busy or len(free) >= _REFILL * len(self.slots)):
+                new = free[: len(waiting)]
+                for slot in new:
+                    self.slots[slot] = waiting.popleft()
+                self._step(new, first=True)
+            else:
+                if not waiting and busy <= len(self.slots) / 2:
+                    self._keep([slot for slot, i in enumerate(self.slots) if i is not None])
+                self._step([slot for slot, i in enumerate(self.slots) if i is not None])
+
+    def _keep(self, slots: list[int]) -> None:
+        self.slots = [self.slots[slot] for slot in slots]
+        self.layout.keep(slots)
+
+    def _step(self, slots: list[int], *, first: bool = False) -> None:
+        """One forward pass for the answers in `slots`, which give up those that it finishes."""
+        self.steps += 1
+        chosen = [i for i in (self.slots[slot] for slot in slots) if i is not None]
+        guesses = [self._draft(i) if first else self._guess(i) for i in chosen]
+        texts = [
+            (*self.prompts[i].ids, *self.answers[i].ids, *guess)
+            for i, guess in zip(chosen, guesses, strict=True)
+        ]
+        # The last token that is known, and every guess, says what comes next.
+        begins = [len(t) - len(g) - 1 for t, g in zip(texts, guesses, strict=True)]
+        states = self._states(slots, texts, [self.kept[i] for i in chosen], begins)
+        nothing = np.empty(0, dtype=np.int64)
+        _, said, tied = self.predictor.read(states, nothing, nothing, np.arange(len(states)))
+        end = 0
+        for slot, i, guess, begin in zip(slots, chosen, guesses, begins, strict=True):
+            span = slice(end, end + len(guess) + 1)
+            end = span.stop
+            answer, limit = self.answers[i], self.prompts[i].limit
+            before = len(answer.ids)
+            right = answer.take(guess, said[span], tied[span], limit, self.eos)
+            for token in answer.ids[before:]:
+                self.guessers[i].hear(token)
+            if not answer.goes_on(limit):
+                self.slots[slot] = None
+            elif self.predictor.packed:
+                self.kept[i] = begin + 1 + right
+
+    def _states(
+        self,
+        slots: list[int],
+        texts: Sequence[tuple[int, ...]],
+        kept: Sequence[int],
+        begins: Sequence[int],
+    ) -> torch.Tensor:
+        """States at `begins` and after, text by text."""
+        predictor = self.predictor
+        if not predictor.packed:
+            return predictor.text_states(texts, begins)
+        widths = [len(text) - k for text, k in zip(texts, kept, strict=True)]
+        positions = self.layout.expect(slots, kept, widths)
+        ids = [token for text, k in zip(texts, kept, strict=True) for token in text[k:]]
+        ends = np.cumsum(widths)
+        where = np.concatenate(
+            [
+                np.arange(end - (len(text) - begin), end)
+                for end, text, begin in zip(ends, texts, begins, strict=True)
+            ]
         )
-        positions = positions + 1
+        return predictor.row_states(
+            torch.tensor(ids, device=predictor.device),
+            positions,
+            torch.from_numpy(where).to(predictor.device),
+            self.layout,
+        )
+
+    def _draft(self, i: int) -> tuple[int, ...]:
+        """The rest of the draft, if the answer has begun like it."""
+        prompt, known = self.prompts[i], self.answers[i].ids
+        if prompt.draft[: len(known)] != tuple(known):
+            return ()
+        return prompt.draft[len(known) : prompt.limit - 1]
+
+    def _guess(self, i: int) -> tuple[int, ...]:
+        # The step itself says one more token than is guessed.
+        left = self.prompts[i].limit - len(self.answers[i].ids) - 1
+        unasked = _UNASKED.get(self.predictor.device.type, _UNASKED_ELSEWHERE)
+        return self.guessers[i].guess(min(left, GUESSES), unasked)

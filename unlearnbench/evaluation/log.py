@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import gzip
 import json
-import os
-import zlib
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.files import read_object, writing
+from unlearnbench.evaluation.open_unlearning import (
+    from_open_unlearning,
+    is_open_unlearning,
+    to_open_unlearning,
+)
 from unlearnbench.evaluation.profiles import TOFU, Profile
 from unlearnbench.evaluation.result import Evaluation, FloatArray, IntArray, SetEvaluation, SetName
 
@@ -42,41 +45,44 @@ _PER_QUESTION = (
     "rouge1_recall",
     "rouge_l_recall",
 )
-_GZIP_MAGIC = b"\x1f\x8b"
 # Prompts of the published logs, as (before, after) the question.
 _TEMPLATES = (("[INST] ", " [/INST]"), ("Question: ", "\n"))
 
 
-def write_log(evaluation: Evaluation, path: Path | str) -> None:
-    """Write `evaluation`; gzipped where `path` ends in `.gz`. Same evaluation, same bytes."""
+def write_log(
+    evaluation: Evaluation, path: Path | str, *, layout: Literal["tofu", "open-unlearning"] = "tofu"
+) -> None:
+    """Write `evaluation`; gzipped where `path` ends in `.gz`. Same evaluation, same bytes.
+
+    layout  whose log it looks like; open-unlearning's lacks token counts
+    """
     path = Path(path)
-    document = {
-        file: _set_to_json(name, evaluation.sets[name], evaluation.profile)
-        for name, file in FILES.items()
-    }
+    ours = layout == "tofu"
+    document = _to_json(evaluation) if ours else to_open_unlearning(evaluation, path)
     content = json.dumps(document, separators=(",", ":")).encode()
     if path.suffix == ".gz":
         # No time of writing inside, so that equal evaluations are equal files.
         content = gzip.compress(content, compresslevel=6, mtime=0)
-    part = path.with_name(f"{path.name}.{os.getpid()}.part")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+    with writing(path, "the evaluation log") as part:
         part.write_bytes(content)
-        part.replace(path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        reason = error.strerror or str(error)
-        raise EvaluationError(f"{path}: cannot write the evaluation log: {reason}") from error
+
+
+def _to_json(evaluation: Evaluation) -> dict[str, Any]:
+    return {
+        file: _set_to_json(name, evaluation.sets[name], evaluation.profile)
+        for name, file in FILES.items()
+    }
 
 
 def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
-    """Read a log of ours, or one from TOFU; gzip is recognised by its content.
+    """Read a log of ours, of TOFU, or of open-unlearning (TOFU_EVAL.json); gzip is recognised.
 
     profile  taken for the rules of a log that names none, as TOFU's published ones
     """
     path = Path(path)
-    document = _load(path)
+    document = read_object(path)
+    if is_open_unlearning(document):
+        return from_open_unlearning(path, document)
     missing = [file for file in FILES.values() if not isinstance(document.get(file), dict)]
     if missing:
         raise EvaluationError(
@@ -91,33 +97,6 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
             "and write them in one go"
         )
     return Evaluation(profiles.pop(), {name: _set_from_json(tables[name]) for name in FILES})
-
-
-def _load(path: Path) -> dict[str, Any]:
-    try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP_MAGIC):
-            content = gzip.decompress(content)
-        document = json.loads(content)
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise EvaluationError(
-            f"{path}: the gzip file is damaged or cut short ({error}); copy or write it again"
-        ) from error
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise EvaluationError(f"{path}: cannot read the evaluation log: {reason}") from error
-    except json.JSONDecodeError as error:
-        raise EvaluationError(
-            f"{path}:{error.lineno}: not JSON, or cut short ({error.msg} at column {error.colno}); "
-            "copy or write it again"
-        ) from error
-    except UnicodeDecodeError as error:
-        raise EvaluationError(
-            f"{path}: neither JSON text nor gzip; give an evaluation log"
-        ) from error
-    if not isinstance(document, dict):
-        raise EvaluationError(f"{path}: expected a JSON object, got a {type(document).__name__}")
-    return document
 
 
 class _Tables:

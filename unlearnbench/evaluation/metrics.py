@@ -8,7 +8,7 @@ stays exact where the p-value itself is 0; and what depends on a NaN is None, ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -195,6 +195,7 @@ def summarize(
         _check_same_profile(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
+        _check_same_questions(evaluation.sets["forget"].questions, retain.sets["forget"].questions)
         quality = forget_quality(
             truth_ratios(evaluation.sets["forget"], profile),
             truth_ratios(retain.sets["forget"], profile),
@@ -222,3 +223,15 @@ def _check_same_profile(first: str, profile: str, second: str, other: str) -> No
             f"{first} is by profile {profile}, {second} {other}: numbers of different profiles "
             "do not compare; evaluate both by the same one"
         )
+
+
+def _check_same_questions(questions: Sequence[str], retain: Sequence[str]) -> None:
+    """As far as both are known; other tokenizers may have left other white space."""
+    pairs = zip(questions, retain, strict=False)  # unequal numbers are `forget_quality`'s to refuse
+    for i, (one, other) in enumerate(pairs):
+        if one.split() != other.split():
+            raise EvaluationError(
+                f"Forget Quality: forget question {i} is {one[:60]!r} for the model and "
+                f"{other[:60]!r} for the retain model; the p-value needs the same questions on "
+                "both sides: evaluate both on the same forget split"
+            )

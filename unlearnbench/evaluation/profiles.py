@@ -4,43 +4,46 @@ Harnesses agree on the names of TOFU's metrics and differ in rows, lengths, mean
 differences are larger than those between methods. A profile spells its choices out, and its hash
 travels with every evaluation: numbers of different profiles refuse to be compared.
 
-The same in every profile, and so no field: original questions, greedy decoding, ROUGE-L recall
-with the Porter stemmer, length-normalised probabilities, the two-sided exact KS test. How question
-and answer become text belongs to the model (`ModelSettings.template`).
+`COMMON` says what is the same in every profile, and so no field. How question and answer become
+text belongs to the model (`ModelSettings.template`).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass, replace
-from typing import Literal
+import re
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Literal, NamedTuple
 
 from unlearnbench.errors import EvaluationError, did_you_mean
 
 
+def _choice(meaning: str) -> Any:
+    return field(metadata={"meaning": meaning})
+
+
 @dataclass(frozen=True)
 class Profile:
-    """One way to compute TOFU's metrics from a model."""
+    """One way to compute TOFU's metrics from a model; `choices` says what each field means."""
 
-    name: str
-    """For people; not part of the hash."""
-    version: int
-    """Raised when the code comes to read the same fields differently."""
-    rows: int | None
-    """First rows of each set that are evaluated; None: all."""
-    max_length: int
-    """Tokens of prompt and answer that are scored; what is longer is cut at its end."""
-    eos_after_cut: bool
-    """A cut answer still ends with a scored EOS, beyond `max_length`; False: EOS is cut as well."""
-    max_new_tokens: int | None
-    """Longest generated answer in tokens; None: prompt and answer share `max_length`."""
-    perturbed_mean: Literal["geometric", "arithmetic"]
-    """Mean over the probabilities of a question's perturbed answers, in the truth ratio."""
-    truth_ratio_epsilon: float
-    """Added to the denominators of the truth ratio."""
-    options_epsilon: float
-    """Added to the denominator of the true facts' probability among their options."""
+    name: str = _choice("for people; not part of the hash")
+    version: int = _choice("raised when the code comes to read the same choices differently")
+    rows: int | None = _choice("first rows of each set that are evaluated")
+    max_length: int = _choice(
+        "tokens of prompt and answer that are scored; what is longer is cut at its end"
+    )
+    eos_after_cut: bool = _choice(
+        "whether a cut answer still ends with a scored EOS, beyond max_length"
+    )
+    max_new_tokens: int | None = _choice("longest generated answer, in tokens")
+    perturbed_mean: Literal["geometric", "arithmetic"] = _choice(
+        "mean over the probabilities of a question's perturbed answers, in the truth ratio"
+    )
+    truth_ratio_epsilon: float = _choice("added to the denominators of the truth ratio")
+    options_epsilon: float = _choice(
+        "added to the denominator of the true facts' probability among their options"
+    )
 
     @property
     def hash(self) -> str:
@@ -53,6 +56,48 @@ class Profile:
     def id(self) -> str:
         """What evaluations and records carry: `tofu@1a2b3c4d`."""
         return f"{self.name}@{self.hash}"
+
+    def choices(self) -> tuple[Choice, ...]:
+        """Every field but the name, in words."""
+        return tuple(
+            Choice(f.name, getattr(self, f.name), self._told(f.name), f.metadata["meaning"])
+            for f in fields(self)
+            if f.name != "name"
+        )
+
+    def _told(self, key: str) -> str:
+        value = getattr(self, key)
+        if value is None:
+            # What "nothing is set" comes to differs from field to field.
+            return {"rows": "all", "max_new_tokens": "what the prompt leaves of max_length"}[key]
+        if isinstance(value, bool):
+            return "yes" if value else "no"
+        return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class Choice(NamedTuple):
+    """One choice of a profile."""
+
+    key: str
+    value: int | float | str | bool | None
+    told: str
+    """The value as a person reads it."""
+    meaning: str
+
+
+COMMON = {
+    "questions": "as written; no metric reads the paraphrased questions",
+    "template": "the model's own (`template` of its settings, --template), with its BOS",
+    "masked": "the prompt, by character offsets: a token that holds a character of the answer is "
+    "scored, an answer's label (phi's `Answer:`) with it",
+    "EOS": "appended to every answer, scored and counted",
+    "loss": "mean negative log-likelihood of an answer's scored tokens; probability exp(-loss)",
+    "generation": "greedy, from the prompt alone",
+    "ROUGE": "recall with the Porter stemmer, against the answer as decoded from its tokens",
+    "truth ratio": "of the paraphrased answer; of the answer itself for true facts",
+    "Forget Quality": "two-sided exact KS test on the forget set's truth ratios",
+}
+"""What is the same in every profile, and so no field."""
 
 
 TOFU = Profile(
@@ -107,6 +152,29 @@ def get_profile(name: str, *, rows: int | None = None, max_length: int | None = 
         changed = f"{profile.name}+max_length={max_length}"
         profile = replace(profile, name=changed, max_length=max_length)
     return profile
+
+
+def profile_of_id(identity: str) -> Profile:
+    """The profile that an evaluation carries the id of; an error where its rules have changed."""
+    name, *overrides = identity.partition("@")[0].split("+")
+    values = {key: int(value) for key, value in (o.split("=") for o in overrides if _OVERRIDE(o))}
+    if name in PROFILES and len(values) == len(overrides):
+        profile = get_profile(name, **values)
+        if profile.id == identity:
+            return profile
+    raise EvaluationError(
+        f"profile {identity!r} is none of those known here "
+        f"({', '.join(p.id for p in PROFILES.values())}); evaluate the model again"
+    )
+
+
+_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]*").fullmatch
+
+
+def differences(first: Profile, second: Profile) -> tuple[tuple[Choice, Choice], ...]:
+    """The choices in which two profiles differ."""
+    pairs = zip(first.choices(), second.choices(), strict=True)
+    return tuple((a, b) for a, b in pairs if a.value != b.value)
 
 
 def _check_at_least_one(key: str, value: int) -> None:

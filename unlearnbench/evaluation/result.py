@@ -43,6 +43,29 @@ class SetEvaluation:
     """[n]"""
 
 
+@dataclass(frozen=True)
+class Statistics:
+    """How an evaluation came about. None of it is part of the result, or written to logs."""
+
+    generated: int
+    """Tokens of all greedy answers, EOS included."""
+    drafted: int
+    """Of these, tokens that were verified as part of a draft, not decoded one by one."""
+    steps: int
+    """Forward passes that decoding took, batches added up."""
+    steps_saved: int
+    """Passes more that the same batches would have taken with one token a pass."""
+    ties: tuple[str, ...]
+    """Questions whose greedy answer hung on a tie (`prediction.tie_gap`) at some token: another
+    batch size or machine may give another answer there, and to no other question."""
+    not_finite: str | None
+    """First question where logits were NaN or infinite."""
+    scoring_seconds: float
+    generation_seconds: float
+    rouge_seconds: float
+    """What was left of ROUGE after the model's work."""
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """One model at one moment on all four sets."""
@@ -50,3 +73,7 @@ class Evaluation:
     profile: str
     """Name and hash of the rules, `tofu@1a2b3c4d`; numbers of different profiles do not compare."""
     sets: Mapping[SetName, SetEvaluation]
+    statistics: Statistics | None = None
+    """None where the evaluation was read from a log."""
+    answers: Mapping[SetName, tuple[tuple[int, ...], ...]] | None = None
+    """Ids of the greedy answers, without EOS: drafts for the next evaluation; not in logs."""

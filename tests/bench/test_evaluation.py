@@ -1,0 +1,72 @@
+"""`unlearnbench bench evaluation`: what it prints, records and returns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from unlearnbench.bench import floor
+from unlearnbench.cli import main
+
+QUICK = ("bench", "evaluation", "--quick", "--rows", "2")
+
+
+@pytest.fixture(autouse=True)
+def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(floor, "SECONDS", 0.0)
+
+
+def test_every_state_is_measured_and_recorded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    record = tmp_path / "new" / "record.jsonl"
+    words = ["--record", str(record), "--models", str(tmp_path / "models")]
+    assert main([*QUICK, *words]) == 0
+    out = capsys.readouterr().out
+    for state in ("memorised", "unlearned", "random"):
+        assert f"\n{state}" in out
+    for line in ("tokens/s, fast", "so its floor", "peak memory, plain", "tokens from drafts"):
+        assert f"\n{line}" in out
+    (result,) = map(json.loads, record.read_text().splitlines())
+    assert result["versions"]["torch"] == torch.__version__
+    assert {"date", "device", "threads", "git", "platform"} <= result.keys()
+    assert [state["state"] for state in result["states"]] == ["memorised", "unlearned", "random"]
+    for state in result["states"]:
+        median = state["median_seconds"]
+        assert state["agreement"]["agree"]
+        for way in ("plain", "fast"):
+            parts = median[way]["scoring"] + median[way]["generation"]
+            assert parts == pytest.approx(median[way]["total"])
+        assert state["ratio"]["total"] == pytest.approx(
+            median["plain"]["total"] / median["fast"]["total"]
+        )
+
+    capsys.readouterr()
+    assert main([*QUICK, "--states", "random", "--markdown", *words]) == 0
+    captured = capsys.readouterr()
+    assert "training" not in captured.err  # the models are there
+    lines = captured.out.splitlines()
+    assert lines[2:4] == ["| model | phase | plain | fast | faster |", "| --- " * 5 + "|"]
+    assert all(line.count("|") in (0, 3, 6) for line in lines)
+    assert len(record.read_text().splitlines()) == 2
+
+
+def test_different_metrics_show_in_the_exit_code(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unlearnbench.bench.agreement.ALLOWED", {torch.float32: -1.0})
+    assert main([*QUICK, "--states", "random"]) == 1
+    assert "DIFFER" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "words", [("--repeats", "0"), ("--threads", "none"), ("--forget", "x"), ("--rows", "-1")]
+)
+def test_nonsense_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["bench", "evaluation", *words])
+    assert ended.value.code == 2
+    assert f"argument {words[0]}: {words[1]} is no" in capsys.readouterr().err

@@ -1,0 +1,154 @@
+"""Attention, positions and last layers unlike Llama's: the numbers of one row at a time."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from unlearnbench.data.benchmark import Question
+from unlearnbench.data.encoding import TEMPLATES
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.prediction import Predictor
+from unlearnbench.evaluation.profiles import get_profile
+from unlearnbench.models.packed import may_be_packed
+
+SIZES = {
+    "vocab_size": 330,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 256,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+    "pad_token_id": 0,
+}
+GPT2 = {"n_embd": 32, "n_layer": 2, "n_head": 2, "n_positions": 256}
+PACKED: dict[str, dict[str, Any]] = {
+    "qwen2": {},
+    "gpt2": GPT2,
+    "gpt_neox": {},
+    "phi": {"num_key_value_heads": 4},
+    "phi3": {},
+    "olmo2": {},
+    "granite": {"logits_scaling": 4.0},
+    "cohere": {"logit_scale": 0.5},
+    "gemma": {"head_dim": 8},
+    "mistral": {"sliding_window": 200},
+}
+PADDED: dict[str, dict[str, Any]] = {
+    "mistral": {"sliding_window": 16},
+    "gemma2": {"head_dim": 8, "sliding_window": 16, "final_logit_softcapping": 30.0},
+    "bloom": {"n_head": 4, "n_layer": 2},
+    "mamba": {"state_size": 4},
+    "opt": {"ffn_dim": 48, "word_embed_proj_dim": 32, "_attn_implementation": "eager"},
+}
+
+
+def build(kind: str, changes: dict[str, Any]) -> Any:
+    made: Any = CONFIG_MAPPING[kind]
+    config = made(**{**SIZES, **changes})
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(4)
+        model: Any = AutoModelForCausalLM.from_config(config)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.ndim == 2:
+                parameter.mul_(5.0)
+    return model.eval()
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "packed"),
+    [
+        *((kind, changes, True) for kind, changes in PACKED.items()),
+        *((kind, changes, False) for kind, changes in PADDED.items()),
+    ],
+)
+def test_equals_one_row_at_a_time(
+    kind: str,
+    changes: dict[str, Any],
+    packed: bool,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+) -> None:
+    model = build(kind, changes)
+    profile = get_profile("tofu", max_length=90)
+    sets: Any = {"forget": questions[:4]}
+    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 200)
+    item = evaluator.sets["forget"][0]
+    assert Predictor(model, item.tree, pad=0, longest=90).packed is packed
+    own = model.config._attn_implementation
+    found = evaluator(model)
+    assert model.config._attn_implementation == own
+    assert found.answers is not None
+    for i, item in enumerate(evaluator.sets["forget"]):
+        mine = [found.sets["forget"].answer_loss[i], found.sets["forget"].base_loss[i]]
+        mine += found.sets["forget"].perturbed_loss[i].tolist()
+        for row, loss in zip(item.rows, mine, strict=True):
+            with torch.no_grad():
+                logits = model(torch.tensor([row.ids])).logits[0].double()
+            wanted = torch.nn.functional.cross_entropy(
+                logits[row.start - 1 : -1], torch.tensor(row.ids[row.start :])
+            )
+            assert loss == pytest.approx(float(wanted), abs=1e-5)
+        ids = list(item.prompt)
+        while len(ids) < 90:
+            with torch.no_grad():
+                token = int(model(torch.tensor([ids])).logits[0, -1].argmax())
+            if token == 2:
+                break
+            ids.append(token)
+        assert found.answers["forget"][i] == tuple(ids[len(item.prompt) :])
+
+
+def test_a_model_that_sees_more_than_its_attention_is_not_packed(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """Nothing in its configuration says so; the trial does."""
+    evaluator = Evaluator(
+        {"forget": questions[:1]}, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0
+    )
+    tree = evaluator.sets["forget"][0].tree
+    assert Predictor(model, tree, pad=0, longest=200).packed
+
+    def mix(_: Any, inputs: tuple[torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+        return output + 0.1 * inputs[0].cumsum(1)
+
+    model.model.layers[0].mlp.register_forward_hook(mix)
+    assert may_be_packed(model, 200)
+    assert not Predictor(model, tree, pad=0, longest=200).packed
+
+
+def test_a_window_that_only_later_rows_outgrow_is_not_packed(
+    tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    model = build("mistral", {"sliding_window": 70})
+    evaluator = Evaluator(
+        {"forget": questions[:1]}, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0
+    )
+    tree = evaluator.sets["forget"][0].tree
+    assert max(len(row.ids) for row in tree.rows) < 70
+    assert Predictor(model, tree, pad=0, longest=70).packed
+    assert not Predictor(model, tree, pad=0, longest=71).packed
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_half_precision_is_near_single(
+    dtype: torch.dtype, sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """Scores are accumulated in float32: what differs is the model's own rounding."""
+    sets: Any = {"forget": questions}
+    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0)
+    alone = Evaluator(sets, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0, 1)
+    single = evaluator(sharp).sets["forget"]
+    half, one = (each(sharp.to(dtype)).sets["forget"] for each in (evaluator, alone))
+    np.testing.assert_allclose(half.answer_loss, single.answer_loss, atol=0.1)
+    np.testing.assert_allclose(half.answer_loss, one.answer_loss, atol=0.05)
+    assert half.answer_loss.dtype == np.float64

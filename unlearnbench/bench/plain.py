@@ -1,0 +1,183 @@
+"""The evaluator that harnesses usually have, to measure ours against.
+
+It does what open-unlearning does, in words of our own: questions in dataset order in batches of 32,
+padded to the longest on the right; a forward pass with labels, so that the model computes a loss of
+its own as well; the full logits shifted and copied, and cross-entropy over them; every answer
+variant by itself. Then `model.generate`, greedy, from prompts padded on the left, and ROUGE, one
+pair after the other. In its favour: the passes that score keep no key-value cache.
+
+Rows and limits are those of our encoder and of the profile, so that both evaluators answer for the
+same numbers, and the rows are made beforehand for both.
+Source: locuslab/open-unlearning@5420d43:src/evals/metrics/utils.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unlearnbench.bench.clock import now
+from unlearnbench.data.benchmark import Question
+from unlearnbench.data.encoding import Encoder, Row, Template
+from unlearnbench.evaluation.profiles import Profile
+from unlearnbench.evaluation.result import (
+    Evaluation,
+    FloatArray,
+    IntArray,
+    SetEvaluation,
+    SetName,
+)
+
+BATCH = 32
+IGNORED = -100
+
+_Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, eq=False)
+class PlainResult:
+    """An evaluation, where its time went, and what its answers were as tokens."""
+
+    evaluation: Evaluation
+    scoring: float
+    """Seconds for the losses of every answer variant."""
+    generation: float
+    """Seconds for the greedy answers and their ROUGE."""
+    answers: Mapping[SetName, tuple[tuple[int, ...], ...]]
+    """Ids of the greedy answers, without EOS."""
+
+
+class PlainEvaluator:
+    """The four sets as tokens, for models with the same tokenizer."""
+
+    def __init__(
+        self,
+        sets: Mapping[SetName, Sequence[Question]],
+        tokenizer: Any,
+        template: Template,
+        profile: Profile,
+        pad: int,
+    ) -> None:
+        self.sets, self.profile, self.pad = sets, profile, pad
+        self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
+        self.rows = {name: [self._rows(q) for q in questions] for name, questions in sets.items()}
+        self.prompts = {
+            name: [self.encoder.prompt(q.question) for q in questions]
+            for name, questions in sets.items()
+        }
+
+    def _rows(self, question: Question) -> list[Row]:
+        """Answer, base of the truth ratio (of a true fact the answer again), perturbed answers."""
+        variants = [question.answer, question.paraphrased_answer or question.answer]
+        variants += question.perturbed_answers
+        return [self.encoder.row(question.question, variant) for variant in variants]
+
+    def __call__(self, model: Any) -> PlainResult:
+        """Evaluate `model`, which must be in evaluation mode."""
+        device = next(model.parameters()).device
+        begin = now(device)
+        losses = {name: self._losses(model, name) for name in self.sets}
+        scored = now(device)
+        answers: dict[SetName, tuple[tuple[int, ...], ...]] = {}
+        found: dict[SetName, SetEvaluation] = {}
+        for name in self.sets:
+            answers[name] = self._answers(model, name)
+            found[name] = self._set(name, losses[name], answers[name])
+        end = now(device)
+        evaluation = Evaluation(self.profile.id, found)
+        return PlainResult(evaluation, scored - begin, end - scored, answers)
+
+    def _losses(self, model: Any, name: SetName) -> FloatArray:
+        """[n, 2 + k] mean losses: answer, base, perturbed answers."""
+        columns: list[list[float]] = []
+        for column in zip(*self.rows[name], strict=True):
+            # A true fact's base is its answer, which nobody computes twice.
+            same = len(columns) == 1 and not any(q.paraphrased_answer for q in self.sets[name])
+            columns.append(columns[0] if same else self._column(model, column))
+        return np.array(columns, dtype=np.float64).T
+
+    @torch.no_grad()
+    def _column(self, model: Any, rows: Sequence[Row]) -> list[float]:
+        device = next(model.parameters()).device
+        cross_entropy = nn.CrossEntropyLoss(ignore_index=IGNORED, reduction="none")
+        means: list[float] = []
+        for batch in _batches(rows):
+            ids, mask, labels = (part.to(device) for part in self._padded(batch))
+            logits = model(input_ids=ids, attention_mask=mask, labels=labels).logits
+            logits = logits[..., :-1, :].contiguous()  # [B, T - 1, V]
+            wanted = labels[..., 1:].contiguous()  # [B, T - 1]
+            sums = cross_entropy(logits.transpose(-1, -2), wanted).sum(dim=-1)  # [B]
+            means += (sums / (labels != IGNORED).sum(dim=-1)).tolist()
+        return means
+
+    def _padded(self, batch: Sequence[Row]) -> tuple[Tensor, Tensor, Tensor]:
+        """Ids, attention mask and labels [B, T]."""
+        ids = torch.full((len(batch), max(len(row.ids) for row in batch)), self.pad)
+        mask, labels = torch.zeros_like(ids), torch.full_like(ids, IGNORED)
+        for i, row in enumerate(batch):
+            ids[i, : len(row.ids)] = torch.tensor(row.ids)
+            mask[i, : len(row.ids)] = 1
+            labels[i, row.start : len(row.ids)] = torch.tensor(row.ids[row.start :])
+        return ids, mask, labels
+
+    def _limit(self, prompt: Sequence[int]) -> int:
+        new = self.profile.max_new_tokens
+        return self.profile.max_length - len(prompt) if new is None else new
+
+    @torch.no_grad()
+    def _answers(self, model: Any, name: SetName) -> tuple[tuple[int, ...], ...]:
+        device = next(model.parameters()).device
+        answers: list[tuple[int, ...]] = []
+        for batch in _batches(self.prompts[name]):
+            width = max(map(len, batch))
+            ids = torch.tensor([[*[self.pad] * (width - len(p)), *p] for p in batch])
+            lengths = torch.tensor([len(p) for p in batch])
+            mask = (torch.arange(width) >= width - lengths.unsqueeze(1)).long()
+            limits = [max(self._limit(prompt), 1) for prompt in batch]
+            said: Tensor = model.generate(
+                input_ids=ids.to(device),
+                attention_mask=mask.to(device),
+                max_new_tokens=max(limits),
+                do_sample=False,
+                use_cache=True,
+                eos_token_id=self.encoder.eos,
+                pad_token_id=self.pad,
+            )[:, width:]
+            for row, limit in zip(said.tolist(), limits, strict=True):
+                stop = row.index(self.encoder.eos) if self.encoder.eos in row else len(row)
+                answers.append(tuple(row[: min(stop, limit)]))
+        return tuple(answers)
+
+    def _set(
+        self, name: SetName, losses: FloatArray, answers: Sequence[tuple[int, ...]]
+    ) -> SetEvaluation:
+        from rouge_score import rouge_scorer
+
+        scorer: Any = rouge_scorer.RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
+        generated = tuple(self.encoder.decode(answer) for answer in answers)
+        references = tuple(self.encoder.reference(rows[0]) for rows in self.rows[name])
+        scores = [scorer.score(r, g) for r, g in zip(references, generated, strict=True)]
+        tokens: IntArray = np.array([[row.scored for row in rows] for rows in self.rows[name]])
+        return SetEvaluation(
+            questions=tuple(q.question for q in self.sets[name]),
+            generated=generated,
+            references=references,
+            answer_loss=losses[:, 0],
+            answer_tokens=tokens[:, 0],
+            base_loss=losses[:, 1],
+            base_tokens=tokens[:, 1],
+            perturbed_loss=losses[:, 2:],
+            perturbed_tokens=tokens[:, 2:],
+            rouge1_recall=np.array([s["rouge1"].recall for s in scores], dtype=np.float64),
+            rouge_l_recall=np.array([s["rougeL"].recall for s in scores], dtype=np.float64),
+        )
+
+
+def _batches(items: Sequence[_Item]) -> Iterator[Sequence[_Item]]:
+    for i in range(0, len(items), BATCH):
+        yield items[i : i + BATCH]

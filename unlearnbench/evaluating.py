@@ -1,0 +1,191 @@
+"""What the commands about single models do: `evaluate`, `score`, and `bench`."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench.console import Bar, Console, finite
+from unlearnbench.errors import EvaluationError
+
+if TYPE_CHECKING:
+    from unlearnbench.evaluation.profiles import Profile
+    from unlearnbench.evaluation.result import Evaluation
+
+DIFFERENT = 1
+"""Exit code of a benchmark whose two ways gave different numbers."""
+
+
+def evaluate(args: argparse.Namespace) -> int:
+    """`unlearnbench evaluate MODEL`."""
+    from unlearnbench.evaluation.log import read_log, write_log
+    from unlearnbench.evaluation.questions import write_questions
+    from unlearnbench.evaluation.standalone import find_tokenizer, is_main_process, model_settings
+    from unlearnbench.models.adapters import check_any_model
+    from unlearnbench.models.loading import Source, is_log, quiet_transformers
+
+    profile = _profile(args)
+    _check_outputs(args, profile)  # what cannot end well need not wait for a model
+    retain: Evaluation | None = None
+    given: str = args.retain or ""
+    is_file = is_log(given) or Path(given).is_file()
+    if is_file:
+        retain = read_log(Path(given), profile=profile)
+        _check_profile(given, retain, profile)
+    elif given:
+        check_any_model(Source(given))
+    quiet_transformers()
+    place = args.tokenizer or args.model
+    tokenizer = find_tokenizer(place, model_settings(place, args.template, args.dtype))
+    main = is_main_process()
+    evaluation = _evaluated(args, args.model, profile, tokenizer, main)
+    if given and not is_file:
+        retain = _evaluated(args, given, profile, tokenizer, main)
+    if not main:
+        return 0
+    if args.out:
+        write_log(evaluation, Path(args.out), layout=args.layout)
+        Console().note(f"log: {args.out}")
+    if args.questions:
+        write_questions(evaluation, args.questions)
+        Console().note(f"questions: {args.questions}")
+    return _print_metrics(evaluation, retain, profile, as_json=args.json)
+
+
+def score(args: argparse.Namespace) -> int:
+    """`unlearnbench score LOG`."""
+    from unlearnbench.evaluation.log import FILES, read_log
+
+    profile = _profile(args)
+    evaluation = read_log(Path(args.log), profile=profile)
+    missing = [name for name in FILES if name not in evaluation.sets]
+    if missing:
+        raise EvaluationError(
+            f"{args.log}: no whole set {missing[0]!r} in it, so there are no metrics; it serves "
+            "as --retain alone"
+        )
+    retain = read_log(Path(args.retain), profile=profile) if args.retain else None
+    return _print_metrics(evaluation, retain, profile, as_json=args.json)
+
+
+def bench(args: argparse.Namespace) -> int:
+    """`unlearnbench bench evaluation`."""
+    from unlearnbench.bench.evaluation import bench_evaluation
+    from unlearnbench.bench.exam import Settings
+    from unlearnbench.bench.tables import append_record, made_on, markdown, tables
+    from unlearnbench.evaluation.files import check_place
+
+    settings = Settings.from_arguments(args)
+    if args.record:
+        check_place(Path(args.record), "the record")
+    if args.threads is not None:
+        import torch
+
+        torch.set_num_threads(args.threads)
+    console = Console()
+    folder = Path(args.models) if args.models else None
+    result = bench_evaluation(settings, 1 if args.quick else args.repeats, folder, console.note)
+    if args.record:
+        append_record(Path(args.record), result)
+        console.note(f"recorded: {args.record}")
+    if args.json:
+        console.print_json(result)
+    elif args.markdown:
+        console.print(markdown(result))
+    else:
+        for table in tables(result):
+            console.table(*table)
+            console.print()
+        console.print(made_on(result))
+    agree = all(state["agreement"]["agree"] for state in result["states"])
+    return 0 if agree else DIFFERENT
+
+
+def _profile(args: argparse.Namespace) -> Profile:
+    from unlearnbench.evaluation.profiles import get_profile
+
+    return get_profile(args.profile, rows=args.rows, max_length=args.max_length)
+
+
+def _check_outputs(args: argparse.Namespace, profile: Profile) -> None:
+    from unlearnbench.evaluation.files import check_place
+    from unlearnbench.evaluation.open_unlearning import check_profile
+    from unlearnbench.evaluation.questions import check_questions_path
+
+    if args.questions:
+        check_questions_path(args.questions)
+        check_place(Path(args.questions), "the questions")
+    if args.out:
+        check_place(Path(args.out), "the evaluation log")
+        if args.layout == "open-unlearning":
+            check_profile(profile.id, Path(args.out))
+
+
+def _check_profile(place: str, log: Evaluation, profile: Profile) -> None:
+    if log.profile != profile.id:
+        raise EvaluationError(
+            f"{place} is by profile {log.profile}, and the model is to be evaluated by "
+            f"{profile.id}: numbers of different profiles do not compare; choose that one with "
+            "--profile, or give the retain model itself"
+        )
+
+
+def _evaluated(
+    args: argparse.Namespace, place: str, profile: Profile, tokenizer: Any, main: bool
+) -> Evaluation:
+    from unlearnbench.evaluation.standalone import evaluate_model
+
+    with Bar(Console(), f"evaluating {place}") as bar:
+        return evaluate_model(
+            place,
+            data=args.data,
+            forget=args.forget,
+            profile=profile,
+            tokenizer=tokenizer,
+            template=args.template,
+            dtype=args.dtype,
+            told=bar if main else None,
+        )
+
+
+def _print_metrics(
+    evaluation: Evaluation, retain: Evaluation | None, profile: Profile, *, as_json: bool
+) -> int:
+    from unlearnbench.evaluation.metrics import summarize
+
+    metrics = finite(summarize(evaluation, retain, profile))
+    counts = {name: len(found.answer_loss) for name, found in evaluation.sets.items()}
+    console = Console()
+    if as_json:
+        console.print_json({"profile": evaluation.profile, "questions": counts} | metrics)
+    else:
+        told = ", ".join(f"{n} {name}" for name, n in counts.items())
+        title = f"profile {evaluation.profile}: {told}"
+        console.table(("metric", "value"), list(metrics.items()), title)
+        if retain is None:
+            console.note("Forget Quality needs the retain model: --retain MODEL_OR_LOG")
+    _tell_how(console, evaluation)
+    return 0
+
+
+def _tell_how(console: Console, evaluation: Evaluation) -> None:
+    """What a reader of the numbers should know about how they came about."""
+    how = evaluation.statistics
+    if how is None:
+        return
+    share = how.drafted / max(how.generated, 1)
+    console.note(
+        f"{share:.0%} of {how.generated} generated tokens came from drafts; {how.steps} decoding "
+        f"steps, {how.steps_saved} saved"
+    )
+    if how.ties:
+        console.note(
+            f"{len(how.ties)} answers hung on a tie between two tokens and may differ elsewhere, "
+            f"such as that to {how.ties[0]!r}"
+        )
+    if how.not_finite is not None:
+        console.note(
+            f"the model's outputs are not finite, first at {how.not_finite!r}: what depends on "
+            "them is undefined"
+        )

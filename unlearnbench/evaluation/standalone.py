@@ -1,0 +1,130 @@
+"""A model and a benchmark in, an evaluation out: everything between, for a script or a notebook.
+
+    from unlearnbench import evaluate_model, get_profile, summarize
+    evaluation = evaluate_model("./my-model", data="../tofu", forget=0.10)
+    metrics = summarize(evaluation, None, get_profile("tofu"))
+
+Needs neither Ray nor MLflow nor Plotly. Under `torchrun` every process calls it and gets the same
+evaluation.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.data.encoding import resolve_template
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.evaluator import Evaluator, Told, evaluation_sets
+from unlearnbench.evaluation.profiles import Profile, get_profile
+from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.models.adapters import base_of, is_adapter, load_any_model
+from unlearnbench.models.loading import (
+    Source,
+    check_vocabulary,
+    load_tokenizer,
+    pad_id,
+    quiet_transformers,
+)
+from unlearnbench.settings import DataSettings, ModelSettings
+
+
+def evaluate_model(
+    model: Any,
+    *,
+    data: str | DataSettings = "tofu",
+    forget: float = 0.1,
+    profile: str | Profile = "tofu",
+    tokenizer: Any = None,
+    template: str = "auto",
+    dtype: str = "float32",
+    batch_tokens: int = 8192,
+    previous: Evaluation | None = None,
+    told: Told | None = None,
+) -> Evaluation:
+    """Evaluate a causal LM on the benchmark's four sets.
+
+    model         folder (a LoRA adapter's too), hub id, or a model in memory, which is not changed
+    data          `tofu` (from the hub), a folder of its files, `synthetic`, or settings
+    forget        share that is to be forgotten: which forget set
+    profile       name of the rules, or rules of your own
+    tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
+    template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
+    dtype         float32 or bfloat16, for a model that is loaded here
+    batch_tokens  of one batch; changes no number
+    previous      evaluation of a model that says much the same: saves time, changes no number
+    told          gets the work done and the work of all, as it goes
+    """
+    rules = get_profile(profile) if isinstance(profile, str) else profile
+    benchmark = load_benchmark(data_settings(data), (forget,))
+    sets = evaluation_sets(benchmark, forget, rules)
+    _join_processes()
+    quiet_transformers()
+    named = isinstance(model, str | Path)
+    settings = model_settings(str(model) if named else "in memory", template, dtype)
+    if tokenizer is None or isinstance(tokenizer, str | Path):
+        if tokenizer is None and not named:
+            raise EvaluationError(
+                "evaluate_model: a model in memory has no tokenizer with it; give tokenizer="
+            )
+        tokenizer = find_tokenizer(str(model if tokenizer is None else tokenizer), settings)
+    loaded = load_any_model(Source(str(model)), settings) if named else model
+    check_vocabulary(loaded, tokenizer)
+    evaluator = Evaluator(
+        sets,
+        tokenizer,
+        resolve_template(template, tokenizer),
+        rules,
+        pad_id(tokenizer),
+        batch_tokens,
+    )
+    was_training = loaded.training
+    loaded.eval()
+    try:
+        return evaluator(loaded, previous, told)
+    finally:
+        loaded.train(was_training)
+
+
+def data_settings(data: str | DataSettings) -> DataSettings:
+    """What `--data` means: `tofu`, `synthetic`, or a folder of TOFU's files."""
+    if isinstance(data, DataSettings):
+        return data
+    if data == "synthetic":
+        return DataSettings()
+    return DataSettings(source="tofu", path=None if data == "tofu" else data)
+
+
+def model_settings(name: str, template: str, dtype: str) -> ModelSettings:
+    """Settings of a model that is only evaluated."""
+    return ModelSettings.model_validate(
+        {"name": name, "base": name, "template": template, "dtype": dtype}
+    )
+
+
+def find_tokenizer(place: str, settings: ModelSettings) -> Any:
+    """The tokenizer of a model; an adapter folder without one has its base's."""
+    source = Source(place)
+    if is_adapter(source) and not any(Path(place).glob("tokenizer*")):
+        return load_tokenizer(base_of(source), settings)
+    if is_adapter(source):
+        # `load_tokenizer` wants a model's folder; an adapter's holds all that it reads.
+        from transformers import AutoTokenizer
+
+        return AutoTokenizer.from_pretrained(place)
+    return load_tokenizer(source, settings)
+
+
+def _join_processes() -> None:
+    """Under a launcher such as torchrun, find the other processes; alone, do nothing."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        from accelerate import PartialState
+
+        PartialState()
+
+
+def is_main_process() -> bool:
+    """Whether this process is the one that prints and writes."""
+    return os.environ.get("RANK", "0") == "0"

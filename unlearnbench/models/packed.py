@@ -1,0 +1,97 @@
+"""Forward passes over the tokens of many sequences in one row, with attention laid out by us.
+
+Padding, prefixes that sequences share and caches with gaps are all the same question: which keys
+does a token see? Here all tokens of a batch stand in one row [1, N] with their own positions, so
+that the linear layers compute nothing twice and nothing for padding, and a `Layout` answers the
+question for the attention layers. It is reached through transformers' AttentionInterface; the
+kernel underneath stays the library's (`sdpa`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, Protocol
+
+from torch import Tensor, nn
+
+_NAME = "unlearnbench_packed"
+_LAYOUT: ContextVar[Layout] = ContextVar("layout")
+
+
+class Kernel(Protocol):
+    """Attention of one layer over a batch: heads, scaling and grouping are the layer's own."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        """[G, w, heads, d] queries, [G, t, kv heads, d] keys and values, [G, 1, w, t] added to
+        the scores; returns [G, w, heads, d]."""
+        ...
+
+
+class Layout(Protocol):
+    """Which keys the tokens of a row see."""
+
+    def __call__(
+        self, layer: nn.Module, /, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        """[N, heads, d] queries, [N, kv heads, d] keys and values; returns [N, heads, d]."""
+        ...
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _: Tensor | None,
+    **how: Any,
+) -> tuple[Tensor, None]:
+    """What a layer calls in place of its attention function; [1, heads, N, d] each."""
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor) -> Tensor:
+        found: Tensor = sdpa_attention_forward(
+            module, query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, **how
+        )[0]
+        return found
+
+    query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
+    return _LAYOUT.get()(module, kernel, query, key, value).unsqueeze(0), None
+
+
+@contextmanager
+def packing(model: Any) -> Generator[None, None, None]:
+    """While it lasts, `model` takes rows [1, N] only, each under `laid_out`."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_NAME, _attention)
+    inner = getattr(model, "module", model)
+    own = inner.config._attn_implementation
+    inner.set_attn_implementation(_NAME)
+    try:
+        yield
+    finally:
+        inner.set_attn_implementation(own)
+
+
+@contextmanager
+def laid_out(layout: Layout) -> Generator[None, None, None]:
+    """Let `layout` say which keys the tokens of the row see, in all layers."""
+    token = _LAYOUT.set(layout)
+    try:
+        yield
+    finally:
+        _LAYOUT.reset(token)
+
+
+def may_be_packed(model: Any, longest: int) -> bool:
+    """Whether `model` asks for its attention where it can be laid out; says nothing of the rest.
+
+    longest  tokens of the longest sequence: with a sliding window the layout would have to know
+    """
+    inner = getattr(model, "module", model)
+    config = inner.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    within = not window or longest <= window
+    return within and getattr(inner.config, "_attn_implementation", None) == "sdpa"
