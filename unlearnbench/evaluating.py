@@ -145,6 +145,7 @@ def _evaluated(
             tokenizer=tokenizer,
             template=args.template,
             dtype=args.dtype,
+            batch_tokens=args.batch_tokens,
             told=bar if main else None,
         )
 

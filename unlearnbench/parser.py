@@ -127,6 +127,11 @@ def _add_evaluations(subparsers: Subparsers) -> None:
     )
     evaluate.add_argument("--dtype", default="float32", choices=DTYPES)
     evaluate.add_argument(
+        "--batch-tokens",
+        type=at_least_one,
+        help="of a forward pass, where memory is short (default: what is fast on the device)",
+    )
+    evaluate.add_argument(
         "--retain",
         metavar="MODEL_OR_LOG",
         help="the retain model, which Forget Quality needs: its log, or the model itself",

@@ -23,19 +23,17 @@ class Guesser:
         for draft in reversed(drafts):
             for i in range(len(draft) - 2, 0, -1):
                 self._after[draft[i - 1], draft[i]] = draft, i + 1
-        for token in answer:
-            self.hear(token)
+        self.hear(answer)
 
-    def hear(self, token: int) -> None:
-        """The answer goes on with `token`."""
+    def hear(self, tokens: Iterable[int]) -> None:
+        """The answer goes on with `tokens`."""
         answer = self.answer
-        if len(answer) < 2:
+        for token in tokens:
+            if len(answer) >= 2:
+                pair = answer[-2], answer[-1]
+                self.right = self.right + 1 if self._follow(pair, 1) == (token,) else 0
+                self._after[pair] = answer, len(answer)
             answer.append(token)
-            return
-        pair = answer[-2], answer[-1]
-        self.right = self.right + 1 if self._follow(pair, 1) == (token,) else 0
-        answer.append(token)
-        self._after[pair] = answer, len(answer) - 1
 
     def guess(self, most: int, unasked: int = 0) -> tuple[int, ...]:
         """At most `most` tokens that may come next; `unasked` whatever past guesses were like."""

@@ -113,6 +113,27 @@ class Evaluator:
             longest=max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)),
             batch_tokens=self.batch_tokens,
         )
+        scores, answers, steps, clock = self._judged(predictor, items, prompts, count)
+        sets: dict[SetName, SetEvaluation] = {}
+        ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
+        end = 0
+        for name, rows in self.sets.items():
+            begin, end = end, end + len(rows)
+            sets[name] = self._result(rows, scores[begin:end], answers[begin:end])
+            ids[name] = tuple(tuple(answer.ids) for answer in answers[begin:end])
+        clock.append(time.monotonic())
+        alone = steps_of([a.tokens for a in answers], prompts, predictor.slot_tokens)
+        statistics = _statistics(items, scores, answers, (steps, alone - steps), clock)
+        return Evaluation(self.profile.id, sets, statistics, ids)
+
+    def _judged(
+        self,
+        predictor: Predictor,
+        items: Sequence[_Item],
+        prompts: Sequence[Prompt],
+        count: _Counter,
+    ) -> tuple[list[Scores], list[Answer], int, list[float]]:
+        """Scores, greedy answers, the steps these took; and the clock before, between and after."""
         clock = [time.monotonic()]
         with predictor.ready(), ThreadPoolExecutor(1) as beside:
 
@@ -135,17 +156,7 @@ class Evaluator:
             known = [self._verified(*each) for each in zip(items, prompts, scores, strict=True)]
             answers, steps = decode(predictor, prompts, known, self.encoder.eos, answered)
             clock.append(time.monotonic())
-        sets: dict[SetName, SetEvaluation] = {}
-        ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
-        end = 0
-        for name, rows in self.sets.items():
-            begin, end = end, end + len(rows)
-            sets[name] = self._result(rows, scores[begin:end], answers[begin:end])
-            ids[name] = tuple(tuple(answer.ids) for answer in answers[begin:end])
-        clock.append(time.monotonic())
-        alone = steps_of([a.tokens for a in answers], prompts, predictor.slot_tokens)
-        statistics = _statistics(items, scores, answers, (steps, alone - steps), clock)
-        return Evaluation(self.profile.id, sets, statistics, ids)
+        return scores, answers, steps, clock
 
     def _prompts(
         self, items: Sequence[_Item], model: Any, previous: Evaluation | None
@@ -160,7 +171,7 @@ class Evaluator:
                 raise EvaluationError(
                     f"question {item.question[:60]!r}: {len(item.prompt)} tokens as a prompt, "
                     f"{item.longest} with its longest answer, but the model's context is {context};"
-                    f" set evaluation.max_length to {context} or less, or leave the question out"
+                    f" set max_length to {context} or less, or leave the question out"
                 )
             new = self.profile.max_new_tokens
             limit = self.profile.max_length - len(item.prompt) if new is None else new

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ import torch
 
 from unlearnbench.evaluation.drafting import Guesser
 from unlearnbench.evaluation.prediction import NOT_FINITE, Predictor
-from unlearnbench.evaluation.processes import spread
+from unlearnbench.evaluation.processes import processes, spread
 from unlearnbench.evaluation.slots import SlotLayout
 
 GUESSES = 16
@@ -27,8 +27,6 @@ _UNASKED = {"cpu": 0}
 _UNASKED_ELSEWHERE = 4
 # Slots of finished answers are filled again when this share of them is free.
 _REFILL = 1 / 4
-LOT = 128
-"""Answers that are decoded together, whatever the number of processes: a lot is one's work."""
 
 
 @dataclass
@@ -106,7 +104,8 @@ def decode(
 
     `done` gets the places of answers and the answers as they are finished, in this process.
     """
-    lots = _lots(prompts, [i for i, a in enumerate(answers) if a.goes_on(prompts[i].limit)])
+    order = _order(prompts, [i for i, a in enumerate(answers) if a.goes_on(prompts[i].limit)])
+    lots = [lot for rank in range(processes()) if (lot := order[rank :: processes()])]
 
     def work(lot: list[int]) -> tuple[int, list[Answer]]:
         decoding = _Decoding(predictor, [prompts[i] for i in lot], [answers[i] for i in lot], eos)
@@ -123,18 +122,15 @@ def decode(
     return ends, steps
 
 
-def _lots(prompts: Sequence[Prompt], chosen: Sequence[int]) -> list[list[int]]:
-    order = sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
-    return [order[i : i + LOT] for i in range(0, len(order), LOT)]
+def _order(prompts: Sequence[Prompt], chosen: Iterable[int]) -> list[int]:
+    """Longest first, so that none is left to decode alone at the end."""
+    return sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
 
 
 def steps_of(tokens: Sequence[int], prompts: Sequence[Prompt], slot_tokens: int) -> int:
-    """Steps that answers of so many tokens would take, decoded a token at a time by `decode`."""
-    steps = 0
-    for lot in _lots(prompts, range(len(prompts))):
-        slots = _slots([prompts[j] for j in lot], slot_tokens)
-        steps += max(math.ceil(sum(tokens[j] for j in lot) / slots), max(tokens[j] for j in lot))
-    return steps
+    """Steps that answers of so many tokens would take at least, decoded one token at a time."""
+    slots = _slots(prompts, slot_tokens)
+    return max(math.ceil(sum(tokens) / slots), max(tokens))
 
 
 def _slots(prompts: Sequence[Prompt], slot_tokens: int) -> int:
@@ -143,7 +139,7 @@ def _slots(prompts: Sequence[Prompt], slot_tokens: int) -> int:
 
 
 class _Decoding:
-    """A lot of answers in progress."""
+    """Answers in progress, all that one process decodes."""
 
     def __init__(
         self,
@@ -154,12 +150,10 @@ class _Decoding:
     ) -> None:
         self.predictor, self.prompts, self.eos = predictor, prompts, eos
         self.answers = [replace(answer, ids=[*answer.ids]) for answer in answers]
-        self.guessers = [
-            Guesser(prompt.like, answer.ids)
-            for prompt, answer in zip(prompts, answers, strict=True)
-        ]
         self.slots: list[int | None] = [None] * _slots(prompts, predictor.slot_tokens)
         """Which answer is in each slot."""
+        self.guessers: dict[int, Guesser] = {}
+        """Of the answers in slots."""
         self.layout = SlotLayout(len(self.slots), predictor.dtype, predictor.device)
         self.kept = [0] * len(prompts)
         """Tokens of each text that need not go through the model again."""
@@ -207,11 +201,15 @@ class _Decoding:
             answer, limit = self.answers[i], self.prompts[i].limit
             before = len(answer.ids)
             right = answer.take(guess, said[span], tied[span], limit, self.eos)
-            for token in answer.ids[before:]:
-                self.guessers[i].hear(token)
             if not answer.goes_on(limit):
                 self.slots[slot] = None
-            elif self.predictor.packed:
+                self.guessers.pop(i, None)
+                continue
+            if first:
+                self.guessers[i] = Guesser(self.prompts[i].like, answer.ids)
+            else:
+                self.guessers[i].hear(answer.ids[before:])
+            if self.predictor.packed:
                 self.kept[i] = begin + 1 + right
 
     def _states(

@@ -40,7 +40,7 @@ def evaluate_model(
     tokenizer: Any = None,
     template: str = "auto",
     dtype: str = "float32",
-    batch_tokens: int = 8192,
+    batch_tokens: int | None = None,
     previous: Evaluation | None = None,
     told: Told | None = None,
 ) -> Evaluation:
@@ -53,7 +53,7 @@ def evaluate_model(
     tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
     dtype         float32 or bfloat16, for a model that is loaded here
-    batch_tokens  of one batch; changes no number
+    batch_tokens  of one batch, by default what is fast on the device; changes no number
     previous      evaluation of a model that says much the same: saves time, changes no number
     told          gets the work done and the work of all, as it goes
     """
