@@ -19,8 +19,10 @@ from unlearnbench.bench.plain import PlainEvaluator, PlainResult
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation, SetEvaluation, SetName
 
-# bf16 has 8 bits: its logits differ with the batch's shape in the third digit.
-ALLOWED = {torch.float32: 1e-5, torch.float64: 1e-9, torch.bfloat16: 3e-2}
+# torch's cross-entropy over transposed logits, which is the usual way's, is off by up to 4e-5 nats
+# a token in float32 on a CPU (against float64; over the last dimension it is off by 5e-6). bf16 has
+# 8 bits: its logits differ with the batch's shape in the third digit.
+ALLOWED = {torch.float32: 5e-5, torch.float64: 1e-9, torch.bfloat16: 3e-2}
 """Largest difference of a metric, by the weights' type."""
 TIE = {torch.float32: 1e-4, torch.float64: 1e-10, torch.bfloat16: 0.25}
 """Largest gap between two logits of which either may be taken for the larger."""
