@@ -43,7 +43,7 @@ def test_two_processes_write_the_log_of_one(
     sets: Any = {"retain": questions[4:7], "forget": questions[:4]}
     sets |= {"real_authors": questions[7:9], "world_facts": questions[9:]}
     profile = get_profile("tofu", max_length=80)
-    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 100)
+    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 500)
     (tmp_path / "evaluator").write_bytes(pickle.dumps(evaluator))
     command = [sys.executable, "-c", PROGRAM, str(tmp_path)]
     running = [subprocess.Popen([*command, str(rank)]) for rank in (0, 1)]
