@@ -14,7 +14,7 @@ Source: locuslab/open-unlearning@5420d43:src/evals/metrics/utils.py.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -65,17 +65,14 @@ class PlainEvaluator:
     ) -> None:
         self.sets, self.profile, self.pad = sets, profile, pad
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
-        self.rows = {name: [self._rows(q) for q in questions] for name, questions in sets.items()}
+        self.rows = {
+            name: [[self.encoder.row(q.question, a) for a in q.scored_answers] for q in questions]
+            for name, questions in sets.items()
+        }
         self.prompts = {
             name: [self.encoder.prompt(q.question) for q in questions]
             for name, questions in sets.items()
         }
-
-    def _rows(self, question: Question) -> list[Row]:
-        """Answer, base of the truth ratio (of a true fact the answer again), perturbed answers."""
-        variants = [question.answer, question.paraphrased_answer or question.answer]
-        variants += question.perturbed_answers
-        return [self.encoder.row(question.question, variant) for variant in variants]
 
     def __call__(self, model: Any) -> PlainResult:
         """Evaluate `model`, which must be in evaluation mode."""
@@ -92,17 +89,30 @@ class PlainEvaluator:
         evaluation = Evaluation(self.profile.id, found)
         return PlainResult(evaluation, scored - begin, end - scored, answers)
 
-    def _losses(self, model: Any, name: SetName) -> FloatArray:
+    def exactly(self, model: Any, found: Evaluation) -> Evaluation:
+        """`found` with its losses computed again, with the log-softmax over the last dimension.
+
+        Over transposed logits, which is the usual way, torch's cross-entropy is off by up to 4e-5
+        nats a token in float32 on a CPU; so it is off by 5e-6 (both against float64).
+        """
+        sets: dict[SetName, SetEvaluation] = {}
+        for name, each in found.sets.items():
+            losses = self._losses(model, name, transposed=False)
+            answer, base, perturbed = losses[:, 0], losses[:, 1], losses[:, 2:]
+            sets[name] = replace(each, answer_loss=answer, base_loss=base, perturbed_loss=perturbed)
+        return replace(found, sets=sets)
+
+    def _losses(self, model: Any, name: SetName, *, transposed: bool = True) -> FloatArray:
         """[n, 2 + k] mean losses: answer, base, perturbed answers."""
         columns: list[list[float]] = []
         for column in zip(*self.rows[name], strict=True):
             # A true fact's base is its answer, which nobody computes twice.
             same = len(columns) == 1 and not any(q.paraphrased_answer for q in self.sets[name])
-            columns.append(columns[0] if same else self._column(model, column))
+            columns.append(columns[0] if same else self._column(model, column, transposed))
         return np.array(columns, dtype=np.float64).T
 
     @torch.no_grad()
-    def _column(self, model: Any, rows: Sequence[Row]) -> list[float]:
+    def _column(self, model: Any, rows: Sequence[Row], transposed: bool) -> list[float]:
         device = next(model.parameters()).device
         cross_entropy = nn.CrossEntropyLoss(ignore_index=IGNORED, reduction="none")
         means: list[float] = []
@@ -111,7 +121,11 @@ class PlainEvaluator:
             logits = model(input_ids=ids, attention_mask=mask, labels=labels).logits
             logits = logits[..., :-1, :].contiguous()  # [B, T - 1, V]
             wanted = labels[..., 1:].contiguous()  # [B, T - 1]
-            sums = cross_entropy(logits.transpose(-1, -2), wanted).sum(dim=-1)  # [B]
+            if transposed:
+                each = cross_entropy(logits.transpose(-1, -2), wanted)  # [B, T - 1]
+            else:
+                each = cross_entropy(logits.flatten(0, 1), wanted.flatten()).view_as(wanted)
+            sums = each.sum(dim=-1)  # [B]
             means += (sums / (labels != IGNORED).sum(dim=-1)).tolist()
         return means
 

@@ -19,6 +19,14 @@ class Question:
     perturbed_answers: tuple[str, ...] = ()
     paraphrased_question: str | None = None
 
+    @property
+    def scored_answers(self) -> tuple[str, ...]:
+        """What evaluation scores: the answer, the base of its truth ratio, perturbed answers.
+
+        Facts have no paraphrase; their truth ratio is about the answer itself.
+        """
+        return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
+
 
 @dataclass(frozen=True)
 class Split:

@@ -86,9 +86,7 @@ class Evaluator:
 
     def _item(self, question: Question) -> _Item:
         text = question.question
-        # Facts have no paraphrase; their truth ratio is about the answer itself.
-        variants = [question.answer, question.paraphrased_answer or question.answer]
-        rows = tuple(self.encoder.row(text, v) for v in [*variants, *question.perturbed_answers])
+        rows = tuple(self.encoder.row(text, answer) for answer in question.scored_answers)
         reference = self.encoder.reference(rows[0])
         return _Item(text, rows, tree_of(rows), self.encoder.prompt(text), reference)
 

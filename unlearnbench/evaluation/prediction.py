@@ -30,7 +30,7 @@ _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ELSEWHERE = 1 << 27
 # Decoding keeps the keys and values of this many batches of tokens.
 _SLOT_BATCHES = 4
-_TIES = {torch.bfloat16: 0.25, torch.float16: 0.03}
+_TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
 _TIE = 1e-4
 
 
