@@ -23,6 +23,8 @@ FLOW = [
     *(
         "errors",
         "step",
+        "frozen",
+        "execution",
         "settings",
         "projection",
         "fused",

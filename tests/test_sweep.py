@@ -19,6 +19,7 @@ import pytest
 
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.execution import RaySettings, Resources, TrackingSettings
 from unlearnbench.ledger import Runtime, SweepResult, Task, in_order, last_failure
 from unlearnbench.plan import Plan, RunSpec, make_plan
 from unlearnbench.records import EpochResult, Record, read_records, write_record
@@ -27,8 +28,6 @@ from unlearnbench.settings import (
     MethodSpec,
     ModelSettings,
     SweepConfig,
-    SweepSettings,
-    TrackingSettings,
 )
 from unlearnbench.sweep import run_sweep
 
@@ -48,7 +47,7 @@ def a_config(output: Path, rates: Sequence[float] = (1e-5, 2e-5), **changes: Any
         methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
         learning_rates=tuple(rates),
         epochs=2,
-        sweep=SweepSettings(concurrent=2),
+        ray=RaySettings(concurrent=2),
         tracking=TrackingSettings(enabled=False),
         output=str(output),
     )
@@ -62,6 +61,7 @@ class FakeTask:
     id: str
     after: tuple[str, ...] = ()
     done: bool = False
+    model: str = "tiny"
 
     @property
     def label(self) -> str:
@@ -331,9 +331,11 @@ def test_runs_that_fit_nowhere_are_an_error_not_a_wait(
         started.append(how)
 
     monkeypatch.setattr("ray.init", init)
-    monkeypatch.setattr("ray.cluster_resources", lambda: {"CPU": 4.0})
-    config = a_config(tmp_path / "out", sweep=SweepSettings(cpus_per_run=2.0, gpus_per_run=0.5))
-    message = r"no run fits into what Ray has \(4 CPU, 0 GPU\); lower them"
+    monkeypatch.setattr("ray.nodes", lambda: [{"Alive": True, "Resources": {"CPU": 4.0}}])
+    config = a_config(tmp_path / "out", resources=Resources(cpu=2.0, gpu=0.5))
+    message = (
+        r"no run of tiny fits into what Ray has \(4 CPU, 0 GPU\): it takes 1 × \(2 CPU, 0\.5 GPU\)"
+    )
     with pytest.raises(UnlearnbenchError, match=message):
         sweep(config, fake_runtime(tmp_path / "marks"))
     assert started[0]["runtime_env"]["env_vars"]["OMP_NUM_THREADS"] == "2"
@@ -343,7 +345,7 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path) -> None:
     with socket.socket() as taken:  # bound but not listening: refuses
         taken.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        config = a_config(tmp_path / "out", sweep=SweepSettings(address=address))
+        config = a_config(tmp_path / "out", ray=RaySettings(address=address))
         with pytest.raises(UnlearnbenchError, match=rf"no Ray cluster answers at '{address}'"):
             sweep(config, fake_runtime(tmp_path / "marks"))
 

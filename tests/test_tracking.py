@@ -18,13 +18,13 @@ import pytest
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation
+from unlearnbench.execution import TrackingSettings
 from unlearnbench.records import EpochResult, Record, write_record
 from unlearnbench.settings import (
     MethodGrid,
     MethodSpec,
     ModelSettings,
     SweepConfig,
-    TrackingSettings,
 )
 from unlearnbench.step import StepResult
 from unlearnbench.tracking import Tracker, open_ui, replay, store_uri, ui_command

@@ -91,8 +91,8 @@ def check_address(address: str) -> None:
 
 
 def no_cluster(address: str, reason: Exception) -> UnlearnbenchError:
-    """That nothing answers at `sweep.address`, and what to do."""
+    """That nothing answers at `ray.address`, and what to do."""
     return UnlearnbenchError(
-        f"sweep.address: no Ray cluster answers at {address!r} ({reason}); give host:port of one "
+        f"ray.address: no Ray cluster answers at {address!r} ({reason}); give host:port of one "
         "that runs, or leave the key out for a local one"
     )

@@ -37,6 +37,9 @@ class Task(Protocol):
     def label(self) -> str: ...
 
     @property
+    def model(self) -> str: ...
+
+    @property
     def after(self) -> tuple[str, ...]: ...
 
     @property

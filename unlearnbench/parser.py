@@ -85,7 +85,7 @@ def _add_sweeps(subparsers: Subparsers) -> None:
         "examples:\n"
         "  unlearnbench sweep tofu_tiny --set data.path=~/tofu\n"
         "  unlearnbench sweep my.yaml --set methods=[ce-u] --set learning_rates=[1e-5,2e-5]\n"
-        "  unlearnbench sweep my.yaml --set models.0.base=./my-model --set sweep.concurrent=1\n"
+        "  unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1\n"
         "  unlearnbench sweep my.yaml --plugin my_method.py\n\n"
         "Files go to output/name: report.html, results.csv, records/, plan.json, mlflow.db.",
     )

@@ -18,13 +18,13 @@ from typing import Any
 
 from unlearnbench import registry
 from unlearnbench.errors import ConfigError, Problem, RecordError
+from unlearnbench.frozen import Settings
 from unlearnbench.settings import (
     DataSettings,
     EvaluationSettings,
     MethodGrid,
     MethodSpec,
     ModelSettings,
-    Settings,
     SweepConfig,
     TrainingSettings,
 )
@@ -84,7 +84,7 @@ class RunSpec(Settings):
         changes_no_number: Any = {
             "data": True,
             "evaluation": {"batch_tokens"},
-            "model": {"gradient_checkpointing"},
+            "model": {"gradient_checkpointing", "resources"},
         }
         identity: dict[str, Any] = json_ready(
             self.model_dump(mode="json", exclude=changes_no_number)

@@ -79,7 +79,9 @@ class Models:
     def tuned_folder(self, name: str) -> Path:
         """Where the model fine-tuned on `name` (`full`, `retain90`) lies once it is prepared."""
         base = self.base_folder().name if self.is_tiny else self.base().identity()
-        settings = self.settings.model_dump(exclude={"name", "retain", "fine_tuned"})
+        settings = self.settings.model_dump(
+            exclude={"name", "retain", "fine_tuned", "gradient_checkpointing", "resources"}
+        )
         made_of = [name, base, settings, _content(self._tuning_rows(name))]
         return self.cache / "models" / f"{name}-{content_hash(made_of)}"
 

@@ -7,22 +7,12 @@ from __future__ import annotations
 
 from typing import Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Field, model_validator
+
+from unlearnbench.execution import RaySettings, Resources, TrackingSettings
+from unlearnbench.frozen import Settings
 
 RetainTermName = Literal["nll", "kl"]
-
-
-class Settings(BaseModel):
-    """Base: immutable, no unknown keys, no silent conversion between types."""
-
-    # Infinite scores of a method survive a round trip through JSON text.
-    model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        strict=True,
-        allow_inf_nan=False,
-        ser_json_inf_nan="constants",
-    )
 
 
 class DataSettings(Settings):
@@ -132,6 +122,9 @@ class ModelSettings(Settings):
     trust_remote_code: bool = False
     gradient_checkpointing: bool = False
     lora: LoRA | None = None
+    resources: Resources | None = Field(
+        default=None, description="of a run of this model, in place of the sweep's"
+    )
 
 
 class TrainingSettings(Settings):
@@ -165,32 +158,6 @@ class EvaluationSettings(Settings):
         default=None,
         ge=64,
         description="tokens of one batch, by default what is fast on the device; changes no number",
-    )
-
-
-class SweepSettings(Settings):
-    """How the runs are carried out."""
-
-    concurrent: int = Field(default=2, ge=1, description="runs at a time on this machine")
-    cpus_per_run: float = Field(default=1.0, gt=0)
-    gpus_per_run: float = Field(default=0.0, ge=0)
-    retries: int = Field(default=1, ge=0, description="further tries of a run that failed")
-    address: str | None = Field(
-        default=None,
-        description="Ray cluster, all of whose nodes see `output`; without it a local instance",
-    )
-
-
-class TrackingSettings(Settings):
-    """MLflow."""
-
-    enabled: bool = True
-    uri: str | None = Field(
-        default=None,
-        description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",
-    )
-    experiment: str | None = Field(
-        default=None, description="default: the name of the benchmark's data"
     )
 
 
@@ -249,9 +216,15 @@ class SweepConfig(Settings):
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
-    sweep: SweepSettings = SweepSettings()
+    resources: Resources = Resources()
+    ray: RaySettings = RaySettings()
     tracking: TrackingSettings = TrackingSettings()
     output: str = Field(
         default="runs", description="folder of all sweeps; this one's is output/name"
     )
     cache: str | None = Field(default=None, description="prepared models; default: output/cache")
+
+    def resources_of(self, model: str) -> Resources:
+        """What a run of the model called `model` takes."""
+        own = next(m.resources for m in self.models if m.name == model)
+        return self.resources if own is None else own

@@ -23,9 +23,10 @@ from pydantic import ValidationError
 from unlearnbench.background import Background, Job
 from unlearnbench.entries import answers, metrics, milliseconds, params, tags
 from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.execution import TrackingSettings
 from unlearnbench.plan import PLAN_FILE, content_hash
 from unlearnbench.records import FAILED, Record, read_records
-from unlearnbench.settings import SweepConfig, TrackingSettings
+from unlearnbench.settings import SweepConfig
 
 STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"

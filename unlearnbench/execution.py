@@ -1,0 +1,76 @@
+"""How the runs of a sweep are carried out; none of this changes a number.
+
+Part of `settings.SweepConfig`, in a file of its own because what a run is does not depend on it.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from unlearnbench.frozen import Settings
+
+
+class Resources(Settings):
+    """What one run takes of the machines."""
+
+    gpu: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs of a run: a share of one (0.25), or whole ones with a process each",
+    )
+    cpu: float = Field(default=1.0, gt=0, description="CPU cores of each process")
+    processes: int | None = Field(
+        default=None, ge=1, description="processes of a run; default: one a GPU"
+    )
+    parallel: Literal["fsdp", "ddp"] = Field(
+        default="fsdp",
+        description="several processes: fsdp shards weights and optimiser, ddp copies them",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.gpu > 1 and self.gpu != int(self.gpu):
+            raise ValueError(f"gpu must be a share of one or a whole number, got {self.gpu:g}")
+        if self.processes and self.gpu and self.gpu != self.processes:
+            raise ValueError(
+                f"a process has one GPU: {self.processes} processes cannot have {self.gpu:g} GPUs"
+            )
+        return self
+
+    @property
+    def world(self) -> int:
+        """Processes of a run."""
+        return self.processes or max(1, int(self.gpu))
+
+    @property
+    def each(self) -> dict[str, float]:
+        """What one process takes, by Ray's names."""
+        return {"CPU": self.cpu} | ({"GPU": self.gpu / self.world} if self.gpu else {})
+
+
+class RaySettings(Settings):
+    """Where runs are placed, and what becomes of those that fail."""
+
+    address: str | None = Field(
+        default=None,
+        description="a cluster: auto, host:port or ray://host:port; without it a local instance",
+    )
+    concurrent: int = Field(
+        default=2, ge=1, description="runs at a time on this machine, where no cluster is joined"
+    )
+    retries: int = Field(default=1, ge=0, description="further tries of a run that failed")
+
+
+class TrackingSettings(Settings):
+    """MLflow."""
+
+    enabled: bool = True
+    uri: str | None = Field(
+        default=None,
+        description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",
+    )
+    experiment: str | None = Field(
+        default=None, description="default: the name of the benchmark's data"
+    )

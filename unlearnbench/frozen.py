@@ -1,0 +1,18 @@
+"""What every setting is: a frozen value, checked when it is made."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict
+
+
+class Settings(BaseModel):
+    """Base: immutable, no unknown keys, no silent conversion between types."""
+
+    # Infinite scores of a method survive a round trip through JSON text.
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        strict=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+    )

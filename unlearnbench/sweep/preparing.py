@@ -1,0 +1,74 @@
+"""What runs wait for, as tasks of Ray: each when those before it are done."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
+from unlearnbench.registry import plugin_files, register_file
+from unlearnbench.settings import SweepConfig
+
+
+def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger: Ledger) -> None:
+    """Do what is not done, as many tasks at a time as runs.
+
+    Raises: UnlearnbenchError where one fails: the runs would fail with it.
+    """
+    import ray
+
+    waiting = [task for task in tasks if not task.done]
+    done = {task.id for task in tasks} - {task.id for task in waiting}
+    ledger.progress.preparing([task.label for task in waiting])
+    running: dict[Any, Task] = {}
+    while waiting or running:
+        ready = [task for task in waiting if done.issuperset(task.after)]
+        for task in ready[: ledger.spent.slots - len(running)]:
+            running[_begin(task, config, runtime, ledger.folder)] = task
+            waiting.remove(task)
+        ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
+        for one in ended:
+            task = running.pop(one)
+            ledger.prepared(task, _seconds(task, one))
+            done.add(task.id)
+        ledger.under_way(running.values(), runtime)
+
+
+def _begin(task: Task, config: SweepConfig, runtime: Runtime, folder: Path) -> Any:
+    """The task as Ray's, with the resources and the retries of a run."""
+    import ray
+
+    files, each = plugin_files(), config.resources_of(task.model).each
+
+    @ray.remote(
+        num_cpus=each["CPU"],
+        num_gpus=each.get("GPU", 0),
+        max_retries=config.ray.retries,
+        retry_exceptions=True,
+    )
+    def execute(task: Task) -> float:
+        for file in files:
+            register_file(file)
+        return runtime.execute(task, config, folder)
+
+    return execute.remote(task)
+
+
+def _seconds(task: Task, reference: Any) -> float:
+    """Seconds that a preparation took; a user's error where it failed."""
+    import ray
+    from ray.exceptions import RayError, RayTaskError
+
+    try:
+        return float(ray.get(reference))
+    except RayTaskError as error:
+        cause = error.cause
+        reason = str(cause) if isinstance(cause, UnlearnbenchError) else last_failure(str(error))[0]
+    except RayError:
+        reason = "its process died: killed, or out of memory"
+    raise UnlearnbenchError(
+        f"{task.label}: {reason}; mend that and start the same command again: what is prepared "
+        "already is kept"
+    )

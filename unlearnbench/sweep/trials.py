@@ -1,0 +1,133 @@
+"""Runs as trials of one Tune experiment: an epoch a step, in processes that are used again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.ledger import Ledger, Runtime
+from unlearnbench.plan import RunSpec
+from unlearnbench.records import EpochResult
+from unlearnbench.registry import plugin_files, register_file
+from unlearnbench.settings import SweepConfig
+
+
+def carry_out(
+    runs: Sequence[RunSpec], config: SweepConfig, runtime: Runtime, ledger: Ledger
+) -> None:
+    """All `runs`, in their order; returns when each has a record."""
+    from ray import tune
+
+    scratch = ledger.folder / "ray"
+    shutil.rmtree(scratch, ignore_errors=True)
+    tuner = tune.Tuner(
+        tune.with_resources(_trainable(runtime, config, ledger.folder), _placement(config)),
+        param_space={"run": tune.grid_search([parameters(run) for run in runs])},
+        tune_config=tune.TuneConfig(
+            reuse_actors=True,
+            # Without a limit Tune queues all trials at once, and then keeps no order.
+            max_concurrent_trials=ledger.spent.slots,
+            trial_dirname_creator=lambda trial: str(trial.config["run"]["id"]),
+        ),
+        run_config=tune.RunConfig(
+            name="trials",
+            storage_path=str(scratch),
+            verbose=0,
+            failure_config=tune.FailureConfig(max_failures=config.ray.retries),
+            checkpoint_config=tune.CheckpointConfig(
+                checkpoint_frequency=0, checkpoint_at_end=False
+            ),
+            callbacks=[_watcher(ledger, {run.id: run for run in runs})],
+        ),
+    )
+    tuner.fit()
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def parameters(run: RunSpec) -> dict[str, str]:
+    """A run as a trial's parameters: all of it, since Tune unpickles the trainable for each."""
+    return {"id": run.id, "model": run.model.name, "spec": run.model_dump_json()}
+
+
+def _placement(config: SweepConfig) -> Any:
+    """What a trial takes, by its model."""
+    from ray import tune
+
+    each = {model.name: config.resources_of(model.name) for model in config.models}
+
+    def factory(trial: dict[str, Any]) -> Any:
+        wanted = each[trial["run"]["model"]]
+        return tune.PlacementGroupFactory([wanted.each] * wanted.world)
+
+    return factory
+
+
+def _watcher(ledger: Ledger, runs: dict[str, RunSpec]) -> Any:
+    """Tune's events, told to the ledger."""
+    from ray import tune
+
+    # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of this by name
+
+    class Watcher(tune.Callback):
+        """Of what Tune gives, the trial says which run it is about."""
+
+        def __reduce__(self) -> tuple[Any, ...]:
+            # Tune stores its callbacks for a resumption, which is never asked of it.
+            return tune.Callback, ()
+
+        def on_trial_result(
+            self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
+        ) -> None:
+            if not result["done"]:
+                epoch = EpochResult(**result["result"])
+                ledger.reached(_run(trial), epoch, result["time_this_iter_s"])
+
+        def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            ledger.ended(_run(trial))
+
+        def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            ledger.retried(_run(trial), Path(trial.error_file).read_text("utf-8"))
+
+        def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            ledger.gave_up(_run(trial), Path(trial.error_file).read_text("utf-8"))
+
+    def _run(trial: Any) -> RunSpec:
+        return runs[trial.config["run"]["id"]]
+
+    return Watcher()
+
+
+def _trainable(runtime: Runtime, config: SweepConfig, folder: Path) -> type[Any]:
+    """A run as Tune sees it: an epoch a step, and the next run in the same process."""
+    from ray import tune
+
+    files = plugin_files()
+
+    class Run(tune.Trainable):
+        """Nothing of a run outlives it here but what the process has loaded."""
+
+        def setup(self, config: dict[str, Any]) -> None:
+            for file in files:
+                register_file(file)
+            self.reset_config(config)
+
+        def reset_config(self, new_config: dict[str, Any]) -> bool:
+            self._run = RunSpec.model_validate_json(new_config["run"]["spec"])
+            self._results: Any = None
+            self._last: dict[str, Any] = {}
+            return True
+
+        def step(self) -> dict[str, Any]:
+            if self._results is None:
+                self._results = iter(runtime.run_epochs(self._run, config, folder))
+            result: EpochResult | None = next(self._results, None)
+            if result is None:
+                return {**self._last, "done": True}
+            # Metrics also flat, by their own names, for Tune's searchers and schedulers.
+            metrics = {k: v for k, v in result.metrics.items() if v is not None}
+            self._last = {**metrics, "epoch": result.epoch, "result": vars(result), "done": False}
+            return self._last
+
+    return Run
