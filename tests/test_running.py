@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from unlearnbench import workspace
+from unlearnbench import trainers, workspace
 from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.models.warm import WarmModel
 from unlearnbench.plan import RunSpec, make_plan
 from unlearnbench.records import Record, read_record, read_records
 from unlearnbench.registry import method_spec
@@ -148,6 +149,30 @@ def test_the_same_spec_gives_the_same_numbers(place: Path) -> None:
     workspace.workspace.cache_clear()
     second = run_single(spec, config, folder, lambda _: None)
     assert without_times(first) == without_times(second)
+
+
+def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("rmu", "task-vector", "kl-minimization", "grpo", "dpo", "ce-u", "eco")
+    set_up = {"grpo": {"max_new_tokens": 4, "samples": 2, "beta": 0.1}, "rmu": {"layer": 1}}
+    specs = tuple(method_spec(n, set_up.get(n, {})) for n in names)
+    training = TrainingSettings(batch_size=4, precision="bf16")  # wraps the model's forward pass
+    config = config_of(place, methods=(MethodGrid(specs=specs),), training=training)
+    runs = runs_of(config)
+
+    def records(*, warm: bool) -> list[str]:
+        kept = WarmModel()
+        for run in runs:
+            workspace.workspace.cache_clear()
+            monkeypatch.setattr(trainers, "warm_model", kept if warm else WarmModel())
+            shutil.rmtree(place / "runs" / "small" / "records" / run.id, ignore_errors=True)
+            run_single(run, config, place / "runs" / "small", str)
+        assert kept.restored == (len(names) - 2 if warm else 0), "all but the first and ECO"
+        places = [place / "runs" / "small" / "records" / run.id for run in runs]
+        return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN
+
+    assert records(warm=True) == records(warm=False)
 
 
 @pytest.mark.parametrize("stop_after", [1, 2])

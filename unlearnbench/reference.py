@@ -8,6 +8,7 @@ hidden states, these are kept.
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import os
 import tempfile
@@ -156,7 +157,7 @@ def references_of(
         distributions = part in needs.distributions
         layers = sorted(needs.layers) if part in needs.states else ()
         if part == "sample":  # nobody knows its rows before they are there
-            found[part] = LiveReference(load(), pad, distributions, layers)
+            found[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)
             continue
         found[part] = reference_rows(
             load,

@@ -29,7 +29,7 @@ from unlearnbench.registry import method_from_spec
 from unlearnbench.settings import SweepConfig
 from unlearnbench.step import StepResult
 from unlearnbench.tasks import execute_task, preparation_tasks
-from unlearnbench.trainers import run_trainer
+from unlearnbench.trainers import give_back, run_trainer
 from unlearnbench.training import NonFiniteError
 from unlearnbench.workspace import Workspace, workspace
 from unlearnbench.wrapping import wrapped_model
@@ -161,6 +161,7 @@ class _TrainedRun(_Run):
             status, error = "collapsed", str(collapse)
         self._finish(status, error)
         shutil.rmtree(self.state, ignore_errors=True)
+        give_back(self.trainer, self.spec, self.space)
 
     def _train_epoch(self) -> EpochResult | None:
         begin = time.monotonic()

@@ -6,12 +6,12 @@ from dataclasses import replace
 from typing import Any
 
 from unlearnbench.alternatives import alternative_rows
-from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.draws import TrainingRows
-from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.data.encoding import Encoder
 from unlearnbench.errors import TrainingError
 from unlearnbench.method import Method, Sampling
-from unlearnbench.models.loading import Source, check_vocabulary, load_model, pad_id
+from unlearnbench.models.loading import Source, check_vocabulary, pad_id
+from unlearnbench.models.warm import warm_model
 from unlearnbench.optimisation import Optimisation
 from unlearnbench.plan import RunSpec
 from unlearnbench.reference import ReferenceParts, references_of
@@ -26,13 +26,18 @@ def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     source = space.models(spec.model.name).full()
     objective = Objective(method, spec.method.retain)
     encoder = space.encoder(spec.model.name, spec.training.max_length)
-    parts = _Parts(spec, space, source, objective, encoder)
+    model = warm_model.take(source, spec.model)
+    check_vocabulary(model, encoder.tokenizer)
+    parts = _Parts(spec, space, source, objective, encoder, model.eval())
     rows = parts.rows()
     references, sampler = parts.references(rows), parts.sampler()
-    model = load_model(source, spec.model, train=True)
-    check_vocabulary(model, encoder.tokenizer)
     how = optimisation(spec)
-    return Trainer(model, objective, rows, how, parts.pad, references, sampler)
+    return Trainer(model.train(), objective, rows, how, parts.pad, references, sampler)
+
+
+def give_back(trainer: Trainer, spec: RunSpec, space: Workspace) -> None:
+    """Keep the model of a run that has ended for the next one in this process."""
+    warm_model.give_back(trainer.model, space.models(spec.model.name).full(), spec.model)
 
 
 class _Parts:
@@ -45,23 +50,24 @@ class _Parts:
         source: Source,
         objective: Objective,
         encoder: Encoder,
+        start: Any,
     ) -> None:
+        """`start`: the model before its first step, to be read and not to be kept."""
+        self.start = start
         self.spec, self.space, self.source = spec, space, source
         self.objective, self.encoder, self.needs = objective, encoder, objective.needs
         self.pad = pad_id(encoder.tokenizer)
         self.skipped = objective.method.ignore_first_answer_tokens
         self.questions = space.benchmark.splits[spec.forget_fraction].forget
 
-    def _start(self) -> Any:
-        return load_model(self.source, self.spec.model)
-
     def rows(self) -> TrainingRows:
         spec = self.spec
-        rows = training_rows(self.space.benchmark, spec.forget_fraction, self.encoder, self.skipped)
+        length = spec.training.max_length
+        rows = self.space.rows(spec.model.name, spec.forget_fraction, length, self.skipped)
         if "alternative" not in self.needs.parts:
             return rows
         alternatives = alternative_rows(
-            self._start,
+            lambda: self.start,
             self.source.identity(),
             self.questions,
             self.needs.alternatives or Sampling(1),
@@ -76,7 +82,7 @@ class _Parts:
     def references(self, rows: TrainingRows) -> ReferenceParts:
         """The start model's word on each part of which the objective reads it."""
         return references_of(
-            self._start,
+            lambda: self.start,
             self.source.identity(),
             rows,
             self.needs,
@@ -100,29 +106,6 @@ class _Parts:
             self.pad,
             self.skipped,
         )
-
-
-def training_rows(
-    benchmark: Benchmark, fraction: float, encoder: Encoder, skipped: int
-) -> TrainingRows:
-    """The rows of a run; `skipped` first answer tokens of forget rows and refusals stay unseen."""
-    split = benchmark.splits[fraction]
-    known: dict[tuple[int, int], Row] = {}
-
-    def refusal(question: int, answer: int) -> Row:
-        key = (question, answer)
-        if key not in known:
-            text = benchmark.refusals[answer]
-            row = encoder.row(split.forget[question].question, text)
-            known[key] = row.without_first(skipped)
-        return known[key]
-
-    return TrainingRows(
-        forget=[encoder.row(q.question, q.answer).without_first(skipped) for q in split.forget],
-        retain=[encoder.row(q.question, q.answer) for q in split.retain],
-        refusals=len(benchmark.refusals),
-        refusal=refusal,
-    )
 
 
 def optimisation(spec: RunSpec) -> Optimisation:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.data.benchmark import Benchmark, split_name
+from unlearnbench.data.draws import TrainingRows, training_rows
 from unlearnbench.data.encoding import Encoder, resolve_template
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
@@ -29,6 +30,9 @@ class Workspace:
         self.profile: Profile = profile_of(config.evaluation)
         self._tokenizers: dict[str, Any] = {}
         self._evaluators: dict[tuple[str, float], Evaluator] = {}
+        self._rows: dict[tuple[str, float, int, int], TrainingRows] = {}
+        self._anchors: dict[tuple[str, str, float], str] = {}
+        self._retain: dict[str, Evaluation] = {}
 
     def models(self, name: str) -> Models:
         """The models of the settings called `name`."""
@@ -48,6 +52,14 @@ class Workspace:
         template = resolve_template(self.models(model).settings.template, tokenizer)
         return Encoder(tokenizer, template, max_length)
 
+    def rows(self, model: str, fraction: float, max_length: int, skipped: int) -> TrainingRows:
+        """The rows of a run as tokens of `model`, see `training_rows`."""
+        key = (model, fraction, max_length, skipped)
+        if key not in self._rows:
+            encoder = self.encoder(model, max_length)
+            self._rows[key] = training_rows(self.benchmark, fraction, encoder, skipped)
+        return self._rows[key]
+
     def evaluator(self, model: str, fraction: float) -> Evaluator:
         """The four sets at `fraction` as tokens of `model`."""
         key = (model, fraction)
@@ -65,6 +77,12 @@ class Workspace:
 
     def anchor_id(self, model: str, target: str, fraction: float) -> str:
         """Identity of the evaluation of a full or retain model."""
+        key = (model, target, fraction)
+        if key not in self._anchors:  # hashing the rows takes longer than some runs' set-up
+            self._anchors[key] = self._anchor_id(*key)
+        return self._anchors[key]
+
+    def _anchor_id(self, model: str, target: str, fraction: float) -> str:
         models = self.models(model)
         source = models.full() if target == "full" else models.retain(target)
         made = source.folder is None or models.cache in Path(source.place).parents
@@ -76,7 +94,10 @@ class Workspace:
     def retain_evaluation(self, model: str, fraction: float) -> Evaluation:
         """What Forget Quality compares with."""
         name = split_name("retain", 1 - fraction)
-        return read_evaluation(self.folder, self.anchor_id(model, name, fraction), 0)
+        key = self.anchor_id(model, name, fraction)
+        if key not in self._retain:
+            self._retain[key] = read_evaluation(self.folder, key, 0)
+        return self._retain[key]
 
     def full_evaluation(self, model: str, fraction: float) -> Evaluation | None:
         """The fine-tuned model's, where it is there already."""

@@ -25,7 +25,7 @@ from unlearnbench.bench.loops import RATE, Usual, bare
 from unlearnbench.bench.memory import Work, peak_in_process
 from unlearnbench.bench.models import random_model
 from unlearnbench.bench.tables import Table, size_of
-from unlearnbench.data.draws import Draw, TrainingRows
+from unlearnbench.data.draws import Draw, TrainingRows, training_rows
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
@@ -38,7 +38,6 @@ from unlearnbench.preparation import MAX_LENGTH
 from unlearnbench.reference import ReferenceParts, references_of
 from unlearnbench.retain import Objective
 from unlearnbench.settings import RetainSpec
-from unlearnbench.trainers import training_rows
 from unlearnbench.training import Trainer
 
 WAYS = ("usual", "ours", "bare")

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.data.encoding import Row
+from unlearnbench.data.benchmark import Benchmark
+from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.method import Needs, Part
 
 
@@ -92,3 +93,26 @@ class TrainingRows:
         for epoch in range(1, epochs + 1):
             seen.update(dict.fromkeys(self.of(part, self.draws(needs, seed, epoch), needs)))
         return list(seen)
+
+
+def training_rows(
+    benchmark: Benchmark, fraction: float, encoder: Encoder, skipped: int
+) -> TrainingRows:
+    """The rows of a run; `skipped` first answer tokens of forget rows and refusals stay unseen."""
+    split = benchmark.splits[fraction]
+    known: dict[tuple[int, int], Row] = {}
+
+    def refusal(question: int, answer: int) -> Row:
+        key = (question, answer)
+        if key not in known:
+            text = benchmark.refusals[answer]
+            row = encoder.row(split.forget[question].question, text)
+            known[key] = row.without_first(skipped)
+        return known[key]
+
+    return TrainingRows(
+        forget=[encoder.row(q.question, q.answer).without_first(skipped) for q in split.forget],
+        retain=[encoder.row(q.question, q.answer) for q in split.retain],
+        refusals=len(benchmark.refusals),
+        refusal=refusal,
+    )

@@ -1,0 +1,100 @@
+"""The model that a process has in memory, put back to the weights that a run starts from.
+
+Loading builds a model anew and reads its weights; a process that has a model of the same
+architecture only needs the weights, which the system keeps in its page cache after the first time.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.models.loading import Source, load_model
+from unlearnbench.settings import ModelSettings
+
+
+class WarmModel:
+    """One model at most; whoever takes it has it alone until it is given back."""
+
+    def __init__(self) -> None:
+        self._kept: tuple[str, Any] | None = None
+        self.restored = 0
+        """How many models were put back rather than loaded."""
+
+    def take(self, source: Source, settings: ModelSettings) -> Any:
+        """The model of `source` to be trained: as `load_model(…, train=True)` returns it."""
+        kept, self._kept = self._kept, None
+        # Its memory must be free before another model takes its place.
+        model = kept[1] if kept is not None and kept[0] == _architecture(source, settings) else None
+        del kept
+        if model is None or not _restore(model, source):
+            return load_model(source, settings, train=True)
+        self.restored += 1
+        return model.train()
+
+    def give_back(self, model: Any, source: Source, settings: ModelSettings) -> None:
+        """Keep what `take` returned, unless adapters or several processes have changed it."""
+        from accelerate.utils import extract_model_from_parallel
+        from torch import distributed
+
+        grouped = distributed.is_available() and distributed.is_initialized()
+        architecture = _architecture(source, settings)
+        if architecture is not None and settings.lora is None and not grouped:
+            own = extract_model_from_parallel(model, keep_fp32_wrapper=False)  # no autocast
+            own.zero_grad(set_to_none=True)
+            self._kept = architecture, own.requires_grad_(True)
+
+
+warm_model = WarmModel()
+"""The process's own."""
+
+
+def _architecture(source: Source, settings: ModelSettings) -> str | None:
+    """What two models have in common that differ in their weights alone; None: not known."""
+    folder = _local(source)
+    if folder is None or settings.lora is not None:
+        return None
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    # Where it was saved, and by which version, makes no other model.
+    kept = {k: v for k, v in config.items() if k not in ("_name_or_path", "transformers_version")}
+    how = ("dtype", "attention", "trust_remote_code", "gradient_checkpointing")
+    return json.dumps([kept, [getattr(settings, name) for name in how]], sort_keys=True)
+
+
+def _local(source: Source) -> Path | None:
+    """The folder of the weights: the source's own, or where the hub's cache has put them."""
+    if source.folder is not None:
+        return source.folder
+    from huggingface_hub import snapshot_download
+
+    try:
+        found = snapshot_download(
+            source.place,
+            revision=source.revision,
+            local_files_only=True,
+            allow_patterns=["config.json", "*.safetensors"],
+        )
+    except (OSError, ValueError):  # never asked for, or not from a hub
+        return None
+    return Path(found)
+
+
+def _restore(model: Any, source: Source) -> bool:
+    """Copy the weights of `source` into `model`; False where they are not its own one by one."""
+    import torch
+    from safetensors import safe_open
+
+    folder = _local(source)
+    held: dict[str, Any] = dict(model.state_dict())
+    files = [] if folder is None else sorted(folder.glob("*.safetensors"))
+    readers: list[Any] = [safe_open(file, framework="pt") for file in files]
+    names = {name: reader for reader in readers for name in reader.keys()}  # noqa: SIM118
+    known = {held[name].data_ptr() for name in names if name in held}
+    # Tied weights are saved once and stand in the model under two names.
+    if names.keys() - held.keys() or any(value.data_ptr() not in known for value in held.values()):
+        return False
+    with torch.no_grad():
+        for name, reader in names.items():
+            held[name].copy_(reader.get_tensor(name))
+    return True
