@@ -206,6 +206,20 @@ def test_autocast_multiplies_in_bf16_and_gives_fp32_gradients() -> None:
         torch.testing.assert_close(got, expected, rtol=0.05, atol=0.05)
 
 
+@pytest.mark.parametrize("name", PRIMITIVES)
+def test_autocast_rounds_matrix_products_and_nothing_else(name: str) -> None:
+    case, (primitive, _) = Case("logits", torch.float32), PRIMITIVES[name]
+    # The reference's logits are a matrix product; here they are given.
+    given = Reference(torch.zeros(N), ROWS, 4, case.hidden.detach().flip(0), Projection(None))
+    plain = primitive(case.predictions()[0], given)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        value = primitive(case.predictions()[0], given)
+    assert value.isfinite().all()
+    torch.testing.assert_close(value, plain)
+    for got, expected in zip(case.gradients(value), case.gradients(plain), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
 @pytest.mark.parametrize("gap", [40.0, 1e4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("name", PRIMITIVES)

@@ -155,7 +155,10 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
     place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     names = ("rmu", "task-vector", "kl-minimization", "grpo", "dpo", "ce-u", "eco")
-    set_up = {"grpo": {"max_new_tokens": 4, "samples": 2, "beta": 0.1}, "rmu": {"layer": 1}}
+    set_up: dict[str, dict[str, Any]] = {
+        "grpo": {"max_new_tokens": 4, "samples": 2, "beta": 0.1},
+        "rmu": {"layer": 1},
+    }
     specs = tuple(method_spec(n, set_up.get(n, {})) for n in names)
     training = TrainingSettings(batch_size=4, precision="bf16")  # wraps the model's forward pass
     config = config_of(place, methods=(MethodGrid(specs=specs),), training=training)
@@ -167,7 +170,7 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
             workspace.workspace.cache_clear()
             monkeypatch.setattr(trainers, "warm_model", kept if warm else WarmModel())
             shutil.rmtree(place / "runs" / "small" / "records" / run.id, ignore_errors=True)
-            run_single(run, config, place / "runs" / "small", str)
+            run_single(run, config, place / "runs" / "small", lambda _: None)
         assert kept.restored == (len(names) - 2 if warm else 0), "all but the first and ECO"
         places = [place / "runs" / "small" / "records" / run.id for run in runs]
         return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN

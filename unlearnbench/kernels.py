@@ -83,10 +83,16 @@ def _odds(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     z.exp_()
     total = z.sum(dim=1)
     # A dot product of the block: no third one is made for the products.
-    spread = torch.linalg.vecdot(z, distance)
+    spread = _dot(z, distance)
     entropy = total.log() - spread / total.clamp(min=torch.finfo(z.dtype).tiny)
     of_others = top.squeeze(1) + total.log()
     return own.squeeze(1) - of_others, entropy, of_others, total
+
+
+def _dot(one: Tensor, other: Tensor) -> Tensor:
+    """Σ_v one · other, [n]: in the blocks' own precision, which autocast would round to bf16."""
+    with torch.autocast(one.device.type, enabled=False):
+        return torch.linalg.vecdot(one, other)
 
 
 def _to_gradient(z: Tensor, labels: Tensor, total: Tensor, slope: Tensor) -> None:
@@ -131,7 +137,7 @@ class Divergence(Kernel):
         weights = base.exp()
         gap = (z - log_t) if self.reverse else (log_t - z)
         gap.masked_fill_(base.isneginf(), 0.0)
-        value = torch.linalg.vecdot(weights, gap)
+        value = _dot(weights, gap)
         if gradient and self.reverse:
             torch.mul(weights, gap.sub_(value.unsqueeze(1)), out=z)
         elif gradient:
@@ -150,7 +156,7 @@ class Entropy(Kernel):
         z.sub_(z.logsumexp(dim=1, keepdim=True))
         p = z.exp()
         z.masked_fill_(z.isneginf(), 0.0)
-        value = -torch.linalg.vecdot(p, z)
+        value = -_dot(p, z)
         if gradient:
             z.add_(value.unsqueeze(1)).mul_(p).neg_()
         return value, None

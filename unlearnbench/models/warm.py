@@ -41,7 +41,10 @@ class WarmModel:
         grouped = distributed.is_available() and distributed.is_initialized()
         architecture = _architecture(source, settings)
         if architecture is not None and settings.lora is None and not grouped:
-            own = extract_model_from_parallel(model, keep_fp32_wrapper=False)  # no autocast
+            own = extract_model_from_parallel(model)
+            # What accelerate leaves on it; it would not wrap the forward pass again.
+            for name in ("forward", "_original_forward", "_is_accelerate_prepared"):
+                own.__dict__.pop(name, None)
             own.zero_grad(set_to_none=True)
             self._kept = architecture, own.requires_grad_(True)
 
