@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from io import StringIO
 
-import pytest
-
 from unlearnbench.console import Console
 from unlearnbench.plan import RunSpec, make_plan
-from unlearnbench.progress import Forecast, Progress
+from unlearnbench.progress import Progress
 from unlearnbench.records import EpochResult
 from unlearnbench.settings import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 
@@ -34,23 +32,6 @@ class Clock:
         return self.now
 
 
-def test_time_to_go_is_what_is_left_over_what_was_seen() -> None:
-    runs = four_runs()  # 4 runs of 2 epochs
-    clock = Clock()
-    forecast = Forecast(runs, 2, clock)
-    assert forecast.to_go() is None
-    clock.now = 10.0
-    forecast.observe(runs[0], 1, 10.0)
-    assert forecast.to_go() == pytest.approx(7 * 10 / 2)
-    clock.now = 15.0  # half of an epoch is over
-    assert forecast.to_go() == pytest.approx((7 * 10 - 5) / 2)
-    for run in runs[:3]:
-        forecast.end(run)
-    assert forecast.to_go() == pytest.approx(20)  # one run cannot use two slots
-    forecast.end(runs[3])
-    assert forecast.to_go() == 0
-
-
 def test_progress_without_a_terminal_is_plain_lines() -> None:
     runs = four_runs()
     said, clock = StringIO(), Clock()
@@ -62,13 +43,14 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
         progress.ended(runs[0], last)
         progress.failed(runs[1], "ValueError: no")
         progress.warn("something")
-        progress.spent({"training": 61.0, "overhead": 2.0})
+        progress.spent({"training": 61.0, "overhead": 2.0}, {"a, 2 slots": 0.912, "a GPU 0": 0.97})
     assert said.getvalue().splitlines() == [
         "running: 4 runs, 2 at a time, 1 are done already",
-        "[2/5] npo  lr 1e-05  forget 10 %  utility 0.71  log10 FQ -3.2   15 s left",
+        "[2/5] npo  lr 1e-05  forget 10 %  utility 0.71  log10 FQ -3.2   22 s left",
         "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
         "warning: something",
         "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
+        "busy: a, 2 slots 91%, a GPU 0 97% (mean 94%)",
     ]
 
 

@@ -51,7 +51,7 @@ FLOW = [
     *("provenance", "records", "workspace", "tasks", "trainers", "wrapping", "running"),
     *("testing", "anatomy", "bench"),
     *("table", "ranking", "report", "entries", "background", "tracking"),
-    *("folder", "environment", "console", "progress", "ledger", "sweep"),
+    *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep"),
     *("commands", "evaluating", "benching", "listing", "scaffold"),
     *("arguments", "checking", "bench_parser", "parser", "cli"),
 ]

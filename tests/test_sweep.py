@@ -20,7 +20,7 @@ import pytest
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
-from unlearnbench.ledger import Runtime, SweepResult, Task, in_order, last_failure
+from unlearnbench.ledger import Runtime, SweepResult, Task, last_failure
 from unlearnbench.plan import Plan, RunSpec, make_plan
 from unlearnbench.records import EpochResult, Record, read_records, write_record
 from unlearnbench.settings import (
@@ -348,11 +348,6 @@ def test_a_cluster_that_is_not_there_is_said(tmp_path: Path) -> None:
         config = a_config(tmp_path / "out", ray=RaySettings(address=address))
         with pytest.raises(UnlearnbenchError, match=rf"no Ray cluster answers at '{address}'"):
             sweep(config, fake_runtime(tmp_path / "marks"))
-
-
-def test_longest_runs_come_first(tmp_path: Path) -> None:
-    plan = make_plan(a_config(tmp_path), "data")
-    assert [r.forget_fraction for r in in_order(plan, plan.runs)] == [0.2, 0.2, 0.1, 0.1]
 
 
 def test_the_last_failure_in_a_line() -> None:

@@ -92,7 +92,8 @@ def _odds(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
 def _dot(one: Tensor, other: Tensor) -> Tensor:
     """Σ_v one · other, [n]: in the blocks' own precision, which autocast would round to bf16."""
     with torch.autocast(one.device.type, enabled=False):
-        return torch.linalg.vecdot(one, other)
+        product: Tensor = torch.linalg.vecdot(one, other)
+        return product
 
 
 def _to_gradient(z: Tensor, labels: Tensor, total: Tensor, slope: Tensor) -> None:

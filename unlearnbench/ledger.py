@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,6 +25,8 @@ from unlearnbench.settings import SweepConfig
 from unlearnbench.tracking import Tracker, ui_command
 
 TABLE = "results.csv"
+Devices = Mapping[str, float]
+"""By name, the share of it that a run has."""
 PHASES = ("preparing", "training", "evaluating", "overhead")
 
 
@@ -76,6 +79,8 @@ class SweepResult:
     mlflow_command: str
     seconds: Mapping[str, float]
     """Wall time by phase; adds up to the whole."""
+    busy: Mapping[str, float]
+    """Share of the time that each device trained or evaluated, since Ray was there."""
 
 
 @dataclass
@@ -84,15 +89,34 @@ class Spent:
 
     slots: int = 1
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES[:3], 0.0))
+    devices: dict[str, float] = field(default_factory=dict[str, float])
+    """Seconds of work by device; of a GPU that runs share, their shares of it."""
+    since: float = field(default_factory=time.monotonic)
+    """When the slots were there."""
 
-    def add(self, phase: str, seconds: float) -> None:
-        """A slot has worked so long."""
+    def add(self, phase: str, seconds: float, devices: Devices) -> None:
+        """A slot has worked so long, on `devices`."""
         self.busy[phase] += seconds
+        for device, share in devices.items():
+            self.devices[device] = self.devices.get(device, 0.0) + seconds * share
 
     def by_phase(self, wall: float) -> dict[str, float]:
         """`wall` seconds, split by phase: slot-seconds over slots, and the rest."""
         shares = {phase: seconds / self.slots for phase, seconds in self.busy.items()}
         return shares | {"overhead": max(0.0, wall - sum(shares.values()))}
+
+    def by_device(self) -> dict[str, float]:
+        """The share of the time since the slots were there that each device worked, idlest first.
+
+        A machine's slots without GPUs are one device; it is busy when all of them are.
+        """
+        wall = time.monotonic() - self.since
+        return dict(
+            sorted(
+                ((device, min(1.0, s / wall)) for device, s in self.devices.items()),
+                key=lambda item: item[1],
+            )
+        )
 
 
 def default_runtime() -> Runtime:
@@ -109,12 +133,6 @@ def default_runtime() -> Runtime:
         report=write_report,
         steps=tasks.task_steps,
     )
-
-
-def in_order(plan: Plan, runs: Sequence[RunSpec]) -> list[RunSpec]:
-    """Longest first, so that no slot idles at the end; runs of one model together."""
-    models = [model.name for model in plan.config.models]
-    return sorted(runs, key=lambda r: (models.index(r.model.name), -r.forget_fraction, -r.epochs))
 
 
 def failed_record(run: RunSpec, epochs: Sequence[EpochResult], error: str) -> Record:
@@ -165,22 +183,26 @@ class Ledger:
         self._logged |= {record.id for record in finished}
         return {record.id for record in finished}
 
-    def prepared(self, task: Task, seconds: float) -> None:
+    def prepared(self, task: Task, seconds: float, devices: Devices) -> None:
         """A task is done, after so many seconds of work."""
-        self.spent.add("preparing", seconds)
+        self.spent.add("preparing", seconds, devices)
         self.progress.prepared(task.label, seconds)
 
     def under_way(self, tasks: Iterable[Task], runtime: Runtime) -> None:
         """Preparation goes on; say how far it is."""
         self.progress.under_way({task.label: runtime.steps(task, self.folder) for task in tasks})
 
-    def reached(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
+    def began(self, run: RunSpec) -> None:
+        """A run has been given to a worker."""
+        self.progress.began(run)
+
+    def reached(self, run: RunSpec, result: EpochResult, seconds: float, devices: Devices) -> None:
         """A run has evaluated an epoch; `seconds` is what the step took on its worker."""
         self._epochs.setdefault(run.id, {})[result.epoch] = result
         # An interrupted run repeats the results that it goes on from; their time was spent before.
         if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
-            self.spent.add("training", result.training_seconds)
-            self.spent.add("evaluating", result.evaluation_seconds)
+            self.spent.add("training", result.training_seconds, devices)
+            self.spent.add("evaluating", result.evaluation_seconds, devices)
             self.progress.epoch(run, result, seconds)
 
     def ended(self, run: RunSpec) -> None:
@@ -218,4 +240,5 @@ class Ledger:
             csv=page.with_name(TABLE),
             mlflow_command=ui_command(self.folder),
             seconds=seconds,
+            busy=self.spent.by_device(),
         )

@@ -7,75 +7,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from statistics import fmean
 from types import TracebackType
 from typing import Any
 
 from unlearnbench.console import Console, duration
+from unlearnbench.forecast import Clock, Forecast
 from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult
 
-Clock = Callable[[], float]
 BEAT_SECONDS = 30.0
 """Between lines about a preparation that goes on, where there is no bar."""
 
 
-class Forecast:
-    """Time to go, from the time that epochs of the same kind have taken so far.
-
-    slots    runs at a time
-    """
-
-    def __init__(self, runs: Sequence[RunSpec], slots: int, clock: Clock = time.monotonic) -> None:
-        self._runs = {run.id: run for run in runs}
-        self._slots, self._clock = slots, clock
-        self._epoch = dict.fromkeys(self._runs, 0)
-        self._since: dict[str, float] = {}
-        self._seen: dict[tuple[Any, ...], list[float]] = defaultdict(lambda: [0.0, 0.0])
-        """By kind of run, from the closest to the most general: seconds, epochs."""
-
-    def observe(self, run: RunSpec, epoch: int, seconds: float) -> None:
-        """`run` has reached `epoch`, `seconds` of work after what was observed before."""
-        key = run.id
-        new = max(0, epoch - self._epoch.get(key, 0))
-        for kind in _kinds(run):
-            self._seen[kind][0] += seconds
-            self._seen[kind][1] += new
-        self._epoch[key], self._since[key] = epoch, self._clock()
-
-    def restart(self, run: RunSpec) -> None:
-        """`run` begins again."""
-        key = run.id
-        self._epoch[key] = 0
-        self._since.pop(key, None)
-
-    def end(self, run: RunSpec) -> None:
-        """`run` needs no more time."""
-        self._runs.pop(run.id, None)
-
-    def to_go(self) -> float | None:
-        """Seconds until the last run ends; None before the first epoch."""
-        left = [self._left(key, run) for key, run in self._runs.items()]
-        known = [seconds for seconds in left if seconds is not None]
-        if len(known) < len(left):
-            return None
-        # The last runs leave slots idle: nothing is faster than its longest run.
-        return max(sum(known) / self._slots, max(known, default=0.0))
-
-    def _left(self, key: str, run: RunSpec) -> float | None:
-        for kind in _kinds(run):
-            seconds, epochs = self._seen.get(kind, (0.0, 0.0))
-            if epochs:
-                each = seconds / epochs
-                now = self._clock() - self._since.get(key, self._clock())
-                return max(0.0, each * (run.epochs - self._epoch[key]) - min(now, each))
-        return None
-
-
-def _kinds(run: RunSpec) -> tuple[tuple[Any, ...], ...]:
-    model, fraction = run.model.name, run.forget_fraction
-    return (model, fraction, run.method.label), (model, fraction), (model,), ()
+DEVICES = 8
+"""Named one by one at the end; the idlest come first."""
 
 
 class Progress:
@@ -143,6 +90,10 @@ class Progress:
         self._say(f"running: {len(runs)} runs, {slots} at a time{kept}")
         self._start_bar("running", finished, self._total)
 
+    def began(self, run: RunSpec) -> None:
+        """A run has been given to a worker."""
+        self._forecast.begin(run)
+
     def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """A run has reached an epoch, after `seconds` of work."""
         self._forecast.observe(run, result.epoch, seconds)
@@ -182,11 +133,16 @@ class Progress:
         """Something that costs no run."""
         self._say(f"warning: {text}")
 
-    def spent(self, seconds: Mapping[str, float]) -> None:
-        """Where the time went; the parts add up to the wall time."""
+    def spent(self, seconds: Mapping[str, float], busy: Mapping[str, float] | None = None) -> None:
+        """Where the time went; the parts add up to the wall time. And the busy share by device."""
         self._stop_bar()
         parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
         self._say(f"took {duration(sum(seconds.values()))}: {parts}")
+        if busy:
+            shares = [f"{device} {share:.0%}" for device, share in busy.items()]
+            more = f" and {len(shares) - DEVICES} more" if len(shares) > DEVICES else ""
+            mean = f" (mean {fmean(busy.values()):.0%})" if len(shares) > 1 else ""
+            self._say(f"busy: {', '.join(shares[:DEVICES])}{more}{mean}")
 
     def left(self) -> str:
         """`2 min 10 s`; nothing before the first epoch and after the last run."""

@@ -48,7 +48,7 @@ def estimate(plan: Plan, rows: Mapping[float, Rows]) -> Work:
             method = registry.method_from_spec(run.method)
             parts[key] = 0
             if isinstance(method, Method):
-                parts[key] = _rows_of_an_item(Objective(method, run.method.retain).needs)
+                parts[key] = rows_of_an_item(Objective(method, run.method.retain).needs)
         if parts[key]:
             steps += math.ceil(size.forget / run.training.batch_size) * run.epochs
         training_rows += size.forget * run.epochs * parts[key]
@@ -57,6 +57,7 @@ def estimate(plan: Plan, rows: Mapping[float, Rows]) -> Work:
     return Work(len(plan.runs), steps, training_rows, evaluations, questions)
 
 
-def _rows_of_an_item(needs: Needs) -> int:
+def rows_of_an_item(needs: Needs) -> int:
+    """Rows that go through the model for each row to forget."""
     samples = needs.samples.count if needs.samples and "sample" in needs.parts else 1
     return len(needs.parts - {"sample"}) + ("sample" in needs.parts) * samples

@@ -6,7 +6,8 @@ import time
 
 from unlearnbench.console import Console
 from unlearnbench.folder import locked, remove_leftovers
-from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_runtime, in_order
+from unlearnbench.forecast import in_order
+from unlearnbench.ledger import TABLE, Ledger, Runtime, Spent, SweepResult, default_runtime
 from unlearnbench.plan import Plan, check_folder, claim_folder
 from unlearnbench.progress import Progress
 from unlearnbench.settings import SweepConfig
@@ -37,19 +38,20 @@ def run_sweep(
             page = runtime.report(folder)
             tracker.log_files([page, page.with_name(TABLE)], complete=not ledger.failed)
         seconds = ledger.spent.by_phase(time.monotonic() - begin)
-        progress.spent(seconds)
+        progress.spent(seconds, ledger.spent.by_device())
     return ledger.result(len(plan.runs), page, seconds)
 
 
 def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
     """Whatever has no record yet; Ray is started only if there is something."""
     finished = ledger.track_finished()
-    waiting = in_order(plan, [run for run in plan.runs if run.id not in finished])
+    models = [model.name for model in plan.config.models]
+    waiting = in_order(models, [run for run in plan.runs if run.id not in finished])
     if not waiting:
         return
     tasks = runtime.tasks(plan.config, waiting, ledger.folder)
     with joined(plan.config) as slots:
-        ledger.spent.slots = slots
+        ledger.spent = Spent(slots)
         prepare(tasks, plan.config, runtime, ledger)
         ledger.track_finished()
         ledger.progress.running(waiting, len(plan.runs) - len(waiting), slots)

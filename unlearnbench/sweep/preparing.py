@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
 from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig
+from unlearnbench.sweep.devices import own_devices
 
 
 def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger: Ledger) -> None:
@@ -26,21 +26,22 @@ def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger
     while waiting or running:
         ready = [task for task in waiting if done.issuperset(task.after)]
         for task in ready[: ledger.spent.slots - len(running)]:
-            running[_begin(task, config, runtime, ledger.folder)] = task
+            running[_begin(task, config, runtime, ledger)] = task
             waiting.remove(task)
         ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
         for one in ended:
             task = running.pop(one)
-            ledger.prepared(task, _seconds(task, one))
+            ledger.prepared(task, *_outcome(task, one))
             done.add(task.id)
         ledger.under_way(running.values(), runtime)
 
 
-def _begin(task: Task, config: SweepConfig, runtime: Runtime, folder: Path) -> Any:
+def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) -> Any:
     """The task as Ray's, with the resources and the retries of a run."""
     import ray
 
-    files, each = plugin_files(), config.resources_of(task.model).each
+    files, wanted = plugin_files(), config.resources_of(task.model)
+    folder, slots, each = ledger.folder, ledger.spent.slots, wanted.each
 
     @ray.remote(
         num_cpus=each["CPU"],
@@ -48,21 +49,22 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, folder: Path) -> A
         max_retries=config.ray.retries,
         retry_exceptions=True,
     )
-    def execute(task: Task) -> float:
+    def execute(task: Task) -> tuple[float, dict[str, float]]:
         for file in files:
             register_file(file)
-        return runtime.execute(task, config, folder)
+        return runtime.execute(task, config, folder), own_devices(wanted, slots)
 
     return execute.remote(task)
 
 
-def _seconds(task: Task, reference: Any) -> float:
-    """Seconds that a preparation took; a user's error where it failed."""
+def _outcome(task: Task, reference: Any) -> tuple[float, dict[str, float]]:
+    """Seconds that a preparation took, and on what; a user's error where it failed."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     try:
-        return float(ray.get(reference))
+        outcome: tuple[float, dict[str, float]] = ray.get(reference)
+        return outcome
     except RayTaskError as error:
         cause = error.cause
         reason = str(cause) if isinstance(cause, UnlearnbenchError) else last_failure(str(error))[0]

@@ -12,6 +12,7 @@ from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult
 from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig
+from unlearnbench.sweep.devices import own_devices
 
 
 def carry_out(
@@ -23,7 +24,7 @@ def carry_out(
     scratch = ledger.folder / "ray"
     shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
-        tune.with_resources(_trainable(runtime, config, ledger.folder), _placement(config)),
+        tune.with_resources(_trainable(runtime, config, ledger), _placement(config)),
         param_space={"run": tune.grid_search([parameters(run) for run in runs])},
         tune_config=tune.TuneConfig(
             reuse_actors=True,
@@ -77,12 +78,16 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec]) -> Any:
             # Tune stores its callbacks for a resumption, which is never asked of it.
             return tune.Callback, ()
 
+        def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            ledger.began(_run(trial))
+
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
             if not result["done"]:
                 epoch = EpochResult(**result["result"])
-                ledger.reached(_run(trial), epoch, result["time_this_iter_s"])
+                seconds, devices = result["time_this_iter_s"], result["devices"]
+                ledger.reached(_run(trial), epoch, seconds, devices)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             ledger.ended(_run(trial))
@@ -99,11 +104,11 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec]) -> Any:
     return Watcher()
 
 
-def _trainable(runtime: Runtime, config: SweepConfig, folder: Path) -> type[Any]:
+def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[Any]:
     """A run as Tune sees it: an epoch a step, and the next run in the same process."""
     from ray import tune
 
-    files = plugin_files()
+    files, folder, slots = plugin_files(), ledger.folder, ledger.spent.slots
 
     class Run(tune.Trainable):
         """Nothing of a run outlives it here but what the process has loaded."""
@@ -127,7 +132,9 @@ def _trainable(runtime: Runtime, config: SweepConfig, folder: Path) -> type[Any]
                 return {**self._last, "done": True}
             # Metrics also flat, by their own names, for Tune's searchers and schedulers.
             metrics = {k: v for k, v in result.metrics.items() if v is not None}
-            self._last = {**metrics, "epoch": result.epoch, "result": vars(result), "done": False}
+            devices = own_devices(config.resources_of(self._run.model.name), slots)
+            told = {"result": vars(result), "devices": devices, "done": False}
+            self._last = {**metrics, "epoch": result.epoch, **told}
             return self._last
 
     return Run
