@@ -50,7 +50,7 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
         "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
         "warning: something",
         "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
-        "busy: a, 2 slots 91%, a GPU 0 97% (mean 94%)",
+        "busy: a, 2 slots 91 %, a GPU 0 97 % (mean 94 %)",
     ]
 
 

@@ -49,9 +49,9 @@ FLOW = [
         "evaluation",
     ),
     *("provenance", "records", "workspace", "tasks", "trainers", "wrapping", "running"),
-    *("testing", "anatomy", "bench"),
-    *("table", "ranking", "report", "entries", "background", "tracking"),
-    *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep"),
+    *("testing", "anatomy"),
+    *("table", "ranking", "report", "entries", "background", "mlflow_store", "tracking"),
+    *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep", "bench"),
     *("commands", "evaluating", "benching", "listing", "scaffold"),
     *("arguments", "checking", "bench_parser", "parser", "cli"),
 ]
@@ -62,7 +62,7 @@ LATER = {
 }
 """Imports inside a function that point downstream, each with its reason."""
 
-ONLY = {"ray": {"sweep"}, "mlflow": {"tracking"}, "plotly": set[str]()}
+ONLY = {"ray": {"sweep"}, "mlflow": {"mlflow_store", "tracking"}, "plotly": set[str]()}
 
 
 def modules() -> Iterator[tuple[str, Path]]:

@@ -19,6 +19,7 @@ from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation
 from unlearnbench.execution import TrackingSettings
+from unlearnbench.mlflow_store import store_uri
 from unlearnbench.records import EpochResult, Record, write_record
 from unlearnbench.settings import (
     MethodGrid,
@@ -27,7 +28,7 @@ from unlearnbench.settings import (
     SweepConfig,
 )
 from unlearnbench.step import StepResult
-from unlearnbench.tracking import Tracker, open_ui, replay, store_uri, ui_command
+from unlearnbench.tracking import Tracker, open_ui, replay, ui_command
 
 pytestmark = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.

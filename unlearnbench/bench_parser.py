@@ -21,7 +21,7 @@ _METHODS = ["npo+nll", "ce-u", "kl-minimization", "dpo"]
 
 
 def add_bench(subparsers: Subparsers) -> None:
-    """`bench evaluation`, `bench losses` and `bench step`."""
+    """`bench evaluation`, `bench losses`, `bench step` and `bench sweep`."""
     bench = subparsers.add_parser("bench", help="measure what we claim", allow_abbrev=False)
     verbs = bench.add_subparsers(dest="verb", metavar="WHAT", required=True)
     _add_evaluation(verbs)
@@ -72,6 +72,7 @@ def add_bench(subparsers: Subparsers) -> None:
     )
     add_plugin(step)
     _add_common(step)
+    _add_sweep(verbs)
 
 
 def _add_evaluation(verbs: Subparsers) -> None:
@@ -101,6 +102,25 @@ def _add_evaluation(verbs: Subparsers) -> None:
         "--quick", action="store_true", help="tiniest model, few rows: whether it works at all"
     )
     _add_common(evaluation)
+
+
+def _add_sweep(verbs: Subparsers) -> None:
+    sweep = command(
+        verbs,
+        "sweep",
+        benching.sweep,
+        "time a sweep against one Python process per run, and runs that do nothing",
+        "examples:\n"
+        "  unlearnbench bench sweep\n"
+        "  unlearnbench bench sweep --noop 0 --repeats 1\n\n"
+        "Both ways start from the same prepared models. Exit code 1 where their metrics differ,\n"
+        "or where a record was lost or written twice.",
+    )
+    sweep.add_argument(
+        "--noop", type=int, default=1000, metavar="N", help="runs that do nothing (default: 1000)"
+    )
+    sweep.add_argument("--quick", action="store_true", help="few runs: whether it works at all")
+    _add_common(sweep)
 
 
 def _add_size(parser: argparse.ArgumentParser) -> None:

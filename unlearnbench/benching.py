@@ -71,6 +71,17 @@ def step(args: argparse.Namespace) -> int:
     return 0 if agree else DIFFERENT
 
 
+def sweep(args: argparse.Namespace) -> int:
+    """`unlearnbench bench sweep`."""
+    from unlearnbench.bench.sweep import SweepBenchSettings, bench_sweep, sound, tables
+
+    settings = SweepBenchSettings(1 if args.quick else args.repeats, args.noop, args.quick)
+    console = _begin(args)
+    result = bench_sweep(settings, console.note)
+    _end(args, console, result, tables(result))
+    return 0 if sound(result) else DIFFERENT
+
+
 def _begin(args: argparse.Namespace) -> Console:
     from unlearnbench.evaluation.files import check_place
 

@@ -73,6 +73,8 @@ def sweep(args: argparse.Namespace) -> int:
                 "report": str(result.report),
                 "csv": str(result.csv),
                 "mlflow": result.mlflow_command,
+                "seconds": dict(result.seconds),
+                "busy": dict(result.busy),
             }
         )
     else:

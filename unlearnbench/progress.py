@@ -139,9 +139,9 @@ class Progress:
         parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
         self._say(f"took {duration(sum(seconds.values()))}: {parts}")
         if busy:
-            shares = [f"{device} {share:.0%}" for device, share in busy.items()]
+            shares = [f"{device} {100 * share:.0f} %" for device, share in busy.items()]
             more = f" and {len(shares) - DEVICES} more" if len(shares) > DEVICES else ""
-            mean = f" (mean {fmean(busy.values()):.0%})" if len(shares) > 1 else ""
+            mean = f" (mean {100 * fmean(busy.values()):.0f} %)" if len(shares) > 1 else ""
             self._say(f"busy: {', '.join(shares[:DEVICES])}{more}{mean}")
 
     def left(self) -> str:

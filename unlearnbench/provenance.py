@@ -6,6 +6,7 @@ happens to lie inside some repository is not that repository's code.
 
 from __future__ import annotations
 
+import os
 import platform
 import subprocess
 import sys
@@ -44,6 +45,7 @@ def provenance(
         "versions": versions(),
         "platform": platform.platform(),
         "host": platform.node(),
+        "process": os.getpid(),
         "device": device or _device(),
         "started": _utc(now if begin is None else begin),
         "finished": _utc(now),

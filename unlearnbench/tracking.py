@@ -16,7 +16,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
@@ -24,32 +24,26 @@ from unlearnbench.background import Background, Job
 from unlearnbench.entries import answers, metrics, milliseconds, params, tags
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.execution import TrackingSettings
+from unlearnbench.mlflow_store import ENVIRONMENT, STORE, import_mlflow, store_uri
 from unlearnbench.plan import PLAN_FILE, content_hash
 from unlearnbench.records import FAILED, Record, read_records
 from unlearnbench.settings import SweepConfig
 
-STORE = "mlflow.db"
 ARTIFACTS = "mlartifacts"
 BATCH = 1000
 """Most metrics of one request, by MLflow's rules."""
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for what is not logged yet."""
-_ENVIRONMENT = {
-    # MLflow's defaults wait two minutes seven times over.
-    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
-    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
-    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0.5",
-    "MLFLOW_DISABLE_TELEMETRY": "true",
-}
 _STATUS = {"finished": "FINISHED", "collapsed": "FINISHED", "failed": "FAILED"}
 
 _logger = logging.getLogger(__name__)
 
 
-def store_uri(settings: TrackingSettings, folder: Path) -> str:
-    """Where runs go: the setting, else MLFLOW_TRACKING_URI, else SQLite in the sweep's folder."""
-    default = f"sqlite:///{(folder / STORE).resolve()}"
-    return settings.uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+class _Known(NamedTuple):
+    """A run that MLflow has."""
+
+    run_id: str
+    status: str
 
 
 class Tracker:
@@ -80,7 +74,7 @@ class Tracker:
         if self.settings.enabled:
             # Imported here, not in the thread: two threads that import large packages at once can
             # see each other's half-imported modules.
-            self._background = Background("mlflow", _import_mlflow(), self._give_up)
+            self._background = Background("mlflow", import_mlflow(), self._give_up)
             self._background.put(self._open)
         return self
 
@@ -136,8 +130,8 @@ class Tracker:
             own = {"unlearnbench.sweep_id": sweep, "mlflow.note.content": self.config.description}
             made = self._client.create_run(self._experiment, run_name=self.config.name, tags=own)
             self._parent = str(made.info.run_id)
-        self._known: dict[str, Any] = {
-            run.data.tags.get("unlearnbench.run_id"): run.info
+        self._known: dict[str, _Known] = {
+            run.data.tags.get("unlearnbench.run_id"): _Known(run.info.run_id, run.info.status)
             for run in self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'")
         }
         self._attach(self._parent, [self.folder / PLAN_FILE])
@@ -188,7 +182,7 @@ class Tracker:
         self._send(made.info.run_id, record)
         end = milliseconds(record.provenance.get("finished"))
         self._client.set_terminated(made.info.run_id, status, end_time=end)
-        self._known[record.id] = self._client.get_run(made.info.run_id).info
+        self._known[record.id] = _Known(made.info.run_id, status)
         self.logged += 1
 
     def _send(self, run: str, record: Record) -> None:
@@ -220,19 +214,6 @@ def _name(record: Record) -> str:
     rate = [] if record.learning_rate is None else [f"lr {record.learning_rate:g}"]
     place = [record.method, record.model, f"forget {record.forget_fraction:g}"]
     return " · ".join([*place, *rate, f"seed {record.seed}"])
-
-
-def _import_mlflow() -> tuple[type[Exception], ...]:
-    """Import mlflow quietly; returns the exceptions that a store or a server can raise."""
-    for name, value in _ENVIRONMENT.items():
-        os.environ.setdefault(name, value)
-    # These report at INFO each table that they create.
-    for name in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    return MlflowException, SQLAlchemyError, OSError
 
 
 def replay(folder: Path, uri: str | None = None) -> int:
@@ -294,6 +275,6 @@ def open_ui(folder: Path, host: str = "127.0.0.1", port: int = 5000) -> int:
     command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", uri]
     command += ["--host", host, "--port", str(port), "--workers", "1"]
     try:
-        return subprocess.run(command, check=False, env=_ENVIRONMENT | os.environ).returncode
+        return subprocess.run(command, check=False, env=ENVIRONMENT | os.environ).returncode
     except KeyboardInterrupt:
         return 0

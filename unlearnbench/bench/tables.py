@@ -14,7 +14,7 @@ class Table(NamedTuple):
     """Columns, rows and title."""
 
     columns: Sequence[str]
-    rows: list[tuple[str, ...]]
+    rows: Sequence[tuple[str, ...]]
     title: str = ""
 
 
