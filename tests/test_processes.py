@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from unlearnbench import registry
 from unlearnbench.data.benchmark import Question
@@ -31,22 +32,35 @@ from .conftest import QUESTIONS
 
 PROGRAM = """
 import json, pickle, sys
+from dataclasses import replace
 from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
+from unlearnbench import group
 from unlearnbench.data.draws import TrainingRows
+from unlearnbench.models.rows import RowReader
+from unlearnbench.sharding import gathered, is_sharded
 from unlearnbench.training import Trainer
 
 torch.set_num_threads(1)
+group.join()
 cases, (forget, retain, refusals) = pickle.loads(Path(sys.argv[1]).read_bytes())
 rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a], refusals)
 found = {}
-for name, (folder, objective, how, pad, references, sampler) in cases.items():
+ways = ("ddp", "fsdp") if group.world() > 1 else ("ddp",)
+for way, (name, (folder, objective, how, *rest)) in ((w, c) for w in ways for c in cases.items()):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float64)
-    trainer = Trainer(model, objective, rows, how, pad, references, sampler)
+    trainer = Trainer(model, objective, rows, replace(how, parallel=way), *rest)
+    assert is_sharded(trainer.model) == (way == "fsdp")
     steps = [step for epoch in (1, 2) for step in trainer.epoch(epoch)]
-    flat = torch.cat([p.detach().flatten().double() for p in trainer.model.parameters()])
-    found[name] = {
+    with trainer.evaluated() as model:  # a forward pass needs no other process
+        reader = RowReader(model, rest[0])
+        hidden = reader(model, forget).hidden if group.leads() else torch.zeros(1)
+        assert reader.packs(model, forget)
+    flat = torch.cat([gathered(p.detach()).flatten() for p in trainer.model.parameters()])
+    found.setdefault(way, {})[name] = {
+        "norms": [step.grad_norm for step in steps],
+        "evaluated": float(hidden.norm()),
         "losses": [step.loss for step in steps],
         "terms": [{**step.terms, **step.reported} for step in steps],
         "state": dict(trainer.state),
@@ -55,7 +69,7 @@ for name, (folder, objective, how, pad, references, sampler) in cases.items():
 Path(sys.argv[2]).write_text(json.dumps(found))
 """
 
-Found = dict[str, dict[str, Any]]
+Found = dict[str, dict[str, dict[str, Any]]]
 
 
 def launch(program: str, arguments: list[str], folder: Path, world: int) -> list[Path]:
@@ -119,6 +133,7 @@ def case(
 def test_two_processes_train_as_one(
     tmp_path: Path, model: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:
+    """Each with all of the weights, and each with a part of them."""
     model, rows = model.double(), make_rows(tokenizer, questions)
     names = [name for name in registry.names("methods") if registry.trains(name)]
     model.save_pretrained(tmp_path / "model")
@@ -134,16 +149,97 @@ def test_two_processes_train_as_one(
     file.write_bytes(pickle.dumps((copies, rows)))
     (alone,) = launch(PROGRAM, [str(file)], tmp_path, 1)
     both = launch(PROGRAM, [str(file)], tmp_path, 2)
-    truth: Found = json.loads(alone.read_text())
+    truth = json.loads(alone.read_text())["ddp"]
     assert set(truth) == {*names, "compared"}
     for path in both:
-        got: Found = json.loads(path.read_text())
-        for name in truth:
-            for key in ("losses", "weights"):
-                assert got[name][key] == pytest.approx(truth[name][key], rel=1e-8), (name, key)
-            for mine, its in zip(got[name]["terms"], truth[name]["terms"], strict=True):
-                assert mine == pytest.approx(its, rel=1e-8, abs=1e-12), name
-            assert got[name]["state"] == pytest.approx(truth[name]["state"], rel=1e-8), name
+        ways: Found = json.loads(path.read_text())
+        for way, name in ((way, name) for way in ("ddp", "fsdp") for name in truth):
+            got, what = ways[way][name], (way, name)
+            for key in ("losses", "norms", "weights", *(["evaluated"] if path == both[0] else [])):
+                assert got[key] == pytest.approx(truth[name][key], rel=1e-8), (*what, key)
+            for mine, its in zip(got["terms"], truth[name]["terms"], strict=True):
+                assert mine == pytest.approx(its, rel=1e-8, abs=1e-12), what
+            assert got["state"] == pytest.approx(truth[name]["state"], rel=1e-8), what
+
+
+KEPT = """
+import pickle, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from unlearnbench import group
+from unlearnbench.data.draws import TrainingRows
+from unlearnbench.models.loading import add_lora
+from unlearnbench.settings import LoRA
+from unlearnbench.sharding import unsharded
+from unlearnbench.training import Trainer
+
+torch.set_num_threads(1)
+group.join()
+(source, *case), (forget, retain, refusals) = pickle.loads(Path(sys.argv[1]).read_bytes())
+rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a])
+objective, how, *rest = case
+folder = Path(sys.argv[1]).parent
+
+def make(lora):
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float64)
+    torch.manual_seed(0)
+    return add_lora(model, LoRA(rank=2)) if lora else model
+
+def trainer(lora, way):
+    return Trainer(make(lora), objective, rows, replace(how, parallel=way), *rest)
+
+for lora in (False, True):
+    if group.world() == 1:
+        alone = trainer(lora, "ddp")
+        for epoch in (1, 2):
+            list(alone.epoch(epoch))
+            alone.save(folder / f"one-{lora}-{epoch}")
+        continue
+    for way in ("ddp", "fsdp"):
+        both = trainer(lora, way)
+        list(both.epoch(1))
+        both.save(folder / f"{way}-{lora}-1")
+        both = trainer(lora, way)
+        both.load(folder / f"one-{lora}-1")
+        list(both.epoch(2))
+        both.save(folder / f"{way}-{lora}-2")
+        model = unsharded(both.accelerator.unwrap_model(both.model), lambda: make(lora))
+        if group.leads():
+            trained = {f"model.{n}": p for n, p in model.named_parameters() if p.requires_grad}
+            save_file({n: p.detach().clone() for n, p in trained.items()}, folder / f"{way}-{lora}")
+Path(sys.argv[2]).touch()
+group.leave()
+"""
+
+
+def test_a_checkpoint_of_one_process_serves_two_and_the_other_way_round(
+    tmp_path: Path, model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """With all weights trained, and with adapters; and the whole model comes back."""
+    model, rows = model.double(), make_rows(tokenizer, questions)
+    model.save_pretrained(tmp_path / "model")
+    _, *rest = case("npo", model, tokenizer, rows, tmp_path)
+    file = tmp_path / "cases"
+    file.write_bytes(pickle.dumps(((tmp_path / "model", *rest), rows)))
+    for world in (1, 2):
+        launch(KEPT, [str(file)], tmp_path, world)
+    for way, lora in (("ddp", False), ("ddp", True), ("fsdp", False), ("fsdp", True)):
+        for epoch in (1, 2):
+            truth = load_file(tmp_path / f"one-{lora}-{epoch}")
+            mine = load_file(tmp_path / f"{way}-{lora}-{epoch}")
+            check_equal(mine, truth)
+            assert sum(name.startswith("optimizer.") for name in mine) > 10
+        trained = {name: t for name, t in truth.items() if name.startswith("model.")}
+        check_equal(load_file(tmp_path / f"{way}-{lora}"), trained)
+
+
+def check_equal(mine: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
+    assert mine.keys() == truth.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, truth[name], rtol=1e-8, atol=1e-10, msg=name)
 
 
 SHARDED = """

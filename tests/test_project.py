@@ -24,6 +24,8 @@ FLOW = [
         "errors",
         "step",
         "frozen",
+        "group",
+        "sharding",
         "execution",
         "settings",
         "projection",
@@ -53,7 +55,7 @@ FLOW = [
     *("table", "ranking", "report", "entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep", "bench"),
     *("commands", "evaluating", "benching", "listing", "scaffold"),
-    *("arguments", "checking", "bench_parser", "parser", "cli"),
+    *("arguments", "checking", "bench_parser", "parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 

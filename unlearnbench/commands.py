@@ -87,6 +87,9 @@ def sweep(args: argparse.Namespace) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """`unlearnbench run CONFIG`: one run in this process; without a choice, lists the runs."""
+    from unlearnbench import group
+
+    group.join()
     planned, _ = _plan(args)
     chosen = _selected(planned, args.select)
     console = Console()
@@ -99,9 +102,15 @@ def run(args: argparse.Namespace) -> int:
         )
     from unlearnbench.running import run_single
 
-    folder = claim_folder(planned)
-    console.note(f"{chosen[0].id}  {chosen[0].title}")
-    record = run_single(chosen[0], planned.config, folder, console.note)
+    with group.leader_first():
+        folder = claim_folder(planned)
+    tell = console.note if group.leads() else _silent
+    tell(f"{chosen[0].id}  {chosen[0].title}")
+    record = run_single(chosen[0], planned.config, folder, tell)
+    leads = group.leads()
+    group.leave()
+    if not leads:
+        return 0
     metrics = [finite(result.metrics) for result in record.epochs]
     if args.json:
         epochs = [
@@ -116,6 +125,10 @@ def run(args: argparse.Namespace) -> int:
     console.table(("epoch", *_HEADLINES), rows)
     console.print(f"{record.status}: {folder / 'records' / record.id}")
     return 0
+
+
+def _silent(_: str) -> None:
+    """What the other processes of a run have to say."""
 
 
 def report(args: argparse.Namespace) -> int:

@@ -33,6 +33,8 @@ class Optimisation:
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
     precision: Literal["fp32", "bf16"] = "fp32"
+    parallel: Literal["fsdp", "ddp"] = "ddp"
+    """Several processes hold parts of the weights, or copies."""
 
 
 def schedule(kind: str, step: int, steps: int, warmup: int) -> float:

@@ -16,13 +16,15 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Encoder, Row, resolve_template
 from unlearnbench.errors import ModelError
+from unlearnbench.group import leads, of_leader, wait
 from unlearnbench.models.loading import (
     Source,
     check_vocabulary,
@@ -36,6 +38,7 @@ from unlearnbench.optimisation import Optimisation
 from unlearnbench.plan import content_hash
 from unlearnbench.retain import Objective
 from unlearnbench.settings import ModelSettings
+from unlearnbench.sharding import unsharded
 from unlearnbench.training import Learn, Trainer
 
 MAX_LENGTH = 500
@@ -52,6 +55,8 @@ class Models:
     settings: ModelSettings
     benchmark: Benchmark
     cache: Path
+    parallel: Literal["fsdp", "ddp"] = "ddp"
+    """How several processes train one."""
 
     @property
     def is_tiny(self) -> bool:
@@ -104,9 +109,8 @@ class Models:
 
         def build() -> Any:
             tokenizer = build_tokenizer(self._text(), self.settings.architecture.vocabulary)
-            model = build_model(self.settings.architecture, tokenizer, how.seed)
-            train(model, tokenizer, self.settings, self._base_rows(), how.base_epochs, told)
-            return model, tokenizer
+            made = partial(build_model, self.settings.architecture, tokenizer, how.seed)
+            return self._trained(made, tokenizer, self._base_rows(), how.base_epochs, told)
 
         prepared(self.base_folder(), build)
 
@@ -114,14 +118,28 @@ class Models:
         """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
 
         def build() -> Any:
-            model = load_model(self.base(), self.settings, train=True)
+            made = partial(load_model, self.base(), self.settings, train=True)
             tokenizer = load_tokenizer(self.base(), self.settings)
             epochs = self.settings.preparation.epochs
-            train(model, tokenizer, self.settings, self._tuning_rows(name), epochs, told)
+            rows = self._tuning_rows(name)
+            model, _ = self._trained(made, tokenizer, rows, epochs, told)
             merge = getattr(model, "merge_and_unload", None)
-            return (merge() if merge is not None else model), tokenizer
+            return (merge() if leads() and merge is not None else model), tokenizer
 
         prepared(self.tuned_folder(name), build)
+
+    def _trained(
+        self,
+        make: Callable[[], Any],
+        tokenizer: Any,
+        rows: Sequence[Question],
+        epochs: int,
+        told: Told,
+    ) -> tuple[Any, Any]:
+        """What `make` returns, trained, for the leader to save; and the tokenizer."""
+        model = make()
+        train(model, tokenizer, self.settings, rows, epochs, told, self.parallel)
+        return unsharded(model, make), tokenizer
 
     def _base_rows(self) -> list[Question]:
         return [*self._facts(), *self.benchmark.pretraining]
@@ -148,8 +166,9 @@ def train(
     questions: Sequence[Question],
     epochs: int,
     told: Told,
+    parallel: Literal["fsdp", "ddp"] = "ddp",
 ) -> None:
-    """Fine-tune `model` in place on questions and answers."""
+    """Fine-tune `model` in place on questions and answers; collective."""
     quiet_transformers()
     check_vocabulary(model, tokenizer)
     how = settings.preparation
@@ -169,6 +188,8 @@ def train(
         weight_decay=how.weight_decay,
         max_grad_norm=how.max_grad_norm,
         precision="bf16" if settings.dtype == "bfloat16" else "fp32",
+        # Muon's update is of a whole matrix.
+        parallel=parallel if how.optimizer == "adamw" else "ddp",
     )
     trainer = Trainer(
         model, Objective(Learn()), TrainingRows(retain=rows), optimisation, pad_id(tokenizer)
@@ -183,28 +204,36 @@ def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
 
 
 def prepared(folder: Path, build: Callable[[], tuple[Any, Any]]) -> None:
-    """Put the model and tokenizer that `build` returns into `folder`, unless they are there."""
-    if is_prepared(folder):
+    """Put the model and tokenizer that `build` returns into `folder`, unless they are there.
+
+    Collective: every process builds, the leader writes.
+    """
+    if of_leader(lambda: is_prepared(folder)):
         return
     with _only_one(folder):
-        if is_prepared(folder):
+        if of_leader(lambda: is_prepared(folder)):
             return
         begin = time.monotonic()
         model, tokenizer = build()
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
-        try:
-            model.save_pretrained(beside)
-            tokenizer.save_pretrained(beside)
-            done = {"seconds": round(time.monotonic() - begin, 3)}
-            (beside / "prepared.json").write_text(json.dumps(done))
-            if folder.exists():  # left half-written by something that is not us
-                shutil.rmtree(folder)
-            beside.rename(folder)
-        except OSError as error:
-            raise ModelError(f"{folder}: the prepared model cannot be written: {error}") from None
-        finally:
-            shutil.rmtree(beside, ignore_errors=True)
+        if leads():
+            _write(folder, model, tokenizer, time.monotonic() - begin)
+        wait()
+
+
+def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    beside = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    try:
+        model.save_pretrained(beside)
+        tokenizer.save_pretrained(beside)
+        (beside / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
+        if folder.exists():  # left half-written by something that is not us
+            shutil.rmtree(folder)
+        beside.rename(folder)
+    except OSError as error:
+        raise ModelError(f"{folder}: the prepared model cannot be written: {error}") from None
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
 
 
 def is_prepared(folder: Path) -> bool:
@@ -214,7 +243,13 @@ def is_prepared(folder: Path) -> bool:
 
 @contextmanager
 def _only_one(folder: Path) -> Generator[None, None, None]:
-    """Hold the lock of `folder`; the kernel drops it when the process dies."""
+    """Hold the lock of `folder`; the kernel drops it when the process dies.
+
+    The leader holds it for its group, whose other processes wait for what it does next.
+    """
+    if not leads():
+        yield
+        return
     folder.parent.mkdir(parents=True, exist_ok=True)
     handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT)
     try:

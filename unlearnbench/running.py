@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from safetensors import SafetensorError
 
@@ -20,6 +20,7 @@ from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.group import leads, of_all, of_leader, wait, world
 from unlearnbench.method import Method, Wrapper
 from unlearnbench.models.loading import quiet_transformers
 from unlearnbench.plan import RunSpec
@@ -54,12 +55,12 @@ def run_single(
     spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
 ) -> Record:
     """Prepare and carry out one run in this process, without Ray; `told` gets a line at a time."""
-    for task in preparation_tasks(config, [spec], folder):
+    for task in of_leader(lambda: preparation_tasks(config, [spec], folder)):
         if not task.done:
             told(task.label)
             execute_task(task, config, folder)
     place = folder / "records" / spec.id
-    if not place.is_dir():
+    if not of_leader(place.is_dir):
         for result in run_epochs(spec, config, folder):
             utility, quality = (
                 result.metrics[k] for k in ("model_utility", "log10_forget_quality")
@@ -115,11 +116,14 @@ class _Run:
                 data=spec.data_fingerprint,
                 weights=space.models(spec.model.name).full().identity(),
                 begin=self.started,
-            ),
+            )
+            | {"processes": world()},
             error=error,
             evaluations=self.evaluations,
         )
-        write_record(record, space.folder)
+        if leads():
+            write_record(record, space.folder)
+        wait()
 
 
 class _WrappedRun(_Run):
@@ -160,7 +164,8 @@ class _TrainedRun(_Run):
         except NonFiniteError as collapse:
             status, error = "collapsed", str(collapse)
         self._finish(status, error)
-        shutil.rmtree(self.state, ignore_errors=True)
+        if leads():
+            shutil.rmtree(self.state, ignore_errors=True)
         give_back(self.trainer, self.spec, self.space)
 
     def _train_epoch(self) -> EpochResult | None:
@@ -180,6 +185,8 @@ class _TrainedRun(_Run):
         """Put the epoch on disk; the pointer file comes last, so that it never points to less."""
         self.state.mkdir(parents=True, exist_ok=True)
         self.trainer.save(self.state / f"trainer-{self.epoch}.safetensors")
+        if not leads():
+            return
         if self.epoch in self.evaluations:
             write_log(self.evaluations[self.epoch], self._log(self.epoch))
         progress = {
@@ -195,6 +202,17 @@ class _TrainedRun(_Run):
 
     def _resume(self) -> None:
         """Take up what an interrupted process left; a damaged state counts for nothing."""
+        found = of_all(self._taken_up())
+        if set(found) == {"nothing"} or set(found) == {"everything"}:
+            return
+        if leads():  # it is damaged, if not for all processes
+            shutil.rmtree(self.state, ignore_errors=True)
+        # Its weights may be half loaded.
+        self.trainer = run_trainer(self.spec, self.space, self.method)
+        self.epoch, self.results, self.steps, self.evaluations = 0, [], [], {}
+
+    def _taken_up(self) -> Literal["nothing", "everything", "damaged"]:
+        """How much of a state was there."""
         try:
             progress = json.loads((self.state / "progress.json").read_text())
             results = [EpochResult(**result) for result in progress["results"]]
@@ -202,14 +220,12 @@ class _TrainedRun(_Run):
             evaluations = {r.epoch: read_log(self._log(r.epoch)) for r in results}
             self.trainer.load(self.state / f"trainer-{progress['epoch']}.safetensors")
         except FileNotFoundError:
-            return
+            return "nothing"
         except (SafetensorError, EvaluationError, ValueError, KeyError, TypeError, OSError):
-            shutil.rmtree(self.state, ignore_errors=True)
-            # Its weights may be half loaded.
-            self.trainer = run_trainer(self.spec, self.space, self.method)
-            return
+            return "damaged"
         self.epoch, self.started = progress["epoch"], progress["started"]
         self.results, self.steps, self.evaluations = results, steps, evaluations
+        return "everything"
 
     def _log(self, epoch: int) -> Path:
         return self.state / f"epoch-{epoch}.json.gz"

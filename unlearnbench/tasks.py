@@ -14,6 +14,7 @@ from unlearnbench.data.loading import fingerprint
 from unlearnbench.evaluation.log import read_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.group import leads, of_leader, wait
 from unlearnbench.models.loading import (
     Source,
     check_vocabulary,
@@ -91,7 +92,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
 
 
 def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
-    """Do `task` unless it is done; returns the seconds it took."""
+    """Do `task` unless it is done; returns the seconds it took. Collective."""
     begin = time.monotonic()
     told = _teller(_steps_file(task, folder))
     space = workspace(config.model_dump_json(), folder)
@@ -125,6 +126,8 @@ def _teller(path: Path) -> Told:
 
     def tell(done: int, total: int) -> None:
         nonlocal last
+        if not leads():
+            return
         if time.monotonic() - last >= 1 or done == total:
             path.write_text(f"{done} {total}")
             last = time.monotonic()
@@ -135,7 +138,7 @@ def _teller(path: Path) -> Told:
 def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float) -> None:
     """Evaluate the fine-tuned or a retain model and keep it as a record."""
     key = space.anchor_id(model, target, fraction)
-    if space.record(key).is_dir():
+    if of_leader(space.record(key).is_dir):
         return
     begin, started = time.monotonic(), time.time()
     models = space.models(model)
@@ -144,28 +147,28 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
     retain = evaluation if target != "full" else space.retain_evaluation(model, fraction)
     metrics = summarize(evaluation, retain, space.profile)
     seconds = time.monotonic() - begin
-    write_record(
-        Record(
-            id=key,
-            kind="fine-tuned" if target == "full" else "retain",
-            model=model,
-            forget_fraction=fraction,
-            method="fine-tuned" if target == "full" else "retain",
-            learning_rate=None,
-            seed=models.settings.preparation.seed,
-            spec={"model": models.settings.model_dump(mode="json"), "target": target},
-            status="finished",
-            profile=space.profile.id,
-            epochs=(EpochResult(0, metrics, 0.0, seconds),),
-            provenance=provenance(
-                data=fingerprint(space.benchmark, fraction),
-                weights=source.identity(),
-                begin=started,
-            ),
-            evaluations={0: evaluation},
+    record = Record(
+        id=key,
+        kind="fine-tuned" if target == "full" else "retain",
+        model=model,
+        forget_fraction=fraction,
+        method="fine-tuned" if target == "full" else "retain",
+        learning_rate=None,
+        seed=models.settings.preparation.seed,
+        spec={"model": models.settings.model_dump(mode="json"), "target": target},
+        status="finished",
+        profile=space.profile.id,
+        epochs=(EpochResult(0, metrics, 0.0, seconds),),
+        provenance=provenance(
+            data=fingerprint(space.benchmark, fraction),
+            weights=source.identity(),
+            begin=started,
         ),
-        space.folder,
+        evaluations={0: evaluation},
     )
+    if leads():
+        write_record(record, space.folder)
+    wait()
 
 
 def _anchor_evaluation(space: Workspace, model: str, source: Source, fraction: float) -> Evaluation:

@@ -9,6 +9,7 @@ from unlearnbench.alternatives import alternative_rows
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.errors import TrainingError
+from unlearnbench.group import leader_first
 from unlearnbench.method import Method, Sampling
 from unlearnbench.models.loading import Source, check_vocabulary, pad_id
 from unlearnbench.models.warm import warm_model
@@ -29,9 +30,11 @@ def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     model = warm_model.take(source, spec.model)
     check_vocabulary(model, encoder.tokenizer)
     parts = _Parts(spec, space, source, objective, encoder, model.eval())
-    rows = parts.rows()
-    references, sampler = parts.references(rows), parts.sampler()
-    how = optimisation(spec)
+    with leader_first():
+        rows = parts.rows()
+        references, sampler = parts.references(rows), parts.sampler()
+    parallel = space.config.resources_of(spec.model.name).parallel
+    how = replace(optimisation(spec), parallel=parallel)
     return Trainer(model.train(), objective, rows, how, parts.pad, references, sampler)
 
 

@@ -18,19 +18,20 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
-from accelerate.utils import DistributedType
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.errors import TrainingError
+from unlearnbench.group import leads, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches
 from unlearnbench.optimisation import Optimisation, make_optimizers, schedule
 from unlearnbench.reference import LiveReference, ReferenceRows
 from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
+from unlearnbench.sharding import gathered, is_sharded, kept, parted, shard, whole
 from unlearnbench.step import StepResult
 
 
@@ -67,15 +68,14 @@ class Trainer:
         self.state: Mapping[str, float] = objective.method.start()
         self.accelerator = _accelerator(optimisation.precision)
         _freeze(model, objective.method)
-        self._start = _copies(model) if objective.method.update_scale() != 1 else {}
-        if sampler and self.accelerator.distributed_type == DistributedType.FSDP:
-            raise TrainingError(
-                "samples are drawn from the whole model, of which FSDP leaves each process a part; "
-                "train without FSDP, or choose a method that needs no samples"
-            )
+        # It tries the model out, which has to be whole for that.
         self.batches = Minibatches(model, rows, objective.needs, pad, references or {})
-        optimizers = [*make_optimizers(model, optimisation)]
-        model, *self.optimizers = self.accelerator.prepare(model, *optimizers)
+        if optimisation.parallel == "fsdp" and self.accelerator.num_processes > 1:
+            shard(model.to(self.accelerator.device))
+        self._start = _copies(model) if objective.method.update_scale() != 1 else {}
+        self.optimizers: list[Any] = [*make_optimizers(model, optimisation)]
+        if not is_sharded(model):
+            model, *self.optimizers = self.accelerator.prepare(model, *self.optimizers)
         self.model: Any = model
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -116,7 +116,7 @@ class Trainer:
     def _clip(self) -> Tensor:
         """Clip the gradient; returns its norm before that."""
         norm: Any = self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm)
-        return torch.as_tensor(norm)
+        return gathered(torch.as_tensor(norm))
 
     def _backward(
         self, draws: Sequence[Draw], epoch: int
@@ -125,22 +125,24 @@ class Trainer:
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = draws[rank::world]
         size = self.how.micro_batch_size or len(draws)
-        # A process without rows still takes part in the gradient's reduction, with weight 0.
-        chunks = [mine[i : i + size] for i in range(0, len(mine), size)] or [draws[:1]]
+        chunks = [(mine[i : i + size], 1) for i in range(0, len(mine), size)]
+        # All processes make as many passes, which each takes part in where weights are sharded
+        # or gradients reduced; one that has no rows left does so with weight 0.
+        passes = math.ceil(math.ceil(len(draws) / world) / size)
+        chunks += [((mine or draws)[:1], 0)] * (passes - len(chunks))
         step = self.carried(draws, mine)
-        step = replace(step, statistics=self._statistics(chunks, step, weight=bool(mine)))
-        terms, reported = _Sums(weight=bool(mine)), _Sums(weight=bool(mine))
-        for i, chunk in enumerate(chunks):
+        step = replace(step, statistics=self._statistics(chunks, step))
+        terms, reported = _Sums(), _Sums()
+        for i, (chunk, weight) in enumerate(chunks):
             last = i == len(chunks) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 with self.accelerator.autocast():
                     batch = self.batches.batch(self.model, chunk, step)
                     found = self.objective.terms(batch)
                 # Data parallelism averages over processes; the sum is wanted.
-                weight = world if mine else 0
-                self.accelerator.backward(torch.stack([*found.values()]).sum() * weight)
-            terms.add(found)
-            reported.add(batch.reported)
+                self.accelerator.backward(torch.stack([*found.values()]).sum() * world * weight)
+            terms.add(found, weight)
+            reported.add(batch.reported, weight)
         told = reported.floats(self.accelerator)
         self.state = self.objective.method.advance(self.state, told, epoch)
         return terms.floats(self.accelerator), told
@@ -154,31 +156,34 @@ class Trainer:
             raise TrainingError("the method needs samples, and there is nothing to sample with")
         asked = [draw.index for draw in mine or draws[:1]]
         model = self.accelerator.unwrap_model(self.model)
-        with self.accelerator.autocast():
+        with self.accelerator.autocast(), whole(model):
             samples = self.sampler(model, asked, self.step)
         tokens = sum(row.scored for found in samples.values() for row in found.rows)
-        sums = _Sums(weight=bool(mine))
-        sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)})
+        sums = _Sums()
+        sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)}, int(bool(mine)))
         scored = int(sums.reduced(self.accelerator)["tokens"])
         counts["sample"] = (scored, len(draws) * self.sampler.how.count)
         return Carried(counts, self.state, samples=samples)
 
     @torch.no_grad()
     def _statistics(
-        self, chunks: Sequence[Sequence[Draw]], step: Carried, *, weight: bool
+        self, chunks: Sequence[tuple[Sequence[Draw], int]], step: Carried
     ) -> Mapping[str, Tensor]:
         """What the method wants to know of the whole step before its loss."""
-        sums, only = _Sums(weight=weight), self.objective.needs.statistics
+        sums, only = _Sums(), self.objective.needs.statistics
         if not only:
             return {}
-        for chunk in chunks:
+        for chunk, weight in chunks:
             with self.accelerator.autocast():
                 batch = self.batches.batch(self.model, chunk, step, only)
-                sums.add(self.objective.method.statistics(batch))
+                sums.add(self.objective.method.statistics(batch), weight)
         return sums.reduced(self.accelerator)
 
     def save(self, path: Path) -> None:
-        """Write weights and optimiser state, from which `load` goes on exactly."""
+        """Write weights and optimiser state, from which `load` goes on exactly; collective.
+
+        What is written is whole, so that any number of processes can go on from it.
+        """
         tensors: dict[str, Tensor] = {
             f"model.{name}": value for name, value in self._trained().items()
         }
@@ -187,8 +192,10 @@ class Trainer:
                 for key, value in state.items():
                     tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
         carried = {"step": str(self.step), "state": json.dumps(dict(self.state))}
-        contiguous = {name: t.detach().contiguous() for name, t in tensors.items()}
-        save_file(contiguous, path, metadata=carried)
+        contiguous = {name: t.contiguous() for name, t in kept(tensors).items()}
+        if leads():
+            save_file(contiguous, path, metadata=carried)
+        wait()
 
     def load(self, path: Path) -> None:
         """Go on from what `save` wrote."""
@@ -196,13 +203,17 @@ class Trainer:
             names = list(file.keys())
             with torch.no_grad():
                 for name, value in self._trained().items():
-                    value.copy_(file.get_tensor(f"model.{name}"))
+                    value.copy_(parted(file.get_tensor(f"model.{name}"), value))
             for i, optimizer in enumerate(self.optimizers):
+                held = [p for group in optimizer.param_groups for p in group["params"]]
                 state: dict[int, dict[str, Tensor]] = {}
                 for name in names:
                     if name.startswith(f"optimizer.{i}."):
                         _, _, index, key = name.split(".")
-                        state.setdefault(int(index), {})[key] = file.get_tensor(name)
+                        whole_one, holder = file.get_tensor(name), held[int(index)]
+                        same = whole_one.shape == holder.shape  # else a count, such as of steps
+                        part = parted(whole_one, holder) if same else whole_one
+                        state.setdefault(int(index), {})[key] = part
                 optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
             carried = file.metadata()
         self.step, self.state = int(carried["step"]), json.loads(carried["state"])
@@ -219,7 +230,8 @@ class Trainer:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
         try:
-            yield model
+            with whole(model):
+                yield model
         finally:
             for name, parameter in self._trained().items():
                 if name in trained:
@@ -233,15 +245,13 @@ class Trainer:
 class _Sums:
     """Named values, summed over micro-batches and then over processes."""
 
-    def __init__(self, *, weight: bool) -> None:
-        """`weight`: whether this process has rows of its own."""
-        self.weight = weight
+    def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
 
-    def add(self, found: Mapping[str, Tensor]) -> None:
-        """Add each value to what has its name."""
+    def add(self, found: Mapping[str, Tensor], weight: int) -> None:
+        """Add each value to what has its name; `weight` 0 for rows of another process."""
         for name, value in found.items():
-            part = value.detach() * (1 if self.weight else 0)
+            part = value.detach() * weight
             self.values[name] = self.values[name] + part if name in self.values else part
 
     def reduced(self, accelerator: Accelerator) -> Mapping[str, Tensor]:

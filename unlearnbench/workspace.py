@@ -37,7 +37,8 @@ class Workspace:
     def models(self, name: str) -> Models:
         """The models of the settings called `name`."""
         settings = next(m for m in self.config.models if m.name == name)
-        return Models(settings, self.benchmark, self.cache)
+        parallel = self.config.resources_of(name).parallel
+        return Models(settings, self.benchmark, self.cache, parallel)
 
     def tokenizer(self, model: str) -> Any:
         """The tokenizer of `model`: its base's, since not every fine-tuned checkpoint has one."""

@@ -17,8 +17,9 @@ import torch
 
 from unlearnbench.evaluation.drafting import Guesser
 from unlearnbench.evaluation.prediction import NOT_FINITE, Predictor
-from unlearnbench.evaluation.processes import processes, spread
+from unlearnbench.evaluation.processes import spread
 from unlearnbench.evaluation.slots import SlotLayout
+from unlearnbench.group import world
 from unlearnbench.models.shifted import Span
 
 GUESSES = 16
@@ -106,7 +107,7 @@ def decode(
     `done` gets the places of answers and the answers as they are finished, in this process.
     """
     order = _order(prompts, [i for i, a in enumerate(answers) if a.goes_on(prompts[i].limit)])
-    lots = [lot for rank in range(processes()) if (lot := order[rank :: processes()])]
+    lots = [lot for rank in range(world()) if (lot := order[rank :: world()])]
 
     def work(lot: list[int]) -> tuple[int, list[Answer]]:
         decoding = _Decoding(predictor, [prompts[i] for i in lot], [answers[i] for i in lot], eos)

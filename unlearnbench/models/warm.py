@@ -36,11 +36,11 @@ class WarmModel:
     def give_back(self, model: Any, source: Source, settings: ModelSettings) -> None:
         """Keep what `take` returned, unless adapters or several processes have changed it."""
         from accelerate.utils import extract_model_from_parallel
-        from torch import distributed
 
-        grouped = distributed.is_available() and distributed.is_initialized()
+        from unlearnbench.group import world
+
         architecture = _architecture(source, settings)
-        if architecture is not None and settings.lora is None and not grouped:
+        if architecture is not None and settings.lora is None and world() == 1:
             own = extract_model_from_parallel(model)
             # What accelerate leaves on it; it would not wrap the forward pass again.
             for name in ("forward", "_original_forward", "_is_accelerate_prepared"):

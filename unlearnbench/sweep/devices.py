@@ -18,4 +18,5 @@ def own_devices(wanted: Resources, slots: int) -> dict[str, float]:
     gpus = ray.get_gpu_ids()
     if not gpus:
         return {f"{node}, {slots} slot{'s' if slots != 1 else ''}": 1 / slots}
-    return {f"{node} GPU {gpu}": min(1.0, wanted.gpu) for gpu in gpus}
+    others = f" and {wanted.world - 1} with it" if wanted.world > 1 else ""
+    return {f"{node} GPU {gpu}{others}": min(1.0, wanted.gpu) for gpu in gpus}

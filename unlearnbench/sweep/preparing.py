@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from unlearnbench.errors import UnlearnbenchError
@@ -10,6 +10,7 @@ from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
 from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep.devices import own_devices
+from unlearnbench.sweep.gang import bundles, first_of, together
 
 
 def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger: Ledger) -> None:
@@ -23,38 +24,54 @@ def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger
     done = {task.id for task in tasks} - {task.id for task in waiting}
     ledger.progress.preparing([task.label for task in waiting])
     running: dict[Any, Task] = {}
+    placed: dict[Any, Any] = {}
     while waiting or running:
         ready = [task for task in waiting if done.issuperset(task.after)]
         for task in ready[: ledger.spent.slots - len(running)]:
-            running[_begin(task, config, runtime, ledger)] = task
+            one, group = _begin(task, config, runtime, ledger)
+            running[one], placed[one] = task, group
             waiting.remove(task)
         ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
         for one in ended:
-            task = running.pop(one)
+            task, group = running.pop(one), placed.pop(one)
+            if group is not None:
+                ray.util.remove_placement_group(group)
             ledger.prepared(task, *_outcome(task, one))
             done.add(task.id)
         ledger.under_way(running.values(), runtime)
 
 
-def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) -> Any:
-    """The task as Ray's, with the resources and the retries of a run."""
+def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) -> tuple[Any, Any]:
+    """The task as Ray's, with the resources and the retries of a run; and where it is placed."""
     import ray
 
     files, wanted = plugin_files(), config.resources_of(task.model)
     folder, slots, each = ledger.folder, ledger.spent.slots, wanted.each
+    group: Any = None
+    where: dict[str, Any] = {}
+    if wanted.world > 1:
+        group = bundles(wanted)
+        # A process that was one of several is of no use to other tasks.
+        where = {"scheduling_strategy": first_of(group), "max_calls": 1}
 
     @ray.remote(
         num_cpus=each["CPU"],
         num_gpus=each.get("GPU", 0),
         max_retries=config.ray.retries,
         retry_exceptions=True,
+        **where,
     )
     def execute(task: Task) -> tuple[float, dict[str, float]]:
         for file in files:
             register_file(file)
-        return runtime.execute(task, config, folder), own_devices(wanted, slots)
 
-    return execute.remote(task)
+        def work() -> Iterator[float]:
+            yield runtime.execute(task, config, folder)
+
+        (seconds,) = together(work, wanted, files)
+        return seconds, own_devices(wanted, slots)
+
+    return execute.remote(task), group
 
 
 def _outcome(task: Task, reference: Any) -> tuple[float, dict[str, float]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from unlearnbench.records import EpochResult
 from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep.devices import own_devices
+from unlearnbench.sweep.gang import together
 
 
 def carry_out(
@@ -126,7 +128,9 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
 
         def step(self) -> dict[str, Any]:
             if self._results is None:
-                self._results = iter(runtime.run_epochs(self._run, config, folder))
+                work = partial(runtime.run_epochs, self._run, config, folder)
+                resources = config.resources_of(self._run.model.name)
+                self._results = iter(together(work, resources, files))
             result: EpochResult | None = next(self._results, None)
             if result is None:
                 return {**self._last, "done": True}

@@ -1,0 +1,198 @@
+"""One run over several processes, from a configuration: the numbers of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench import workspace
+from unlearnbench.config import load_config
+from unlearnbench.console import Console
+from unlearnbench.execution import Resources
+from unlearnbench.inputs import plan_sweep
+from unlearnbench.ledger import default_runtime
+from unlearnbench.plan import Plan, RunSpec, claim_folder
+from unlearnbench.records import EpochResult, Record, read_record, read_records
+from unlearnbench.running import run_single
+from unlearnbench.settings import SweepConfig
+from unlearnbench.sweep import run_sweep
+from unlearnbench.sweep.cluster import joined
+from unlearnbench.sweep.gang import bundles, first_of, together
+from unlearnbench.tasks import execute_task, preparation_tasks
+
+MODEL = """
+  - name: {name}
+    base: tiny
+    architecture:
+      {{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 256}}
+    preparation: {{epochs: 1, base_epochs: 1, learning_rate: 3.0e-3, batch_size: 16}}
+    resources: {{{resources}}}
+"""
+RESOURCES = {
+    "one": "cpu: 1",
+    "ddp": "processes: 2, cpu: 0.5, parallel: ddp",
+    "fsdp": "processes: 2, cpu: 0.5",
+}
+CONFIG = """
+name: small
+data: {source: synthetic, authors: 4, questions_per_author: 3, pretraining_authors: 1}
+models:
+{models}forget_fractions: [0.5]
+methods: [npo, task-vector]
+learning_rates: [1.0e-3]
+epochs: 3
+training: {batch_size: 4}
+evaluation: {rows: 4, max_length: 96}
+ray: {concurrent: 1}
+tracking: {enabled: false}
+"""
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepConfig]:
+    """The configuration, in a folder of its own."""
+    models = "".join(MODEL.format(name=n, resources=r) for n, r in RESOURCES.items())
+    (tmp_path / "small.yaml").write_text(CONFIG.replace("{models}", models))
+    monkeypatch.chdir(tmp_path)
+    workspace.workspace.cache_clear()
+    yield load_config("small.yaml", [])
+    workspace.workspace.cache_clear()
+
+
+def plan_of(config: SweepConfig) -> Plan:
+    return plan_sweep(config)[0]
+
+
+def check_same(mine: Record, truth: Record) -> None:
+    """The numbers of both runs are equal to rounding."""
+    assert [e.epoch for e in mine.epochs] == [e.epoch for e in truth.epochs]
+    for epoch, other in zip(mine.epochs, truth.epochs, strict=True):
+        assert epoch.metrics == pytest.approx(other.metrics, rel=1e-4, abs=1e-5), mine.model
+    assert len(mine.steps) == len(truth.steps)
+    for step, other_step in zip(mine.steps, truth.steps, strict=True):
+        got, expected = (
+            {**s.terms, "norm": s.grad_norm, "loss": s.loss} for s in (step, other_step)
+        )
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5), mine.model
+
+
+@pytest.fixture
+def alone(small: SweepConfig) -> dict[str, Record]:
+    """The records of the runs in one process, by method."""
+    config = small.model_copy(update={"name": "alone"})
+    folder = claim_folder(plan_of(config)).resolve()
+    runs = [run for run in plan_of(config).runs if run.model.name == "one"]
+    return {run.method.name: run_single(run, config, folder, lambda _: None) for run in runs}
+
+
+@pytest.mark.slow
+def test_a_sweep_over_two_processes_has_the_numbers_of_one(
+    small: SweepConfig, alone: dict[str, Record], tmp_path: Path
+) -> None:
+    """One of the two is killed in the second epoch, and the run goes on from the first."""
+    models = tuple(m for m in small.models if m.name == "fsdp")
+    config = small.model_copy(update={"models": models})
+    folder = claim_folder(plan_of(config)).resolve()
+    for task in preparation_tasks(config, plan_of(config).runs, folder):
+        if task.id != "fsdp/full@0.5":  # left to two processes
+            execute_task(task, config, folder)
+    marker = tmp_path / "killed"
+    runtime = default_runtime()
+
+    def run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
+        for result in runtime.run_epochs(run, config, folder):
+            yield result
+            if os.environ["RANK"] == "1" and run.method.name == "npo" and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    said = StringIO()
+    result = run_sweep(config, Console(err=said), replace(runtime, run_epochs=run_epochs))
+    assert (result.finished, result.failed) == (2, 0), said.getvalue()
+    assert marker.exists()
+    assert "another process of the run died: killed, or out of memory; trying" in said.getvalue()
+    records = {r.method: r for r in read_records(folder)}
+    for method, truth in alone.items():
+        check_same(records[method], truth)
+        assert records[method].provenance["processes"] == 2
+    (full,) = (r for r in read_records(folder.with_name("alone")) if r.kind == "fine-tuned")
+    assert records["fine-tuned"].epochs[0].metrics == full.epochs[0].metrics
+    assert not list((folder / "state").glob("*/")), "nothing is left of finished runs"
+
+
+@pytest.mark.slow
+def test_torchrun_carries_out_one_run_with_all_that_it_waits_for(
+    small: SweepConfig, alone: dict[str, Record], tmp_path: Path
+) -> None:
+    (run,) = (r for r in plan_of(small).runs if (r.model.name, r.method.name) == ("ddp", "npo"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    settings = ["--set", f"cache={tmp_path / 'cache'}", "--json"]
+    done = subprocess.run(
+        [*torchrun, "-m", "unlearnbench", "run", "small.yaml", "--select", run.id, *settings],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["id"] == run.id, "told once"
+    record = read_record(tmp_path / "runs" / "small" / "records" / run.id)
+    check_same(record, alone["npo"])
+    assert record.provenance["processes"] == 2
+
+
+@pytest.mark.slow
+def test_a_failure_of_one_process_is_told_and_ends_them_all(
+    small: SweepConfig, tmp_path: Path
+) -> None:
+    resources = Resources(processes=2, cpu=0.5)
+    config = small.model_copy(update={"resources": resources})
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def work(broken: int) -> Iterator[list[int]]:
+        from unlearnbench import group
+
+        (marks / f"{broken}.{group.rank()}.{os.getpid()}").touch()
+        for step in (1, 2, 3):
+            if (step, group.rank()) == (3, broken):
+                raise ValueError(f"process {broken} does not like it")
+            yield group.of_all(step * 10 + group.rank())
+
+    def lead(broken: int) -> None:
+        # One that is given up leaves nothing in the way of the next one.
+        assert next(together(partial(work, broken), resources, ())) == [10, 11]
+        said = together(partial(work, broken), resources, ())
+        assert [next(said), next(said)] == [[10, 11], [20, 21]]
+        next(said)
+
+    with joined(config):
+        import ray
+
+        for broken in (0, 1):
+            group = bundles(resources)
+            begin = time.monotonic()
+            task: Any = ray.remote(lead).options(
+                num_cpus=0.5, max_retries=0, scheduling_strategy=first_of(group)
+            )
+            with pytest.raises(ValueError, match=f"process {broken} does not like it"):
+                ray.get(task.remote(broken), timeout=60)
+            ray.util.remove_placement_group(group)
+            processes = {path.name.split(".")[2] for path in marks.glob(f"{broken}.*")}
+            assert len(processes) == 2, "both works by the same two processes"
+            while any(Path(f"/proc/{pid}").is_dir() for pid in processes):
+                assert time.monotonic() - begin < 90
+                time.sleep(0.1)

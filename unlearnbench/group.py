@@ -1,0 +1,106 @@
+"""The processes that carry out one run together, as torchrun or `sweep.gang` starts them.
+
+All of them run the same code. What only one may do (write, decide by what is on disk) is done by
+the leader, the process of rank 0; without a group every process is a leader. Functions that say so
+are collective: each process of the group has to call them, in the same order.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import timedelta
+from typing import Any, TypeVar
+
+import torch
+from torch import distributed
+
+T = TypeVar("T")
+
+VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+# One may wait hours for another: for a lock, or while it computes references. That a process has
+# died is noticed by who started it, not by a limit of time.
+_PATIENCE = timedelta(days=7)
+
+
+def join(store: Any = None) -> None:
+    """Join the group that the environment names, if it names one and this is not done already.
+
+    store  that of the group, for the process that serves it
+    """
+    if distributed.is_initialized() or not all(name in os.environ for name in VARIABLES):
+        return
+    size = int(os.environ["WORLD_SIZE"])
+    if size == 1:
+        return
+    backend = "gloo"
+    if torch.cuda.is_available():
+        # Objects, and what is read from them, go over gloo and take no memory of the GPU.
+        backend = "cpu:gloo,cuda:nccl"
+        local = int(os.environ.get("LOCAL_RANK", "0"))
+        torch.cuda.set_device(local % torch.cuda.device_count())
+    place: dict[str, Any] = {}
+    if store is not None:
+        place = {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
+    distributed.init_process_group(backend, timeout=_PATIENCE, **place)
+
+
+def leave() -> None:
+    """Leave the group, where there is one; the process is at its end."""
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def world() -> int:
+    """How many processes share the work."""
+    grouped = distributed.is_available() and distributed.is_initialized()
+    return distributed.get_world_size() if grouped else 1
+
+
+def rank() -> int:
+    """The number of this process among them, from 0."""
+    return distributed.get_rank() if world() > 1 else 0
+
+
+def leads() -> bool:
+    """Whether this process is the one that writes and decides."""
+    return rank() == 0
+
+
+def wait() -> None:
+    """Go on when all processes are here; collective."""
+    if world() > 1:
+        distributed.barrier()
+
+
+def of_leader(find: Callable[[], T]) -> T:
+    """What `find` returns in the leader; collective."""
+    if world() == 1:
+        return find()
+    box: list[Any] = [find() if leads() else None]
+    distributed.broadcast_object_list(box, src=0)
+    found: T = box[0]
+    return found
+
+
+def of_all(value: T) -> list[T]:
+    """The `value` of every process, by rank; collective."""
+    found: list[Any] = [None] * world()
+    if len(found) == 1:
+        return [value]
+    distributed.all_gather_object(found, value)
+    return found
+
+
+@contextmanager
+def leader_first() -> Generator[None, None, None]:
+    """The leader does what is inside, then the others, who find on disk what it has left there.
+
+    Collective; what is inside must not be.
+    """
+    if not leads():
+        wait()
+    yield
+    if leads():
+        wait()

@@ -1,0 +1,99 @@
+"""A model of which every process holds a part (FSDP2), and how to see it whole.
+
+Weights are shared out by decoder layer, and gathered for the time of a layer's forward and backward
+pass. They keep their names and dtypes, so that everything else works as with a whole model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+from unlearnbench.group import leads
+
+
+def shard(model: nn.Module) -> None:
+    """Leave this process its part of `model`, which has to be the same in all; collective."""
+    half = any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
+    # A sum over many processes in half precision would lose digits that one process keeps.
+    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if half else None)
+    for layer in _layers(model):
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(model, mp_policy=policy)
+
+
+def _layers(model: nn.Module) -> list[nn.Module]:
+    """The decoder layers; none where they are not found, then all weights are one group."""
+    config: Any = getattr(model, "config", None)
+    count = int(config.get_text_config().num_hidden_layers) if config is not None else 0
+    lists = (m for m in model.modules() if isinstance(m, nn.ModuleList) and len(m) == count)
+    return [*next(lists, nn.ModuleList())]
+
+
+def is_sharded(model: nn.Module) -> bool:
+    """Whether this process holds a part of the model only."""
+    return isinstance(model, FSDPModule)
+
+
+@contextmanager
+def whole(model: nn.Module) -> Generator[None, None, None]:
+    """While it lasts, forward passes need no other process; collective. Nothing is trained then."""
+    parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    for part in parts:
+        part.set_reshard_after_forward(False, recurse=False)
+        part.unshard()
+    try:
+        yield
+    finally:
+        for part in parts:
+            part.reshard()
+            # The outermost weights are needed again at once, on the way back.
+            part.set_reshard_after_forward(part is not model, recurse=False)
+
+
+def gathered(tensor: Tensor) -> Tensor:
+    """All of a tensor, whatever part of it is here; collective."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def parted(value: Tensor, like: Tensor) -> Tensor:
+    """The part of a whole tensor that a process holds of `like`, which has the same shape."""
+    if not isinstance(like, DTensor):
+        return value
+    value = value.to(like.device)
+    return distribute_tensor(value, like.device_mesh, like.placements, src_data_rank=None)
+
+
+@torch.no_grad()
+def kept(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """All of each tensor, in the leader's memory; nothing in the other processes. Collective."""
+    found: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        value = gathered(tensor.detach())
+        if leads():
+            found[name] = value.cpu() if isinstance(tensor, DTensor) else value
+    return found
+
+
+@torch.no_grad()
+def unsharded(model: nn.Module, make: Callable[[], Any]) -> Any:
+    """What the leader may save: `model`, or one of `make` with its trained weights; collective.
+
+    The other processes get what they have.
+    """
+    if not is_sharded(model):
+        return model
+    trained = kept({name: p for name, p in model.named_parameters() if p.requires_grad})
+    if not leads():
+        return model
+    made = make()
+    for name, parameter in made.named_parameters():
+        if name in trained:
+            parameter.copy_(trained[name])
+    return made
