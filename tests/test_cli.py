@@ -253,6 +253,8 @@ class TestSweep:
                 report=folder / "report.html",
                 csv=folder / "results.csv",
                 mlflow_command=f"unlearnbench ui {folder}",
+                seconds={"training": 2.0},
+                busy={"here, 2 slots": 0.9},
             )
 
         module = ModuleType("unlearnbench.sweep")
@@ -447,3 +449,37 @@ def test_evaluate_takes_no_nonsense(
         main(["evaluate", "model", *args])
     assert caught.value.code == 2
     assert message in capsys.readouterr().err
+
+
+def test_a_plan_tells_what_each_kind_of_run_takes(run: Run) -> None:
+    code, out, _ = run("plan", "small.yaml", "--memory", "--flops", "50e9")
+    assert code == 0
+    for word in ("gradients", "peak GiB", "hours a run", "npo+nll", "6·N", "assumed: 5e+10 FLOP/s"):
+        assert word in out
+    code, out, _ = run("plan", "small.yaml", "--memory", "--json")
+    told = json.loads(out)["memory"]
+    assert told["flops"] == 400e12
+    kinds = {(kind["model"], kind["method"]): kind for kind in told["kinds"]}
+    assert kinds["tiny", "ce-u"]["runs"] == 4
+    one, two = (kinds["tiny", name] for name in ("ce-u", "npo+nll"))
+    assert two["memory_mib"]["activations"] >= one["memory_mib"]["activations"] > 0
+    assert two["hours"] > one["hours"] > 0
+    assert told["unknown"] == []
+
+
+def test_a_plan_tells_what_it_cannot_know(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    code, out, _ = run(
+        "plan", "small.yaml", "--memory", "--set", "models.0.base=nobody/nothing@main"
+    )
+    assert code == 0
+    assert "not known: tiny: nobody/nothing: its config is not to be had" in out
+    assert "GPU hours" not in out
+
+
+def test_flops_are_a_number_above_zero(run: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    for text in ("0", "-1", "inf", "fast"):
+        with pytest.raises(SystemExit):
+            run("plan", "small.yaml", "--memory", "--flops", text)
+        assert "is no number above 0" in capsys.readouterr().err

@@ -39,8 +39,10 @@ FLOW = [
     *("document", "problems", "grid", "plan", "checks", "config", "workload"),
     *(
         "data",
+        "shortage",
         "models",
         "inputs",
+        "footprint",
         "reference",
         "sampling",
         "alternatives",
@@ -50,11 +52,12 @@ FLOW = [
         "preparation",
         "evaluation",
     ),
-    *("provenance", "records", "workspace", "tasks", "trainers", "wrapping", "running"),
+    *("provenance", "peak", "records", "workspace", "tasks", "trainers", "wrapping", "sizing"),
+    *("running",),
     *("testing", "anatomy"),
     *("table", "ranking", "report", "entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep", "bench"),
-    *("commands", "evaluating", "benching", "listing", "scaffold"),
+    *("memory", "commands", "evaluating", "benching", "listing", "scaffold"),
     *("arguments", "checking", "bench_parser", "parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from unlearnbench import trainers, workspace
 from unlearnbench.data.loading import fingerprint, load_benchmark
@@ -317,3 +318,53 @@ def test_a_retain_log_serves_in_place_of_a_retain_model(place: Path) -> None:
         execute_task(task, given, folder)
     (again,) = (r for r in read_records(folder) if r.kind == "retain")
     assert again.epochs[0].metrics == anchor.epochs[0].metrics
+
+
+class Crowded(Trainer):
+    """On a device where at most two rows fit at a time."""
+
+    def _backward(self, draws: Any, epoch: int) -> Any:
+        rows = self.shortages.rows or len(draws)
+        CROWDED.append((self.step + 1, rows))
+        if rows > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super()._backward(draws, epoch)
+
+
+CROWDED: list[tuple[int, int]] = []
+"""Steps and rows at a time that were tried."""
+
+
+def test_what_did_not_fit_is_in_the_record_and_not_tried_again(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    undisturbed = run_single(spec, config, folder, lambda _: None)
+    assert "out_of_memory" not in undisturbed.provenance
+    shutil.rmtree(folder / "records" / spec.id)
+    CROWDED.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unlearnbench.trainers.Trainer", Crowded)
+        interrupted = run_epochs(spec, config, folder)
+        next(interrupted)
+        del interrupted
+        record = run_single(spec, config, folder, lambda _: None)
+    assert CROWDED[:2] == [(1, 4), (1, 2)]
+    assert [rows for _, rows in CROWDED[1:]] == [2] * 6, "neither later nor after a resumption"
+    assert record.provenance["out_of_memory"] == [{"step": 1, "from": 4, "to": 2}]
+    for one, other in zip(undisturbed.epochs, record.epochs, strict=True):
+        assert one.metrics == pytest.approx(dict(other.metrics), rel=1e-3)
+    for first, second in zip(undisturbed.steps, record.steps, strict=True):
+        assert first.loss == pytest.approx(second.loss, rel=1e-4)
+    assert not (folder / "state" / spec.id).exists()
+
+
+def test_a_record_says_what_memory_was_taken_and_what_was_expected(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    record = run_single(spec, config, place / "runs" / "small", lambda _: None)
+    made = record.provenance
+    assert made["peak_memory_of"].startswith("resident" if made["device"] == "cpu" else "allocated")
+    if Path("/proc/self/clear_refs").exists():
+        assert 0 <= made["peak_memory_mib"] < 4096
+    assert 0 < made["estimated_memory_mib"] < 4096

@@ -92,6 +92,17 @@ def at_least_one(text: str) -> int:
     return int(text)
 
 
+def positive(text: str) -> float:
+    """A finite number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text} is no number above 0")
+    return value
+
+
 def _fraction(text: str) -> float:
     try:
         value = float(text)

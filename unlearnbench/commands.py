@@ -13,6 +13,7 @@ from unlearnbench import registry
 from unlearnbench.config import load_config
 from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.memory import memory_json, print_memory
 from unlearnbench.plan import Plan, RunSpec, check_folder, claim_folder
 from unlearnbench.settings import SweepConfig
 from unlearnbench.workload import Rows, estimate
@@ -43,6 +44,8 @@ def plan(args: argparse.Namespace) -> int:
     console = Console()
     if args.json:
         told = {"work": asdict(work), "counts": planned.counts(), "recorded": kept}
+        if args.memory:
+            told["memory"] = memory_json(planned, benchmark, args.flops)
         console.print_json(planned.to_json() | told)
         return 0
     title = f"{planned.config.name}: {work.runs} runs into {planned.folder}"
@@ -54,12 +57,15 @@ def plan(args: argparse.Namespace) -> int:
     )
     if kept:
         console.print(f"{kept} of {work.runs} runs are recorded already and are not run again")
+    if args.memory:
+        print_memory(planned, benchmark, args.flops, console)
     return 0
 
 
 def sweep(args: argparse.Namespace) -> int:
     """`unlearnbench sweep CONFIG`: all runs, then the page; exit code 1 where runs failed."""
     config = _config(args)
+    _check_machine(config)
     from unlearnbench.sweep import run_sweep
 
     console = Console()
@@ -100,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
         raise UnlearnbenchError(
             "\n".join([*lines, f"{asked} {what}; choose one with --select POSITION or ID"])
         )
+    _check_machine(planned.config)
     from unlearnbench.running import run_single
 
     with group.leader_first():
@@ -161,6 +168,14 @@ def _config(args: argparse.Namespace) -> SweepConfig:
     for file in args.plugin:
         registry.register_file(file)
     return load_config(args.config, args.set)
+
+
+def _check_machine(config: SweepConfig) -> None:
+    """Whether the optimiser is there, before anything is spent; on a cluster its workers say."""
+    if config.ray.address is None and config.training.optimizer != "adamw":
+        from unlearnbench.optimisation import check_optimizer
+
+        check_optimizer(config.training.optimizer)
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+from accelerate import Accelerator
 from torch import Tensor
 
 from unlearnbench.data.draws import Draw, TrainingRows
@@ -103,3 +104,27 @@ def split(
         )
         begin, first_row = end, first_row + len(part_rows)
     return parts
+
+
+class Sums:
+    """Named values, summed over micro-batches and then over processes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
+
+    def add(self, found: Mapping[str, Tensor], weight: int) -> None:
+        """Add each value to what has its name; `weight` 0 for rows of another process."""
+        for name, value in found.items():
+            part = value.detach() * weight
+            self.values[name] = self.values[name] + part if name in self.values else part
+
+    def reduced(self, accelerator: Accelerator) -> Mapping[str, Tensor]:
+        """The sums over all processes."""
+        if accelerator.num_processes == 1:
+            return self.values
+        reduce: Any = accelerator.reduce
+        return {name: reduce(value, reduction="sum") for name, value in self.values.items()}
+
+    def floats(self, accelerator: Accelerator) -> dict[str, float]:
+        """The same as numbers."""
+        return {name: float(value) for name, value in self.reduced(accelerator).items()}

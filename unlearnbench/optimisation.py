@@ -5,13 +5,16 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
+from importlib import import_module
+from typing import Any, Literal
 
 import torch
 from torch import nn
 
 from unlearnbench.errors import TrainingError
 
+EIGHT_BIT = {"adamw-8bit": "AdamW8bit", "paged-adamw-8bit": "PagedAdamW8bit"}
+"""By setting, what bitsandbytes calls it."""
 COSINE_FLOOR = 0.02
 """Share of the learning rate at which a cosine schedule ends."""
 
@@ -25,7 +28,7 @@ class Optimisation:
     learning_rate: float
     seed: int
     micro_batch_size: int | None = None
-    optimizer: Literal["adamw", "muon"] = "adamw"
+    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = "adamw"
     embedding_learning_rate: float = 2e-3
     """Muon: AdamW's rate for what is no matrix of a block."""
     schedule: Literal["constant", "linear", "cosine"] = "constant"
@@ -49,6 +52,38 @@ def schedule(kind: str, step: int, steps: int, warmup: int) -> float:
     return 1.0
 
 
+def check_optimizer(name: str) -> None:
+    """Raise TrainingError where the optimiser called `name` cannot be used on this machine."""
+    if name not in EIGHT_BIT:
+        return
+    try:
+        import_module("bitsandbytes")
+    except ImportError as error:
+        raise TrainingError(
+            f"training.optimizer: {name} needs bitsandbytes ({error}): "
+            "pip install 'unlearnbench[8bit]', or leave the key out for adamw"
+        ) from None
+    if not torch.cuda.is_available():
+        raise TrainingError(
+            f"training.optimizer: {name} needs a CUDA device, and there is none here; leave the "
+            "key out for adamw"
+        )
+
+
+def check_gradients(model: nn.Module) -> None:
+    """Raise TrainingError where a weight that is trained has no gradient after a way back.
+
+    It would stay as it is, silently: adapters below a checkpoint that cuts the graph, say.
+    """
+    without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if without:
+        others = f" (and {len(without) - 1} more)" if len(without) > 1 else ""
+        raise TrainingError(
+            f"no gradient has reached {without[0]}{others}, which is to be trained: the loss does "
+            "not depend on it. A method that trains a part of the model says so in `trains`"
+        )
+
+
 def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim.Optimizer]:
     """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest."""
     trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
@@ -57,6 +92,12 @@ def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim
     if how.optimizer == "adamw":
         parameters = [p for _, p in trained]
         yield torch.optim.AdamW(parameters, how.learning_rate, weight_decay=how.weight_decay)
+        return
+    if how.optimizer in EIGHT_BIT:
+        check_optimizer(how.optimizer)
+        made: Any = getattr(import_module("bitsandbytes").optim, EIGHT_BIT[how.optimizer])
+        parameters = [p for _, p in trained]
+        yield made(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
         return
     # Muon orthogonalises the update of a matrix; embeddings are tables, not maps, and stay out.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}

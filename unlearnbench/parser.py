@@ -19,8 +19,10 @@ from unlearnbench.arguments import (
     add_profile,
     at_least_one,
     command,
+    positive,
 )
 from unlearnbench.bench_parser import add_bench
+from unlearnbench.memory import FLOPS
 
 _EPILOG = """\
 start here:
@@ -74,7 +76,20 @@ def _add_sweeps(subparsers: Subparsers) -> None:
         commands.plan,
         "print the runs of a config and what they cost; runs and writes nothing",
         "examples:\n  unlearnbench plan quickstart\n"
-        "  unlearnbench plan my.yaml --set seeds=[0,1,2] --json",
+        "  unlearnbench plan my.yaml --set seeds=[0,1,2] --json\n"
+        "  unlearnbench plan tofu_phi_1_5 --memory --flops 200e12",
+    )
+    plan.add_argument(
+        "--memory",
+        action="store_true",
+        help="also memory and hours of each kind of run, with the formula; asks for configs only",
+    )
+    plan.add_argument(
+        "--flops",
+        type=positive,
+        default=FLOPS,
+        metavar="N",
+        help="FLOP/s that a process reaches (default: %(default)g, 40 %% of an H100's in bf16)",
     )
     add_config(plan)
     sweep = command(

@@ -89,6 +89,8 @@ class RunSpec(Settings):
         identity: dict[str, Any] = json_ready(
             self.model_dump(mode="json", exclude=changes_no_number)
         )
+        if self.training.optimizer == "adamw":  # as in runs from before there was a choice
+            del identity["training"]["optimizer"]
         return identity
 
     @property

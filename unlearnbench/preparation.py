@@ -79,7 +79,7 @@ class Models:
         """What fine-tuning starts from."""
         if self.is_tiny:
             return Source(str(self.base_folder()))
-        return Source(self.settings.base, self.settings.revision)
+        return Source.named(self.settings.base, self.settings.revision)
 
     def tuned_folder(self, name: str) -> Path:
         """Where the model fine-tuned on `name` (`full`, `retain90`) lies once it is prepared."""
@@ -93,14 +93,14 @@ class Models:
     def full(self) -> Source:
         """The model that has learned everything: where unlearning starts."""
         if self.settings.fine_tuned is not None:
-            return Source(self.settings.fine_tuned, self.settings.revision)
+            return Source.named(self.settings.fine_tuned)
         return Source(str(self.tuned_folder("full")))
 
     def retain(self, name: str) -> Source:
         """The model that never saw the forget set; `name` as in `retain90`."""
         published = self.settings.retain.get(name)
         if published is not None:
-            return Source(published)
+            return Source.named(published)
         return Source(str(self.tuned_folder(name)))
 
     def prepare_base(self, told: Told) -> None:

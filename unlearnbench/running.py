@@ -23,15 +23,18 @@ from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.group import leads, of_all, of_leader, wait, world
 from unlearnbench.method import Method, Wrapper
 from unlearnbench.models.loading import quiet_transformers
+from unlearnbench.peak import Peak
 from unlearnbench.plan import RunSpec
 from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.registry import method_from_spec
 from unlearnbench.settings import SweepConfig
+from unlearnbench.shortage import Shortages
+from unlearnbench.sizing import estimated_peak
 from unlearnbench.step import StepResult
 from unlearnbench.tasks import execute_task, preparation_tasks
 from unlearnbench.trainers import give_back, run_trainer
-from unlearnbench.training import NonFiniteError
+from unlearnbench.training import NonFiniteError, Trainer
 from unlearnbench.workspace import Workspace, workspace
 from unlearnbench.wrapping import wrapped_model
 
@@ -77,6 +80,8 @@ class _Run:
         self.results: list[EpochResult] = []
         self.steps: list[StepResult] = []
         self.started = time.time()
+        self.peak = Peak()
+        self.shortages = Shortages()
         self.evaluations: dict[int, Evaluation] = {}
         self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
         self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
@@ -84,7 +89,9 @@ class _Run:
     def _evaluate(self, model: Any, epoch: int, begin: float) -> EpochResult:
         """Judge `model` after `epoch`, whose training has begun at `begin`."""
         trained = time.monotonic()
+        before = self.evaluator.batch_tokens
         evaluation = self.evaluator(model, self._last_evaluation())
+        self.shortages.evaluation(epoch, before, self.evaluator.batch_tokens)
         self.evaluations[epoch] = evaluation
         metrics = summarize(evaluation, self.retain, self.space.profile)
         seconds = time.monotonic() - trained
@@ -104,6 +111,11 @@ class _Run:
         where = "" if first is None else f", first at the question {first[:60]!r}"
         return f"epoch {epoch}: the model's outputs are no longer finite{where}"
 
+    def _memory(self) -> dict[str, Any]:
+        """What was measured of the run's memory, and what had to be done for it to do."""
+        short = {"out_of_memory": self.shortages.seen} if self.shortages.seen else {}
+        return self.peak.to_json() | short
+
     def _finish(self, status: Any, error: str | None) -> None:
         spec, space = self.spec, self.space
         record = run_record(
@@ -117,7 +129,7 @@ class _Run:
                 weights=space.models(spec.model.name).full().identity(),
                 begin=self.started,
             )
-            | {"processes": world()},
+            | {"processes": world(), **self._memory()},
             error=error,
             evaluations=self.evaluations,
         )
@@ -148,8 +160,19 @@ class _TrainedRun(_Run):
         self.method = method
         self.state = space.folder / "state" / spec.id
         self.epoch = 0
-        self.trainer = run_trainer(spec, space, method)
+        self.trainer = self._made()
         self._resume()
+
+    def _made(self) -> Trainer:
+        trainer = run_trainer(self.spec, self.space, self.method)
+        self.shortages = trainer.shortages
+        self.shortages.keep(self.state)
+        if self.shortages.batch_tokens is not None:
+            self.evaluator.batch_tokens = self.shortages.batch_tokens
+        return trainer
+
+    def _memory(self) -> dict[str, Any]:
+        return super()._memory() | {"estimated_memory_mib": estimated_peak(self.spec, self.trainer)}
 
     def go_on(self) -> Iterator[EpochResult]:
         """The epochs that are still to do, then the record."""
@@ -208,7 +231,7 @@ class _TrainedRun(_Run):
         if leads():  # it is damaged, if not for all processes
             shutil.rmtree(self.state, ignore_errors=True)
         # Its weights may be half loaded.
-        self.trainer = run_trainer(self.spec, self.space, self.method)
+        self.trainer = self._made()
         self.epoch, self.results, self.steps, self.evaluations = 0, [], [], {}
 
     def _taken_up(self) -> Literal["nothing", "everything", "damaged"]:

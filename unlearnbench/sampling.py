@@ -21,6 +21,7 @@ from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.errors import ModelError
 from unlearnbench.method import Sampling
 from unlearnbench.models.forward import predict
+from unlearnbench.shortage import in_smaller_batches
 
 # Decoding keeps the keys and values of this many batches of tokens.
 _CACHED_BATCHES = 4
@@ -175,7 +176,13 @@ class Sampler:
         ]
         training = model.training
         model.eval()
-        said = iter(sample(model, asked, self.how, self.encoder, self.pad, self.batch_tokens))
+        device = next(model.parameters()).device
+        answers, _ = in_smaller_batches(
+            lambda tokens: sample(model, asked, self.how, self.encoder, self.pad, tokens),
+            self.batch_tokens or _CACHED_BATCHES * fast_batch_tokens(device),
+            alone=True,  # nothing is exchanged with other processes
+        )
+        said = iter(answers)
         model.train(training)
         found: dict[int, Sampled] = {}
         for index, prompt in zip(indices, prompts, strict=True):

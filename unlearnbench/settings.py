@@ -102,15 +102,18 @@ class ModelSettings(Settings):
     """One model: where it comes from and how it is held."""
 
     name: str = Field(min_length=1, description="what tables and plots call it")
-    base: str = Field(min_length=1, description="`tiny`, a hub id, or a folder")
+    base: str = Field(
+        min_length=1, description="`tiny`, a folder, or a hub id, also as id@revision"
+    )
     fine_tuned: str | None = Field(
-        default=None, description="published model that has learned the full set (hub id or folder)"
+        default=None,
+        description="published model that has learned the full set: folder, hub id, id@revision",
     )
     retain: dict[str, str] = Field(
         default_factory=dict,
-        description="by split (`retain90: …`): published retain model, or its evaluation log",
+        description="by split (`retain90: …`): published retain model as above, or its log",
     )
-    revision: str | None = Field(default=None, description="commit or tag on the hub")
+    revision: str | None = Field(default=None, description="of `base` alone: commit or tag")
     architecture: Architecture = Architecture()
     preparation: Preparation = Preparation()
     template: Literal["auto", "plain", "llama-2", "phi", "chat"] = Field(
@@ -135,6 +138,10 @@ class TrainingSettings(Settings):
         default=None,
         ge=1,
         description="forget rows that go through the model at once; default: all",
+    )
+    optimizer: Literal["adamw", "adamw-8bit", "paged-adamw-8bit"] = Field(
+        default="adamw",
+        description="8-bit: states in a byte each; paged: in the host's memory where short",
     )
     weight_decay: float = Field(default=0.0, ge=0)
     schedule: Literal["constant", "linear", "cosine"] = "constant"

@@ -118,6 +118,7 @@ def optimisation(spec: RunSpec) -> Optimisation:
         raise TrainingError(f"run {spec.title!r} has no learning rate; plan it again")
     return Optimisation(
         epochs=spec.epochs,
+        optimizer=how.optimizer,
         batch_size=how.batch_size,
         micro_batch_size=how.micro_batch_size,
         learning_rate=spec.learning_rate,

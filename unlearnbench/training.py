@@ -26,12 +26,13 @@ from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.errors import TrainingError
 from unlearnbench.group import leads, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
-from unlearnbench.minibatch import Carried, Minibatches
-from unlearnbench.optimisation import Optimisation, make_optimizers, schedule
+from unlearnbench.minibatch import Carried, Minibatches, Sums
+from unlearnbench.optimisation import Optimisation, check_gradients, make_optimizers, schedule
 from unlearnbench.reference import LiveReference, ReferenceRows
 from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
 from unlearnbench.sharding import gathered, is_sharded, kept, parted, shard, whole
+from unlearnbench.shortage import Shortages, no_fewer_rows_help
 from unlearnbench.step import StepResult
 
 
@@ -79,7 +80,8 @@ class Trainer:
         self.model: Any = model
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.step = 0
+        self.step, self._checked = 0, False
+        self.shortages = Shortages(optimisation.micro_batch_size)
         primary = len(rows.primary(objective.needs))
         if primary == 0:
             raise TrainingError("nothing to train on: the set of rows is empty")
@@ -98,7 +100,17 @@ class Trainer:
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-        terms, reported = self._backward(draws, epoch)
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        terms, reported = self.shortages.step(
+            lambda: self._backward(draws, epoch),
+            self._zero,
+            number=self.step + 1,
+            rows=len(draws[rank::world]),
+            alone=world == 1,
+        )
+        if not self._checked:
+            check_gradients(self.model)
+            self._checked = True
         norm = float(self._clip())
         loss = sum(terms.values())
         if not (math.isfinite(loss) and math.isfinite(norm)):
@@ -106,12 +118,17 @@ class Trainer:
                 f"step {self.step + 1} (epoch {epoch}): loss {loss}, gradient norm {norm}; "
                 "the run stops here. A lower learning rate avoids this"
             )
-        for optimizer in self.optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
+        with no_fewer_rows_help(self.step + 1):
+            for optimizer in self.optimizers:
+                optimizer.step()
+        self._zero()
         self.step += 1
         rate = self.how.learning_rate * factor
         return StepResult(self.step, epoch, rate, loss, terms, norm, reported)
+
+    def _zero(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def _clip(self) -> Tensor:
         """Clip the gradient; returns its norm before that."""
@@ -124,7 +141,7 @@ class Trainer:
         """Compute the gradient of a step; returns the loss by term, and what the loss reports."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = draws[rank::world]
-        size = self.how.micro_batch_size or len(draws)
+        size = self.shortages.rows or len(draws)
         chunks = [(mine[i : i + size], 1) for i in range(0, len(mine), size)]
         # All processes make as many passes, which each takes part in where weights are sharded
         # or gradients reduced; one that has no rows left does so with weight 0.
@@ -132,7 +149,7 @@ class Trainer:
         chunks += [((mine or draws)[:1], 0)] * (passes - len(chunks))
         step = self.carried(draws, mine)
         step = replace(step, statistics=self._statistics(chunks, step))
-        terms, reported = _Sums(), _Sums()
+        terms, reported = Sums(), Sums()
         for i, (chunk, weight) in enumerate(chunks):
             last = i == len(chunks) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
@@ -159,7 +176,7 @@ class Trainer:
         with self.accelerator.autocast(), whole(model):
             samples = self.sampler(model, asked, self.step)
         tokens = sum(row.scored for found in samples.values() for row in found.rows)
-        sums = _Sums()
+        sums = Sums()
         sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)}, int(bool(mine)))
         scored = int(sums.reduced(self.accelerator)["tokens"])
         counts["sample"] = (scored, len(draws) * self.sampler.how.count)
@@ -170,7 +187,7 @@ class Trainer:
         self, chunks: Sequence[tuple[Sequence[Draw], int]], step: Carried
     ) -> Mapping[str, Tensor]:
         """What the method wants to know of the whole step before its loss."""
-        sums, only = _Sums(), self.objective.needs.statistics
+        sums, only = Sums(), self.objective.needs.statistics
         if not only:
             return {}
         for chunk, weight in chunks:
@@ -240,30 +257,6 @@ class Trainer:
     def _trained(self) -> dict[str, nn.Parameter]:
         model = self.accelerator.unwrap_model(self.model)
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
-
-
-class _Sums:
-    """Named values, summed over micro-batches and then over processes."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, Tensor] = {}
-
-    def add(self, found: Mapping[str, Tensor], weight: int) -> None:
-        """Add each value to what has its name; `weight` 0 for rows of another process."""
-        for name, value in found.items():
-            part = value.detach() * weight
-            self.values[name] = self.values[name] + part if name in self.values else part
-
-    def reduced(self, accelerator: Accelerator) -> Mapping[str, Tensor]:
-        """The sums over all processes."""
-        if accelerator.num_processes == 1:
-            return self.values
-        reduce: Any = accelerator.reduce
-        return {name: reduce(value, reduction="sum") for name, value in self.values.items()}
-
-    def floats(self, accelerator: Accelerator) -> dict[str, float]:
-        """The same as numbers."""
-        return {name: float(value) for name, value in self.reduced(accelerator).items()}
 
 
 def _freeze(model: nn.Module, method: Method) -> None:

@@ -11,6 +11,7 @@ import torch
 from transformers import Cohere2Config, Gemma2Config, GPT2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import OutputLayer, predict
 from unlearnbench.models.loading import (
@@ -22,8 +23,8 @@ from unlearnbench.models.loading import (
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.optimisation import Optimisation, make_optimizers
-from unlearnbench.preparation import is_prepared, prepared
-from unlearnbench.settings import Architecture, LoRA, ModelSettings
+from unlearnbench.preparation import Models, is_prepared, prepared
+from unlearnbench.settings import Architecture, DataSettings, LoRA, ModelSettings
 
 SETTINGS = ModelSettings(name="m", base="unused")
 
@@ -219,3 +220,32 @@ def test_a_model_is_prepared_once_and_whole(tmp_path: Path, model: Any, tokenize
         prepared(tmp_path / "models" / "other", fail)
     visible = [p.name for p in (tmp_path / "models").iterdir() if not p.name.startswith(".")]
     assert visible == ["m"], "nothing half-made is left"
+
+
+def test_a_place_may_name_its_own_revision(tmp_path: Path) -> None:
+    assert Source.named("org/model@v2") == Source("org/model", "v2")
+    assert Source.named("org/model@v2", "main") == Source("org/model", "v2")
+    assert Source.named("org/model", "main") == Source("org/model", "main")
+    there = tmp_path / "a@b"
+    there.mkdir()
+    assert Source.named(str(there)) == Source(str(there))
+    for text in ("org/model@", "@main"):
+        with pytest.raises(ModelError, match="expected a hub id"):
+            Source.named(text)
+
+
+def test_the_revision_of_the_base_is_no_other_models(tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(
+        update={
+            "base": "org/base",
+            "revision": "r1",
+            "fine_tuned": "org/tuned@r2",
+            "retain": {"retain90": "org/retain", "retain95": "org/retain@r3"},
+        }
+    )
+    benchmark = load_benchmark(DataSettings(authors=10, questions_per_author=1), (0.1,))
+    models = Models(settings, benchmark, tmp_path)
+    assert models.base() == Source("org/base", "r1")
+    assert models.full() == Source("org/tuned", "r2")
+    assert models.retain("retain90") == Source("org/retain")
+    assert models.retain("retain95") == Source("org/retain", "r3")

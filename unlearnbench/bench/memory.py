@@ -1,30 +1,24 @@
 """Peak memory of a piece of work, beyond what was there before it.
 
-On a GPU the device counts it. On a CPU it is the kernel's own high-water mark of resident memory
-(VmHWM), set back when the work begins, so that no peak between two samples is missed; and since an
-allocator keeps what it was given back, each piece is measured in a process of its own.
+Counted as `peak.py` says; and since an allocator keeps what it was given back, each piece is
+measured in a process of its own.
 """
 
 from __future__ import annotations
 
-import ctypes
 import gc
 import json
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import torch
 
 from unlearnbench.errors import EvaluationError
 from unlearnbench.models.loading import quiet_transformers
-
-_STATUS = Path("/proc/self/status")
-_RESET = Path("/proc/self/clear_refs")
+from unlearnbench.peak import resident, set_back
 
 Work = tuple[torch.device, Callable[[], object]]
 
@@ -69,25 +63,11 @@ def peak_of(device: torch.device, do: Callable[[], object]) -> int | None:
         do()
         torch.cuda.synchronize(device)
         return torch.cuda.max_memory_allocated(device) - before
-    _give_back()
-    try:
-        _RESET.write_text("5")  # VmHWM becomes VmRSS
-    except OSError:
+    if not set_back():
         return None
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     do()
-    return _resident("VmHWM") - before
-
-
-def _resident(key: str) -> int:
-    line = next(line for line in _STATUS.read_text().splitlines() if line.startswith(f"{key}:"))
-    return int(line.split()[1]) * 1024
-
-
-def _give_back() -> None:
-    # Freed memory that the allocator keeps would hide what is allocated next. glibc only.
-    with suppress(OSError, AttributeError):
-        ctypes.CDLL("libc.so.6").malloc_trim(0)
+    return resident("VmHWM") - before
 
 
 if __name__ == "__main__":

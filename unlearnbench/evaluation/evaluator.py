@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError
@@ -30,7 +31,9 @@ from unlearnbench.evaluation.result import (
 from unlearnbench.evaluation.rouge import rouge_recall
 from unlearnbench.evaluation.scoring import Scores, score
 from unlearnbench.evaluation.tree import Tree, tree_of
+from unlearnbench.group import world
 from unlearnbench.models.shifted import ShiftedModel, Shifts
+from unlearnbench.shortage import in_smaller_batches
 
 Told = Callable[[int, int], None]
 """Gets the work done and the work of all; both count a question when scored, and when answered."""
@@ -102,6 +105,20 @@ class Evaluator:
         In a torch.distributed group every process must call it, with the same model; the work is
         split (`told` gets this process's), and every process returns the same evaluation.
         """
+        inner = model.model if isinstance(model, ShiftedModel) else model
+        tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
+        found, fitting = in_smaller_batches(
+            lambda tokens: self._evaluated(model, previous, told, tokens),
+            tokens,
+            alone=world() == 1,
+        )
+        if fitting != tokens:
+            self.batch_tokens = fitting  # for good
+        return found
+
+    def _evaluated(
+        self, model: Any, previous: Evaluation | None, told: Told | None, batch_tokens: int
+    ) -> Evaluation:
         items = [item for rows in self.sets.values() for item in rows]
         shifts = None
         if isinstance(model, ShiftedModel):
@@ -114,7 +131,7 @@ class Evaluator:
             items[0].tree,
             pad=self.pad,
             longest=max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)),
-            batch_tokens=self.batch_tokens,
+            batch_tokens=batch_tokens,
             shifts=shifts,
         )
         scores, answers, steps, clock = self._judged(predictor, items, prompts, count)

@@ -86,6 +86,8 @@ class Predictor:
         try:
             with packing(self.model):
                 packed = self._packed_trees([trial])
+        except torch.OutOfMemoryError:
+            raise
         except (TypeError, ValueError, RuntimeError, KeyError):
             return False  # the model's attention takes what the library's kernel does not
         return nearly(packed, self._padded_trees([trial]))

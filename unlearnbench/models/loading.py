@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import warnings
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -21,6 +22,19 @@ class Source:
 
     place: str
     revision: str | None = None
+
+    @classmethod
+    def named(cls, text: str, revision: str | None = None) -> Source:
+        """From a configuration: a folder, or a hub id that may end in `@revision`.
+
+        revision  where the text names none
+        """
+        place, at, own = text.rpartition("@")
+        if not at or Path(text).is_dir():
+            return cls(text, revision)
+        if not place or not own:
+            raise ModelError(f"{text!r}: expected a hub id, or id@revision with a commit or tag")
+        return cls(place, own)
 
     @property
     def folder(self) -> Path | None:
@@ -72,14 +86,14 @@ def check_sources(settings: ModelSettings) -> None:
     Looks only at what lies here, and loads nothing: hubs are asked when a model is needed.
     """
     if settings.base != "tiny":
-        base = Source(settings.base, settings.revision)
+        base = Source.named(settings.base, settings.revision)
         base.check()
         base.check_tokenizer()
     if settings.fine_tuned is not None:
-        Source(settings.fine_tuned, settings.revision).check()
+        Source.named(settings.fine_tuned).check()
     for name, place in settings.retain.items():
         if not is_log(place):
-            Source(place).check()
+            Source.named(place).check()
         elif not Path(place).is_file():
             raise ModelError(f"models.{settings.name}.retain.{name}: no log {place!r}")
 
@@ -159,7 +173,10 @@ def add_lora(model: Any, lora: LoRA) -> Any:
         target_modules=targets if isinstance(targets, str) else list(targets),
         task_type="CAUSAL_LM",
     )
-    return get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft asks transformers by names that are on their way out: nothing to act on here.
+        warnings.simplefilter("ignore", FutureWarning)
+        return get_peft_model(model, config)
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:

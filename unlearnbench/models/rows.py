@@ -106,6 +106,8 @@ class RowReader:
         model.eval()
         try:
             packed = self._packed(model, trial, ())
+        except torch.OutOfMemoryError:
+            raise
         except (TypeError, ValueError, RuntimeError, KeyError):
             return False  # the model's attention takes what the library's kernel does not
         else:

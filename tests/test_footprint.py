@@ -1,0 +1,293 @@
+"""Estimates of memory against what tensors really take, step by step, and of time by hand."""
+
+from __future__ import annotations
+
+import copy
+import random
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from unlearnbench import registry
+from unlearnbench.data.draws import TrainingRows
+from unlearnbench.data.encoding import Row
+from unlearnbench.errors import ModelError
+from unlearnbench.execution import Resources
+from unlearnbench.footprint import (
+    Effort,
+    Lengths,
+    Setup,
+    footprint,
+    reads_logits,
+    rows_of_item,
+)
+from unlearnbench.method import LossBatch, Method
+from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.models.skeleton import Shape, config_of, shape_of
+from unlearnbench.optimisation import Optimisation
+from unlearnbench.reference import references_of
+from unlearnbench.retain import Objective
+from unlearnbench.settings import Architecture, LoRA, ModelSettings
+from unlearnbench.training import Trainer
+
+from .conftest import PACKED, PADDED
+
+SETTINGS = ModelSettings(
+    name="small",
+    base="tiny",
+    architecture=Architecture(vocabulary=1000, hidden_size=128, layers=6, intermediate_size=384),
+)
+
+
+def everything(_name: str, _layers: int) -> bool:
+    """What a method trains that says nothing of it."""
+    return True
+
+
+class Allocated(TorchDispatchMode):
+    """Bytes of all tensors that are alive, and the most there have been."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self.see(tensor)
+        return made
+
+    def see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = int(StorageWeakRef(storage).cdata), storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def some_rows() -> TrainingRows:
+    """Rows of 30 to 90 tokens, a third of them prompt."""
+    draw = random.Random(1)
+
+    def row() -> Row:
+        length = draw.randint(30, 90)
+        return Row(tuple(draw.randrange(3, 1000) for _ in range(length)), length // 3)
+
+    return TrainingRows([row() for _ in range(32)], [row() for _ in range(64)])
+
+
+def both(
+    name: str, settings: ModelSettings, micro: int | None, precision: Any, folder: Path
+) -> tuple[int, int]:
+    """(measured, estimated) bytes at the peak of an epoch of two steps of 16 rows."""
+    from transformers import LlamaForCausalLM
+
+    config, rows = config_of(settings, Source("tiny")), some_rows()
+    method = registry.load("methods", name)()
+    objective = Objective(method)
+    torch.manual_seed(0)
+    model: Any = LlamaForCausalLM(config).to(getattr(torch, settings.dtype))
+    start = copy.deepcopy(model)
+    if settings.lora:
+        model = add_lora(model, settings.lora)
+    if settings.gradient_checkpointing:
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+        model.enable_input_require_grads()
+    references = references_of(
+        lambda: start, "w", rows, objective.needs, seed=1, epochs=1, pad=0, folder=folder
+    )
+    how = Optimisation(
+        epochs=1,
+        batch_size=16,
+        learning_rate=1e-4,
+        seed=1,
+        micro_batch_size=micro,
+        precision=precision,
+    )
+    trainer = Trainer(model.train(), objective, rows, how, 0, references)
+    allocated = Allocated()
+    for parameter in trainer.model.parameters():
+        allocated.see(parameter)
+    with allocated:
+        list(trainer.epoch(1))
+    setup = setup_of(settings, micro, precision, rows_of_item(objective.needs))
+    shape = shape_of(
+        config, settings, method.trains, autocast=setup.autocast, width=setup.lengths.longest
+    )
+    return allocated.peak, footprint(shape, method, objective.needs, setup).peak
+
+
+def setup_of(
+    settings: ModelSettings, micro: int | None, precision: str, rows_of_item: int
+) -> Setup:
+    rows = some_rows()
+    return Setup(
+        batch_size=16,
+        micro_batch_size=micro,
+        rows_of_item=rows_of_item,
+        lengths=Lengths.of([(len(r.ids), r.scored) for r in [*rows.forget, *rows.retain]]),
+        autocast=precision == "bf16",
+        checkpointing=settings.gradient_checkpointing,
+        optimizer="adamw",
+        resources=Resources(),
+        on_gpu=False,
+    )
+
+
+CASES: list[tuple[str, dict[str, Any], int | None, str]] = [
+    ("gradient-difference", {}, None, "fp32"),
+    ("gradient-difference", {}, None, "bf16"),
+    ("gradient-difference", {"gradient_checkpointing": True}, None, "fp32"),
+    ("gradient-difference", {"gradient_checkpointing": True}, 4, "bf16"),
+    ("gradient-difference", {"dtype": "bfloat16"}, 4, "bf16"),
+    ("kl-minimization", {}, 4, "fp32"),
+    ("npo", {}, None, "bf16"),
+    ("rmu", {}, None, "fp32"),
+    ("rmu", {"gradient_checkpointing": True}, None, "bf16"),
+    ("gradient-ascent", {"lora": LoRA()}, 4, "fp32"),
+    ("gradient-ascent", {"lora": LoRA(), "gradient_checkpointing": True}, 4, "bf16"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "micro", "precision"), CASES)
+def test_the_estimate_is_what_a_step_takes(
+    name: str, changes: dict[str, Any], micro: int | None, precision: str, tmp_path: Path
+) -> None:
+    settings = SETTINGS.model_copy(update=changes)
+    measured, estimated = both(name, settings, micro, precision, tmp_path)
+    assert estimated == pytest.approx(measured, rel=0.15)
+
+
+def shape(settings: ModelSettings = SETTINGS) -> Shape:
+    config = config_of(settings, Source("tiny"))
+    return shape_of(config, settings, everything, autocast=False, width=64)
+
+
+def test_weights_are_counted_as_they_are() -> None:
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM(config_of(SETTINGS, Source("tiny")))
+    found = shape()
+    assert found.weights == found.trained == sum(p.numel() for p in model.parameters())
+    assert found.matrices == found.weights, "the table of embeddings is the output layer"
+    assert found.keys == 2 * 6 * 128
+    assert found.layer == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+def test_seven_billion_weights_are_counted_without_any() -> None:
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32
+    )
+    found = shape_of(config, SETTINGS, lambda name, _: "lm_head" in name, autocast=True, width=64)
+    assert found.weights == 6_738_415_616
+    assert found.trained == found.output == 32000 * 4096
+    assert found.matrices == found.weights - found.output
+
+
+def test_processes_share_what_fsdp_shards() -> None:
+    method = registry.load("methods", "task-vector")()
+    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    alone = footprint(shape(), method, method.needs, setup)
+    sharded = replace(setup, resources=Resources(processes=4))
+    copied = replace(setup, resources=Resources(processes=4, parallel="ddp"))
+    four = footprint(shape(), method, method.needs, sharded)
+    assert (four.weights, four.optimizer) == (alone.weights // 4, alone.optimizer // 4)
+    assert four.copies == alone.copies // 4 > 0
+    ddp = footprint(shape(), method, method.needs, copied)
+    assert (ddp.weights, ddp.gradients) == (alone.weights, 2 * alone.gradients)
+    assert four.held < alone.held == ddp.held
+    assert four.peak < ddp.peak
+
+
+def test_eight_bits_are_two_bytes_a_weight_and_paged_ones_none() -> None:
+    method = registry.load("methods", "ce-u")()
+    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    sizes = [
+        footprint(shape(), method, method.needs, replace(setup, optimizer=name)).optimizer
+        for name in ("adamw", "adamw-8bit", "paged-adamw-8bit")
+    ]
+    assert sizes == [shape().trained * 8, shape().trained * 2, 0]
+
+
+def test_a_loss_that_reads_all_logits_holds_them_all() -> None:
+    class Dense(Method):
+        def loss(self, batch: LossBatch) -> torch.Tensor:
+            return batch.forget.logits.sum()
+
+    assert reads_logits(Dense())  # this file has `.logits` in it
+    ce_u = registry.load("methods", "ce-u")()
+    assert not reads_logits(ce_u)
+    setup = setup_of(SETTINGS, None, "fp32", 1)
+    dense, fused = (footprint(shape(), m, m.needs, setup).logits for m in (Dense(), ce_u))
+    assert dense == pytest.approx(3 * 16 * setup.lengths.scored * 1000 * 4, rel=1e-6)
+    assert dense > 2 * fused
+
+
+def test_hours_by_hand() -> None:
+    found, setup = shape(), setup_of(SETTINGS, 4, "fp32", 1)
+    effort, n = Effort(trained=1000.0, evaluated=500.0), shape().weights
+    assert effort.flop(found, checkpointing=False) == (1000 * 6 * n, 500 * 2 * n)
+    assert effort.flop(found, checkpointing=True) == (1000 * 8 * n, 500 * 2 * n)
+    half = replace(found, trained=n // 2)
+    assert effort.flop(half, checkpointing=False) == (1000 * (4 * n + n), 500 * 2 * n)
+    two = replace(setup, resources=Resources(processes=2))
+    hours = 7000 * n / 1e9 / 3600
+    assert effort.hours(replace(found, item=2), setup, 1e9) == pytest.approx(hours)
+    assert effort.hours(found, setup, 1e9) == pytest.approx(8 * hours), "all of it in fp32"
+    assert effort.hours(found, two, 1e9) == pytest.approx(8 * hours / 2)
+    autocast = replace(setup, autocast=True)
+    assert effort.hours(found, autocast, 1e9) == pytest.approx((6000 + 8000) * n / 1e9 / 3600)
+
+
+def test_a_config_that_cannot_be_had_is_said_clearly(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model folder"):
+        config_of(SETTINGS.model_copy(update={"base": "./there"}), Source("./there"))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="its config is not to be had"):
+        config_of(SETTINGS.model_copy(update={"base": str(tmp_path)}), Source(str(tmp_path)))
+
+
+def test_what_cannot_be_counted_is_said(build: Any) -> None:
+    model = build("mamba", PADDED["mamba"])
+    with pytest.raises(ModelError, match="type 'mamba' cannot be counted"):
+        shape_of(model.config, SETTINGS, everything, autocast=True, width=64)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_any_architecture_counts_itself(kind: str, build: Any) -> None:
+    changes = PACKED[kind]
+    model = build(kind, changes)
+    state = torch.random.get_rng_state()
+    settings = ModelSettings(name="other", base="x")
+    found = shape_of(model.config, settings, everything, autocast=True, width=64)
+    assert found.weights == sum(p.numel() for p in model.parameters())
+    assert found.row_bytes > 64 * found.layers * found.hidden * 4
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_what_judges_samples_is_a_second_model() -> None:
+    grpo = registry.load("methods", "grpo")(beta=0.3)
+    ce_u = registry.load("methods", "ce-u")()
+    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    found = footprint(shape(), grpo, Objective(grpo).needs, setup)
+    assert found.reference == shape().weight_bytes
+    assert footprint(shape(), ce_u, ce_u.needs, setup).reference == 0

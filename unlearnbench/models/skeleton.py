@@ -1,0 +1,262 @@
+"""What a model holds, counted on a model whose tensors have shapes and no numbers.
+
+Its config is all that is asked for: no weight is loaded, 7 billion of them are counted in less
+than a second, and any architecture counts itself. What a forward pass keeps for the way back is
+what the library's own layers save there, under the run's precision, adapters and frozen weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from unlearnbench.errors import ModelError
+from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.settings import ModelSettings
+
+Trains = Callable[[str, int], bool]
+"""`Method.trains`: whether the weight of this name, in a model of so many layers, is trained."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one model, trained in one way; elements unless said otherwise."""
+
+    weights: int
+    trained: int
+    weight_bytes: int
+    """Of all weights: adapters may be in another precision than the model."""
+    trained_bytes: int
+    largest: int
+    """Of the largest weight."""
+    layer: int
+    """Of the largest decoder layer: what FSDP puts together at a time."""
+    layers: int
+    hidden: int
+    item: int
+    """Bytes of an element of the hidden states between layers."""
+    output: int
+    """Of the output layer: vocabulary × hidden size."""
+    vocabulary: int
+    output_trained: bool
+    keys: int
+    """Of the keys and values of a token, all layers together."""
+    attention: int
+    """Of queries, keys, values and outputs of a token, all layers together."""
+    queries: int
+    """Of the outputs alone."""
+    attention_item: int
+    """Bytes of an element of these."""
+    row_bytes: int
+    """That a row of `width` tokens keeps for the way back, without gradient checkpointing."""
+    width: int
+    cast_bytes: int
+    """Of weights as autocast copies them for a forward pass."""
+
+    @property
+    def matrices(self) -> int:
+        """Weights that a token is multiplied with: all but the table of embeddings."""
+        return self.weights - (self.output if self._untied else 0)
+
+    _untied: bool = False
+
+
+def config_of(settings: ModelSettings, source: Source) -> Any:
+    """The config of the model in `source`; for `tiny` of the one that is built here.
+
+    Raises: ModelError where neither a folder nor the hub has it.
+    """
+    from transformers import AutoConfig, LlamaConfig
+
+    if settings.base == "tiny":
+        how = settings.architecture
+        return LlamaConfig(
+            vocab_size=how.vocabulary,
+            hidden_size=how.hidden_size,
+            intermediate_size=how.intermediate_size,
+            num_hidden_layers=how.layers,
+            num_attention_heads=how.heads,
+            num_key_value_heads=how.heads,
+            max_position_embeddings=how.context,
+            tie_word_embeddings=True,
+        )
+    source.check()
+    try:
+        return AutoConfig.from_pretrained(
+            source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
+        )
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"{source.place}: its config is not to be had ({reason}), so nothing is known of its "
+            "memory; allow the hub, or give a folder that has config.json"
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What a shape depends on; equal ones are counted once in a process."""
+
+    text: str
+    """The config, and what the settings say of how the model is held."""
+    frozen: frozenset[str]
+    autocast: bool
+    width: int
+    config: Any = field(compare=False)
+    settings: ModelSettings = field(compare=False)
+
+
+def shape_of(
+    config: Any, settings: ModelSettings, trains: Trains, *, autocast: bool, width: int
+) -> Shape:
+    """The sizes of the model of `config`, held as `settings` say and trained where `trains`.
+
+    autocast  matrix products in bf16, whatever the weights are in
+    width     tokens of the row whose activations are counted
+
+    Raises: ModelError for a model that does not go through without numbers.
+    """
+    held = settings.model_dump_json(exclude={"name", "retain", "resources"})
+    text = config.to_json_string(use_diff=False) + held
+    try:
+        names = _names(_Asked(text, frozenset(), False, 0, config, settings))
+        layers = int(config.get_text_config().num_hidden_layers)
+        frozen = frozenset(name for name in names if not trains(name, layers))
+        return _counted(_Asked(text, frozen, autocast, width, config, settings))
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"a model of type {config.model_type!r} cannot be counted without its weights "
+            f"({reason[:160]}), so nothing is known of its memory"
+        ) from None
+
+
+def _built(asked: _Asked) -> Any:
+    """The model on torch's device without memory."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    # What is not installed here, such as a flash attention, keeps what the library's own keeps.
+    attention = "eager" if asked.settings.attention == "eager" else "sdpa"
+    # Nothing is drawn where nothing is held; but whoever draws must not tell the difference.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(
+            copy.deepcopy(asked.config),
+            dtype=getattr(torch, asked.settings.dtype),
+            attn_implementation=attention,
+            trust_remote_code=asked.settings.trust_remote_code,
+        )
+        if asked.settings.lora is not None:
+            model = add_lora(model, asked.settings.lora)
+    for name, parameter in model.named_parameters():
+        if name in asked.frozen:
+            parameter.requires_grad_(False)
+    return model
+
+
+def _pretended(model: Any) -> Any:
+    """`model` with its tensors as if on a CPU: on the device without memory is no autocast.
+
+    By hand, because adapters cannot be built there, and `Module.to` cannot bring them there.
+    """
+    import torch
+
+    made: dict[int, Any] = {}  # tied weights stay one
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is not None:
+                new = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+                known = made.setdefault(id(old), torch.nn.Parameter(new, old.requires_grad))
+                module._parameters[name] = known
+        for name, old in module._buffers.items():
+            if old is not None:
+                module._buffers[name] = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+    return model
+
+
+@lru_cache(maxsize=8)
+def _names(asked: _Asked) -> tuple[str, ...]:
+    return tuple(name for name, p in _built(asked).named_parameters() if p.requires_grad)
+
+
+@lru_cache(maxsize=16)
+def _counted(asked: _Asked) -> Shape:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    built = _built(asked)
+    with FakeTensorMode():
+        model = _pretended(built)
+        if asked.settings.gradient_checkpointing:
+            model.enable_input_require_grads()  # as where it is trained: every layer is gone back
+        one, two = (_saved(model, rows, asked) for rows in (1, 2))
+        parameters = dict(model.named_parameters())
+        head: Any = model.get_output_embeddings()
+        table: Any = model.get_input_embeddings()
+    config = asked.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    key_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    layers = int(config.num_hidden_layers)
+    trained = [p for p in parameters.values() if p.requires_grad]
+    output = getattr(head, "base_layer", head).weight
+    return Shape(
+        weights=sum(p.numel() for p in parameters.values()),
+        trained=sum(p.numel() for p in trained),
+        weight_bytes=sum(p.nbytes for p in parameters.values()),
+        trained_bytes=sum(p.nbytes for p in trained),
+        largest=max(p.numel() for p in parameters.values()),
+        layer=_largest_layer(parameters),
+        layers=layers,
+        hidden=int(config.hidden_size),
+        item=output.element_size(),
+        output=output.numel(),
+        vocabulary=len(output),
+        output_trained=bool(output.requires_grad),
+        keys=2 * layers * key_heads * size,
+        attention=2 * layers * (heads + key_heads) * size,
+        queries=layers * heads * size,
+        attention_item=2 if asked.autocast else output.element_size(),
+        row_bytes=two - one,
+        width=asked.width,
+        cast_bytes=max(2 * one - two, 0) if asked.autocast else 0,
+        _untied=output is not table.weight,
+    )
+
+
+def _saved(model: Any, rows: int, asked: _Asked) -> int:
+    """Bytes that a forward pass up to the output layer keeps, besides the weights themselves."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    def name_of(storage: Any) -> int:
+        return int(StorageWeakRef(storage).cdata)  # its address: there is no data to point to
+
+    weights = {name_of(p.untyped_storage()) for p in model.parameters()}
+    found: dict[int, Any] = {}  # storages, kept alive so that no address serves twice
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if name_of(storage) not in weights:
+            found[name_of(storage)] = storage
+        return tensor
+
+    body = getattr(model, "get_base_model", lambda: model)().base_model
+    ids = torch.ones((rows, asked.width), dtype=torch.long)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=asked.autocast)
+    with saved_tensors_hooks(keep, lambda tensor: tensor), autocast:
+        body(input_ids=ids, use_cache=False)
+    return sum(storage.nbytes() for storage in found.values())
+
+
+def _largest_layer(parameters: dict[str, Any]) -> int:
+    """Elements of the largest decoder layer: what has the same first number in its name."""
+    sizes: dict[str, int] = {}
+    for name, parameter in parameters.items():
+        number = next((part for part in name.split(".") if part.isdigit()), "")
+        if number:
+            sizes[number] = sizes.get(number, 0) + parameter.numel()
+    return max(sizes.values(), default=0)

@@ -1,0 +1,172 @@
+"""Out of memory: the same work again in smaller portions, with the same numbers, and a note of it.
+
+A step is repeated from its beginning with half the rows at a time; its sums divide by the counts of
+the whole step, so nothing but rounding tells the difference. What did not fit once is not tried
+again: not later in the run, and not by a process that resumes it.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+
+from unlearnbench.errors import EvaluationError, TrainingError
+
+FILE = "memory.json"
+FEWEST_TOKENS = 64
+"""Of an evaluation's batch; the configuration takes no fewer either."""
+
+_SIGNS = (
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED",
+    "DefaultCPUAllocator: can't allocate memory",
+)
+"""How libraries below torch say it, in errors of no type of their own."""
+
+T = TypeVar("T")
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether `error` says that memory ran out, on a device or here."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
+
+
+class Shortages:
+    """What has been too large for the memory so far, and what is done in its place."""
+
+    def __init__(self, rows: int | None = None) -> None:
+        self.rows = rows
+        """Forget rows of a micro-batch; None for all of a step."""
+        self.batch_tokens: int | None = None
+        """Of an evaluation's batch; None for as many as it takes by itself."""
+        self.seen: list[dict[str, Any]] = []
+        """Each with the step or epoch, and what was halved from what to what."""
+        self._file: Path | None = None
+
+    def keep(self, folder: Path) -> None:
+        """Take up what an earlier process has noted in `folder`, and note there from now on."""
+        self._file = folder / FILE
+        try:
+            known = json.loads(self._file.read_text())
+            rows, tokens, seen = known["rows"], known["batch_tokens"], list(known["seen"])
+        except (FileNotFoundError, ValueError, KeyError, TypeError):
+            return  # nothing is known, or nothing for certain: it would be found out again
+        self.rows, self.batch_tokens, self.seen = rows, tokens, seen
+
+    def step(
+        self,
+        work: Callable[[], T],
+        undo: Callable[[], None],
+        *,
+        number: int,
+        rows: int,
+        alone: bool,
+    ) -> T:
+        """`work`, the gradient of step `number`; where it does not fit, with `self.rows` halved.
+
+        undo   forget what a part of the step has left behind
+        rows   of this process in the step
+        alone  no other process takes part. Else one that starts again would leave the others
+               waiting: it notes the smaller size, and its error ends the run, to be tried again.
+
+        Raises: TrainingError where a single row does not fit.
+        """
+        while True:
+            try:
+                return work()
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+                before = max(min(self.rows or rows, rows), 1)
+                if before == 1:
+                    raise TrainingError(_TOO_LITTLE.format(number=number, error=_line(error)))  # noqa: B904
+                self.rows = (before + 1) // 2
+                self._note({"step": number, "from": before, "to": self.rows})
+                if not alone:
+                    raise
+            # Only here: the error held the frames in which the tensors are.
+            undo()
+            give_back()
+
+    def evaluation(self, epoch: int, before: int | None, after: int | None) -> None:
+        """Note that an evaluation has gone from `before` tokens at a time to `after`, if it has."""
+        if after != before:
+            self.batch_tokens = after
+            self._note({"evaluation": epoch, "from": before, "to": after})
+
+    def _note(self, what: dict[str, Any]) -> None:
+        self.seen.append(what)
+        if self._file is None:
+            return
+        self._file.parent.mkdir(parents=True, exist_ok=True)
+        beside = self._file.with_name(f".{FILE}.{os.getpid()}")
+        known = {"rows": self.rows, "batch_tokens": self.batch_tokens, "seen": self.seen}
+        beside.write_text(json.dumps(known))
+        beside.replace(self._file)
+
+
+@contextmanager
+def no_fewer_rows_help(number: int) -> Generator[None, None, None]:
+    """Around what takes as much however few the rows: the optimiser's part of step `number`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise TrainingError(
+            f"step {number}: out of memory in the optimiser ({_line(error)}), whatever the "
+            f"micro-batch; set {_REMEDIES}"
+        ) from None
+
+
+_REMEDIES = (
+    "dtype: bfloat16 or lora for the model, training.optimizer: paged-adamw-8bit, or "
+    "resources.gpu: 2 and more, which shards the model"
+)
+_TOO_LITTLE = (
+    "step {number}: out of memory with one row at a time ({error}); set gradient_checkpointing: "
+    f"true or a shorter training.max_length, {_REMEDIES}"
+)
+
+
+def in_smaller_batches(work: Callable[[int], T], tokens: int, *, alone: bool) -> tuple[T, int]:
+    """`work` with `tokens` at a time, or with half of that as often as it does not fit.
+
+    Returns what `work` does, and the tokens that it was done with.
+    Raises: EvaluationError where `FEWEST_TOKENS` do not fit.
+    """
+    while True:
+        try:
+            return work(tokens), tokens
+        except RuntimeError as error:
+            if not alone or not is_out_of_memory(error):
+                raise
+            if tokens // 2 < FEWEST_TOKENS:
+                raise EvaluationError(  # noqa: B904
+                    f"out of memory with batches of {tokens} tokens ({_line(error)}); evaluate on "
+                    "a device with more memory, or hold the model in dtype: bfloat16"
+                )
+        tokens //= 2
+        give_back()
+
+
+def give_back() -> None:
+    """Free what nobody holds any more, on the device too."""
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
+
+
+def _line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:160]
