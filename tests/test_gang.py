@@ -174,8 +174,8 @@ def test_a_failure_of_one_process_is_told_and_ends_them_all(
 
     def lead(broken: int) -> None:
         # One that is given up leaves nothing in the way of the next one.
-        assert next(together(partial(work, broken), resources, ())) == [10, 11]
-        said = together(partial(work, broken), resources, ())
+        assert next(together(partial(work, broken), resources)) == [10, 11]
+        said = together(partial(work, broken), resources)
         assert [next(said), next(said)] == [[10, 11], [20, 21]]
         next(said)
 

@@ -11,6 +11,7 @@ import os
 import socket
 from collections.abc import Generator
 from contextlib import contextmanager
+from pathlib import Path
 
 from unlearnbench.errors import UnlearnbenchError
 
@@ -36,6 +37,12 @@ _PASSED_ON = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
 _OF_RAY = ("RAY_", "TUNE_", "PYTHONBREAKPOINT")
 
 
+_JOINED = {
+    # What the job that this command may be has been submitted with stays, but for our own keys.
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+}
+
+
 @contextmanager
 def for_driver(*, local: bool) -> Generator[None, None, None]:
     """The driver's variables, for the time of the `with`; what Ray adds is taken away as well.
@@ -43,7 +50,7 @@ def for_driver(*, local: bool) -> Generator[None, None, None]:
     local    Ray is started here, for this machine alone
     """
     before = {name: value for name, value in os.environ.items() if name.startswith(_OF_RAY)}
-    os.environ.update(_DRIVER | _LOCAL if local else _DRIVER)
+    os.environ.update(_DRIVER | (_LOCAL if local else _JOINED))
     try:
         yield
     finally:
@@ -79,20 +86,50 @@ def of_worker(cpus: float) -> dict[str, str]:
     }
 
 
-def check_address(address: str) -> None:
-    """An error where nothing answers; Ray itself tries for minutes, then ends the process."""
-    host, _, port = address.removeprefix("ray://").rpartition(":")
-    if address == "auto":
-        return
+def check_address(address: str) -> str:
+    """The address to join, what `auto` means found out as far as it can be without Ray.
+
+    Raises: UnlearnbenchError where nothing answers; Ray itself tries for minutes, then ends the
+    process.
+    """
+    wanted = _auto() if address == "auto" else address
+    if wanted == "auto":
+        return wanted
+    host, _, port = wanted.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
     except (OSError, ValueError) as error:
-        raise no_cluster(address, error) from None
+        raise no_cluster(wanted, error) from None
+    return wanted
+
+
+def _auto() -> str:
+    """What Ray takes `auto` for: a variable, the last `ray start` here, else what it finds."""
+    started = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
+    try:
+        last = started.read_text(encoding="utf-8").strip()
+    except OSError:
+        last = ""
+    return os.environ.get("RAY_ADDRESS") or last or "auto"
+
+
+def check_output(output: str) -> None:
+    """An error where results would go with the job that this command has been submitted as."""
+    if "working_dir_files" in Path(output).resolve().parts:
+        raise UnlearnbenchError(
+            f"output: {output!r} is inside the job's working_dir, which Ray deletes after the job; "
+            "give an absolute path that all nodes see, or `storage`"
+        )
 
 
 def no_cluster(address: str, reason: Exception) -> UnlearnbenchError:
     """That nothing answers at `ray.address`, and what to do."""
     return UnlearnbenchError(
-        f"ray.address: no Ray cluster answers at {address!r} ({reason}); give host:port of one "
-        "that runs, or leave the key out for a local one"
+        f"ray.address: no Ray cluster answers at {address!r} ({_line(reason)}); give host:port of "
+        "one that runs, start the command on a machine of the cluster, or leave the key out for a "
+        "local one"
     )
+
+
+def _line(reason: Exception) -> str:
+    return " ".join(str(reason).split())[:200] or type(reason).__name__

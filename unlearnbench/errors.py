@@ -7,7 +7,8 @@ UnlearnbenchError         base: the command line prints it and exits with code 2
 ├── PluginError           a method, config or dashboard that is unknown, doubled or broken
 ├── TrainingError         a run that cannot go on, such as a loss that is not finite
 ├── EvaluationError       numbers that cannot be computed or must not be compared
-└── RecordError           results on disk that are damaged, or belong to something else
+├── RecordError           results on disk that are damaged, or belong to something else
+└── StorageError          a storage (`storage: s3://…`) that does not answer
 
 A message names the place, the value, the rule and the fix.
 """
@@ -66,6 +67,10 @@ class EvaluationError(UnlearnbenchError):
 
 class RecordError(UnlearnbenchError):
     """Results on disk that are damaged, or belong to something else."""
+
+
+class StorageError(UnlearnbenchError):
+    """A storage that does not answer."""
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

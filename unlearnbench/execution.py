@@ -5,9 +5,10 @@ Part of `settings.SweepConfig`, in a file of its own because what a run is does 
 
 from __future__ import annotations
 
+import re
 from typing import Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from unlearnbench.frozen import Settings
 
@@ -55,12 +56,28 @@ class RaySettings(Settings):
 
     address: str | None = Field(
         default=None,
-        description="a cluster: auto, host:port or ray://host:port; without it a local instance",
+        description="a cluster: auto, or host:port; without it a local instance",
     )
-    concurrent: int = Field(
-        default=2, ge=1, description="runs at a time on this machine, where no cluster is joined"
+    concurrent: int | None = Field(
+        default=None,
+        ge=1,
+        description="runs at a time; default: 2 on this machine, on a cluster what fits. More "
+        "than fit now is for a cluster that grows",
     )
     retries: int = Field(default=1, ge=0, description="further tries of a run that failed")
+
+    @field_validator("address")
+    @classmethod
+    def _joinable(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("ray://"):
+            raise ValueError(
+                "through ray:// a sweep's loop would run inside the cluster, away from its "
+                "records; submit the command: `ray job submit --address http://HOST:8265 -- "
+                "unlearnbench sweep CONFIG --set ray.address=auto`"
+            )
+        if address is not None and not re.fullmatch(r"auto|.+:\d+", address):
+            raise ValueError(f"expected auto or host:port, got {address!r}")
+        return address
 
 
 class TrackingSettings(Settings):

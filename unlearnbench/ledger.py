@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from unlearnbench.errors import RecordError
+from unlearnbench.errors import RecordError, StorageError
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.progress import Progress
 from unlearnbench.provenance import provenance
@@ -22,6 +22,7 @@ from unlearnbench.records import (
     write_record,
 )
 from unlearnbench.settings import SweepConfig
+from unlearnbench.storage import Storage
 from unlearnbench.tracking import Tracker, ui_command
 
 TABLE = "results.csv"
@@ -165,8 +166,11 @@ def last_failure(text: str) -> tuple[str, str]:
 class Ledger:
     """What was done and what became of it: told to progress, to MLflow, to the records."""
 
-    def __init__(self, folder: Path, progress: Progress, tracker: Tracker) -> None:
+    def __init__(
+        self, folder: Path, progress: Progress, tracker: Tracker, storage: Storage
+    ) -> None:
         self.folder, self.progress, self.tracker = folder, progress, tracker
+        self.storage = storage
         self.spent = Spent()
         self.failed: dict[str, str] = {}
         """Reason by run."""
@@ -175,6 +179,7 @@ class Ledger:
 
     def track_finished(self) -> set[str]:
         """Log finished records that were not logged yet; returns the ids of all of them."""
+        self.storage.share(self.folder / "records")
         # All are given: the last command may have been killed between a record and its logging.
         finished = [r for r in read_records(self.folder) if r.status != "failed"]
         for record in finished:
@@ -207,7 +212,13 @@ class Ledger:
 
     def ended(self, run: RunSpec) -> None:
         """A run has written its record."""
-        record = read_record(self.folder / "records" / run.id)
+        place = self.folder / "records" / run.id
+        try:
+            self.storage.fetch(place)
+            record = read_record(place)
+        except (RecordError, StorageError) as error:  # the next command may find it
+            self.gave_up(run, str(error))
+            return
         self.tracker.log(record)
         last = record.epochs[-1] if record.epochs else None
         self.progress.ended(run, last, record.status)

@@ -46,6 +46,12 @@ def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
     """
     quiet_transformers()
     space, method = workspace(config.model_dump_json(), folder), method_from_spec(spec.method)
+    done = space.record(spec.id)
+    if space.storage.url and of_leader(lambda: space.storage.fetch(done)):
+        if leads():
+            space.storage.push(done)  # it may be all that the last try could not do
+        return
+    space.fetch_models(spec.model.name, "full")
     if isinstance(method, Wrapper):
         yield from _WrappedRun(spec, space).carry_out(method)
         return
@@ -134,7 +140,7 @@ class _Run:
             evaluations=self.evaluations,
         )
         if leads():
-            write_record(record, space.folder)
+            space.storage.push(write_record(record, space.folder))
         wait()
 
 
@@ -189,6 +195,7 @@ class _TrainedRun(_Run):
         self._finish(status, error)
         if leads():
             shutil.rmtree(self.state, ignore_errors=True)
+            self.space.storage.remove(self.state)
         give_back(self.trainer, self.spec, self.space)
 
     def _train_epoch(self) -> EpochResult | None:
@@ -222,9 +229,11 @@ class _TrainedRun(_Run):
         beside.write_text(json.dumps(progress))
         beside.replace(self.state / "progress.json")
         (self.state / f"trainer-{self.epoch - 1}.safetensors").unlink(missing_ok=True)
+        self.space.storage.push(self.state, changes=True)
 
     def _resume(self) -> None:
         """Take up what an interrupted process left; a damaged state counts for nothing."""
+        self.space.storage.fetch(self.state, changes=True)
         found = of_all(self._taken_up())
         if set(found) == {"nothing"} or set(found) == {"everything"}:
             return

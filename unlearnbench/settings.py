@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import ConfigDict, Field, model_validator
@@ -230,6 +231,16 @@ class SweepConfig(Settings):
         default="runs", description="folder of all sweeps; this one's is output/name"
     )
     cache: str | None = Field(default=None, description="prepared models; default: output/cache")
+    storage: str | None = Field(
+        default=None,
+        description="path, s3:// or gs:// that machines share results and checkpoints through, "
+        "where they do not all see `output`",
+    )
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where prepared models go."""
+        return Path(self.cache) if self.cache else Path(self.output) / "cache"
 
     def resources_of(self, model: str) -> Resources:
         """What a run of the model called `model` takes."""

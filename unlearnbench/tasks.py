@@ -66,7 +66,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
         key = f"{name}/{target}{at}"
         if fraction is None:
             folder = models.base_folder() if target == "base" else models.tuned_folder(target)
-            done = is_prepared(folder)
+            done = is_prepared(folder) or space.storage.has(folder)
         else:
             done = space.record(space.anchor_id(name, target, fraction)).is_dir()
         tasks.append(PreparationTask(key, label, after, done, name, target, fraction))
@@ -97,12 +97,18 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     told = _teller(_steps_file(task, folder))
     space = workspace(config.model_dump_json(), folder)
     models = space.models(task.model)
+    space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
     if task.fraction is not None:
         _evaluate_anchor(space, task.model, task.target, task.fraction)
+        made = space.record(space.anchor_id(task.model, task.target, task.fraction))
     elif task.target == "base":
         models.prepare_base(told)
+        made = models.base_folder()
     else:
         models.prepare_tuned(task.target, told)
+        made = models.tuned_folder(task.target)
+    if leads():
+        space.storage.push(made)
     return time.monotonic() - begin
 
 

@@ -18,6 +18,7 @@ from unlearnbench.plan import content_hash
 from unlearnbench.preparation import Models
 from unlearnbench.records import read_evaluation
 from unlearnbench.settings import EvaluationSettings, SweepConfig
+from unlearnbench.storage import storage_of
 
 
 class Workspace:
@@ -25,7 +26,8 @@ class Workspace:
 
     def __init__(self, config: SweepConfig, folder: Path) -> None:
         self.config, self.folder = config, folder
-        self.cache = Path(config.cache) if config.cache else Path(config.output) / "cache"
+        self.cache = config.cache_folder
+        self.storage = storage_of(config, folder)
         self.benchmark: Benchmark = load_benchmark(config.data, config.forget_fractions)
         self.profile: Profile = profile_of(config.evaluation)
         self._tokenizers: dict[str, Any] = {}
@@ -97,13 +99,26 @@ class Workspace:
         name = split_name("retain", 1 - fraction)
         key = self.anchor_id(model, name, fraction)
         if key not in self._retain:
+            self.storage.fetch(self.record(key))
             self._retain[key] = read_evaluation(self.folder, key, 0)
         return self._retain[key]
 
     def full_evaluation(self, model: str, fraction: float) -> Evaluation | None:
         """The fine-tuned model's, where it is there already."""
         key = self.anchor_id(model, "full", fraction)
-        return read_evaluation(self.folder, key, 0) if self.record(key).is_dir() else None
+        return (
+            read_evaluation(self.folder, key, 0) if self.storage.fetch(self.record(key)) else None
+        )
+
+    def fetch_models(self, model: str, *targets: str) -> None:
+        """Copy what other machines have prepared: the base, and `full` or retain models."""
+        models = self.models(model)
+        if models.is_tiny:
+            self.storage.fetch(models.base_folder())
+        for target in targets:
+            source = models.full() if target == "full" else models.retain(target)
+            if self.cache in Path(source.place).parents:
+                self.storage.fetch(Path(source.place))
 
     def record(self, key: str) -> Path:
         """Where the record called `key` lies once it is there."""

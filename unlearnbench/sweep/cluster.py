@@ -4,27 +4,32 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Generator
+import tempfile
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from unlearnbench import environment
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import Resources
 from unlearnbench.settings import SweepConfig
+from unlearnbench.sweep import nodes
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: specs and metrics pass through it, no models."""
+LOCAL_RUNS = 2
+"""Runs at a time where Ray is started here and `ray.concurrent` is not given."""
 
 
 @contextmanager
 def joined(config: SweepConfig) -> Generator[int, None, None]:
     """Ray for the time of the `with`; yields how many runs go at a time.
 
-    Raises: UnlearnbenchError where no cluster answers, or where a run fits nowhere.
+    Raises: UnlearnbenchError where no cluster answers, where its nodes are not like this one, or
+    where a run fits nowhere.
     """
-    address = config.ray.address
-    with environment.for_driver(local=address is None):
+    with environment.for_driver(local=config.ray.address is None):
         import ray
         from ray._private import worker
 
@@ -33,58 +38,86 @@ def joined(config: SweepConfig) -> Generator[int, None, None]:
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         setattr(worker, "_worker_logs_enabled", False)  # noqa: B010  # it may be gone one day
         try:
-            ray.init(
-                runtime_env={"env_vars": environment.of_worker(config.resources.cpu)},
-                log_to_driver=False,
-                logging_level=logging.ERROR,
-                **_where(config),
-            )
-            yield _slots(config)
-        except ConnectionError as error:  # how Ray says that `auto` finds nothing
-            raise environment.no_cluster(address or "local", error) from None
+            _start(config)
+            there = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+            slots = _slots(config, [node["Resources"] for node in there])
+            if config.ray.address is not None:
+                nodes.check_nodes(config, [n for n in there if _takes_a_run(config, n)])
+            yield slots
         finally:
             with environment.without_collection():
                 ray.shutdown()
+
+
+def _start(config: SweepConfig) -> None:
+    """Start or join; what the workers need goes with it."""
+    import ray
+
+    where = _where(config)
+    with tempfile.TemporaryDirectory(prefix="unlearnbench-") as folder:
+        runtime_env: dict[str, Any] = {"env_vars": environment.of_worker(config.resources.cpu)}
+        if config.ray.address is not None:
+            runtime_env["py_modules"] = nodes.pack(config, Path(folder))
+        try:
+            ray.init(
+                runtime_env=runtime_env,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                **where,
+            )
+        except (ConnectionError, RuntimeError, ValueError) as error:
+            if config.ray.address is None:
+                raise
+            raise environment.no_cluster(config.ray.address, error) from None
 
 
 def _where(config: SweepConfig) -> dict[str, Any]:
     """The cluster, or this machine alone, where Ray is gone with this process."""
     how = config.ray
     if how.address is not None:
-        environment.check_address(how.address)
-        return {"address": how.address}
+        if config.storage is None:
+            environment.check_output(config.output)
+        return {"address": environment.check_address(how.address)}
     wanted = [config.resources_of(model.name) for model in config.models]
+    at_a_time = how.concurrent or LOCAL_RUNS
     return {
         "address": "local",
         "include_dashboard": False,
-        "num_cpus": math.ceil(how.concurrent * max(one.cpu * one.world for one in wanted)),
+        "num_cpus": math.ceil(at_a_time * max(one.cpu * one.world for one in wanted)),
         "num_gpus": None if any(one.gpu for one in wanted) else 0,
         "object_store_memory": STORE_BYTES,
     }
 
 
-def _slots(config: SweepConfig) -> int:
+def _slots(config: SweepConfig, resources: Sequence[dict[str, float]]) -> int:
     """How many runs fit at a time; an error where one fits nowhere: Ray would wait forever."""
-    import ray
-
-    nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+    how = config.ray
+    if how.address is not None and how.concurrent is not None:
+        return how.concurrent  # nodes may come with the demand
     most = 0
     for model in config.models:
         wanted = config.resources_of(model.name)
-        fitting = sum(_fitting(node, wanted) for node in nodes) // wanted.world
+        fitting = sum(_fitting(node, wanted) for node in resources) // wanted.world
         if not fitting:
             there = "; ".join(
                 ", ".join(f"{node.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
-                for node in nodes
+                for node in resources
             )
             each = ", ".join(f"{amount:g} {name}" for name, amount in wanted.each.items())
+            grows = ", or give `ray.concurrent` where the cluster grows" if how.address else ""
             raise UnlearnbenchError(
                 f"resources: no run of {model.name} fits into what Ray has ({there}): it takes "
                 f"{wanted.world} × ({each}); lower `resources` (gpu: {wanted.gpu:g}, "
-                f"cpu: {wanted.cpu:g})"
+                f"cpu: {wanted.cpu:g}){grows}"
             )
         most = max(most, fitting)
-    return most if config.ray.address else min(config.ray.concurrent, most)
+    return most if how.address else min(how.concurrent or LOCAL_RUNS, most)
+
+
+def _takes_a_run(config: SweepConfig, node: dict[str, Any]) -> bool:
+    """Whether a process of some run fits onto the node; a head often takes none."""
+    wanted = [config.resources_of(model.name) for model in config.models]
+    return any(_fitting(node["Resources"], one) for one in wanted)
 
 
 def _fitting(node: dict[str, float], wanted: Resources) -> int:

@@ -8,9 +8,10 @@ from unlearnbench.console import Console
 from unlearnbench.folder import locked, remove_leftovers
 from unlearnbench.forecast import in_order
 from unlearnbench.ledger import TABLE, Ledger, Runtime, Spent, SweepResult, default_runtime
-from unlearnbench.plan import Plan, check_folder, claim_folder
+from unlearnbench.plan import PLAN_FILE, Plan, check_folder, claim_folder
 from unlearnbench.progress import Progress
 from unlearnbench.settings import SweepConfig
+from unlearnbench.storage import storage_of
 from unlearnbench.sweep.cluster import joined
 from unlearnbench.sweep.preparing import prepare
 from unlearnbench.sweep.trials import carry_out
@@ -32,10 +33,13 @@ def run_sweep(
     with locked(plan.folder), Progress(console or Console()) as progress:
         folder = claim_folder(plan).resolve()
         remove_leftovers(folder)
+        storage = storage_of(config, folder)
+        storage.check()
         with Tracker(config.tracking, folder, config, warn=progress.warn) as tracker:
-            ledger = Ledger(folder, progress, tracker)
+            ledger = Ledger(folder, progress, tracker, storage)
             _finish(plan, runtime, ledger)
             page = runtime.report(folder)
+            storage.put([folder / PLAN_FILE, page, page.with_name(TABLE)])
             tracker.log_files([page, page.with_name(TABLE)], complete=not ledger.failed)
         seconds = ledger.spent.by_phase(time.monotonic() - begin)
         progress.spent(seconds, ledger.spent.by_device())

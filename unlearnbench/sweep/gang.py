@@ -16,12 +16,10 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import Resources
-from unlearnbench.registry import register_file
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
@@ -38,12 +36,8 @@ class PeerError(RuntimeError):
     """A process of a run has died."""
 
 
-def together(
-    work: Callable[[], Iterator[T]], resources: Resources, files: Sequence[Path]
-) -> Iterator[T]:
+def together(work: Callable[[], Iterator[T]], resources: Resources) -> Iterator[T]:
     """`work` in as many processes as `resources` say; yields what it yields here.
-
-    files  plugin files that every process has to know
 
     This process has to be an actor or a task in a placement group, with a bundle a process. It may
     leave work undone and begin another. Raises what the first process that failed has raised, or
@@ -51,7 +45,7 @@ def together(
     """
     if resources.world == 1:
         return work()
-    return _gang(resources.world, tuple(resources.each.items()), tuple(files)).carry_out(work)
+    return _gang(resources.world, tuple(resources.each.items())).carry_out(work)
 
 
 def bundles(resources: Resources) -> Any:
@@ -69,8 +63,8 @@ def first_of(group: Any) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _gang(world: int, each: tuple[tuple[str, float], ...], files: tuple[Path, ...]) -> _Gang:
-    return _Gang(world, dict(each), files)
+def _gang(world: int, each: tuple[tuple[str, float], ...]) -> _Gang:
+    return _Gang(world, dict(each))
 
 
 class _Peer:
@@ -80,10 +74,8 @@ class _Peer:
         """The machine that it is on."""
         return _node()
 
-    def join(self, place: Mapping[str, str], threads: int, files: Sequence[Path]) -> None:
+    def join(self, place: Mapping[str, str], threads: int) -> None:
         """Join the group of the leader."""
-        for file in files:
-            register_file(file)
         _join(place, threads)
 
     def begin(self, work: Work) -> None:
@@ -98,7 +90,7 @@ class _Peer:
 class _Gang:
     """The leader's side."""
 
-    def __init__(self, world: int, each: Mapping[str, float], files: Sequence[Path]) -> None:
+    def __init__(self, world: int, each: Mapping[str, float]) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
@@ -123,7 +115,7 @@ class _Gang:
         port = listening.getsockname()[1]
         places = [_place(rank, nodes, address, port) for rank in range(len(nodes))]
         joined = [
-            peer.join.remote(place, threads, files)
+            peer.join.remote(place, threads)
             for peer, place in zip(self._peers, places[1:], strict=True)
         ]
         self._done(lambda: _join(places[0], threads, listening), joined)

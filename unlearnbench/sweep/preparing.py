@@ -7,10 +7,10 @@ from typing import Any
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
-from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep.devices import own_devices
 from unlearnbench.sweep.gang import bundles, first_of, together
+from unlearnbench.sweep.nodes import Luggage
 
 
 def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger: Ledger) -> None:
@@ -45,8 +45,8 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
     """The task as Ray's, with the resources and the retries of a run; and where it is placed."""
     import ray
 
-    files, wanted = plugin_files(), config.resources_of(task.model)
-    folder, slots, each = ledger.folder, ledger.spent.slots, wanted.each
+    luggage, wanted = Luggage.of(config, ledger.folder), config.resources_of(task.model)
+    slots, each = ledger.spent.slots, wanted.each
     group: Any = None
     where: dict[str, Any] = {}
     if wanted.world > 1:
@@ -62,13 +62,10 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
         **where,
     )
     def execute(task: Task) -> tuple[float, dict[str, float]]:
-        for file in files:
-            register_file(file)
-
         def work() -> Iterator[float]:
-            yield runtime.execute(task, config, folder)
+            yield runtime.execute(task, *luggage.unpack())
 
-        (seconds,) = together(work, wanted, files)
+        (seconds,) = together(work, wanted)
         return seconds, own_devices(wanted, slots)
 
     return execute.remote(task), group

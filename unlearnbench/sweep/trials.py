@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,10 @@ from typing import Any
 from unlearnbench.ledger import Ledger, Runtime
 from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult
-from unlearnbench.registry import plugin_files, register_file
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep.devices import own_devices
 from unlearnbench.sweep.gang import together
+from unlearnbench.sweep.nodes import Luggage
 
 
 def carry_out(
@@ -110,14 +110,12 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
     """A run as Tune sees it: an epoch a step, and the next run in the same process."""
     from ray import tune
 
-    files, folder, slots = plugin_files(), ledger.folder, ledger.spent.slots
+    luggage, slots = Luggage.of(config, ledger.folder), ledger.spent.slots
 
     class Run(tune.Trainable):
         """Nothing of a run outlives it here but what the process has loaded."""
 
         def setup(self, config: dict[str, Any]) -> None:
-            for file in files:
-                register_file(file)
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -128,9 +126,10 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
 
         def step(self) -> dict[str, Any]:
             if self._results is None:
-                work = partial(runtime.run_epochs, self._run, config, folder)
                 resources = config.resources_of(self._run.model.name)
-                self._results = iter(together(work, resources, files))
+                self._results = iter(
+                    together(partial(_epochs, runtime, self._run, luggage), resources)
+                )
             result: EpochResult | None = next(self._results, None)
             if result is None:
                 return {**self._last, "done": True}
@@ -142,3 +141,8 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
             return self._last
 
     return Run
+
+
+def _epochs(runtime: Runtime, run: RunSpec, luggage: Luggage) -> Iterator[EpochResult]:
+    """A run as each of its processes carries it out, wherever that is."""
+    yield from runtime.run_epochs(run, *luggage.unpack())
