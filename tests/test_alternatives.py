@@ -18,6 +18,7 @@ from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.method import Needs, Sampling
 from unlearnbench.models.loading import pad_id
+from unlearnbench.notices import taken
 
 Made = Callable[..., list[tuple[Row, ...]]]
 
@@ -25,9 +26,9 @@ DAMAGE: list[Callable[[str], str]] = [
     lambda text: text[:-30],
     lambda _: "[]",
     lambda _: '{"answers": 3}',
-    lambda text: json.dumps(json.loads(text)[:-1]),
+    lambda text: json.dumps({**json.loads(text), "questions": json.loads(text)["questions"][:-1]}),
     lambda text: text.replace('"ids"', '"idz"', 1),
-    lambda text: json.dumps([{**entry, "answers": []} for entry in json.loads(text)]),
+    lambda text: text.replace('"ids": [\n', '"ids": [\n 1,', 1),
 ]
 
 
@@ -87,6 +88,7 @@ def test_a_damaged_file_is_made_again(
     assert made() == first
     assert len(loads) == 2
     assert path.read_text() == whole
+    assert "are damaged there; they are sampled again" in taken()[-1]
 
 
 def test_several_may_write_at_once(made: Made, tmp_path: Path) -> None:

@@ -139,7 +139,7 @@ def test_a_finished_sweep_is_not_run_again(undisturbed: Path) -> None:
     assert (folder / "results.csv").read_bytes() == table
 
 
-@pytest.mark.parametrize("victim", ["driver", "worker"])
+@pytest.mark.parametrize("victim", ["driver", "worker", "pre-empted"])
 def test_a_killed_sweep_ends_with_the_undisturbed_table(
     undisturbed: Path, tmp_path: Path, victim: str
 ) -> None:
@@ -158,18 +158,24 @@ def test_a_killed_sweep_ends_with_the_undisturbed_table(
     state = tmp_path / "runs" / "small" / "state"
     try:
         # Half way: a run has finished an epoch.
-        while not list(state.glob("*/progress.json")) and driver.poll() is None:
+        while not list(state.glob("*/progress-*.json")) and driver.poll() is None:
             time.sleep(0.01)
         assert driver.poll() is None, "the sweep ended before anything could be killed"
         if victim == "driver":
             driver.kill()
+        elif victim == "pre-empted":
+            driver.terminate()
         else:
             os.kill(workers_in(tmp_path)[0], signal.SIGKILL)
         _, errors = driver.communicate(timeout=200)
     finally:
         driver.kill()
         driver.communicate()
-    if victim == "driver":
+    if victim == "pre-empted":
+        assert driver.returncode == 143
+        assert "the same command goes on where this one stopped" in errors
+        assert not workers_in(tmp_path)
+    if victim != "worker":
         assert len(list(records.glob("[0-9a-f]*"))) < RUNS + 2
         again = subprocess.run(
             command("sweep", "small.yaml"),
@@ -184,6 +190,14 @@ def test_a_killed_sweep_ends_with_the_undisturbed_table(
     else:
         assert driver.returncode == 0, errors
         assert "killed" in errors, "a death is told"
+    cut = [
+        interruption
+        for file in records.glob("*/record.json")
+        for interruption in json.loads(file.read_text())["provenance"].get("interruptions", [])
+    ]
+    assert cut
+    if victim == "pre-empted":
+        assert {(one["what"], one["lost_steps"]) for one in cut} == {("SIGTERM", 0)}
     mine = (tmp_path / "runs" / "small" / "results.csv").read_text()
     assert mine == (undisturbed / "runs" / "small" / "results.csv").read_text()
 

@@ -22,6 +22,9 @@ SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 FLOW = [
     *(
         "errors",
+        "stopping",
+        "notices",
+        "digests",
         "step",
         "frozen",
         "group",
@@ -52,8 +55,8 @@ FLOW = [
         "preparation",
         "evaluation",
     ),
-    *("provenance", "peak", "records", "storage", "workspace", "tasks", "trainers", "wrapping"),
-    *("sizing", "running"),
+    *("checkpoint", "provenance", "peak", "records", "storage", "workspace", "tasks", "trainers"),
+    *("wrapping", "sizing", "running"),
     *("testing", "anatomy"),
     *("table", "ranking", "report", "entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep", "bench"),

@@ -69,17 +69,26 @@ class FakeTask:
 
 
 def fake_runtime(
-    marks: Path, *, behaviour: str = "", fail: float = 0.0, die: float = 0.0, seconds: float = 0.0
+    marks: Path,
+    *,
+    behaviour: str = "",
+    fail: float = 0.0,
+    die: float = 0.0,
+    full: float = 0.0,
+    seconds: float = 0.0,
 ) -> Runtime:
     """Runs that write what they do into `marks`.
 
     fail       runs at this learning rate fail
     die        their process is killed in the second epoch of the first try
+    full       their disk takes no more than 100 bytes a file
     behaviour  `unprepared`: preparation fails
     """
     marks.mkdir(exist_ok=True)
 
     # All of it inside: what lies at the top of a test file cannot be imported by a worker.
+    import resource
+
     def mark(kind: str, name: str) -> int:
         """Note it; returns how often that was noted before."""
         before = len(list(marks.glob(f"{kind}.{name}.*")))
@@ -115,6 +124,8 @@ def fake_runtime(
             results.append(EpochResult(epoch, metrics, seconds, 0.0))
             yield results[-1]
         mark("end", run.id)
+        if run.learning_rate == full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
         write_record(
             Record(
                 id=run.id,

@@ -9,7 +9,9 @@ import socket
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 import numpy as np
@@ -290,6 +292,39 @@ def test_a_server_that_never_answers_holds_nothing_up(tmp_path: Path) -> None:
             assert time.monotonic() - begin < 5
         assert time.monotonic() - begin < 6
         assert len(warnings) == 1
+
+
+class Failing(BaseHTTPRequestHandler):
+    """Whatever it is asked, it says that it has failed."""
+
+    def do_GET(self) -> None:
+        self.send_error(500)
+
+    do_POST = do_GET
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+def test_a_server_that_returns_errors_costs_one_warning_and_replay_makes_up_for_it(
+    tmp_path: Path,
+) -> None:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Failing)
+    Thread(target=server.serve_forever, daemon=True).start()
+    config = a_config(uri=f"http://127.0.0.1:{server.server_port}")
+    records = [a_record("aaaa"), a_record("bbbb")]
+    folder = stored(tmp_path / "small", *records, config=config)
+    warnings: list[str] = []
+    begin = time.monotonic()
+    with Tracker(config.tracking, folder, config, warn=warnings.append) as tracker:
+        for record in records:
+            tracker.log(record)
+    assert time.monotonic() - begin < 10
+    assert len(warnings) == 1
+    assert "500" in warnings[0]
+    server.shutdown()
+    server.server_close()
+    assert replay(folder, f"sqlite:///{tmp_path}/later.db") == 2
 
 
 def test_a_defect_in_the_thread_is_not_swallowed(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.method import Sampling
+from unlearnbench.notices import notice
 from unlearnbench.sampling import ALTERNATIVES, Asked, answer_rows, sample
 
 
@@ -82,19 +83,29 @@ def _key(
 
 
 def _read(path: Path, questions: int, count: int) -> list[list[tuple[int, ...]]] | None:
-    """Token ids by question and answer; None where the file is missing or damaged."""
+    """Token ids by question and answer; None where the file is missing, or damaged, as is told."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         answers = [
             [tuple(int(token) for token in answer["ids"]) for answer in entry["answers"]]
-            for entry in document
+            for entry in document["questions"]
         ]
-    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        whole = (
+            document["sha256"] == _hash(document["questions"])
+            and len(answers) == questions
+            and all(len(found) == count and all(found) for found in answers)
+        )
+    except FileNotFoundError:
         return None
-    whole = len(answers) == questions and all(
-        len(found) == count and all(found) for found in answers
-    )
+    except (ValueError, KeyError, TypeError):
+        whole, answers = False, []
+    if not whole:
+        notice(f"{path}: the start model's answers are damaged there; they are sampled again")
     return answers if whole else None
+
+
+def _hash(questions: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(questions).encode()).hexdigest()
 
 
 def _write(
@@ -114,5 +125,6 @@ def _write(
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     with os.fdopen(handle, "w", encoding="utf-8") as file:
-        json.dump(document, file, ensure_ascii=False, indent=1)
+        whole = {"sha256": _hash(document), "questions": document}
+        json.dump(whole, file, ensure_ascii=False, indent=1)
     Path(name).replace(path)

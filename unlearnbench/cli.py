@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.parser import build_parser
+from unlearnbench.stopping import EXIT_CODE, Stopped
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 
@@ -33,6 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UnlearnbenchError as error:
         sys.stderr.write(f"{error}\n")
         return USER_ERROR
+    except Stopped as stopped:
+        sys.stderr.write(f"{stopped}, and the same command goes on where this one stopped\n")
+        return EXIT_CODE
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the same command goes on where this one stopped\n")
         return INTERRUPTED

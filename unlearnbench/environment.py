@@ -60,13 +60,14 @@ def for_driver(*, local: bool) -> Generator[None, None, None]:
 
 
 @contextmanager
-def without_collection() -> Generator[None, None, None]:
-    """Garbage is collected now, and not again before the end of the `with`.
+def without_collection(*, before: bool = True) -> Generator[None, None, None]:
+    """Garbage is collected now (if `before`), and not again before the end of the `with`.
 
     For Ray's shutdown: a reference of its that another thread frees between the end of Ray's core
     and the end of its Python side ends the whole process, silently, with exit code 1.
     """
-    gc.collect()
+    if before:
+        gc.collect()
     gc.disable()
     try:
         yield

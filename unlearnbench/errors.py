@@ -8,6 +8,7 @@ UnlearnbenchError         base: the command line prints it and exits with code 2
 ├── TrainingError         a run that cannot go on, such as a loss that is not finite
 ├── EvaluationError       numbers that cannot be computed or must not be compared
 ├── RecordError           results on disk that are damaged, or belong to something else
+│   └── DamagedError      a record that is not what was written: its run can be done again
 └── StorageError          a storage (`storage: s3://…`) that does not answer
 
 A message names the place, the value, the rule and the fix.
@@ -67,6 +68,10 @@ class EvaluationError(UnlearnbenchError):
 
 class RecordError(UnlearnbenchError):
     """Results on disk that are damaged, or belong to something else."""
+
+
+class DamagedError(RecordError):
+    """A record that is not what was written."""
 
 
 class StorageError(UnlearnbenchError):

@@ -11,13 +11,13 @@ import os
 import platform
 import shutil
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from unlearnbench.errors import RecordError
-from unlearnbench.records import PART
+from unlearnbench.errors import DamagedError, RecordError
+from unlearnbench.records import DAMAGED, PART, StoredEvaluations, read_record
 
 LOCK_FILE = ".lock"
 STALE_SECONDS = 3600.0
@@ -63,6 +63,24 @@ def remove_leftovers(folder: Path) -> None:
             gone = time.time() - part.stat().st_mtime > STALE_SECONDS
         if gone:
             shutil.rmtree(part, ignore_errors=True)
+
+
+def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
+    """Rename each record that is not what was written, so that its run is done again."""
+    for place in sorted((folder / "records").glob("[!.]*")):
+        if not place.is_dir() or place.suffix == DAMAGED:
+            continue
+        try:
+            evaluations = read_record(place).evaluations
+            if isinstance(evaluations, StoredEvaluations):
+                for epoch in evaluations:
+                    evaluations.path(epoch)
+        except DamagedError as error:
+            aside = place.with_name(place.name + DAMAGED)
+            shutil.rmtree(aside, ignore_errors=True)
+            place.rename(aside)
+            reason = str(error).partition("; delete")[0]
+            warn(f"{reason}; it is set aside as {aside.name}, and done again")
 
 
 def _alive(pid: int) -> bool:

@@ -92,8 +92,12 @@ class Spent:
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES[:3], 0.0))
     devices: dict[str, float] = field(default_factory=dict[str, float])
     """Seconds of work by device; of a GPU that runs share, their shares of it."""
-    since: float = field(default_factory=time.monotonic)
-    """When the slots were there."""
+    since: float | None = None
+    """When the slots were there for the first time."""
+
+    def begin(self, slots: int) -> None:
+        """There are so many slots from now on."""
+        self.slots, self.since = slots, self.since or time.monotonic()
 
     def add(self, phase: str, seconds: float, devices: Devices) -> None:
         """A slot has worked so long, on `devices`."""
@@ -111,7 +115,7 @@ class Spent:
 
         A machine's slots without GPUs are one device; it is busy when all of them are.
         """
-        wall = time.monotonic() - self.since
+        wall = time.monotonic() - (self.since or time.monotonic())
         return dict(
             sorted(
                 ((device, min(1.0, s / wall)) for device, s in self.devices.items()),
@@ -160,7 +164,8 @@ def last_failure(text: str) -> tuple[str, str]:
         return "its process died: killed, or out of memory", full
     lines = [line for line in full.splitlines() if line.strip()]
     last = lines[-1].strip() if lines else "no message"
-    return re.sub(r"^(?:\w+\.)+(?=\w+(?::|$))", "", last), full
+    # A worker that was pre-empted says so as Ray does.
+    return re.sub(r"^(?:\w+\.)+(?:RayActorError: |(?=\w+(?::|$)))", "", last), full
 
 
 class Ledger:
@@ -174,6 +179,8 @@ class Ledger:
         self.spent = Spent()
         self.failed: dict[str, str] = {}
         """Reason by run."""
+        self.reached_epochs = 0
+        """Epochs that this command has seen for the first time."""
         self._epochs: dict[str, dict[int, EpochResult]] = {}
         self._logged: set[str] = set()
 
@@ -203,7 +210,9 @@ class Ledger:
 
     def reached(self, run: RunSpec, result: EpochResult, seconds: float, devices: Devices) -> None:
         """A run has evaluated an epoch; `seconds` is what the step took on its worker."""
-        self._epochs.setdefault(run.id, {})[result.epoch] = result
+        known = self._epochs.setdefault(run.id, {})
+        self.reached_epochs += result.epoch not in known
+        known[result.epoch] = result
         # An interrupted run repeats the results that it goes on from; their time was spent before.
         if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
             self.spent.add("training", result.training_seconds, devices)

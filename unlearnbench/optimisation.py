@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -82,6 +83,12 @@ def check_gradients(model: nn.Module) -> None:
             f"no gradient has reached {without[0]}{others}, which is to be trained: the loss does "
             "not depend on it. A method that trains a part of the model says so in `trains`"
         )
+
+
+def reseed(*words: int) -> None:
+    """Make torch's random numbers from here on a function of `words` alone."""
+    digest = hashlib.sha256(repr(words).encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8]))
 
 
 def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim.Optimizer]:

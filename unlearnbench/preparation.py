@@ -23,6 +23,7 @@ from typing import Any, Literal
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Encoder, Row, resolve_template
+from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError
 from unlearnbench.group import leads, of_leader, wait
 from unlearnbench.models.loading import (
@@ -34,7 +35,8 @@ from unlearnbench.models.loading import (
     quiet_transformers,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
-from unlearnbench.optimisation import Optimisation
+from unlearnbench.notices import notice
+from unlearnbench.optimisation import Optimisation, reseed
 from unlearnbench.plan import content_hash
 from unlearnbench.retain import Objective
 from unlearnbench.settings import ModelSettings
@@ -103,6 +105,18 @@ class Models:
             return Source.named(published)
         return Source(str(self.tuned_folder(name)))
 
+    def make_sure(self, name: str) -> None:
+        """Check what was prepared here as `base`, `full` or `retain90`; make it again if damaged.
+
+        Nothing is prepared where a published model serves.
+        """
+        silent: Told = lambda _done, _all: None  # noqa: E731
+        if self.is_tiny:
+            self.prepare_base(silent)
+        published = self.settings.fine_tuned if name == "full" else self.settings.retain.get(name)
+        if name != "base" and published is None:
+            self.prepare_tuned(name, silent)
+
     def prepare_base(self, told: Told) -> None:
         """Build the tiny base model and train it on true facts and unrelated authors."""
         how = self.settings.preparation
@@ -118,6 +132,9 @@ class Models:
         """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
 
         def build() -> Any:
+            if self.is_tiny:
+                self.prepare_base(told)
+            reseed(self.settings.preparation.seed)  # adapters begin at random
             made = partial(load_model, self.base(), self.settings, train=True)
             tokenizer = load_tokenizer(self.base(), self.settings)
             epochs = self.settings.preparation.epochs
@@ -206,13 +223,16 @@ def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
 def prepared(folder: Path, build: Callable[[], tuple[Any, Any]]) -> None:
     """Put the model and tokenizer that `build` returns into `folder`, unless they are there.
 
-    Collective: every process builds, the leader writes.
+    A file there that is not what was written is told, and all of it made again. Collective: every
+    process builds, the leader writes.
     """
-    if of_leader(lambda: is_prepared(folder)):
+    if of_leader(lambda: _is_whole(folder)):
         return
     with _only_one(folder):
-        if of_leader(lambda: is_prepared(folder)):
+        if of_leader(lambda: _is_whole(folder)):
             return
+        if leads() and is_prepared(folder):
+            notice(f"{folder}: this prepared model is damaged; it is made again")
         begin = time.monotonic()
         model, tokenizer = build()
         if leads():
@@ -226,8 +246,10 @@ def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
     try:
         model.save_pretrained(beside)
         tokenizer.save_pretrained(beside)
-        (beside / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
-        if folder.exists():  # left half-written by something that is not us
+        files = {path.name: file_hash(path) for path in sorted(beside.iterdir())}
+        done = {"seconds": round(seconds, 3), "files": files}
+        (beside / "prepared.json").write_text(json.dumps(done))
+        if folder.exists():  # left half-written by something that is not us, or damaged
             shutil.rmtree(folder)
         beside.rename(folder)
     except OSError as error:
@@ -239,6 +261,25 @@ def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
 def is_prepared(folder: Path) -> bool:
     """Whether `folder` holds a whole prepared model."""
     return (folder / "prepared.json").is_file()
+
+
+_WHOLE: set[tuple[Path, int]] = set()
+"""Folders, with the time of their making, that this process has found whole."""
+
+
+def _is_whole(folder: Path) -> bool:
+    """Whether every file is what was written, by its hash; looked at once in a process."""
+    try:
+        made = folder / "prepared.json"
+        key = (folder, made.stat().st_mtime_ns)
+        if key not in _WHOLE:
+            files: dict[str, str] = json.loads(made.read_text(encoding="utf-8"))["files"]
+            if any(file_hash(folder / name) != digest for name, digest in files.items()):
+                return False
+            _WHOLE.add(key)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True
 
 
 @contextmanager

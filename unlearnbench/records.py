@@ -6,6 +6,7 @@ whole or not at all:
     records/<id>/record.json            spec, provenance, metrics by epoch, loss terms by step
     records/<id>/epoch-<k>.json.gz      the evaluation in TOFU's own log format
     records/<id>.failed/record.json     a run that failed, until it succeeds
+    records/<id>.damaged/               what a sweep has set aside, and done again
 
 The first record of an id stays: equal ids are equal runs. A failed run is tried again by the next
 command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`.
@@ -14,7 +15,6 @@ command. JSON has no infinity: a float that is not finite is stored as `{"$float
 from __future__ import annotations
 
 import errno
-import hashlib
 import json
 import math
 import os
@@ -26,13 +26,14 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.digests import file_hash
+from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.plan import RunSpec
 from unlearnbench.step import StepResult
 
 SCHEMA = 1
-FAILED = ".failed"
+FAILED, DAMAGED = ".failed", ".damaged"
 PART = ".part-"  # begins the name of what is being written; host and process follow
 
 
@@ -72,7 +73,7 @@ class Record:
     error: str | None = None
     """What a failed run died of; the first line says it, a traceback may follow."""
     evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
-    """By epoch; read from disk only when asked for."""
+    """By epoch; read from disk when asked for."""
 
 
 @dataclass(frozen=True)
@@ -86,11 +87,14 @@ class StoredEvaluations(Mapping[int, Evaluation]):
     def __getitem__(self, epoch: int) -> Evaluation:
         from unlearnbench.evaluation.log import read_log
 
-        digest = self.digests[epoch]
+        return read_log(self.path(epoch))
+
+    def path(self, epoch: int) -> Path:
+        """The file, whole. Raises: DamagedError."""
         path = self.folder / _evaluation_name(epoch)
-        if hashlib.sha256(path.read_bytes()).hexdigest() != digest:
+        if file_hash(path) != self.digests[epoch]:
             raise _damaged(path, "its content is not what was written")
-        return read_log(path)
+        return path
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.digests)
@@ -152,7 +156,7 @@ def _write_files(record: Record, part: Path) -> None:
     for epoch, evaluation in sorted(record.evaluations.items()):
         path = part / _evaluation_name(epoch)
         write_log(evaluation, path)
-        digests[str(epoch)] = hashlib.sha256(path.read_bytes()).hexdigest()
+        digests[str(epoch)] = file_hash(path)
         _flush(path)
     document = {"schema": SCHEMA, **_fields(record), "evaluations": digests}
     path = part / "record.json"
@@ -233,9 +237,9 @@ def _record(path: Path, document: dict[str, Any]) -> Record:
 def read_evaluation(folder: Path, record_id: str, epoch: int) -> Evaluation:
     """One evaluation of a record."""
     found = read_record(folder / "records" / record_id).evaluations
-    if epoch not in found:
-        raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {[*found]}")
-    return found[epoch]
+    if epoch in found:
+        return found[epoch]
+    raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {[*found]}")
 
 
 def read_records(folder: Path) -> tuple[Record, ...]:
@@ -254,7 +258,7 @@ def _places(folder: Path) -> list[Path]:
     place = inner if inner.is_dir() else folder if folder.name == "records" else None
     if place is None or not place.is_dir():
         return []
-    return sorted(p for p in place.iterdir() if p.is_dir() and not p.name.startswith("."))
+    return sorted(p for p in place.glob("[!.]*") if p.is_dir() and p.suffix != DAMAGED)
 
 
 def _order(record: Record) -> tuple[Any, ...]:
@@ -275,8 +279,8 @@ def _unwritable(place: Path, error: OSError) -> RecordError:
     )
 
 
-def _damaged(file: Path, what: str) -> RecordError:
-    return RecordError(
+def _damaged(file: Path, what: str) -> DamagedError:
+    return DamagedError(
         f"{file}: damaged: {what}; delete the folder {file.parent} and start the sweep again: "
         "only this run is repeated"
     )
@@ -288,9 +292,7 @@ def _plain(value: Any) -> Any:
         return value if math.isfinite(value) else {"$float": repr(value)}
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _revive(found: dict[str, Any]) -> Any:

@@ -28,12 +28,14 @@ from torch.nn.functional import logsigmoid
 from unlearnbench.data.batching import token_budget
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Row
+from unlearnbench.digests import tensors_hash
 from unlearnbench.fused import fused
 from unlearnbench.kernels import LogOdds
 from unlearnbench.losses import Reference
 from unlearnbench.method import Needs, Part
 from unlearnbench.models.forward import OutputLayer
 from unlearnbench.models.rows import RowReader, RowStates
+from unlearnbench.notices import notice
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,17 +207,23 @@ def _predicted(
 
 
 def _read(path: Path) -> dict[str, Tensor] | None:
-    """The tensors, memory-mapped; None where the file is missing or damaged."""
+    """The tensors, memory-mapped; None where the file is missing, or damaged, which is told."""
     try:
         with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (FileNotFoundError, SafetensorError):
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if tensors_hash(tensors) == (file.metadata() or {}).get("sha256"):
+                return tensors
+    except FileNotFoundError:
         return None
+    except SafetensorError:
+        pass  # cut off, which is damage like any other
+    notice(f"{path}: what the start model says is damaged there; it is computed again")
+    return None
 
 
 def _write(tensors: dict[str, Tensor], path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, suffix=".tmp")
     os.close(handle)
-    save_file(tensors, name)
+    save_file(tensors, name, metadata={"sha256": tensors_hash(tensors)})
     Path(name).replace(path)

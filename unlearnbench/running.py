@@ -6,16 +6,17 @@ Nothing here knows of Ray or MLflow: a sweep hands these functions to its worker
 
 from __future__ import annotations
 
-import json
-import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from safetensors import SafetensorError
 
+from unlearnbench.checkpoint import Checkpoints, Pulse
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
 from unlearnbench.evaluation.metrics import summarize
@@ -23,6 +24,7 @@ from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.group import leads, of_all, of_leader, wait, world
 from unlearnbench.method import Method, Wrapper
 from unlearnbench.models.loading import quiet_transformers
+from unlearnbench.notices import taken
 from unlearnbench.peak import Peak
 from unlearnbench.plan import RunSpec
 from unlearnbench.provenance import provenance
@@ -32,6 +34,7 @@ from unlearnbench.settings import SweepConfig
 from unlearnbench.shortage import Shortages
 from unlearnbench.sizing import estimated_peak
 from unlearnbench.step import StepResult
+from unlearnbench.stopping import Stopped, asked, caught, check, held
 from unlearnbench.tasks import execute_task, preparation_tasks
 from unlearnbench.trainers import give_back, run_trainer
 from unlearnbench.training import NonFiniteError, Trainer
@@ -64,6 +67,13 @@ def run_single(
     spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
 ) -> Record:
     """Prepare and carry out one run in this process, without Ray; `told` gets a line at a time."""
+    with caught():
+        return _carried_out(spec, config, folder, told)
+
+
+def _carried_out(
+    spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
+) -> Record:
     for task in of_leader(lambda: preparation_tasks(config, [spec], folder)):
         if not task.done:
             told(task.label)
@@ -71,6 +81,8 @@ def run_single(
     place = folder / "records" / spec.id
     if not of_leader(place.is_dir):
         for result in run_epochs(spec, config, folder):
+            for line in taken():
+                told(f"warning: {line}")
             utility, quality = (
                 result.metrics[k] for k in ("model_utility", "log10_forget_quality")
             )
@@ -89,6 +101,7 @@ class _Run:
         self.peak = Peak()
         self.shortages = Shortages()
         self.evaluations: dict[int, Evaluation] = {}
+        self.interruptions: list[dict[str, Any]] = []
         self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
         self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
 
@@ -135,7 +148,7 @@ class _Run:
                 weights=space.models(spec.model.name).full().identity(),
                 begin=self.started,
             )
-            | {"processes": world(), **self._memory()},
+            | {"processes": world(), "interruptions": self.interruptions, **self._memory()},
             error=error,
             evaluations=self.evaluations,
         )
@@ -164,15 +177,19 @@ class _TrainedRun(_Run):
     def __init__(self, spec: RunSpec, space: Workspace, method: Method) -> None:
         super().__init__(spec, space)
         self.method = method
-        self.state = space.folder / "state" / spec.id
+        state = space.folder / "state" / spec.id
+        self.checkpoints, self.pulse = Checkpoints(state), Pulse(state)
         self.epoch = 0
+        """Trained, and evaluated where it is to be."""
+        self.spent = 0.0
+        """Seconds of training in the next epoch, before an interruption."""
         self.trainer = self._made()
         self._resume()
 
     def _made(self) -> Trainer:
         trainer = run_trainer(self.spec, self.space, self.method)
         self.shortages = trainer.shortages
-        self.shortages.keep(self.state)
+        self.shortages.keep(self.checkpoints.folder)
         if self.shortages.batch_tokens is not None:
             self.evaluator.batch_tokens = self.shortages.batch_tokens
         return trainer
@@ -192,72 +209,113 @@ class _TrainedRun(_Run):
                         status, error = "collapsed", self._not_finite(result.epoch)
         except NonFiniteError as collapse:
             status, error = "collapsed", str(collapse)
-        self._finish(status, error)
-        if leads():
-            shutil.rmtree(self.state, ignore_errors=True)
-            self.space.storage.remove(self.state)
+        except BaseException as cut:
+            if leads():
+                self.pulse.beat(self.trainer.step, self.epoch + 1, _said(cut))
+            raise
+        with held():
+            self._finish(status, error)
+            if leads():
+                self.checkpoints.remove()
+                self.space.storage.remove(self.checkpoints.folder)
         give_back(self.trainer, self.spec, self.space)
 
     def _train_epoch(self) -> EpochResult | None:
-        begin = time.monotonic()
-        self.epoch += 1
-        for step in self.trainer.epoch(self.epoch):
-            self.steps.append(step)
-        result = None
-        if self.epoch in self.spec.evaluate_at:
-            with self.trainer.evaluated() as model:
-                result = self._evaluate(model, self.epoch, begin)
-        if self.epoch < self.spec.epochs:
-            self._save()
+        """Go on with the epoch after `self.epoch`, at whichever of its steps the trainer is."""
+        begin, number = time.monotonic() - self.spent, self.epoch + 1
+        last, judged = number == self.spec.epochs, number in self.spec.evaluate_at
+        with held():
+            for step in self.trainer.epoch(number):
+                self.steps.append(step)
+                if leads():
+                    self.pulse.beat(step.step, number)
+                if any(of_all(asked())):
+                    self._save(time.monotonic() - begin)
+                    raise Stopped
+            if judged and not last:  # a death during the evaluation costs no training
+                self._save(time.monotonic() - begin)
+        result = self._judge(number, begin) if judged else None
+        self.epoch, self.spent = number, 0.0
+        if not last:
+            with held():
+                self._save()
         return result
 
-    def _save(self) -> None:
-        """Put the epoch on disk; the pointer file comes last, so that it never points to less."""
-        self.state.mkdir(parents=True, exist_ok=True)
-        self.trainer.save(self.state / f"trainer-{self.epoch}.safetensors")
+    def _judge(self, number: int, begin: float) -> EpochResult:
+        trained = time.monotonic() - begin
+        try:
+            # One of several cannot leave the others in the middle: the next step will see to it.
+            with self.trainer.evaluated() as model, held() if world() > 1 else nullcontext():
+                if world() == 1:
+                    check()
+                return self._evaluate(model, number, begin)
+        except Stopped:
+            with held():
+                self._save(trained)
+            raise
+
+    def _save(self, spent: float = 0.0) -> None:
+        """Put the run on disk as it is; `spent` seconds of the next epoch are done. Collective."""
+        trainer, step = self.trainer, self.trainer.step
+        weights = _trainer(step)
+        written = of_leader(lambda: self.checkpoints.has(weights))
         if not leads():
+            if not written:
+                trainer.save(self.checkpoints.folder)  # its part of what the leader writes
             return
-        if self.epoch in self.evaluations:
-            write_log(self.evaluations[self.epoch], self._log(self.epoch))
+        files: dict[str, Callable[[Path], None]] = {
+            _log(epoch): partial(write_log, evaluation)
+            for epoch, evaluation in self.evaluations.items()
+        }
         progress = {
             "epoch": self.epoch,
+            "step": step,
+            "spent": spent,
             "started": self.started,
             "results": [asdict(result) for result in self.results],
             "steps": [asdict(step) for step in self.steps],
         }
-        beside = self.state / "progress.json.tmp"
-        beside.write_text(json.dumps(progress))
-        beside.replace(self.state / "progress.json")
-        (self.state / f"trainer-{self.epoch - 1}.safetensors").unlink(missing_ok=True)
-        self.space.storage.push(self.state, changes=True)
+        self.checkpoints.save(step, progress, {weights: trainer.save, **files})
+        self.space.storage.push(self.checkpoints.folder, changes=True)
+        self.pulse.kept()
 
     def _resume(self) -> None:
-        """Take up what an interrupted process left; a damaged state counts for nothing."""
-        self.space.storage.fetch(self.state, changes=True)
-        found = of_all(self._taken_up())
-        if set(found) == {"nothing"} or set(found) == {"everything"}:
-            return
-        if leads():  # it is damaged, if not for all processes
-            shutil.rmtree(self.state, ignore_errors=True)
-        # Its weights may be half loaded.
-        self.trainer = self._made()
-        self.epoch, self.results, self.steps, self.evaluations = 0, [], [], {}
+        """Take up what an interrupted process left; all processes the same, or none."""
+        self.space.storage.fetch(self.checkpoints.folder, changes=True)
+        found = self.checkpoints.found()
+        while (progress := of_leader(lambda: next(found, None))) is not None:
+            if all(of_all(self._takes_up(progress))):
+                break
+            # Whole, but of another version; the trainer's weights may be half loaded.
+            self.trainer = self._made()
+        self.pulse.resumed(self.trainer.step)
+        self.interruptions = self.pulse.interruptions
 
-    def _taken_up(self) -> Literal["nothing", "everything", "damaged"]:
-        """How much of a state was there."""
+    def _takes_up(self, progress: Mapping[str, Any]) -> bool:
+        folder = self.checkpoints.folder
         try:
-            progress = json.loads((self.state / "progress.json").read_text())
             results = [EpochResult(**result) for result in progress["results"]]
             steps = [StepResult(**step) for step in progress["steps"]]
-            evaluations = {r.epoch: read_log(self._log(r.epoch)) for r in results}
-            self.trainer.load(self.state / f"trainer-{progress['epoch']}.safetensors")
-        except FileNotFoundError:
-            return "nothing"
+            evaluations = {r.epoch: read_log(folder / _log(r.epoch)) for r in results}
+            self.trainer.load(folder / _trainer(progress["step"]))
+            self.epoch, self.spent = progress["epoch"], progress["spent"]
         except (SafetensorError, EvaluationError, ValueError, KeyError, TypeError, OSError):
-            return "damaged"
-        self.epoch, self.started = progress["epoch"], progress["started"]
+            return False
+        self.started = progress["started"]
         self.results, self.steps, self.evaluations = results, steps, evaluations
-        return "everything"
+        return True
 
-    def _log(self, epoch: int) -> Path:
-        return self.state / f"epoch-{epoch}.json.gz"
+
+def _trainer(step: int) -> str:
+    return f"trainer-{step:08d}.safetensors"
+
+
+def _log(epoch: int) -> str:
+    return f"epoch-{epoch}.json.gz"
+
+
+def _said(cut: BaseException) -> str:
+    """What ended a run early, in a line."""
+    if isinstance(cut, Stopped):
+        return "SIGTERM"
+    return f"{type(cut).__name__}: {cut}".strip().partition("\n")[0]

@@ -148,6 +148,7 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
         return
     begin, started = time.monotonic(), time.time()
     models = space.models(model)
+    models.make_sure(target)
     source = models.full() if target == "full" else models.retain(target)
     evaluation = _anchor_evaluation(space, model, source, fraction)
     retain = evaluation if target != "full" else space.retain_evaluation(model, fraction)

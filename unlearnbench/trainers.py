@@ -13,7 +13,7 @@ from unlearnbench.group import leader_first
 from unlearnbench.method import Method, Sampling
 from unlearnbench.models.loading import Source, check_vocabulary, pad_id
 from unlearnbench.models.warm import warm_model
-from unlearnbench.optimisation import Optimisation
+from unlearnbench.optimisation import Optimisation, reseed
 from unlearnbench.plan import RunSpec
 from unlearnbench.reference import ReferenceParts, references_of
 from unlearnbench.retain import Objective
@@ -24,9 +24,12 @@ from unlearnbench.workspace import Workspace
 
 def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     """What the run trains with, from its first step on."""
-    source = space.models(spec.model.name).full()
+    models = space.models(spec.model.name)
+    models.make_sure("full")
+    source = models.full()
     objective = Objective(method, spec.method.retain)
     encoder = space.encoder(spec.model.name, spec.training.max_length)
+    reseed(spec.seed)  # adapters begin at random
     model = warm_model.take(source, spec.model)
     check_vocabulary(model, encoder.tokenizer)
     parts = _Parts(spec, space, source, objective, encoder, model.eval())

@@ -27,7 +27,13 @@ from unlearnbench.errors import TrainingError
 from unlearnbench.group import leads, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches, Sums
-from unlearnbench.optimisation import Optimisation, check_gradients, make_optimizers, schedule
+from unlearnbench.optimisation import (
+    Optimisation,
+    check_gradients,
+    make_optimizers,
+    reseed,
+    schedule,
+)
 from unlearnbench.reference import LiveReference, ReferenceRows
 from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
@@ -88,14 +94,17 @@ class Trainer:
         self.steps = optimisation.epochs * math.ceil(primary / optimisation.batch_size)
 
     def epoch(self, number: int) -> Iterator[StepResult]:
-        """Train epoch `number` (from 1); yields after each optimiser step."""
+        """Train epoch `number` (from 1), or what is left of it; yields after each step."""
         needs, size = self.objective.needs, self.how.batch_size
         draws = self.rows.draws(needs, self.how.seed, number)
         self.model.train()
-        for begin in range(0, len(draws), size):
+        done = self.step - (number - 1) * (self.steps // self.how.epochs)
+        for begin in range(done * size, len(draws), size):
             yield self._step(draws[begin : begin + size], number)
 
     def _step(self, draws: Sequence[Draw], epoch: int) -> StepResult:
+        # What is random in a step, such as dropout, is the same wherever a run is taken up.
+        reseed(self.how.seed, self.step, self.accelerator.process_index)
         factor = schedule(self.how.schedule, self.step, self.steps, self.how.warmup_steps)
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):

@@ -46,6 +46,7 @@ class Workspace:
         """The tokenizer of `model`: its base's, since not every fine-tuned checkpoint has one."""
         if model not in self._tokenizers:
             models = self.models(model)
+            models.make_sure("base")
             self._tokenizers[model] = load_tokenizer(models.base(), models.settings)
         return self._tokenizers[model]
 

@@ -14,7 +14,9 @@ def wrapped_model(spec: RunSpec, space: Workspace, method: Wrapper) -> ShiftedMo
     # The evaluation's own encoder: prompts are the ones that will be asked.
     encoder = space.evaluator(spec.model.name, spec.forget_fraction).encoder
     split, pad = space.benchmark.splits[spec.forget_fraction], pad_id(encoder.tokenizer)
-    model = load_model(space.models(spec.model.name).full(), spec.model)
+    models = space.models(spec.model.name)
+    models.make_sure("full")
+    model = load_model(models.full(), spec.model)
     check_vocabulary(model, encoder.tokenizer)
     forget, retain = (
         [encoder.prompt(question.question) for question in side]

@@ -15,6 +15,7 @@ from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import Resources
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep import nodes
+from unlearnbench.sweep.faults import RayLostError, kill_local_ray
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: specs and metrics pass through it, no models."""
@@ -29,6 +30,7 @@ def joined(config: SweepConfig) -> Generator[int, None, None]:
     Raises: UnlearnbenchError where no cluster answers, where its nodes are not like this one, or
     where a run fits nowhere.
     """
+    lost = False
     with environment.for_driver(local=config.ray.address is None):
         import ray
         from ray._private import worker
@@ -44,8 +46,13 @@ def joined(config: SweepConfig) -> Generator[int, None, None]:
             if config.ray.address is not None:
                 nodes.check_nodes(config, [n for n in there if _takes_a_run(config, n)])
             yield slots
+        except RayLostError:
+            lost = True
+            kill_local_ray()
+            raise
         finally:
-            with environment.without_collection():
+            # What is collected would be told to a Ray that is gone, and waited for.
+            with environment.without_collection(before=not lost):
                 ray.shutdown()
 
 

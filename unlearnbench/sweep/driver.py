@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 import time
 
 from unlearnbench.console import Console
-from unlearnbench.folder import locked, remove_leftovers
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.folder import locked, remove_leftovers, set_aside_damaged
 from unlearnbench.forecast import in_order
-from unlearnbench.ledger import TABLE, Ledger, Runtime, Spent, SweepResult, default_runtime
+from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_runtime
 from unlearnbench.plan import PLAN_FILE, Plan, check_folder, claim_folder
 from unlearnbench.progress import Progress
 from unlearnbench.settings import SweepConfig
+from unlearnbench.stopping import caught, install
 from unlearnbench.storage import storage_of
 from unlearnbench.sweep.cluster import joined
+from unlearnbench.sweep.faults import RayLostError, lookout, stop_file
 from unlearnbench.sweep.preparing import prepare
 from unlearnbench.sweep.trials import carry_out
 from unlearnbench.tracking import Tracker
+
+RESTARTS = 3
+"""Times that a local Ray is started again without an epoch that was finished in between."""
 
 
 def run_sweep(
@@ -30,9 +37,10 @@ def run_sweep(
     runtime = runtime or default_runtime()
     plan = runtime.plan(config)
     check_folder(plan)
-    with locked(plan.folder), Progress(console or Console()) as progress:
+    with caught(), locked(plan.folder), Progress(console or Console()) as progress:
         folder = claim_folder(plan).resolve()
         remove_leftovers(folder)
+        set_aside_damaged(folder, progress.warn)
         storage = storage_of(config, folder)
         storage.check()
         with Tracker(config.tracking, folder, config, warn=progress.warn) as tracker:
@@ -47,16 +55,51 @@ def run_sweep(
 
 
 def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
+    """Whatever has no record yet, again where Ray dies over it."""
+    lost, before = 0, -1
+    while True:
+        try:
+            return _go_on(plan, runtime, ledger)
+        except RayLostError as error:
+            # What counts is what was done since: a machine that kills Ray each minute is no loop.
+            lost = lost + 1 if ledger.reached_epochs == before else 1
+            before = ledger.reached_epochs
+            if plan.config.ray.address is not None or lost > RESTARTS:
+                raise _gone(plan, error, lost) from None
+        gc.collect()  # what Tune left speaks to Ray when it goes: now, while there is none
+
+
+def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
     """Whatever has no record yet; Ray is started only if there is something."""
     finished = ledger.track_finished()
-    models = [model.name for model in plan.config.models]
-    waiting = in_order(models, [run for run in plan.runs if run.id not in finished])
+    left = [run for run in plan.runs if run.id not in finished and run.id not in ledger.failed]
+    waiting = in_order([model.name for model in plan.config.models], left)
     if not waiting:
         return
     tasks = runtime.tasks(plan.config, waiting, ledger.folder)
-    with joined(plan.config) as slots:
-        ledger.spent = Spent(slots)
-        prepare(tasks, plan.config, runtime, ledger)
-        ledger.track_finished()
-        ledger.progress.running(waiting, len(plan.runs) - len(waiting), slots)
-        carry_out(waiting, plan.config, runtime, ledger)
+    with stop_file(ledger.folder), joined(plan.config) as slots:
+        install()  # Ray has taken SIGTERM over
+        ledger.spent.begin(slots)
+        try:
+            with lookout(ledger.progress.warn, joined=plan.config.ray.address is not None):
+                prepare(tasks, plan.config, runtime, ledger)
+                ledger.track_finished()
+                ledger.progress.running(waiting, len(plan.runs) - len(waiting), slots)
+                carry_out(waiting, plan.config, runtime, ledger)
+        except RayLostError as error:
+            ledger.progress.warn(f"Ray is gone: {error}")  # at once: its shutdown takes seconds
+            raise
+
+
+def _gone(plan: Plan, error: RayLostError, lost: int) -> UnlearnbenchError:
+    address = plan.config.ray.address
+    if address is not None:
+        return UnlearnbenchError(
+            f"ray.address: the cluster at {address!r} is gone: {error}; when it is there again, "
+            "start the same command: finished epochs are kept"
+        )
+    return UnlearnbenchError(
+        f"the local Ray died {lost} times without a finished epoch in between, at last: {error}; "
+        "see that the machine's memory suffices (lower ray.concurrent), then start the same "
+        "command: what is finished is kept"
+    )

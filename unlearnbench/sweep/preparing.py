@@ -7,10 +7,15 @@ from typing import Any
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
+from unlearnbench.notices import taken
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep.devices import own_devices
+from unlearnbench.sweep.faults import ClusterHealth, check_ray
 from unlearnbench.sweep.gang import bundles, first_of, together
 from unlearnbench.sweep.nodes import Luggage
+
+Outcome = tuple[float, dict[str, float], list[str]]
+"""Seconds, the devices that they were spent on, and what is to be told."""
 
 
 def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger: Ledger) -> None:
@@ -25,6 +30,7 @@ def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger
     ledger.progress.preparing([task.label for task in waiting])
     running: dict[Any, Task] = {}
     placed: dict[Any, Any] = {}
+    health = ClusterHealth() if config.ray.address is not None else None
     while waiting or running:
         ready = [task for task in waiting if done.issuperset(task.after)]
         for task in ready[: ledger.spent.slots - len(running)]:
@@ -32,11 +38,15 @@ def prepare(tasks: Sequence[Task], config: SweepConfig, runtime: Runtime, ledger
             running[one], placed[one] = task, group
             waiting.remove(task)
         ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
+        check_ray(health)
         for one in ended:
             task, group = running.pop(one), placed.pop(one)
             if group is not None:
                 ray.util.remove_placement_group(group)
-            ledger.prepared(task, *_outcome(task, one))
+            seconds, devices, notices = _outcome(task, one)
+            for line in notices:
+                ledger.progress.warn(line)
+            ledger.prepared(task, seconds, devices)
             done.add(task.id)
         ledger.under_way(running.values(), runtime)
 
@@ -61,28 +71,29 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
         retry_exceptions=True,
         **where,
     )
-    def execute(task: Task) -> tuple[float, dict[str, float]]:
+    def execute(task: Task) -> Outcome:
         def work() -> Iterator[float]:
             yield runtime.execute(task, *luggage.unpack())
 
         (seconds,) = together(work, wanted)
-        return seconds, own_devices(wanted, slots)
+        return seconds, own_devices(wanted, slots), taken()
 
     return execute.remote(task), group
 
 
-def _outcome(task: Task, reference: Any) -> tuple[float, dict[str, float]]:
-    """Seconds that a preparation took, and on what; a user's error where it failed."""
+def _outcome(task: Task, reference: Any) -> Outcome:
+    """What a preparation took, and its notices; a user's error where it failed."""
     import ray
     from ray.exceptions import RayError, RayTaskError
 
     try:
-        outcome: tuple[float, dict[str, float]] = ray.get(reference)
+        outcome: Outcome = ray.get(reference)
         return outcome
     except RayTaskError as error:
         cause = error.cause
         reason = str(cause) if isinstance(cause, UnlearnbenchError) else last_failure(str(error))[0]
     except RayError:
+        check_ray()
         reason = "its process died: killed, or out of memory"
     raise UnlearnbenchError(
         f"{task.label}: {reason}; mend that and start the same command again: what is prepared "

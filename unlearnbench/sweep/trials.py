@@ -12,7 +12,9 @@ from unlearnbench.ledger import Ledger, Runtime
 from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult
 from unlearnbench.settings import SweepConfig
+from unlearnbench.stopping import held
 from unlearnbench.sweep.devices import own_devices
+from unlearnbench.sweep.faults import Guard, Worker, with_notices
 from unlearnbench.sweep.gang import together
 from unlearnbench.sweep.nodes import Luggage
 
@@ -23,6 +25,7 @@ def carry_out(
     """All `runs`, in their order; returns when each has a record."""
     from ray import tune
 
+    guard = Guard(ledger.folder, config.ray.retries, joined=config.ray.address is not None)
     scratch = ledger.folder / "ray"
     shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
@@ -42,10 +45,11 @@ def carry_out(
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_frequency=0, checkpoint_at_end=False
             ),
-            callbacks=[_watcher(ledger, {run.id: run for run in runs})],
+            callbacks=[_watcher(ledger, {run.id: run for run in runs}, guard)],
         ),
     )
-    tuner.fit()
+    with held():  # the guard looks whether SIGTERM has come
+        tuner.fit()
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -67,7 +71,7 @@ def _placement(config: SweepConfig) -> Any:
     return factory
 
 
-def _watcher(ledger: Ledger, runs: dict[str, RunSpec]) -> Any:
+def _watcher(ledger: Ledger, runs: dict[str, RunSpec], guard: Guard) -> Any:
     """Tune's events, told to the ledger."""
     from ray import tune
 
@@ -80,24 +84,34 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec]) -> Any:
             # Tune stores its callbacks for a resumption, which is never asked of it.
             return tune.Callback, ()
 
+        def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
+            guard.look(trials)
+
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             ledger.began(_run(trial))
 
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
+            for line in result["notices"]:
+                ledger.progress.warn(line)
             if not result["done"]:
                 epoch = EpochResult(**result["result"])
+                guard.reached(trial, epoch.epoch)
                 seconds, devices = result["time_this_iter_s"], result["devices"]
                 ledger.reached(_run(trial), epoch, seconds, devices)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            guard.left(trial)
             ledger.ended(_run(trial))
 
         def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            ledger.retried(_run(trial), Path(trial.error_file).read_text("utf-8"))
+            guard.left(trial)
+            if not guard.is_stopping:
+                ledger.retried(_run(trial), Path(trial.error_file).read_text("utf-8"))
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+            guard.left(trial)
             ledger.gave_up(_run(trial), Path(trial.error_file).read_text("utf-8"))
 
     def _run(trial: Any) -> RunSpec:
@@ -110,12 +124,14 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
     """A run as Tune sees it: an epoch a step, and the next run in the same process."""
     from ray import tune
 
-    luggage, slots = Luggage.of(config, ledger.folder), ledger.spent.slots
+    folder, slots = ledger.folder, ledger.spent.slots
+    luggage = Luggage.of(config, folder)
 
     class Run(tune.Trainable):
         """Nothing of a run outlives it here but what the process has loaded."""
 
         def setup(self, config: dict[str, Any]) -> None:
+            self._worker = Worker(folder)
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -125,6 +141,10 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
             return True
 
         def step(self) -> dict[str, Any]:
+            with self._worker.at_work():
+                return with_notices(self._epoch())
+
+        def _epoch(self) -> dict[str, Any]:
             if self._results is None:
                 resources = config.resources_of(self._run.model.name)
                 self._results = iter(
