@@ -102,9 +102,11 @@ def status(report: Report) -> str:
     total = report.planned if report.planned is not None else done + len(report.failures)
     text = f"{done} of {total} runs finished" if done != total else f"{done} runs, all finished"
     collapsed = sum(r.status == "collapsed" for r in report.records)
+    stopped = sum(r.status == "stopped" for r in report.records)
     more = [
         f"{len(report.failures)} failed" if report.failures else "",
-        f"{collapsed} stopped when their numbers were no longer finite" if collapsed else "",
+        f"{collapsed} collapsed, and ended there" if collapsed else "",
+        f"{stopped} stopped early by the search" if stopped else "",
         f"{report.strangers} in the folder that the present plan does not name are left out"
         if report.strangers
         else "",

@@ -168,6 +168,27 @@ class TestPlan:
         assert lines[-1].startswith("evaluation: 24 times, ")
         assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
+    def test_says_how_many_runs_each_stage_has(self, run: Run) -> None:
+        search = "search={kind: optuna, trials: 5}"
+        rates = "learning_rates={low: 1.0e-5, high: 1.0e-4}"
+        both = (
+            "--set",
+            "seeds=[0, 1, 2]",
+            "--set",
+            "select={seeds: [0]}",
+            "--set",
+            "methods=[npo]",
+        )
+        _, out, _ = run("plan", "small.yaml", *both, "--set", search, "--set", rates)
+        lines = out.splitlines()
+        assert lines[0] == "small: up to 14 runs into runs/small"
+        assert lines[2:5] == [
+            "optuna search: 5 settings of each method entry at most, on seeds 0: up to 10 runs",
+            "the best of each method by forget-quality, on seeds 1, 2: up to 4 runs",
+            "work of the first of these stages:",
+        ]
+        assert lines[5] == "training: 20 optimiser steps, 60 rows"
+
     def test_json_has_every_run(self, run: Run) -> None:
         _, out, _ = run("plan", "small.yaml", "--json", "--set", "epochs_as=runs")
         plan = json.loads(out)
@@ -272,6 +293,32 @@ class TestSweep:
             "table   runs/quickstart/results.csv",
             "MLflow  unlearnbench ui runs/quickstart",
         ]
+
+    def test_what_was_chosen_is_told_with_its_rule(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fake(monkeypatch, failed=0)
+        numbers = {"mean": 0.5, "standard_deviation": None}
+        place = {"model": "tiny", "forget_fraction": 0.1, "learning_rate": 1e-5, "epoch": 2}
+        reported = {"seeds": [1], "model_utility": numbers, "log10_forget_quality": numbers}
+        known = {"setting": "npo (beta=0.1)", "method": "npo", "why_not": "", "reported": reported}
+        none = {"setting": "", "method": "ce-u", "why_not": "no setting keeps 0.8"}
+        choices = [place | known, place | known | none]
+        folder = Path("runs/small")
+        folder.mkdir(parents=True)
+        held = {"rule": "the best", "chosen_on_seeds": [0], "choices": choices}
+        (folder / "selection.json").write_text(json.dumps(held), encoding="utf-8")
+        both = ("--set", "seeds=[0, 1]", "--set", "select={seeds: [0]}")
+        _, out, _ = run("sweep", "small.yaml", *both)
+        title, _, npo, ceu, rule, *_ = out.splitlines()
+        assert title == "best of each method, chosen on seeds 0, reported on others"
+        assert " ".join(npo.split()) == "tiny 0.1 npo (beta=0.1) 1e-05 2 0.5 - 0.5 - 1"
+        assert " ".join(ceu.split()).endswith(" - - - - no setting keeps 0.8")
+        assert rule == "rule: the best"
+        _, out, _ = run("sweep", "small.yaml", "--json", *both)
+        assert json.loads(out)["selection"] == held
+        _, out, _ = run("sweep", "small.yaml", "--json")
+        assert "selection" not in json.loads(out), "nothing was to be chosen now"
 
     def test_failed_runs_show_in_the_exit_code(
         self, run: Run, monkeypatch: pytest.MonkeyPatch

@@ -100,6 +100,8 @@ class TestIdentity:
     def test_ignores_what_changes_no_number(self) -> None:
         first = self.first()
         assert first.id == self.first(evaluation=EvaluationSettings(batch_tokens=64)).id
+        assert "stop_below" not in first.identity["evaluation"]
+        assert first.id != self.first(evaluation=EvaluationSettings(stop_below=0.2)).id
         assert first.id == self.first(data=DataSettings(path="elsewhere")).id
         models = (ModelSettings(name="a", base="tiny", gradient_checkpointing=True),)
         assert first.id == self.first(models=models).id

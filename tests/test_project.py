@@ -30,6 +30,7 @@ FLOW = [
         "group",
         "sharding",
         "execution",
+        "searching",
         "settings",
         "projection",
         "fused",
@@ -39,7 +40,7 @@ FLOW = [
         "retain",
         "registry",
     ),
-    *("document", "problems", "grid", "plan", "checks", "config", "workload"),
+    *("document", "problems", "ranges", "grid", "spaces", "plan", "checks", "config", "workload"),
     *(
         "data",
         "shortage",
@@ -55,17 +56,28 @@ FLOW = [
         "preparation",
         "evaluation",
     ),
-    *("checkpoint", "provenance", "peak", "records", "storage", "workspace", "tasks", "trainers"),
-    *("wrapping", "sizing", "running"),
-    *("testing", "anatomy"),
-    *("table", "ranking", "report", "entries", "background", "mlflow_store", "tracking"),
-    *("folder", "environment", "console", "forecast", "progress", "ledger", "sweep", "bench"),
-    *("memory", "commands", "evaluating", "benching", "listing", "scaffold"),
+    *(
+        "checkpoint",
+        "provenance",
+        "peak",
+        "floats",
+        "records",
+        "storage",
+        "workspace",
+        "tasks",
+        "trainers",
+    ),
+    *("wrapping", "sizing", "judged", "trained", "running"),
+    *("testing", "anatomy", "table", "ranking", "selection", "report"),
+    *("entries", "background", "mlflow_store", "tracking"),
+    *("folder", "environment", "console", "forecast", "progress", "ledger", "stages"),
+    *("sweep", "bench", "memory", "commands", "evaluating", "benching", "listing", "scaffold"),
     *("arguments", "checking", "bench_parser", "parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 
 LATER = {
+    ("checks", "table"): "a metric's name, too",
     ("checks", "evaluation"): "a profile's name is checked with the rest of the configuration",
 }
 """Imports inside a function that point downstream, each with its reason."""
@@ -193,6 +205,7 @@ def test_constraints_pin_every_dependency() -> None:
     assert "torch==2.13.0" in pins
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     extras = PROJECT["project"]["optional-dependencies"]
-    for requirement in [*PROJECT["project"]["dependencies"], *extras["lora"], *extras["dev"]]:
+    wanted = [*PROJECT["project"]["dependencies"], *(r for extra in extras.values() for r in extra)]
+    for requirement in wanted:
         name = requirement.split(">=")[0].split("[")[0].lower().replace("_", "-")
         assert name in pinned, name

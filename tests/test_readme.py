@@ -47,9 +47,14 @@ def test_make_targets_exist() -> None:
 
 
 def test_the_configuration_loads(tmp_path: Path) -> None:
-    (block,) = blocks("yaml")
+    block, search = blocks("yaml")
     path = tmp_path / "mine.yaml"
     path.write_text(block)
+    searched = tmp_path / "searched.yaml"
+    searched.write_text(f"extends: mine.yaml\n{search}")
+    found = load_config(str(searched), [])
+    assert (found.search.kind, found.search.trials) == ("optuna", 20)
+    assert set(found.methods[1].ranges) == {"beta", "retain.weight"}
     config = load_config(str(path), [])
     assert len(config.methods) == 2
     assert [spec.hyperparameters["beta"] for spec in config.methods[1].specs] == [0.05, 0.1]

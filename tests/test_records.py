@@ -123,6 +123,20 @@ def test_a_failed_run_is_unfinished_until_it_succeeds(tmp_path: Path) -> None:
     assert not list((tmp_path / "records").glob("*.failed"))
 
 
+def test_a_stopped_run_gives_way_to_one_that_goes_to_its_end(tmp_path: Path) -> None:
+    stopped = a_record(status="stopped")
+    place = write_record(stopped, tmp_path)
+    assert place.name == "0123456789abcdef.stopped"
+    assert read_record(place).status == "stopped"
+    assert read_record(place).evaluations[1].sets
+    write_record(a_record(status="failed", error="boom", evaluations={}), tmp_path)
+    assert [r.status for r in read_records(tmp_path)] == ["failed"], "one record of a run"
+    write_record(stopped, tmp_path)
+    assert [r.status for r in read_records(tmp_path)] == ["stopped"]
+    write_record(a_record(), tmp_path)
+    assert [p.name for p in (tmp_path / "records").iterdir()] == ["0123456789abcdef"]
+
+
 def test_a_failure_beside_a_finished_record_counts_for_nothing(tmp_path: Path) -> None:
     write_record(a_record(), tmp_path)
     write_record(a_record(status="failed", error="late"), tmp_path)

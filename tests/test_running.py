@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -15,7 +16,7 @@ from unlearnbench import trainers, workspace
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.models.warm import WarmModel
 from unlearnbench.plan import RunSpec, make_plan
-from unlearnbench.records import Record, read_record, read_records
+from unlearnbench.records import Record, read_record, read_records, write_record
 from unlearnbench.registry import method_spec
 from unlearnbench.running import run_epochs, run_single
 from unlearnbench.settings import (
@@ -30,6 +31,7 @@ from unlearnbench.settings import (
 )
 from unlearnbench.table import table
 from unlearnbench.tasks import execute_task, preparation_tasks
+from unlearnbench.trained import stopped_record
 from unlearnbench.training import Trainer
 
 ARCHITECTURE = Architecture(
@@ -290,6 +292,73 @@ def test_a_run_that_collapses_is_kept_as_collapsed(place: Path) -> None:
     assert record.status == "collapsed"
     assert record.error
     assert (folder / "records" / spec.id).is_dir(), "it would collapse again"
+
+
+def set_start_utility(folder: Path, utility: float) -> None:
+    (start,) = (r for r in read_records(folder) if r.kind == "fine-tuned")
+    path = folder / "records" / start.id / "record.json"
+    held = json.loads(path.read_text(encoding="utf-8"))
+    held["epochs"][0]["metrics"]["model_utility"] = utility
+    path.write_text(json.dumps(held), encoding="utf-8")
+
+
+def test_a_run_whose_utility_falls_too_far_ends_there(place: Path) -> None:
+    grid = MethodGrid(specs=(method_spec("gradient-ascent", {}),))
+    config = config_of(place, methods=(grid,), learning_rates=(1e-1,))
+    folder = place / "runs" / "small"
+    (spec,) = runs_of(config)
+    whole = run_single(spec, config, folder, lambda _: None)
+    assert [e.epoch for e in whole.epochs] == [1, 2, 3], "no rule, no end"
+    evaluation = config.evaluation.model_copy(update={"stop_below": 0.9})
+    strict = config.model_copy(update={"evaluation": evaluation})
+    (ruled,) = runs_of(strict)
+    assert ruled.id != spec.id, "its epochs are others"
+    set_start_utility(folder, 0.625)  # a model that has learned something would have so much
+    record = run_single(ruled, strict, folder, lambda _: None)
+    assert record.status == "collapsed"
+    assert record.epochs[0].metrics == whole.epochs[0].metrics
+    assert len(record.epochs) == 1
+    fallen = record.epochs[0].metrics["model_utility"] or 0.0
+    assert record.error == (
+        f"epoch 1: Model Utility {fallen:.4g} is below 0.5625, which is 0.9 of the "
+        "fine-tuned model's 0.625 (evaluation.stop_below)"
+    )
+    assert not (folder / "state" / ruled.id).exists()
+
+
+def test_a_rule_that_is_kept_ends_nothing(place: Path) -> None:
+    config = config_of(place, learning_rates=(1e-9,))
+    evaluation = config.evaluation.model_copy(update={"stop_below": 0.5})
+    config = config.model_copy(update={"evaluation": evaluation})
+    (spec,) = runs_of(config)
+    set_start_utility(place / "runs" / "small", 0.0)
+    record = run_single(spec, config, place / "runs" / "small", lambda _: None)
+    assert (record.status, len(record.epochs)) == ("finished", 3)
+
+
+def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    assert stopped_record(spec, config, folder) is None, "it has not begun"
+    going = run_epochs(spec, config, folder)
+    reached = [next(going), next(going)]
+    going.close()  # type: ignore[attr-defined]
+    stopped = stopped_record(spec, config, folder)
+    assert stopped is not None
+    assert stopped.status == "stopped"
+    assert list(stopped.epochs) == reached
+    assert [step.step for step in stopped.steps] == [1, 2, 3, 4]
+    kept = write_record(stopped, folder)
+    shutil.rmtree(folder / "state" / spec.id)
+    whole = run_single(spec, config, folder, lambda _: None)
+    assert not kept.exists()
+    assert without_times(whole).epochs[:2] == without_times(stopped).epochs
+    assert whole.steps[:4] == stopped.steps
+    assert whole.provenance["weights"] == stopped.provenance["weights"]
+    answers = stopped.evaluations[2].sets["forget"].generated
+    assert answers
+    assert whole.evaluations[2].sets["forget"].generated == answers
 
 
 def test_epochs_as_runs_trains_each_count_by_itself(place: Path) -> None:

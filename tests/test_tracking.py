@@ -205,14 +205,19 @@ def test_replay_logs_what_is_missing_and_nothing_twice(tmp_path: Path) -> None:
     write_record(a_record("bbbb", seed=4), folder)
     failed = a_record("cccc", status="failed", error="boom", evaluations={})
     write_record(failed, folder)
-    assert replay(folder) == 2
+    write_record(a_record("dddd", status="stopped"), folder)
+    assert replay(folder) == 3
     assert replay(folder) == 0
-    write_record(a_record("cccc"), folder)  # the failed run has succeeded since
-    assert replay(folder) == 1
+    stopped = Store(f"sqlite:///{folder}/mlflow.db").children["dddd"]
+    assert stopped.info.status == "KILLED"
+    # The failed run has succeeded since, the stopped one went to its end.
+    for one in ("cccc", "dddd"):
+        write_record(a_record(one), folder)
+    assert replay(folder) == 2
     store = Store(f"sqlite:///{folder}/mlflow.db")
-    assert store.runs == 4
+    assert store.runs == 5
     assert {k: r.info.status for k, r in store.children.items()} == dict.fromkeys(
-        ("aaaa", "bbbb", "cccc"), "FINISHED"
+        ("aaaa", "bbbb", "cccc", "dddd"), "FINISHED"
     )
 
 

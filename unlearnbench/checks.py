@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 from unlearnbench.document import Entry, Loc, dotted
-from unlearnbench.errors import Problem, UnlearnbenchError
+from unlearnbench.errors import Problem, UnlearnbenchError, did_you_mean
 from unlearnbench.grid import GridReader
-from unlearnbench.plan import rates_of
+from unlearnbench.searching import Metric, Range
 from unlearnbench.settings import DataSettings, SweepConfig
+from unlearnbench.spaces import rates_of
 
 
 def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) -> None:
@@ -39,6 +41,8 @@ def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) ->
             report(("evaluation", "profile"), str(error))
     if config is not None:
         _check_methods_distinct(config, report)
+        _check_search(config, report)
+        _check_select(config, report)
         if config.cache is None and config.name == "cache":
             report(("name",), "'cache' is the folder of prepared models; choose another name")
 
@@ -110,12 +114,66 @@ def _check_methods_distinct(config: SweepConfig, report: _Reporter) -> None:
     """The same method with the same hyper-parameters and rate in two entries is one run twice."""
     planned: dict[tuple[str, float | None], int] = {}
     for index, grid in enumerate(config.methods):
+        if config.search.kind != "grid":  # what is drawn from two entries differs
+            first = config.methods.index(grid)
+            if first != index and grid.specs[0].name:
+                report(("methods", index), f"the same as methods.{first}: all runs twice")
+            continue
         for spec in grid.specs:
             # A stand-in for an entry that is wrong, and reported, has no name.
-            for rate in rates_of(spec, grid, config) if spec.name else ():
+            rates = rates_of(spec, grid, config) if spec.name else ()
+            for rate in () if isinstance(rates, Range) else rates:
                 run = (repr(spec), rate)
                 other = planned.setdefault(run, index)
                 if other != index:
                     at = "" if rate is None else f" at {rate:g}"
                     message = f"{spec.label}{at} is in methods.{other} already: a run twice"
                     report(("methods", index), message)
+
+
+def _check_search(config: SweepConfig, report: _Reporter) -> None:
+    """A search needs its package; its metrics are columns; halving needs epochs to halve."""
+    search = config.search
+    if search.kind == "optuna" and find_spec("optuna") is None:
+        fix = "pip install 'unlearnbench[search]'"
+        report(("search", "kind"), f"optuna is not installed; {fix}, or take kind random")
+    if search.metric is not None:
+        _check_metric(search.metric, ("search", "metric"), report)
+    scheduler = search.scheduler
+    if scheduler is None:
+        return
+    _check_metric(scheduler.metric, ("search", "scheduler", "metric"), report)
+    if config.epochs_as == "runs":
+        text = "epochs_as: runs evaluates a run once, at its end: there is nothing to stop early"
+        report(("search", "scheduler"), f"{text}; take epochs_as: checkpoints")
+    elif config.epochs <= scheduler.grace:
+        text = f"{scheduler.grace} epochs of grace leave nothing of {config.epochs} to stop"
+        report(("search", "scheduler", "grace"), f"{text}; raise epochs")
+
+
+def _check_metric(metric: Metric, key: Loc, report: _Reporter) -> None:
+    from unlearnbench.table import METRICS
+
+    names = [metric] if isinstance(metric, str) else list(metric)
+    if not names:
+        report(key, "is empty: name a column of results.csv")
+    for name in names:
+        if name not in METRICS:
+            near = did_you_mean(name, METRICS) or ";"
+            report(key, f"unknown metric {name!r}{near} known: {', '.join(METRICS)}")
+
+
+def _check_select(config: SweepConfig, report: _Reporter) -> None:
+    """Chosen on some of the seeds, reported on the others: there must be both."""
+    if config.select is None:
+        return
+    key = ("select", "seeds")
+    strangers = [seed for seed in config.select.seeds if seed not in config.seeds]
+    if strangers:
+        listed = ", ".join(map(str, config.seeds))
+        report(key, f"{strangers[0]} is none of the sweep's seeds ({listed})")
+    elif len(set(config.select.seeds)) < len(config.select.seeds):
+        report(key, "has a seed twice")
+    elif len(config.select.seeds) == len(config.seeds):
+        text = "are all of the sweep's: none is left to report the chosen settings on"
+        report(key, f"{text}; add to seeds")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import asdict
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +15,7 @@ from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.memory import memory_json, print_memory
 from unlearnbench.plan import Plan, RunSpec, check_folder, claim_folder
+from unlearnbench.searching import OBJECTIVES
 from unlearnbench.settings import SweepConfig
 from unlearnbench.workload import Rows, estimate
 
@@ -36,21 +37,31 @@ def quickstart(args: argparse.Namespace) -> int:
 def plan(args: argparse.Namespace) -> int:
     """`unlearnbench plan CONFIG`: prints, and writes nothing."""
     planned, benchmark = _plan(args)
+    from unlearnbench.stages import asked_later, stages_of
+
     check_folder(planned)
     rows = {fraction: _rows(planned.config, benchmark, fraction) for fraction in benchmark.splits}
-    work = estimate(planned, rows)
+    first = (*planned.runs, *asked_later(planned))
+    work, stages = estimate(replace(planned, runs=first), rows), stages_of(planned)
     records = planned.folder / "records"
     kept = sum((records / run.id / "record.json").is_file() for run in planned.runs)
     console = Console()
     if args.json:
         told = {"work": asdict(work), "counts": planned.counts(), "recorded": kept}
+        told |= {"stages": [asdict(stage) for stage in stages]}
         if args.memory:
             told["memory"] = memory_json(planned, benchmark, args.flops)
         console.print_json(planned.to_json() | told)
         return 0
-    title = f"{planned.config.name}: {work.runs} runs into {planned.folder}"
+    up_to = "up to " if any(stage.at_most for stage in stages) else ""
+    runs = sum(stage.runs for stage in stages)
+    title = f"{planned.config.name}: {up_to}{runs} runs into {planned.folder}"
     columns = ("model", "forget", "method", "hyper-parameters", "learning rates", "seeds", "runs")
     console.table(columns, _grouped(planned), title)
+    for stage in stages if runs > len(planned.runs) or up_to else ():
+        console.print(f"{stage.title}: {'up to ' * stage.at_most}{stage.runs} runs")
+    if len(stages) > 1:
+        console.print("work of the first of these stages:")
     console.print(
         f"training: {work.optimiser_steps} optimiser steps, {work.training_rows} rows\n"
         f"evaluation: {work.evaluations} times, {work.evaluated_questions} questions in all"
@@ -66,10 +77,12 @@ def sweep(args: argparse.Namespace) -> int:
     """`unlearnbench sweep CONFIG`: all runs, then the page; exit code 1 where runs failed."""
     config = _config(args)
     _check_machine(config)
+    from unlearnbench.selection import read_selection
     from unlearnbench.sweep import run_sweep
 
     console = Console()
     result = run_sweep(config, console)
+    chosen = read_selection(result.folder) if config.select else None
     if args.json:
         console.print_json(
             {
@@ -82,8 +95,11 @@ def sweep(args: argparse.Namespace) -> int:
                 "seconds": dict(result.seconds),
                 "busy": dict(result.busy),
             }
+            | ({"selection": chosen} if chosen is not None else {})
         )
     else:
+        if chosen is not None:
+            _print_selection(chosen, console)
         console.print(
             f"{result.finished} runs finished, {result.failed} failed\n"
             f"page    {result.report}\ntable   {result.csv}\nMLflow  {result.mlflow_command}"
@@ -222,6 +238,28 @@ def _told(one: RunSpec) -> str:
     weight = one.method.retain.weight if one.method.retain else 1.0
     told = changed | ({"retain.weight": weight} if weight != 1.0 else {})
     return ", ".join(f"{key}={value}" for key, value in told.items())
+
+
+def _print_selection(chosen: Mapping[str, Any], console: Console) -> None:
+    """What each method's best setting is, and how it does on seeds that had no part in that."""
+    columns = (
+        *("model", "forget", "method", "learning rate", "epoch"),
+        *("Model Utility", "±", "log10 FQ", "±", "on seeds"),
+    )
+    rows: list[tuple[Any, ...]] = []
+    for one in chosen["choices"]:
+        reported = one["reported"]
+        numbers = [reported[name] for name in OBJECTIVES]
+        values = [value for pair in numbers for value in pair.values()]
+        seeds = ", ".join(map(str, reported["seeds"]))
+        if one["why_not"]:
+            values, seeds = [None] * 4, one["why_not"]
+        setting = one["setting"] or one["method"]
+        place = (one["model"], one["forget_fraction"], setting, one["learning_rate"], one["epoch"])
+        rows.append((*place, *values, seeds))
+    on = ", ".join(map(str, chosen["chosen_on_seeds"]))
+    console.table(columns, rows, f"best of each method, chosen on seeds {on}, reported on others")
+    console.print(f"rule: {chosen['rule']}\n")
 
 
 def _selected(planned: Plan, select: str | None) -> list[RunSpec]:

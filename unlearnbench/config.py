@@ -131,11 +131,12 @@ def _read(
 
 def _validated(root: Entry, problems: list[Problem]) -> SweepConfig | None:
     sections = root.section
-    reader = GridReader(problems)
+    kind = root.at(("search", "kind"))[0].value
+    reader = GridReader(problems, ranges=isinstance(kind, str) and kind != "grid")
     values = {key: entry.plain() for key, entry in sections.items()}
     if isinstance(values.get("methods"), tuple):
         values["methods"] = _methods(sections["methods"], reader)
-    if isinstance(values.get("learning_rates"), tuple):
+    if isinstance(values.get("learning_rates"), tuple | dict):
         rates = reader.learning_rates(sections["learning_rates"], ("learning_rates",))
         # 1.0 stands in for rates that are wrong and reported, so that the rest is still checked.
         values["learning_rates"] = rates or (1.0,)

@@ -106,6 +106,12 @@ class Forecast:
         self._epoch[run.id] = 0
         self._since.pop(run.id, None)
 
+    def replace(self, stand_in: RunSpec, run: RunSpec) -> None:
+        """What `stand_in` stood for is known: it is `run`."""
+        if self._runs.pop(stand_in.id, None) is not None:
+            self._runs[run.id], self._epoch[run.id] = run, 0
+            self._cost[run.id] = self._cost.pop(stand_in.id)
+
     def end(self, run: RunSpec) -> None:
         """`run` needs no more time."""
         self._runs.pop(run.id, None)

@@ -1,25 +1,29 @@
 """A method entry of a sweep: `{method: npo, beta: [0.1, 0.5], retain: {term: nll}}` → its grid.
 
-Lists span the grid. Each value is checked by the method's own fields, so that a stranger's plugin
-gets the same messages as a built-in one.
+Lists span the grid; a search may draw from ranges, `beta: {low: 0.05, high: 1.0, log: true}`. Each
+value is checked by the method's own fields, so that a stranger's plugin gets the same messages as a
+built-in one.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from unlearnbench import registry
 from unlearnbench.document import Entry, Loc, dotted
 from unlearnbench.errors import PluginError, Problem
 from unlearnbench.problems import ZERO_RUNS, in_words, unknown_key, value_in_words
+from unlearnbench.ranges import number_of, read_range
+from unlearnbench.searching import Range
 from unlearnbench.settings import HyperParameter, MethodGrid, MethodSpec, RetainSpec
 
 OWN_KEYS = ("method", "retain", "learning_rates")
+WEIGHT = "retain.weight"
 
 
 @dataclass
@@ -27,10 +31,14 @@ class GridReader:
     """Reads method entries; problems gather here."""
 
     problems: list[Problem]
+    ranges: bool = False
+    """Whether the configuration searches, and so may have ranges."""
+    _found: dict[str, Range] = field(default_factory=dict[str, Range], init=False)
+    """Ranges of the entry that is being read."""
 
     def read(self, entry: Entry, loc: Loc) -> MethodGrid | None:
         """The grid of one entry, or None where something is wrong with it."""
-        before = len(self.problems)
+        before, self._found = len(self.problems), {}
         section = entry.section or {"method": entry}
         name = self._name(entry, section, loc)
         if name is not None and not registry.trains(name):
@@ -42,7 +50,7 @@ class GridReader:
         specs = self._specs(name, entry, section, loc, retains) if name is not None else ()
         if len(self.problems) > before:
             return None
-        return MethodGrid(specs=tuple(specs), learning_rates=rates)
+        return MethodGrid(specs=tuple(specs), learning_rates=rates, ranges=self._found)
 
     def _name(self, entry: Entry, section: dict[str, Entry], loc: Loc) -> str | None:
         given = section.get("method")
@@ -69,22 +77,27 @@ class GridReader:
                 text = f"{name} changes the model's input and trains nothing: it takes no {what}"
                 self._report(given, (*loc, key), f"{text}; remove the key")
 
-    def _rates(self, section: dict[str, Entry], loc: Loc) -> tuple[float, ...] | None:
+    def _rates(self, section: dict[str, Entry], loc: Loc) -> tuple[float, ...] | Range | None:
         entry, key = section.get("learning_rates"), (*loc, "learning_rates")
         if entry is None:
             return None
         return self.learning_rates(entry, key)
 
-    def learning_rates(self, entry: Entry, key: Loc) -> tuple[float, ...] | None:
-        """A list of learning rates, each above 0 and none twice."""
+    def learning_rates(self, entry: Entry, key: Loc) -> tuple[float, ...] | Range | None:
+        """A list of learning rates, each above 0 and none twice; or a range."""
+        if entry.section:
+            found = self._range(entry, key, float)
+            if found is not None and found.low <= 0:
+                self._report(
+                    entry.section["low"], (*key, "low"), f"must be above 0, got {found.low:g}"
+                )
+            return found
         try:
-            grid = MethodGrid.model_validate({"specs": (), "learning_rates": entry.plain()})
+            rates = _RATES.validate_python(entry.plain(), strict=True)
         except ValidationError as error:
             for one in error.errors(include_url=False):
-                below = one["loc"][1:]
-                self._report(entry.at(below)[0], (*key, *below), in_words(one))
+                self._report(entry.at(one["loc"])[0], (*key, *one["loc"]), in_words(one))
             return None
-        rates = grid.learning_rates or ()
         if not rates:
             self._report(entry, key, ZERO_RUNS)
         for index, rate in enumerate(rates):
@@ -125,7 +138,9 @@ class GridReader:
             return
         section = entry.section or {"term": entry}
         axes = {
-            name: self._values(item, (*key, name) if entry.section else key)
+            name: self._weights(item, (*key, name))
+            if name == "weight" and item.section
+            else self._values(item, (*key, name) if entry.section else key)
             for name, item in section.items()
         }
         said: set[tuple[Loc, str]] = set()
@@ -141,6 +156,26 @@ class GridReader:
                     if (below, text) not in said:
                         self._report(entry.at(below)[0], (*key, *below), text)
                     said.add((below, text))
+
+    def _weights(self, entry: Entry, key: Loc) -> tuple[float, ...]:
+        """Both ends of a range of retain weights."""
+        if isinstance(key[-2], int):
+            text = "a range of weights needs its retain term alone: write an entry for each term"
+            self._report(entry, key, text)
+            return (1.0,)
+        found = self._range(entry, key, float)
+        if found is None:
+            return (1.0,)
+        self._found[WEIGHT] = found
+        return (found.low, found.high)
+
+    def _range(self, entry: Entry, key: Loc, kind: type | None) -> Range | None:
+        """A range of floats or whole numbers (`kind`); None where something is wrong with it."""
+        found = read_range(entry, key, kind, allowed=self.ranges)
+        if isinstance(found, Range):
+            return found
+        self.problems += found
+        return None
 
     def _values(self, entry: Entry, key: Loc) -> tuple[Any, ...]:
         """A grid axis: the entries of a list, or the one value."""
@@ -179,9 +214,18 @@ class GridReader:
     def _axis(self, name: str, key: str, item: Entry, loc: Loc) -> tuple[Any, ...]:
         """The values of one hyper-parameter, each checked by the method's own field."""
         method = registry.load_method(name)
-        values = self._values(item, loc)
+        steps: tuple[int | str, ...] = tuple(range(len(item.items)))
+        if item.section.keys() & Range.model_fields.keys():
+            found = self._range(item, loc, number_of(method.model_fields[key].annotation))
+            if found is None:
+                return ()
+            self._found[key] = found
+            steps = ("low", "high")
+            values: tuple[Any, ...] = (found.low, found.high)
+        else:
+            values = self._values(item, loc)
         for index, value in enumerate(values):
-            here, where = (item.items[index], (*loc, index)) if item.items else (item, loc)
+            here, where = item.at(steps[index : index + 1])[0], (*loc, *steps[index : index + 1])
             if not isinstance(value, HyperParameter):
                 got = value_in_words(value)
                 self._report(here, where, f"expected one value or a list of values, got {got}")
@@ -209,7 +253,9 @@ class GridReader:
         said: set[str] = set()
         for *values, retain in itertools.product(*axes.values(), retains):
             try:
-                yield registry.method_spec(name, dict(zip(axes, values, strict=True)), retain)
+                spec = registry.method_spec(name, dict(zip(axes, values, strict=True)), retain)
+                if self._lowest(spec):
+                    yield spec
             except ValidationError as error:
                 # Each value is right by itself: what is wrong is how they go together.
                 for text in map(in_words, error.errors(include_url=False)):
@@ -220,8 +266,16 @@ class GridReader:
                 self._report(entry, loc, str(error))
                 return
 
+    def _lowest(self, spec: MethodSpec) -> bool:
+        """Whether every range is at its low end; the high ones are made only to be checked."""
+        held = spec.hyperparameters | ({WEIGHT: spec.retain.weight} if spec.retain else {})
+        return all(held.get(key, found.low) == found.low for key, found in self._found.items())
+
     def _report(self, entry: Entry, key: Loc, message: str) -> None:
         self.problems.append(Problem(entry.place, dotted(key), message))
+
+
+_RATES = TypeAdapter(tuple[FiniteFloat, ...])
 
 
 def _number(value: Any) -> Any:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from unlearnbench.errors import RecordError, StorageError
 from unlearnbench.plan import Plan, RunSpec
@@ -50,6 +51,10 @@ class Task(Protocol):
     def done(self) -> bool: ...
 
 
+def _nothing_left(_run: RunSpec, _config: SweepConfig, _folder: Path) -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class Runtime:
     """The stages that a sweep drives; Ray carries `execute` and `run_epochs` to its workers."""
@@ -64,6 +69,8 @@ class Runtime:
     """Writes page and table of a folder; returns the page."""
     steps: Callable[[Any, Path], tuple[int, int] | None] = lambda _task, _folder: None
     """Steps done and in all of a task under way, where they are known."""
+    stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _nothing_left
+    """The record of a run that was stopped, of what it left; None where it left nothing."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +133,7 @@ class Spent:
 
 def default_runtime() -> Runtime:
     """The stages of this package."""
-    from unlearnbench import running, tasks
+    from unlearnbench import running, tasks, trained
     from unlearnbench.inputs import plan_sweep
     from unlearnbench.report import write_report
 
@@ -137,18 +144,24 @@ def default_runtime() -> Runtime:
         run_epochs=running.run_epochs,
         report=write_report,
         steps=tasks.task_steps,
+        stopped=trained.stopped_record,
     )
 
 
-def failed_record(run: RunSpec, epochs: Sequence[EpochResult], error: str) -> Record:
-    """What is kept of a run that failed for good."""
+def provisional_record(
+    run: RunSpec,
+    status: Literal["failed", "stopped"],
+    epochs: Sequence[EpochResult],
+    error: str | None,
+) -> Record:
+    """What is kept of a run that failed for good, or left nothing when it was stopped."""
     from unlearnbench.evaluation.profiles import get_profile
 
     how = run.evaluation
     profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
     return run_record(
         run,
-        status="failed",
+        status=status,
         profile=profile.id,
         epochs=tuple(epochs),
         provenance=provenance(data=run.data_fingerprint),
@@ -184,11 +197,14 @@ class Ledger:
         self._epochs: dict[str, dict[int, EpochResult]] = {}
         self._logged: set[str] = set()
 
-    def track_finished(self) -> set[str]:
-        """Log finished records that were not logged yet; returns the ids of all of them."""
+    def track_finished(self, unfinished: Collection[str] = ("failed",)) -> set[str]:
+        """Log finished records that were not logged yet; returns the ids of all of them.
+
+        unfinished  what status a record has that its run is to be done again
+        """
         self.storage.share(self.folder / "records")
         # All are given: the last command may have been killed between a record and its logging.
-        finished = [r for r in read_records(self.folder) if r.status != "failed"]
+        finished = [r for r in read_records(self.folder) if r.status not in unfinished]
         for record in finished:
             if record.id not in self._logged:
                 self.tracker.log(record)
@@ -219,35 +235,53 @@ class Ledger:
             self.spent.add("evaluating", result.evaluation_seconds, devices)
             self.progress.epoch(run, result, seconds)
 
-    def ended(self, run: RunSpec) -> None:
-        """A run has written its record."""
+    def ended(self, run: RunSpec) -> Record:
+        """A run has written its record; which is returned, as by the next two."""
         place = self.folder / "records" / run.id
         try:
             self.storage.fetch(place)
             record = read_record(place)
         except (RecordError, StorageError) as error:  # the next command may find it
-            self.gave_up(run, str(error))
-            return
+            return self.gave_up(run, str(error))
+        self._tell(run, record)
+        return record
+
+    def stopped(self, run: RunSpec, left: Record | None) -> Record:
+        """A search gave a run up, which `left` this."""
+        epochs = [*self._epochs.get(run.id, {}).values()]
+        record = left or provisional_record(run, "stopped", epochs, None)
+        self._keep(record)
+        state = self.folder / "state" / run.id
+        shutil.rmtree(state, ignore_errors=True)
+        self.storage.remove(state)
+        self._tell(run, record)
+        return record
+
+    def _tell(self, run: RunSpec, record: Record) -> None:
         self.tracker.log(record)
         last = record.epochs[-1] if record.epochs else None
         self.progress.ended(run, last, record.status)
+
+    def _keep(self, record: Record) -> None:
+        try:
+            write_record(record, self.folder)
+        except RecordError as error:  # a full disk must not end the runs that may still fit
+            self.progress.warn(str(error))
 
     def retried(self, run: RunSpec, failures: str) -> None:
         """A run failed and gets another try."""
         self.progress.retrying(run, last_failure(failures)[0])
 
-    def gave_up(self, run: RunSpec, failures: str) -> None:
+    def gave_up(self, run: RunSpec, failures: str) -> Record:
         """A run failed for good."""
         reason, full = last_failure(failures)
         self.failed[run.id] = reason
         epochs = list(self._epochs.get(run.id, {}).values())
-        record = failed_record(run, epochs, f"{reason}\n\n{full}")
-        try:
-            write_record(record, self.folder)
-        except RecordError as error:  # a full disk must not end the runs that may still fit
-            self.progress.warn(str(error))
+        record = provisional_record(run, "failed", epochs, f"{reason}\n\n{full}")
+        self._keep(record)
         self.tracker.log(record)
         self.progress.failed(run, reason)
+        return record
 
     def result(self, total: int, page: Path, seconds: Mapping[str, float]) -> SweepResult:
         """The sweep of `total` runs at its end."""

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,12 +22,12 @@ from unlearnbench.frozen import Settings
 from unlearnbench.settings import (
     DataSettings,
     EvaluationSettings,
-    MethodGrid,
     MethodSpec,
     ModelSettings,
     SweepConfig,
     TrainingSettings,
 )
+from unlearnbench.spaces import Point, points_of
 
 SCHEMA = 1
 PLAN_FILE = "plan.json"
@@ -86,6 +86,8 @@ class RunSpec(Settings):
             "evaluation": {"batch_tokens"},
             "model": {"gradient_checkpointing", "resources"},
         }
+        if self.evaluation.stop_below is None:  # a rule that is not there changes nothing either
+            changes_no_number["evaluation"] = {"batch_tokens", "stop_below"}
         identity: dict[str, Any] = json_ready(
             self.model_dump(mode="json", exclude=changes_no_number)
         )
@@ -134,6 +136,28 @@ class Plan:
         """Where the sweep's files go."""
         return Path(self.config.output) / self.config.name
 
+    def runs_of(self, model: ModelSettings, fraction: float, point: Point) -> list[RunSpec]:
+        """The runs of one setting: a seed each, or those that a choice is made on."""
+        config, (spec, rate) = self.config, point
+        return [
+            RunSpec(
+                data=config.data,
+                data_fingerprint=self.fingerprints[fraction],
+                model=model,
+                forget_fraction=fraction,
+                method=spec,
+                learning_rate=rate,
+                epochs=evaluate_at[-1],
+                evaluate_at=evaluate_at,
+                seed=seed,
+                training=TrainingSettings() if rate is None else config.training,
+                evaluation=config.evaluation,
+            )
+            for seed in (config.select.seeds if config.select else config.seeds)
+            # What trains nothing is the same however long it would be trained.
+            for evaluate_at in (ONCE if rate is None else _evaluations(config))
+        ]
+
     def counts(self) -> dict[str, int]:
         """How many different values each axis has, and the runs."""
         axes: dict[str, set[Any]] = {
@@ -162,9 +186,10 @@ class Plan:
 
 
 def make_plan(config: SweepConfig, fingerprint: str | Mapping[float, str]) -> Plan:
-    """The product of models, fractions, methods, rates, seeds (and epoch counts), none twice.
+    """The product of models, fractions, settings, seeds (and epoch counts), none twice.
 
-    A method that trains nothing has one run in place of all rates and epoch counts.
+    A method that trains nothing has one run in place of all rates and epoch counts. Not among the
+    runs is what depends on results: `stages.following` adds it.
 
     fingerprint  of the data, by forget fraction (so that runs stay the same when a sweep is given
                  another fraction), or one for all
@@ -173,49 +198,18 @@ def make_plan(config: SweepConfig, fingerprint: str | Mapping[float, str]) -> Pl
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
         for fraction in config.forget_fractions
     }
+    empty = Plan(config, fingerprints, ())
+    points = [point for grid in config.methods for point in points_of(grid, config)]
     runs: dict[str, RunSpec] = {}
     for model in config.models:
         for fraction in config.forget_fractions:
-            for spec, rate in _methods_and_rates(config):
-                for seed in config.seeds:
-                    # What trains nothing is the same however long it would be trained.
-                    for evaluate_at in ONCE if rate is None else _evaluations(config):
-                        run = RunSpec(
-                            data=config.data,
-                            data_fingerprint=fingerprints[fraction],
-                            model=model,
-                            forget_fraction=fraction,
-                            method=spec,
-                            learning_rate=rate,
-                            epochs=evaluate_at[-1],
-                            evaluate_at=evaluate_at,
-                            seed=seed,
-                            training=TrainingSettings() if rate is None else config.training,
-                            evaluation=config.evaluation,
-                        )
-                        runs.setdefault(run.id, run)
-    if not runs:
+            for point in points:
+                for run in empty.runs_of(model, fraction, point):
+                    runs.setdefault(run.id, run)
+    if not runs and config.search.kind != "optuna":
         problem = "a sweep of zero runs: give each axis of the grid at least one value"
         raise ConfigError([Problem(config.name, "methods", problem)])
-    return Plan(config, fingerprints, tuple(runs.values()))
-
-
-def _methods_and_rates(config: SweepConfig) -> list[tuple[MethodSpec, float | None]]:
-    return [
-        (spec, rate)
-        for grid in config.methods
-        for spec in grid.specs
-        for rate in rates_of(spec, grid, config)
-    ]
-
-
-def rates_of(
-    spec: MethodSpec, grid: MethodGrid, config: SweepConfig
-) -> tuple[float, ...] | tuple[None]:
-    """The learning rates that a method is run at; None, once, where it trains nothing."""
-    if not registry.trains(spec.name):
-        return (None,)
-    return config.learning_rates if grid.learning_rates is None else grid.learning_rates
+    return replace(empty, runs=tuple(runs.values()))
 
 
 def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:

@@ -94,6 +94,10 @@ class Progress:
         """A run has been given to a worker."""
         self._forecast.begin(run)
 
+    def decided(self, stand_in: RunSpec, run: RunSpec) -> None:
+        """A search has decided on a run; `running` was given a stand-in for it."""
+        self._forecast.replace(stand_in, run)
+
     def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """A run has reached an epoch, after `seconds` of work."""
         self._forecast.observe(run, result.epoch, seconds)

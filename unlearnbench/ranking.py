@@ -133,14 +133,14 @@ def best_per_method(rows: Sequence[Row], utility_share: float = UTILITY_SHARE) -
     best: list[Best] = []
     for (model, fraction, family), settings in groups.items():
         start = start_utility(rows, model, fraction)
-        merits = [] if start is None else _merits(settings, utility_share * start)
+        merits = [] if start is None else merits_of(settings, utility_share * start)
         chosen = settings[max(merits)[-1]] if merits else None
         label = family if chosen is None else chosen.method
         best.append(Best(model, fraction, label, family, chosen))
     return tuple(best)
 
 
-def _merits(settings: Sequence[Setting], utility: float) -> list[tuple[float, float, int, int]]:
+def merits_of(settings: Sequence[Setting], utility: float) -> list[tuple[float, float, int, int]]:
     """What the best is the largest of; last comes the setting's index, and none has epoch 0."""
     return [
         (quality, kept, -setting.epoch, index)

@@ -6,6 +6,7 @@ whole or not at all:
     records/<id>/record.json            spec, provenance, metrics by epoch, loss terms by step
     records/<id>/epoch-<k>.json.gz      the evaluation in TOFU's own log format
     records/<id>.failed/record.json     a run that failed, until it succeeds
+    records/<id>.stopped/…              a run that a search stopped, until it is run to its end
     records/<id>.damaged/               what a sweep has set aside, and done again
 
 The first record of an id stays: equal ids are equal runs. A failed run is tried again by the next
@@ -29,12 +30,17 @@ from uuid import uuid4
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.floats import plain, revive
 from unlearnbench.plan import RunSpec
 from unlearnbench.step import StepResult
 
 SCHEMA = 1
-FAILED, DAMAGED = ".failed", ".damaged"
-PART = ".part-"  # begins the name of what is being written; host and process follow
+PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
+"""Ends the name of a record, by its status, that gives way to any other of the same id."""
+DAMAGED, PART = (
+    ".damaged",
+    ".part-",
+)  # the second begins the name of what is being written; host and process follow
 
 
 @dataclass(frozen=True)
@@ -63,8 +69,8 @@ class Record:
     seed: int
     spec: Mapping[str, Any]
     """The resolved RunSpec, or what an anchor was evaluated with."""
-    status: Literal["finished", "collapsed", "failed"]
-    """collapsed: finite no more (NaN loss or logits), stopped and kept as it was."""
+    status: Literal["finished", "collapsed", "failed", "stopped"]
+    """collapsed: finite no more, or too little utility left; stopped: given up by a search."""
     profile: str
     epochs: tuple[EpochResult, ...] = ()
     steps: tuple[StepResult, ...] = ()
@@ -74,6 +80,11 @@ class Record:
     """What a failed run died of; the first line says it, a traceback may follow."""
     evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
     """By epoch; read from disk when asked for."""
+
+    @property
+    def place(self) -> str:
+        """Name of its folder."""
+        return self.id + PROVISIONAL.get(self.status, "")
 
 
 @dataclass(frozen=True)
@@ -124,20 +135,20 @@ def run_record(run: RunSpec, **found: Any) -> Record:
 def write_record(record: Record, folder: Path) -> Path:
     """Store `record` under a sweep's `folder`; return where it is.
 
-    A finished record that is there already stays; a failed one gives way to any other.
+    A finished record that is there already stays; a provisional one gives way to any other.
     Raises: RecordError where the disk is full or cannot be written; nothing is left behind then.
     """
-    place = folder / "records" / (record.id + (FAILED if record.status == "failed" else ""))
+    place = folder / "records" / record.place
     part = place.with_name(f"{PART}{platform.node()}-{os.getpid()}-{uuid4().hex[:8]}")
     try:
-        if record.status != "failed" and place.is_dir():
+        if place.name == record.id and place.is_dir():
             return place
         shutil.rmtree(place, ignore_errors=True)
         part.mkdir(parents=True)
         _write_files(record, part)
         _rename(part, place)
-        if record.status != "failed":
-            shutil.rmtree(folder / "records" / (record.id + FAILED), ignore_errors=True)
+        for other in {record.id + end for end in PROVISIONAL.values()} - {place.name}:
+            shutil.rmtree(place.with_name(other), ignore_errors=True)
     except OSError as error:
         raise _unwritable(place, error) from error
     except EvaluationError as error:
@@ -159,20 +170,17 @@ def _write_files(record: Record, part: Path) -> None:
         digests[str(epoch)] = file_hash(path)
         _flush(path)
     document = {"schema": SCHEMA, **_fields(record), "evaluations": digests}
-    path = part / "record.json"
-    text = json.dumps(_plain(document), indent=1, ensure_ascii=False, allow_nan=False)
-    path.write_text(text + "\n", encoding="utf-8")
-    _flush(path)
+    text = json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)
+    (part / "record.json").write_text(text + "\n", encoding="utf-8")
+    _flush(part / "record.json")
     _flush(part)
 
 
 def _fields(record: Record) -> dict[str, Any]:
     # Not `asdict`: it deep-copies every value, which takes longer than the writing.
     own = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "evaluations"}
-    return own | {
-        "epochs": [vars(e) for e in record.epochs],
-        "steps": [vars(s) for s in record.steps],
-    }
+    epochs, steps = ([vars(one) for one in many] for many in (record.epochs, record.steps))
+    return own | {"epochs": epochs, "steps": steps}
 
 
 def _rename(part: Path, place: Path) -> None:
@@ -201,7 +209,7 @@ def read_record(path: Path) -> Record:
     """
     file = path / "record.json"
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), object_hook=_revive)
+        document = json.loads(file.read_text(encoding="utf-8"), object_hook=revive)
         if not isinstance(document, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
@@ -217,7 +225,7 @@ def read_record(path: Path) -> Record:
         record = _record(path, document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
-    if record.id != path.name.removesuffix(FAILED):
+    if record.id != path.name.partition(".")[0]:
         raise _damaged(file, f"it is the record of {record.id!r}")
     for epoch in record.evaluations:
         if not (path / _evaluation_name(epoch)).is_file():
@@ -245,27 +253,24 @@ def read_evaluation(folder: Path, record_id: str, epoch: int) -> Evaluation:
 def read_records(folder: Path) -> tuple[Record, ...]:
     """All records of a sweep's folder (or of its `records/`), always in the same order.
 
-    A failed run is among them as long as it has no finished record.
+    A provisional record is among them as long as its run has no other.
     """
     places = _places(folder)
     names = {place.name for place in places}
-    read = [read_record(p) for p in places if p.name.removesuffix(FAILED) not in names - {p.name}]
+    read = [read_record(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
     return tuple(sorted(read, key=_order))
 
 
 def _places(folder: Path) -> list[Path]:
     inner = folder / "records"
-    place = inner if inner.is_dir() else folder if folder.name == "records" else None
-    if place is None or not place.is_dir():
-        return []
+    place = folder if folder.name == "records" and not inner.is_dir() else inner
     return sorted(p for p in place.glob("[!.]*") if p.is_dir() and p.suffix != DAMAGED)
 
 
 def _order(record: Record) -> tuple[Any, ...]:
     kind = ("fine-tuned", "retain", "run").index(record.kind)
     rate = -math.inf if record.learning_rate is None else record.learning_rate
-    place = (record.model, record.forget_fraction, kind, record.method)
-    return (*place, rate, record.seed, record.id)
+    return record.model, record.forget_fraction, kind, record.method, rate, record.seed, record.id
 
 
 def _evaluation_name(epoch: int) -> str:
@@ -284,16 +289,3 @@ def _damaged(file: Path, what: str) -> DamagedError:
         f"{file}: damaged: {what}; delete the folder {file.parent} and start the sweep again: "
         "only this run is repeated"
     )
-
-
-def _plain(value: Any) -> Any:
-    """`value` with lists for tuples, and floats that are not finite as `{"$float": …}`."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else {"$float": repr(value)}
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
-
-
-def _revive(found: dict[str, Any]) -> Any:
-    return float(found["$float"]) if found.keys() == {"$float"} else found

@@ -6,12 +6,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Field, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
 
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
 from unlearnbench.frozen import Settings
+from unlearnbench.searching import Range, SearchSettings, SelectSettings
 
 RetainTermName = Literal["nll", "kl"]
 
@@ -167,6 +168,12 @@ class EvaluationSettings(Settings):
         ge=64,
         description="tokens of one batch, by default what is fast on the device; changes no number",
     )
+    stop_below: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="end a run whose Model Utility is below this share of the fine-tuned model's",
+    )
 
 
 class RetainSpec(Settings):
@@ -198,12 +205,25 @@ class MethodSpec(Settings):
         return self.name if self.retain is None else f"{self.name}+{self.retain.term}"
 
 
+def _kind_of_rates(value: Any) -> str:
+    return "range" if isinstance(value, dict | Range) else "list"
+
+
+Rates = Annotated[
+    Annotated[tuple[float, ...], Tag("list")] | Annotated[Range, Tag("range")],
+    Discriminator(_kind_of_rates),
+]
+"""A list, or what a search draws from; told apart first, so that errors are about one of them."""
+
+
 class MethodGrid(Settings):
     """A method entry of a sweep: lists of hyper-parameters and rates span a grid."""
 
     specs: tuple[MethodSpec, ...]
-    learning_rates: tuple[float, ...] | None = None
+    learning_rates: Rates | None = None
     """Rates of this method alone, in place of the sweep's."""
+    ranges: dict[str, Range] = Field(default_factory=dict)
+    """Hyper-parameters, or `retain.weight`, that a search draws; `specs` hold their low ends."""
 
 
 class SweepConfig(Settings):
@@ -215,13 +235,15 @@ class SweepConfig(Settings):
     models: tuple[ModelSettings, ...] = Field(min_length=1)
     forget_fractions: tuple[float, ...] = Field(min_length=1)
     methods: tuple[MethodGrid, ...] = Field(min_length=1)
-    learning_rates: tuple[float, ...] = Field(default=(1e-5,), min_length=1)
+    learning_rates: Rates = (1e-5,)
     epochs: int = Field(default=5, ge=1)
     epochs_as: Literal["checkpoints", "runs"] = Field(
         default="checkpoints",
         description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
     )
     seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    search: SearchSettings = SearchSettings()
+    select: SelectSettings | None = None
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     resources: Resources = Resources()

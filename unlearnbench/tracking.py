@@ -26,7 +26,7 @@ from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.execution import TrackingSettings
 from unlearnbench.mlflow_store import ENVIRONMENT, STORE, import_mlflow, store_uri
 from unlearnbench.plan import PLAN_FILE, content_hash
-from unlearnbench.records import FAILED, Record, read_records
+from unlearnbench.records import Record, read_records
 from unlearnbench.settings import SweepConfig
 
 ARTIFACTS = "mlartifacts"
@@ -34,7 +34,7 @@ BATCH = 1000
 """Most metrics of one request, by MLflow's rules."""
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for what is not logged yet."""
-_STATUS = {"finished": "FINISHED", "collapsed": "FINISHED", "failed": "FAILED"}
+_STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
 
 _logger = logging.getLogger(__name__)
 
@@ -196,8 +196,7 @@ class Tracker:
         self._client.log_batch(run, metrics=values[:first], params=own)
         for start in range(first, len(values), BATCH):
             self._client.log_batch(run, metrics=values[start : start + BATCH])
-        failed = FAILED if record.status == "failed" else ""
-        place = self.folder / "records" / f"{record.id}{failed}"
+        place = self.folder / "records" / record.place
         last = f"epoch-{max(record.evaluations, default=0)}.json.gz"
         self._attach(run, [place / "record.json", place / last])
         if record.evaluations:

@@ -157,7 +157,7 @@ class TestContent:
         )
         page = Page(build(report))
         assert "1 failed" in page.words
-        assert "1 stopped when their numbers were no longer finite" in page.words
+        assert "1 collapsed, and ended there" in page.words
         assert "TrainingError: no memory" in page.words
 
     @pytest.mark.parametrize(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Generator
+from contextlib import ExitStack, contextmanager
 
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
@@ -13,11 +15,13 @@ from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_run
 from unlearnbench.plan import PLAN_FILE, Plan, check_folder, claim_folder
 from unlearnbench.progress import Progress
 from unlearnbench.settings import SweepConfig
+from unlearnbench.stages import Stages
 from unlearnbench.stopping import caught, install
 from unlearnbench.storage import storage_of
 from unlearnbench.sweep.cluster import joined
 from unlearnbench.sweep.faults import RayLostError, lookout, stop_file
 from unlearnbench.sweep.preparing import prepare
+from unlearnbench.sweep.search import Search
 from unlearnbench.sweep.trials import carry_out
 from unlearnbench.tracking import Tracker
 
@@ -45,7 +49,7 @@ def run_sweep(
         storage.check()
         with Tracker(config.tracking, folder, config, warn=progress.warn) as tracker:
             ledger = Ledger(folder, progress, tracker, storage)
-            _finish(plan, runtime, ledger)
+            plan = _finish(plan, runtime, ledger)
             page = runtime.report(folder)
             storage.put([folder / PLAN_FILE, page, page.with_name(TABLE)])
             tracker.log_files([page, page.with_name(TABLE)], complete=not ledger.failed)
@@ -54,12 +58,13 @@ def run_sweep(
     return ledger.result(len(plan.runs), page, seconds)
 
 
-def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
-    """Whatever has no record yet, again where Ray dies over it."""
+def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> Plan:
+    """Whatever has no record yet, again where Ray dies over it; returns the whole plan."""
     lost, before = 0, -1
     while True:
         try:
-            return _go_on(plan, runtime, ledger)
+            with ExitStack() as stack:
+                return _go_on(plan, runtime, ledger, stack)
         except RayLostError as error:
             # What counts is what was done since: a machine that kills Ray each minute is no loop.
             lost = lost + 1 if ledger.reached_epochs == before else 1
@@ -69,26 +74,60 @@ def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
         gc.collect()  # what Tune left speaks to Ray when it goes: now, while there is none
 
 
-def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger) -> None:
-    """Whatever has no record yet; Ray is started only if there is something."""
-    finished = ledger.track_finished()
-    left = [run for run in plan.runs if run.id not in finished and run.id not in ledger.failed]
-    waiting = in_order([model.name for model in plan.config.models], left)
-    if not waiting:
-        return
-    tasks = runtime.tasks(plan.config, waiting, ledger.folder)
-    with stop_file(ledger.folder), joined(plan.config) as slots:
-        install()  # Ray has taken SIGTERM over
-        ledger.spent.begin(slots)
-        try:
-            with lookout(ledger.progress.warn, joined=plan.config.ray.address is not None):
-                prepare(tasks, plan.config, runtime, ledger)
-                ledger.track_finished()
-                ledger.progress.running(waiting, len(plan.runs) - len(waiting), slots)
-                carry_out(waiting, plan.config, runtime, ledger)
-        except RayLostError as error:
-            ledger.progress.warn(f"Ray is gone: {error}")  # at once: its shutdown takes seconds
-            raise
+def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger, stack: ExitStack) -> Plan:
+    """Whatever has no record yet, and what follows from the records; returns the whole plan.
+
+    Ray is started, for the time of `stack`, only if there is something.
+    """
+    config, stages = plan.config, Stages(plan, ledger.folder)
+    models = [model.name for model in config.models]
+    # What a scheduler stopped is done for a sweep that has one, and only for such.
+    again = ("failed",) if config.search.scheduler else ("failed", "stopped")
+    tried: set[str] = {*ledger.failed}
+    begun = asked = False
+    while True:
+        finished = ledger.track_finished(again)
+        plan = stages.following(finished | tried)
+        claim_folder(plan)
+        waiting = in_order(models, [r for r in plan.runs if r.id not in finished | tried])
+        asking = not asked and any(study.left for study in stages.studies)
+        if not waiting and not asking:
+            stages.conclude()
+            return plan
+        search = Search(stages, waiting, ledger) if asking else None
+        runs = [*waiting, *(search.stand_ins if search else ())]
+        tasks = runtime.tasks(config, runs, ledger.folder)
+        if not begun:
+            begun = True
+            _begin(config, ledger, stack)
+            prepare(tasks, config, runtime, ledger)
+            ledger.track_finished(again)
+        ledger.progress.running(runs, len(plan.runs) - len(waiting), ledger.spent.slots)
+        # What is chosen is reported on whole runs.
+        scheduler = config.search.scheduler if stages.choices is None else None
+        carry_out(waiting, config, runtime, ledger, search, scheduler)
+        tried |= {run.id for run in waiting} | (search.runs.keys() if search else set())
+        asked = asked or asking
+
+
+def _begin(config: SweepConfig, ledger: Ledger, stack: ExitStack) -> None:
+    """Ray, and whoever looks out for its end and ours, for the time of `stack`."""
+    stack.enter_context(stop_file(ledger.folder))
+    slots = stack.enter_context(joined(config))
+    install()  # Ray has taken SIGTERM over
+    ledger.spent.begin(slots)
+    stack.enter_context(_told(ledger))
+    stack.enter_context(lookout(ledger.progress.warn, joined=config.ray.address is not None))
+
+
+@contextmanager
+def _told(ledger: Ledger) -> Generator[None, None, None]:
+    """That Ray is gone is said at once: its shutdown takes seconds."""
+    try:
+        yield
+    except RayLostError as error:
+        ledger.progress.warn(f"Ray is gone: {error}")
+        raise
 
 
 def _gone(plan: Plan, error: RayLostError, lost: int) -> UnlearnbenchError:

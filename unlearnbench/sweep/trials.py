@@ -3,35 +3,51 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.ledger import Ledger, Runtime
 from unlearnbench.plan import RunSpec
-from unlearnbench.records import EpochResult
+from unlearnbench.records import EpochResult, Record
+from unlearnbench.searching import Scheduler
 from unlearnbench.settings import SweepConfig
 from unlearnbench.stopping import held
 from unlearnbench.sweep.devices import own_devices
 from unlearnbench.sweep.faults import Guard, Worker, with_notices
 from unlearnbench.sweep.gang import together
+from unlearnbench.sweep.halving import halving
 from unlearnbench.sweep.nodes import Luggage
+from unlearnbench.sweep.search import Search, searcher
 
 
 def carry_out(
-    runs: Sequence[RunSpec], config: SweepConfig, runtime: Runtime, ledger: Ledger
+    runs: Sequence[RunSpec],
+    config: SweepConfig,
+    runtime: Runtime,
+    ledger: Ledger,
+    search: Search | None = None,
+    scheduler: Scheduler | None = None,
 ) -> None:
-    """All `runs`, in their order; returns when each has a record."""
+    """All `runs`, in their order, or what `search` decides; returns when each has a record.
+
+    scheduler  what may stop them early
+    """
     from ray import tune
 
     guard = Guard(ledger.folder, config.ray.retries, joined=config.ray.address is not None)
+    known = {run.id: run for run in runs} if search is None else search.runs
+    space: Any = tune.grid_search([parameters(run) for run in runs]) if search is None else {}
     scratch = ledger.folder / "ray"
     shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
         tune.with_resources(_trainable(runtime, config, ledger), _placement(config)),
-        param_space={"run": tune.grid_search([parameters(run) for run in runs])},
+        param_space={"run": space},
         tune_config=tune.TuneConfig(
+            num_samples=1 if search is None else search.total,
+            search_alg=None if search is None else searcher(search, parameters),
+            scheduler=halving(scheduler, config.epochs, known, ledger.folder),
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
             max_concurrent_trials=ledger.spent.slots,
@@ -45,7 +61,7 @@ def carry_out(
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_frequency=0, checkpoint_at_end=False
             ),
-            callbacks=[_watcher(ledger, {run.id: run for run in runs}, guard)],
+            callbacks=[_watcher(ledger, known, guard, search, _left_by(runtime, config, ledger))],
         ),
     )
     with held():  # the guard looks whether SIGTERM has come
@@ -71,8 +87,21 @@ def _placement(config: SweepConfig) -> Any:
     return factory
 
 
-def _watcher(ledger: Ledger, runs: dict[str, RunSpec], guard: Guard) -> Any:
-    """Tune's events, told to the ledger."""
+def _left_by(
+    runtime: Runtime, config: SweepConfig, ledger: Ledger
+) -> Callable[[RunSpec], Record | None]:
+    """What a run that was stopped left of itself."""
+    return lambda run: runtime.stopped(run, config, ledger.folder)
+
+
+def _watcher(
+    ledger: Ledger,
+    runs: Mapping[str, RunSpec],
+    guard: Guard,
+    search: Search | None,
+    left_by: Callable[[RunSpec], Record | None],
+) -> Any:
+    """Tune's events, told to the ledger and to a search."""
     from ray import tune
 
     # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of this by name
@@ -95,7 +124,7 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec], guard: Guard) -> Any:
         ) -> None:
             for line in result["notices"]:
                 ledger.progress.warn(line)
-            if not result["done"]:
+            if not result.get("told"):
                 epoch = EpochResult(**result["result"])
                 guard.reached(trial, epoch.epoch)
                 seconds, devices = result["time_this_iter_s"], result["devices"]
@@ -103,7 +132,11 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec], guard: Guard) -> Any:
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             guard.left(trial)
-            ledger.ended(_run(trial))
+            run = _run(trial)
+            if ledger.storage.fetch(ledger.folder / "records" / run.id):
+                tell(ledger.ended(run))
+            else:  # the scheduler ended it between two epochs
+                tell(ledger.stopped(run, left_by(run)))
 
         def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             guard.left(trial)
@@ -112,7 +145,11 @@ def _watcher(ledger: Ledger, runs: dict[str, RunSpec], guard: Guard) -> Any:
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             guard.left(trial)
-            ledger.gave_up(_run(trial), Path(trial.error_file).read_text("utf-8"))
+            tell(ledger.gave_up(_run(trial), Path(trial.error_file).read_text("utf-8")))
+
+    def tell(record: Record) -> None:
+        if search is not None:
+            search.tell(record)
 
     def _run(trial: Any) -> RunSpec:
         return runs[trial.config["run"]["id"]]
@@ -136,6 +173,7 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             self._run = RunSpec.model_validate_json(new_config["run"]["spec"])
+            # Of a run that was stopped this closes the generator, and so frees its model.
             self._results: Any = None
             self._last: dict[str, Any] = {}
             return True
@@ -152,7 +190,7 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
                 )
             result: EpochResult | None = next(self._results, None)
             if result is None:
-                return {**self._last, "done": True}
+                return {**self._last, "done": True, "told": True}
             # Metrics also flat, by their own names, for Tune's searchers and schedulers.
             metrics = {k: v for k, v in result.metrics.items() if v is not None}
             devices = own_devices(config.resources_of(self._run.model.name), slots)

@@ -1,0 +1,170 @@
+"""What a method entry leaves open, as a space of settings: its points, drawn ones, and back again.
+
+Lists are choices, ranges are drawn from. Draws use nothing but `random.Random.random`, whose
+sequence Python keeps from version to version, so that the same command has the same runs anywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearnbench import registry
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.searching import Range
+from unlearnbench.settings import MethodGrid, MethodSpec, RetainSpec, SweepConfig
+
+Point = tuple[MethodSpec, float | None]
+"""A setting: a method with all its hyper-parameters, and a learning rate where it trains."""
+Axis = Range | tuple[Any, ...]
+RATE, RETAIN, WEIGHT = "learning_rate", "retain", "retain.weight"
+DRAWS = 1000
+"""Draws for each setting that is wanted, before a space is said to have too few."""
+
+
+def rates_of(
+    spec: MethodSpec, grid: MethodGrid, config: SweepConfig
+) -> tuple[float | None, ...] | Range:
+    """The learning rates that a method is run at; None, once, where it trains nothing."""
+    if not registry.trains(spec.name):
+        return (None,)
+    return config.learning_rates if grid.learning_rates is None else grid.learning_rates
+
+
+class Space:
+    """The settings of one method entry."""
+
+    def __init__(self, grid: MethodGrid, config: SweepConfig) -> None:
+        self.grid, self.base = grid, grid.specs[0]
+        self._method = registry.load_method(
+            self.base.name
+        )  # finding it takes long, and once will do
+        self.rates = rates_of(self.base, grid, config)
+        self.axes: dict[str, Axis] = {}
+        """What is not the same everywhere, by hyper-parameter, `retain` or `learning_rate`."""
+        for name in self.base.hyperparameters:
+            values = [spec.hyperparameters[name] for spec in grid.specs]
+            self._add(name, grid.ranges.get(name) or tuple(dict.fromkeys(values)))
+        self._add(RETAIN, tuple(dict.fromkeys(spec.retain for spec in grid.specs)))
+        if WEIGHT in grid.ranges:
+            self._add(WEIGHT, grid.ranges[WEIGHT])
+        self._add(RATE, self.rates)
+
+    def _add(self, name: str, axis: Axis) -> None:
+        if isinstance(axis, Range) or len(axis) > 1:
+            self.axes[name] = axis
+
+    @property
+    def count(self) -> int | None:
+        """How many points it has; None where it is a continuum."""
+        counts = [a.count if isinstance(a, Range) else len(a) for a in self.axes.values()]
+        known = [count for count in counts if count is not None]
+        return math.prod(known) if len(known) == len(counts) else None
+
+    @property
+    def told(self) -> str:
+        """Method and axes, as text that two spaces share only if they are the same."""
+        return f"{self.base.name}: {', '.join(f'{k} {v}' for k, v in self.axes.items())}"
+
+    def point(self, values: Mapping[str, Any]) -> Point:
+        """The setting with these values of the axes.
+
+        Raises: UnlearnbenchError where the method refuses their combination.
+        """
+        retain = values.get(RETAIN, self.base.retain)
+        if retain is not None and WEIGHT in values:
+            retain = RetainSpec(term=retain.term, weight=float(values[WEIGHT]))
+        own = {k: v for k, v in values.items() if k not in (RATE, RETAIN, WEIGHT)}
+        try:
+            method = self._method.model_validate(self.base.hyperparameters | own)
+        except ValidationError as error:
+            told = ", ".join(f"{key}={value}" for key, value in own.items())
+            raise UnlearnbenchError(
+                f"{self.base.name} does not take {told}, which lies in the ranges searched: "
+                f"{error.errors(include_url=False)[0]['msg']}; narrow them"
+            ) from None
+        spec = self.base.model_copy(
+            update={"hyperparameters": method.model_dump(), "retain": retain}
+        )
+        first = None if isinstance(self.rates, Range) else self.rates[0]
+        return spec, values.get(RATE, first)
+
+    def values(self, point: Point) -> dict[str, Any] | None:
+        """The values of the axes at a setting; None where it is no point of this space."""
+        spec, rate = point
+        values: dict[str, Any] = {**spec.hyperparameters, RETAIN: spec.retain, RATE: rate}
+        if WEIGHT in self.axes and spec.retain is not None:
+            values[WEIGHT] = spec.retain.weight
+            low = float(self.grid.ranges[WEIGHT].low)
+            values[RETAIN] = RetainSpec(term=spec.retain.term, weight=low)
+        found = {name: values.get(name) for name in self.axes}
+        if WEIGHT in self.axes and spec.retain is None:
+            found[WEIGHT] = self.grid.ranges[WEIGHT].low
+        inside = all(
+            axis.holds(found[name]) if isinstance(axis, Range) else found[name] in axis
+            for name, axis in self.axes.items()
+        )
+        return found if inside and self.point(found) == point else None
+
+    def everything(self) -> Iterator[Point]:
+        """All points of a space that is no continuum."""
+        axes = [
+            [axis.low + i * (axis.step or 1) for i in range(axis.count or 0)]
+            if isinstance(axis, Range)
+            else axis
+            for axis in self.axes.values()
+        ]
+        for values in itertools.product(*axes):
+            held = {
+                name: axis.clipped(value) if isinstance(axis, Range) else value
+                for (name, axis), value in zip(self.axes.items(), values, strict=True)
+            }
+            yield self.point(held)
+
+    def draws(self, seed: int) -> Iterator[Point]:
+        """Points at random without end, the same ones each time; some may come twice."""
+        source = random.Random(f"{seed} {self.told}")
+        while True:
+            yield self.point(
+                {
+                    name: axis.value(source.random())
+                    if isinstance(axis, Range)
+                    else axis[int(source.random() * len(axis))]
+                    for name, axis in self.axes.items()
+                }
+            )
+
+    def sample(self, trials: int, seed: int) -> list[Point]:
+        """So many different points at random, or all where there are no more.
+
+        The first ones stay the same when there are to be more.
+        Raises: UnlearnbenchError where ranges are too narrow for so many.
+        """
+        if self.count is not None and self.count <= trials:
+            return list(self.everything())
+        found: dict[str, Point] = {}
+        for point in itertools.islice(self.draws(seed), DRAWS * trials):
+            found.setdefault(repr(point), point)
+            if len(found) == trials:
+                return list(found.values())
+        raise UnlearnbenchError(
+            f"{self.base.name}: its ranges hold {len(found)} different settings, values being of "
+            f"four digits, and {trials} trials are wanted; widen them, or ask for fewer"
+        )
+
+
+def points_of(grid: MethodGrid, config: SweepConfig) -> list[Point]:
+    """The settings of a method entry that are known in advance; none where a search finds them."""
+    search = config.search
+    if search.trials is None:
+        rates = [(spec, rates_of(spec, grid, config)) for spec in grid.specs]
+        return [(spec, rate) for spec, axis in rates if isinstance(axis, tuple) for rate in axis]
+    space = Space(grid, config)
+    if search.kind == "random" or (space.count is not None and space.count <= search.trials):
+        return space.sample(search.trials, search.seed)
+    return []
