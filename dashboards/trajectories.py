@@ -51,9 +51,8 @@ def curves(rows: Sequence[Row], metric: str, look: Look, title: str = "") -> go.
     """
     start = _value(rows, "fine-tuned", metric)
     figure = go.Figure(layout={"template": go.layout.Template()})
-    for _, group in groupby(average_seeds(rows), key=lambda s: (s.method, s.learning_rate)):
-        settings = tuple(group)
-        figure.add_trace(_curve(settings, metric, start, look))
+    groups = groupby(average_seeds(rows), key=lambda s: (s.method, s.learning_rate))
+    figure.add_traces([_curve(tuple(group), metric, start, look) for _, group in groups])
     goal = _value(rows, "retain", metric)
     if goal is not None:
         figure.add_hline(y=goal, line={"color": MUTED, "width": 1, "dash": "dot"}, name="retain")

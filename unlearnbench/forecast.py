@@ -60,14 +60,12 @@ def in_order(models: Sequence[str], runs: Sequence[RunSpec]) -> list[RunSpec]:
     at the end; but one of each kind before all others, so that the time to go is soon known.
     """
     place = {name: index for index, name in enumerate(models)}
-    costs = {run.id: cost(run) for run in runs}
-    longest = sorted(runs, key=lambda run: (place[run.model.name], -costs[run.id]))
-    seen: set[Kind] = set()
-    first: dict[str, bool] = {}
+    longest = sorted(runs, key=lambda run: (place[run.model.name], -cost(run)))
+    first, others, seen = list[RunSpec](), list[RunSpec](), set[Kind]()
     for run in longest:
-        first[run.id] = _kinds(run)[0] not in seen
+        (others if _kinds(run)[0] in seen else first).append(run)
         seen.add(_kinds(run)[0])
-    return sorted(longest, key=lambda run: (place[run.model.name], not first[run.id]))
+    return sorted([*first, *others], key=lambda run: place[run.model.name])
 
 
 class Forecast:
@@ -118,7 +116,7 @@ class Forecast:
 
     def to_go(self) -> float | None:
         """Seconds until the last run ends; None before the first epoch."""
-        left = {key: self._left(run) for key, run in self._runs.items()}
+        left = {key: self._left(key, run) for key, run in self._runs.items()}
         known = {key: seconds for key, seconds in left.items() if seconds is not None}
         if len(known) < len(left):
             return None
@@ -128,8 +126,7 @@ class Forecast:
             heapq.heapreplace(free, free[0] + known[key])
         return max(free)
 
-    def _left(self, run: RunSpec) -> float | None:
-        key = run.id
+    def _left(self, key: str, run: RunSpec) -> float | None:
         for kind in _kinds(run):
             seconds, work = self._seen.get(kind, (0.0, 0.0))
             if work:

@@ -41,7 +41,7 @@ models:
     preparation: {optimizer: muon, learning_rate: 3.0e-3, epochs: 2, base_epochs: 1}
 forget_fractions: [0.1]
 methods: [ce-u, general-ce-u, {method: npo, retain: {term: nll}}, kl-minimization]
-learning_rates: [1.0e-4, 2.0e-4, 3.0e-4]
+learning_rates: [1.0e-4, 1.5e-4, 2.0e-4, 2.5e-4, 3.0e-4, 3.5e-4]
 epochs: 2
 evaluation: {max_length: 64, rows: 20}
 ray: {concurrent: 2}
@@ -63,7 +63,8 @@ class SweepBenchSettings:
     @property
     def overrides(self) -> list[str]:
         """Of the configuration."""
-        return ["--set", "methods=[ce-u]", "--set", "epochs=1"] if self.quick else []
+        few = ["methods=[ce-u]", "learning_rates=[1e-4,2e-4]", "epochs=1"]
+        return [word for setting in few for word in ("--set", setting)] if self.quick else []
 
 
 def bench_sweep(settings: SweepBenchSettings, told: Told) -> dict[str, Any]:
