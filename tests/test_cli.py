@@ -201,15 +201,24 @@ class TestPlan:
         from unlearnbench.config import load_config
         from unlearnbench.data.loading import fingerprint, load_benchmark
         from unlearnbench.plan import claim_folder, make_plan
+        from unlearnbench.records import EpochResult, run_record, write_record
 
         config = load_config("small.yaml")
         rows = load_benchmark(config.data, config.forget_fractions)
         plan = make_plan(config, {f: fingerprint(rows, f) for f in rows.splits})
-        record = claim_folder(plan) / "records" / plan.runs[3].id
-        record.mkdir(parents=True)
-        (record / "record.json").write_text("{}")
+        result = EpochResult(2, {"model_utility": 0.5}, 8.0, 2.0)
+        record = run_record(
+            plan.runs[3], status="finished", profile="tofu", epochs=(result,), error=None
+        )
+        place = write_record(record, claim_folder(plan))
         _, out, _ = run("plan", "small.yaml")
-        assert out.splitlines()[-1] == "1 of 12 runs are recorded already and are not run again"
+        assert out.splitlines()[-2:] == [
+            "1 of 12 runs are recorded already and are not run again",
+            "the others take about 1 min 04 s, 2 at a time, as those did",
+        ]
+        (place / "record.json").write_text("{}")
+        _, out, _ = run("plan", "small.yaml")
+        assert out.splitlines()[-1].startswith("how long the others take is not known: ")
 
 
 class TestRun:

@@ -70,6 +70,14 @@ def test_a_run_that_begins_again_has_all_of_its_time_to_go() -> None:
     assert forecast.to_go() == pytest.approx(20)
 
 
+def test_it_learns_from_runs_of_earlier_commands() -> None:
+    runs = some_runs("ce-u", "npo+kl", rates=2)
+    forecast = Forecast(runs[1:], 1, Clock())
+    forecast.learn(runs[0], 20.0)
+    others = 20.0 + 2 * 20.0 * cost(runs[2]) / cost(runs[0])
+    assert forecast.to_go() == pytest.approx(others)
+
+
 def test_what_trains_more_costs_more() -> None:
     names = ("eco", "ce-u", "gradient-difference", "npo+kl", "grpo")
     costs = [cost(run) for run in some_runs(*names, rates=1)]

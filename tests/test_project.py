@@ -71,7 +71,17 @@ FLOW = [
     *("testing", "anatomy", "table", "ranking", "selection", "report"),
     *("entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "stages"),
-    *("sweep", "bench", "memory", "commands", "evaluating", "benching", "listing", "scaffold"),
+    *(
+        "sweep",
+        "bench",
+        "memory",
+        "planning",
+        "commands",
+        "evaluating",
+        "benching",
+        "listing",
+        "scaffold",
+    ),
     *("arguments", "checking", "bench_parser", "parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""

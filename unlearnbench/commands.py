@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +14,7 @@ from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.memory import memory_json, print_memory
 from unlearnbench.plan import Plan, RunSpec, check_folder, claim_folder
+from unlearnbench.planning import grouped, to_go
 from unlearnbench.searching import OBJECTIVES
 from unlearnbench.settings import SweepConfig
 from unlearnbench.workload import Rows, estimate
@@ -57,7 +57,7 @@ def plan(args: argparse.Namespace) -> int:
     runs = sum(stage.runs for stage in stages)
     title = f"{planned.config.name}: {up_to}{runs} runs into {planned.folder}"
     columns = ("model", "forget", "method", "hyper-parameters", "learning rates", "seeds", "runs")
-    console.table(columns, _grouped(planned), title)
+    console.table(columns, grouped(planned), title)
     for stage in stages if runs > len(planned.runs) or up_to else ():
         console.print(f"{stage.title}: {'up to ' * stage.at_most}{stage.runs} runs")
     if len(stages) > 1:
@@ -68,6 +68,7 @@ def plan(args: argparse.Namespace) -> int:
     )
     if kept:
         console.print(f"{kept} of {work.runs} runs are recorded already and are not run again")
+        console.print(to_go(planned, first))
     if args.memory:
         print_memory(planned, benchmark, args.flops, console)
     return 0
@@ -209,35 +210,6 @@ def _rows(config: SweepConfig, benchmark: Benchmark, fraction: float) -> Rows:
     profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
     sets = evaluation_sets(benchmark, fraction, profile)
     return Rows(len(benchmark.splits[fraction].forget), sum(map(len, sets.values())))
-
-
-def _grouped(planned: Plan) -> list[tuple[Any, ...]]:
-    """The runs of a plan by model, fraction and method: a page, not a line per run."""
-    groups: dict[tuple[str, float, str, str], list[RunSpec]] = {}
-    for one in planned.runs:
-        key = (one.model.name, one.forget_fraction, one.method.label, _told(one))
-        groups.setdefault(key, []).append(one)
-    return [
-        (
-            *key,
-            ", ".join(
-                "none" if rate is None else f"{rate:g}"
-                for rate in Counter(r.learning_rate for r in runs)
-            ),
-            ", ".join(str(seed) for seed in Counter(r.seed for r in runs)),
-            len(runs),
-        )
-        for key, runs in groups.items()
-    ]
-
-
-def _told(one: RunSpec) -> str:
-    """The hyper-parameters that are not the defaults."""
-    defaults = registry.default_hyperparameters(one.method.name)
-    changed = {k: v for k, v in one.method.hyperparameters.items() if defaults.get(k) != v}
-    weight = one.method.retain.weight if one.method.retain else 1.0
-    told = changed | ({"retain.weight": weight} if weight != 1.0 else {})
-    return ", ".join(f"{key}={value}" for key, value in told.items())
 
 
 def _print_selection(chosen: Mapping[str, Any], console: Console) -> None:

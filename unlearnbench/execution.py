@@ -12,6 +12,9 @@ from pydantic import Field, field_validator, model_validator
 
 from unlearnbench.frozen import Settings
 
+LOCAL_RUNS = 2
+"""Runs at a time where Ray is started here and `ray.concurrent` is not given."""
+
 
 class Resources(Settings):
     """What one run takes of the machines."""

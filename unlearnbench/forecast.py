@@ -86,6 +86,12 @@ class Forecast:
         self._seen: dict[Kind, list[float]] = defaultdict(lambda: [0.0, 0.0])
         """By kind of run, from the closest to the most general: seconds, and their cost."""
 
+    def learn(self, run: RunSpec, seconds: float) -> None:
+        """`run`, of an earlier command, took so long for all of its epochs."""
+        for kind in _kinds(run):
+            self._seen[kind][0] += seconds
+            self._seen[kind][1] += cost(run)
+
     def begin(self, run: RunSpec) -> None:
         """`run` is under way, from its first epoch on or after an interruption."""
         self._epoch[run.id], self._since[run.id] = 0, self._clock()

@@ -123,12 +123,8 @@ class Spent:
         A machine's slots without GPUs are one device; it is busy when all of them are.
         """
         wall = time.monotonic() - (self.since or time.monotonic())
-        return dict(
-            sorted(
-                ((device, min(1.0, s / wall)) for device, s in self.devices.items()),
-                key=lambda item: item[1],
-            )
-        )
+        shares = [(device, min(1.0, s / wall)) for device, s in self.devices.items()]
+        return dict(sorted(shares, key=lambda share: share[1]))
 
 
 def default_runtime() -> Runtime:
@@ -192,6 +188,8 @@ class Ledger:
         self.spent = Spent()
         self.failed: dict[str, str] = {}
         """Reason by run."""
+        self.seconds: dict[str, float] = {}
+        """Of training and evaluation, by run that was finished before."""
         self.reached_epochs = 0
         """Epochs that this command has seen for the first time."""
         self._epochs: dict[str, dict[int, EpochResult]] = {}
@@ -209,6 +207,7 @@ class Ledger:
             if record.id not in self._logged:
                 self.tracker.log(record)
         self._logged |= {record.id for record in finished}
+        self.seconds |= {record.id: record.seconds for record in finished}
         return {record.id for record in finished}
 
     def prepared(self, task: Task, seconds: float, devices: Devices) -> None:

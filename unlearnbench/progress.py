@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
 from types import TracebackType
 from typing import Any
@@ -81,13 +81,26 @@ class Progress:
         self._say(f"prepared {label} in {duration(seconds)}")
         self._update(advance=1)
 
-    def running(self, runs: Sequence[RunSpec], finished: int, slots: int) -> None:
-        """The runs that are to be carried out; `finished` were done before."""
+    def running(
+        self,
+        runs: Sequence[RunSpec],
+        finished: int,
+        slots: int,
+        known: Iterable[tuple[RunSpec, float]] = (),
+    ) -> None:
+        """The runs that are to be carried out; `finished` were done before.
+
+        known  runs of earlier commands, and their seconds
+        """
         self._forecast = Forecast(runs, slots, self._clock)
+        for run, seconds in known:
+            self._forecast.learn(run, seconds)
         self._total, self._done = len(runs) + finished, finished
         self._shown = (len({r.model.name for r in runs}) > 1, len({r.seed for r in runs}) > 1)
         kept = f", {finished} are done already" if finished else ""
-        self._say(f"running: {len(runs)} runs, {slots} at a time{kept}")
+        to_go = self.left()
+        left = f"; about {to_go}, as those took" if to_go else ""
+        self._say(f"running: {len(runs)} runs, {slots} at a time{kept}{left}")
         self._start_bar("running", finished, self._total)
 
     def began(self, run: RunSpec) -> None:

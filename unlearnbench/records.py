@@ -82,6 +82,11 @@ class Record:
     """By epoch; read from disk when asked for."""
 
     @property
+    def seconds(self) -> float:
+        """Of training and evaluation, over all epochs."""
+        return sum(e.training_seconds + e.evaluation_seconds for e in self.epochs)
+
+    @property
     def place(self) -> str:
         """Name of its folder."""
         return self.id + PROVISIONAL.get(self.status, "")

@@ -12,15 +12,13 @@ from typing import Any
 
 from unlearnbench import environment
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.execution import Resources
+from unlearnbench.execution import LOCAL_RUNS, Resources
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep import nodes
 from unlearnbench.sweep.faults import RayLostError, kill_local_ray
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: specs and metrics pass through it, no models."""
-LOCAL_RUNS = 2
-"""Runs at a time where Ray is started here and `ray.concurrent` is not given."""
 
 
 @contextmanager

@@ -102,7 +102,9 @@ def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger, stack: ExitStack) -> Pl
             _begin(config, ledger, stack)
             prepare(tasks, config, runtime, ledger)
             ledger.track_finished(again)
-        ledger.progress.running(runs, len(plan.runs) - len(waiting), ledger.spent.slots)
+        known = [(run, ledger.seconds[run.id]) for run in plan.runs if run.id in ledger.seconds]
+        done = len(plan.runs) - len(waiting)
+        ledger.progress.running(runs, done, ledger.spent.slots, known)
         # What is chosen is reported on whole runs.
         scheduler = config.search.scheduler if stages.choices is None else None
         carry_out(waiting, config, runtime, ledger, search, scheduler)

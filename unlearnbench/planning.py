@@ -1,0 +1,63 @@
+"""What `unlearnbench plan` tells of the runs of a plan."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from unlearnbench import registry
+from unlearnbench.console import duration
+from unlearnbench.errors import RecordError
+from unlearnbench.execution import LOCAL_RUNS
+from unlearnbench.forecast import Forecast, in_order
+from unlearnbench.plan import Plan, RunSpec
+
+
+def to_go(planned: Plan, runs: Sequence[RunSpec]) -> str:
+    """What is left takes, going by what is recorded."""
+    from unlearnbench.records import read_records
+
+    try:
+        took = {r.id: r.seconds for r in read_records(planned.folder) if r.place == r.id}
+    except RecordError as error:  # a sweep sets it aside
+        return f"how long the others take is not known: {error}"
+    left = [run for run in runs if run.id not in took]
+    slots = planned.config.ray.concurrent or LOCAL_RUNS
+    ordered = in_order([model.name for model in planned.config.models], left)
+    forecast = Forecast(ordered, slots)
+    for run in planned.runs:
+        if run.id in took:
+            forecast.learn(run, took[run.id])
+    return (
+        f"the others take about {duration(forecast.to_go() or 0)}, {slots} at a time, as those did"
+    )
+
+
+def grouped(planned: Plan) -> list[tuple[Any, ...]]:
+    """The runs of a plan by model, fraction and method: a page, not a line per run."""
+    groups: dict[tuple[str, float, str, str], list[RunSpec]] = {}
+    for one in planned.runs:
+        key = (one.model.name, one.forget_fraction, one.method.label, _told(one))
+        groups.setdefault(key, []).append(one)
+    return [
+        (
+            *key,
+            ", ".join(
+                "none" if rate is None else f"{rate:g}"
+                for rate in Counter(r.learning_rate for r in runs)
+            ),
+            ", ".join(str(seed) for seed in Counter(r.seed for r in runs)),
+            len(runs),
+        )
+        for key, runs in groups.items()
+    ]
+
+
+def _told(one: RunSpec) -> str:
+    """The hyper-parameters that are not the defaults."""
+    defaults = registry.default_hyperparameters(one.method.name)
+    changed = {k: v for k, v in one.method.hyperparameters.items() if defaults.get(k) != v}
+    weight = one.method.retain.weight if one.method.retain else 1.0
+    told = changed | ({"retain.weight": weight} if weight != 1.0 else {})
+    return ", ".join(f"{key}={value}" for key, value in told.items())
