@@ -61,4 +61,11 @@ def print_memory(planned: Plan, benchmark: Benchmark, flops: float, console: Con
 def _row(one: Estimate) -> tuple[Any, ...]:
     parts = [f"{getattr(one.memory, part) / _GIB:.2f}" for part in _PARTS]
     ends = (f"{one.memory.peak / _GIB:.2f}", f"≤ {one.memory.keys / _GIB:.2f}")
-    return (one.model, one.method, one.runs, *parts, *ends, f"{one.hours:.3g}")
+    return (
+        one.model,
+        one.method,
+        one.runs,
+        *parts,
+        *ends,
+        "< 0.01" if one.hours < 0.01 else f"{one.hours:.2g}",
+    )

@@ -200,7 +200,9 @@ def quiet_transformers() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    logging.getLogger("accelerate").setLevel(logging.ERROR)
+    # The hub's retries end in an error of ours, which says what could not be had.
+    for name in ("accelerate", "huggingface_hub"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 def _unreachable(what: str, source: Source, error: Exception) -> UnlearnbenchError:

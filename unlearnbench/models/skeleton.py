@@ -14,7 +14,7 @@ from functools import lru_cache
 from typing import Any
 
 from unlearnbench.errors import ModelError
-from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.models.loading import Source, add_lora, quiet_transformers
 from unlearnbench.settings import ModelSettings
 
 Trains = Callable[[str, int], bool]
@@ -84,6 +84,7 @@ def config_of(settings: ModelSettings, source: Source) -> Any:
             tie_word_embeddings=True,
         )
     source.check()
+    quiet_transformers()
     try:
         return AutoConfig.from_pretrained(
             source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
