@@ -243,11 +243,12 @@ def check_equal(mine: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -
 
 
 SHARDED = """
-import copy, json, pickle, sys
+import copy, json, os, pickle, sys
 from pathlib import Path
 import torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
+from unlearnbench import group
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.minibatch import Carried, Minibatches
 
@@ -286,7 +287,8 @@ found = {
     for name, case in cases.items()
 }
 Path(sys.argv[2]).write_text(json.dumps(found))
-distributed.destroy_process_group()
+group.leave()
+os._exit(0)  # models still hold the group: torch would end its threads after the interpreter
 """
 
 

@@ -7,6 +7,7 @@ are collective: each process of the group has to call them, in the same order.
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
@@ -49,6 +50,8 @@ def join(store: Any = None) -> None:
 def leave() -> None:
     """Leave the group, where there is one; the process is at its end."""
     if distributed.is_initialized():
+        wait()  # the first to go takes the store with it
+        gc.collect()  # what holds the group keeps its threads beyond the interpreter's end
         distributed.destroy_process_group()
 
 
