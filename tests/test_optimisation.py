@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
 from unlearnbench.cli import main
 from unlearnbench.data.benchmark import Question
@@ -91,3 +92,15 @@ def test_the_optimizer_is_part_of_a_run_and_the_default_changes_no_id() -> None:
     assert "optimizer" not in json.dumps(run.identity["training"])
     assert other.identity["training"]["optimizer"] == "adamw-8bit"
     assert optimisation(other).optimizer == "adamw-8bit"
+
+
+def test_muon_is_left_out_or_alone_where_there_are_no_or_only_matrices() -> None:
+    how = Optimisation(1, 1, 1e-3, seed=0, optimizer="muon")
+
+    def kinds(model: nn.Module) -> list[str]:
+        return [type(optimizer).__name__ for optimizer in make_optimizers(model, how)]
+
+    both = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 4))
+    assert kinds(both) == ["Muon", "AdamW"]
+    assert kinds(nn.Linear(4, 4, bias=False)) == ["Muon"]
+    assert kinds(nn.LayerNorm(4)) == ["AdamW"]

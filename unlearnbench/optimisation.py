@@ -110,10 +110,9 @@ def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = [p for _, p in trained if p.ndim == 2 and id(p) not in tables]
     rest = [p for _, p in trained if p.ndim != 2 or id(p) in tables]
-    yield torch.optim.Muon(
-        matrices,
-        lr=how.learning_rate,
-        weight_decay=how.weight_decay,
-        adjust_lr_fn="match_rms_adamw",
-    )
-    yield torch.optim.AdamW(rest, how.embedding_learning_rate, weight_decay=how.weight_decay)
+    decay = how.weight_decay
+    if matrices:
+        scaled: Any = {"adjust_lr_fn": "match_rms_adamw"}
+        yield torch.optim.Muon(matrices, lr=how.learning_rate, weight_decay=decay, **scaled)
+    if rest:  # adapters are matrices alone
+        yield torch.optim.AdamW(rest, how.embedding_learning_rate, weight_decay=decay)
