@@ -15,6 +15,7 @@ from typing import Any
 from unlearnbench.plan import RunSpec
 from unlearnbench.records import read_records
 from unlearnbench.searching import Metric, Scheduler, weighted
+from unlearnbench.sweep.told import heard
 
 
 def halving(
@@ -45,7 +46,8 @@ def halving(
             of(trial).on_trial_add(tune_controller, trial)
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
-            scored = _scored(metric, result, result.get("epoch", 0))
+            epoch, _ = heard(result["result"])
+            scored = _scored(metric, epoch.metrics, epoch.epoch)
             return str(of(trial).on_trial_result(tune_controller, trial, scored))
 
         def on_trial_remove(self, tune_controller: Any, trial: Any) -> None:

@@ -20,6 +20,7 @@ from unlearnbench.sweep.gang import together
 from unlearnbench.sweep.halving import halving
 from unlearnbench.sweep.nodes import Luggage
 from unlearnbench.sweep.search import Search, searcher
+from unlearnbench.sweep.told import heard, told
 
 
 def carry_out(
@@ -125,10 +126,9 @@ def _watcher(
             for line in result["notices"]:
                 ledger.progress.warn(line)
             if not result.get("told"):
-                epoch = EpochResult(**result["result"])
+                epoch, devices = heard(result["result"])
                 guard.reached(trial, epoch.epoch)
-                seconds, devices = result["time_this_iter_s"], result["devices"]
-                ledger.reached(_run(trial), epoch, seconds, devices)
+                ledger.reached(_run(trial), epoch, result["time_this_iter_s"], devices)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             guard.left(trial)
@@ -191,11 +191,8 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
             result: EpochResult | None = next(self._results, None)
             if result is None:
                 return {**self._last, "done": True, "told": True}
-            # Metrics also flat, by their own names, for Tune's searchers and schedulers.
-            metrics = {k: v for k, v in result.metrics.items() if v is not None}
             devices = own_devices(config.resources_of(self._run.model.name), slots)
-            told = {"result": vars(result), "devices": devices, "done": False}
-            self._last = {**metrics, "epoch": result.epoch, **told}
+            self._last = {"epoch": result.epoch, "result": told(result, devices), "done": False}
             return self._last
 
     return Run
