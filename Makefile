@@ -13,7 +13,7 @@ $(READY): pyproject.toml constraints.txt
 	@$(BIN)/python -m pip install --quiet --upgrade pip
 	@# setuptools warns of every editable install with mapped folders; there is nothing to act on.
 	@PYTHONWARNINGS=ignore $(BIN)/python -m pip install --quiet --constraint constraints.txt \
-		--editable '.[dev,lora,search]'
+		--editable '.[dev,lora,search,figures]'
 	@touch $@
 
 quickstart: $(READY)

@@ -25,6 +25,7 @@ FLOW = [
         "stopping",
         "notices",
         "digests",
+        "locks",
         "step",
         "frozen",
         "group",
@@ -215,7 +216,8 @@ def test_constraints_pin_every_dependency() -> None:
     assert "torch==2.13.0" in pins
     pinned = {line.split("==")[0].lower().replace("_", "-") for line in pins}
     extras = PROJECT["project"]["optional-dependencies"]
-    installed = [*extras["lora"], *extras["search"], *extras["dev"]]  # as the Makefile does
+    names = ("lora", "search", "figures", "dev")  # as the Makefile does
+    installed = [one for name in names for one in extras[name]]
     for requirement in [*PROJECT["project"]["dependencies"], *installed]:
         name = requirement.split(">=")[0].split("[")[0].lower().replace("_", "-")
         assert name in pinned, name

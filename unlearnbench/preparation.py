@@ -7,9 +7,7 @@ whole or not at all, and two processes that want the same one do not train it tw
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 import shutil
 import tempfile
 import time
@@ -26,6 +24,7 @@ from unlearnbench.data.encoding import Encoder, Row, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError
 from unlearnbench.group import leads, of_leader, wait
+from unlearnbench.locks import alone
 from unlearnbench.models.loading import (
     Source,
     check_vocabulary,
@@ -291,10 +290,5 @@ def _only_one(folder: Path) -> Generator[None, None, None]:
     if not leads():
         yield
         return
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(folder.parent / f".{folder.name}.lock", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with alone(folder, "lock"):
         yield
-    finally:
-        os.close(handle)

@@ -9,23 +9,22 @@ here does anything.
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import json
 import os
 import platform
 import shutil
 import time
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 from uuid import uuid4
 
+from unlearnbench.digests import file_hash
 from unlearnbench.errors import StorageError
+from unlearnbench.locks import alone
 from unlearnbench.records import PART
 from unlearnbench.settings import SweepConfig
 
@@ -83,7 +82,7 @@ class Storage:
         files: dict[str, dict[str, str]] = {}
         held = {} if old is None else old["files"]
         for path in sorted(p for p in place.rglob("*") if p.is_file() and p.name != KNOWN):
-            name, digest = path.relative_to(place).as_posix(), _digest(path)
+            name, digest = path.relative_to(place).as_posix(), file_hash(path)
             # A file that changes has a new name, so that the old manifest stays true meanwhile.
             stored = f"{digest[:12]}/{name}" if changes else name
             files[name] = {"sha256": digest, "stored": stored}
@@ -107,7 +106,7 @@ class Storage:
         if self.url is None or (place.is_dir() and not changes):
             return place.is_dir()
         key = self._key(place)
-        with _alone(place):
+        with alone(place, "copy"):
             manifest = self._manifest(key)
             if manifest is None or (place.is_dir() and (not changes or _known(place, manifest))):
                 return place.is_dir()
@@ -212,7 +211,7 @@ class Storage:
                     self._do("read", self._get(f"{key}/{file['stored']}", path))
                 except FileNotFoundError:
                     return False
-                if _digest(path) == file["sha256"]:
+                if file_hash(path) == file["sha256"]:
                     break
             else:
                 return False
@@ -254,20 +253,3 @@ def _known(place: Path, manifest: dict[str, Any]) -> bool:
         return bool(json.loads((place / KNOWN).read_text())["version"] >= manifest["version"])
     except (OSError, ValueError, KeyError):
         return False
-
-
-def _digest(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-
-
-@contextmanager
-def _alone(place: Path) -> Generator[None, None, None]:
-    """One process of a machine at a time copies a unit; the kernel drops the lock with it."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    handle = os.open(place.parent / f".{place.name}.copy", os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(handle)

@@ -129,24 +129,24 @@ def _timed(
 
 
 def _command(*words: str) -> str:
-    command = [sys.executable, "-m", "unlearnbench.cli", *words]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise EvaluationError(
-            f"`unlearnbench {words[0]}` failed while it was measured: {reason[0]}"
-        )
-    return done.stdout
+    return _output("unlearnbench.cli", *words)
 
 
 def _noop(folder: Path, runs: int) -> dict[str, Any]:
-    command = [sys.executable, "-m", "unlearnbench.bench.noop", str(folder), str(runs)]
+    said = _output("unlearnbench.bench.noop", str(folder), str(runs))
+    found: dict[str, Any] = json.loads(said.splitlines()[-1])
+    return found
+
+
+def _output(module: str, *words: str) -> str:
+    """What a module prints, run in a process of its own."""
+    command = [sys.executable, "-m", module, *words]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or [f"exit code {done.returncode}"]
-        raise EvaluationError(f"the sweep of runs that do nothing failed: {reason[0]}")
-    found: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return found
+        told = f"python -m {module} {words[0]}"
+        raise EvaluationError(f"`{told}` failed while it was measured: {reason[0]}")
+    return done.stdout
 
 
 def _records(folder: Path, way: str) -> list[Record]:

@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.settings import LoRA, ModelSettings
 
@@ -76,8 +77,7 @@ class Source:
 
 @lru_cache(maxsize=1024)  # a process asks for each of its runs, and 14 GB take ten seconds
 def _digest(path: Path, size: int, changed: int) -> bytes:  # noqa: ARG001  # they tell files apart
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").digest()
+    return bytes.fromhex(file_hash(path))
 
 
 def check_sources(settings: ModelSettings) -> None:
