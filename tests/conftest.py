@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from unlearnbench.data.benchmark import Question
 from unlearnbench.settings import Architecture
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
+
+CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
 def _shared(folder: str) -> Path:
@@ -151,3 +158,21 @@ def architecture(request: pytest.FixtureRequest) -> tuple[Any, bool]:
     """A model of each kind, and whether its tokens can go through it in one row."""
     kind, changes, packed = request.param
     return build_model_of(kind, changes), packed
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Headless Chromium; UNLEARNBENCH_CHROMIUM names another than the one on the path."""
+    from playwright.sync_api import sync_playwright
+
+    names = (os.environ.get("UNLEARNBENCH_CHROMIUM"), *CHROMIUM)
+    found = next((path for name in names if name and (path := shutil.which(name))), None)
+    if found is None:
+        pytest.skip(
+            f"no browser: install one of {', '.join(CHROMIUM)}, or set UNLEARNBENCH_CHROMIUM"
+        )
+    quiet = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=found, args=list(quiet))
+        yield launched
+        launched.close()

@@ -69,7 +69,7 @@ FLOW = [
         "trainers",
     ),
     *("wrapping", "sizing", "judged", "trained", "running"),
-    *("testing", "anatomy", "table", "ranking", "selection", "report"),
+    *("testing", "anatomy", "table", "intervals", "ranking", "selection", "report"),
     *("entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "stages"),
     *(

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
+from unlearnbench.intervals import Interval, bootstrap
 from unlearnbench.table import METRICS, Row
 
 UTILITY_SHARE = 0.8
@@ -48,6 +49,12 @@ class Setting:
         """Smallest and largest value over the seeds, where there are several."""
         values = [v for r in self.rows if (v := r.metrics[metric]) is not None]
         return (min(values), max(values)) if len(values) > 1 else None
+
+    def interval(self, metric: str) -> Interval | None:
+        """The mean's bootstrap interval over seeds; None for one seed, or one without a number."""
+        values = [r.metrics[metric] for r in self.rows]
+        known = [v for v in values if v is not None]
+        return bootstrap(known) if len(known) == len(values) else None
 
 
 @dataclass(frozen=True)

@@ -25,6 +25,7 @@ from unlearnbench.ranking import (
 )
 from unlearnbench.records import Record, read_records
 from unlearnbench.registry import load
+from unlearnbench.selection import read_selection
 from unlearnbench.table import COLUMNS, METRICS, Row, table, to_csv
 
 __all__ = [
@@ -62,6 +63,10 @@ class Report:
     """Runs of the plan; None without one."""
     strangers: int = 0
     """Finished runs in the folder that the present plan does not name; left out of the rows."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Address of a record's run in MLflow, by record id, where it is logged to a server."""
+    selection: Mapping[str, Any] | None = None
+    """`selection.json` of a sweep with a `select` rule, once something was chosen."""
 
     @property
     def finished(self) -> int:
@@ -86,6 +91,7 @@ def make_report(
     description: str = "",
     config: Mapping[str, Any] | None = None,
     planned: Iterable[str] | None = None,
+    selection: Mapping[str, Any] | None = None,
 ) -> Report:
     """A report of `records`; where `planned` names run ids, other runs are left out."""
     records = tuple(records)
@@ -99,6 +105,7 @@ def make_report(
         config=config or {},
         planned=None if ids is None else len(ids),
         strangers=len(records) - len(shown),
+        selection=selection,
     )
 
 
@@ -121,6 +128,7 @@ def build_report(folder: Path) -> Report:
         description=config.get("description", ""),
         config=config,
         planned=[run["id"] for run in plan["runs"]] if plan else None,
+        selection=read_selection(folder),
     )
 
 

@@ -1,0 +1,56 @@
+"""Bootstrap intervals against values worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unlearnbench.intervals import EXACT, bootstrap
+
+
+def test_two_values() -> None:
+    # Resamples of (0, 1): 00, 01, 10, 11, so means 0 (1/4), 0.5 (1/2), 1 (1/4).
+    found = bootstrap([0.0, 1.0])
+    assert found is not None
+    assert (found.mean, found.low, found.high, found.n) == (0.5, 0.0, 1.0, 2)
+    assert found.spread == pytest.approx(0.5**0.5)
+
+
+def test_three_values_at_half() -> None:
+    # 27 resamples of (0, 3, 6); sums of three digits 0, 1, 2: 1, 3, 6, 7, 6, 3, 1 ways for 0 … 6.
+    # A quarter of 27 is 6.75: the 7th smallest is sum 2, mean 2; from above, sum 4, mean 4.
+    found = bootstrap([0.0, 3.0, 6.0], level=0.5)
+    assert found is not None
+    assert (found.mean, found.low, found.high) == (3.0, 2.0, 4.0)
+
+
+def test_equal_values_have_no_width() -> None:
+    found = bootstrap([0.25] * 4)
+    assert found is not None
+    assert (found.low, found.high, found.spread) == (0.25, 0.25, 0.0)
+
+
+@pytest.mark.parametrize("values", [[], [0.5], [0.5, float("nan")], [0.5, float("-inf")]])
+def test_no_interval(values: list[float]) -> None:
+    assert bootstrap(values) is None
+
+
+def test_drawn_resamples_agree_with_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    values = np.random.default_rng(4).normal(size=EXACT).tolist()
+    exact = bootstrap(values)
+    monkeypatch.setattr("unlearnbench.intervals.EXACT", 0)
+    drawn = bootstrap(values)
+    assert exact is not None
+    assert drawn is not None
+    assert (drawn.low, drawn.high) == pytest.approx((exact.low, exact.high), abs=0.03)
+    assert drawn == bootstrap(values), "a fixed seed"
+
+
+def test_coverage_of_many_values() -> None:
+    rng = np.random.default_rng(1)
+    hits = 0
+    for _ in range(200):
+        found = bootstrap(rng.normal(size=30).tolist())
+        assert found is not None
+        hits += found.low <= 0 <= found.high
+    assert hits / 200 == pytest.approx(0.95, abs=0.05)
