@@ -361,6 +361,18 @@ def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
     assert whole.evaluations[2].sets["forget"].generated == answers
 
 
+def test_what_a_search_removes_stays_removed(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    state = place / "runs" / "small" / "state" / spec.id
+    going = run_epochs(spec, config, place / "runs" / "small")
+    next(going)
+    assert state.is_dir()
+    shutil.rmtree(state)  # the driver does, before the worker turns to its next run
+    going.close()  # type: ignore[attr-defined]
+    assert not state.exists()
+
+
 def test_epochs_as_runs_trains_each_count_by_itself(place: Path) -> None:
     config = config_of(place, epochs=2, epochs_as="runs")
     one, two = runs_of(config)

@@ -128,7 +128,8 @@ class Pulse:
         seen = {"step": step, "epoch": epoch, "at": now, "seconds": now - self._since}
         text = json.dumps({**seen, "what": what, "interruptions": self.interruptions})
         with suppress(OSError):  # it serves to tell what was lost; without it less is told
-            self._path.parent.mkdir(parents=True, exist_ok=True)
+            if what is None:  # a last word brings back no folder that a search has removed
+                self._path.parent.mkdir(parents=True, exist_ok=True)
             beside = self._path.with_suffix(".tmp")
             beside.write_text(text, encoding="utf-8")
             beside.replace(self._path)
