@@ -69,7 +69,8 @@ FLOW = [
         "trainers",
     ),
     *("wrapping", "sizing", "judged", "trained", "running"),
-    *("testing", "anatomy", "table", "intervals", "ranking", "selection", "report"),
+    *("testing", "anatomy", "table", "front", "intervals", "ranking", "selection", "report"),
+    *("paired", "power", "ranks", "claims", "matching", "comparison", "verdict"),
     *("entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "stages"),
     *(
@@ -83,7 +84,7 @@ FLOW = [
         "listing",
         "scaffold",
     ),
-    *("arguments", "checking", "bench_parser", "parser", "cli", "__main__"),
+    *("arguments", "checking", "comparing", "bench_parser", "parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 

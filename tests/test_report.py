@@ -23,7 +23,6 @@ from unlearnbench.report import (
     best_per_method,
     build_report,
     make_report,
-    pareto_front,
     start_utility,
     table,
     to_csv,
@@ -141,37 +140,6 @@ class TestCsv:
             *("rouge_retain", "rouge_real_authors", "rouge_world_facts", "rouge_forget"),
         )
         assert len(COLUMNS) == 6 + 5 + 12 + 4
-
-
-class TestParetoFront:
-    @pytest.mark.parametrize(
-        ("points", "front"),
-        [
-            ([], ()),
-            ([(1.0, 1.0)], (0,)),
-            # (2, 2) beats (1, 1); neither of (2, 2) and (3, 1) beats the other.
-            ([(1.0, 1.0), (2.0, 2.0), (3.0, 1.0)], (1, 2)),
-            # Same first coordinate: only the higher stands.
-            ([(1.0, 1.0), (1.0, 2.0)], (1,)),
-            # Same second coordinate: only the one further right stands.
-            ([(1.0, 1.0), (2.0, 1.0)], (1,)),
-            # Equal points stand together.
-            ([(1.0, 1.0), (1.0, 1.0), (0.0, 0.0)], (0, 1)),
-            ([(0.0, 3.0), (1.0, 2.0), (0.5, 1.0), (2.0, 0.0)], (0, 1, 3)),
-        ],
-    )
-    def test_by_hand(self, points: list[tuple[float, float]], front: tuple[int, ...]) -> None:
-        assert pareto_front(points) == front
-
-    def test_equals_the_definition(self) -> None:
-        rng = random.Random(3)
-        points = [(float(rng.randrange(9)), float(rng.randrange(9))) for _ in range(60)]
-        beaten = {
-            i
-            for i, (x, y) in enumerate(points)
-            if any(u >= x and v >= y and (u, v) != (x, y) for u, v in points)
-        }
-        assert set(pareto_front(points)) == set(range(60)) - beaten
 
 
 class TestSeedsAndBest:

@@ -12,7 +12,6 @@ from unlearnbench.errors import RecordError
 from unlearnbench.searching import SelectSettings
 from unlearnbench.selection import (
     choose,
-    hypervolume,
     read_selection,
     report,
     rule_in_words,
@@ -115,21 +114,6 @@ def test_each_method_on_each_forget_set_by_itself() -> None:
     ]
     found = [(c.forget_fraction, c.method, c.epoch) for c in choose(rows, FIRST)]
     assert found == [(0.05, "npo", None), (0.1, "ce-u", 1), (0.1, "npo", 1)]
-
-
-@pytest.mark.parametrize(
-    ("points", "area"),
-    [
-        ([], 0.0),
-        ([(0.5, -4.0)], 0.5 * 6),
-        ([(0.5, -4.0), (0.5, -4.0), (0.4, -5.0)], 0.5 * 6),  # twice, and beaten
-        ([(0.5, -8.0), (0.2, -4.0)], 0.5 * 2 + 0.2 * 4),
-        ([(0.2, -4.0), (0.3, -6.0), (0.5, -8.0)], 0.5 * 2 + 0.3 * 2 + 0.2 * 2),
-        ([(0.5, -10.0), (0.0, 0.0), (-1.0, -1.0), (0.4, -12.0)], 0.0),  # none above in both
-    ],
-)
-def test_the_area_over_a_corner(points: list[tuple[float, float]], area: float) -> None:
-    assert hypervolume(points, (0.0, -10.0)) == pytest.approx(area)
 
 
 def test_the_setting_that_spans_most() -> None:

@@ -159,14 +159,14 @@ def report(args: argparse.Namespace) -> int:
     """`unlearnbench report FOLDER`."""
     from unlearnbench.report import write_report
 
-    page = write_report(_sweep_folder(args.folder), Path(args.out) if args.out else None)
+    page = write_report(sweep_folder(args.folder), Path(args.out) if args.out else None)
     Console().print(f"page  {page}")
     return 0
 
 
 def track(args: argparse.Namespace) -> int:
     """`unlearnbench track FOLDER`."""
-    folder = _sweep_folder(args.folder)
+    folder = sweep_folder(args.folder)
     from unlearnbench.tracking import replay
 
     Console().print(f"{replay(folder, args.uri)} records logged")
@@ -175,7 +175,7 @@ def track(args: argparse.Namespace) -> int:
 
 def ui(args: argparse.Namespace) -> int:
     """`unlearnbench ui`."""
-    folder = _sweep_folder(args.folder)
+    folder = sweep_folder(args.folder)
     from unlearnbench.tracking import open_ui
 
     return open_ui(folder)
@@ -243,7 +243,8 @@ def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
     return [one for one in runs if one.id.startswith(select)]
 
 
-def _sweep_folder(name: str) -> Path:
+def sweep_folder(name: str) -> Path:
+    """The folder, where it is a sweep's. Raises: RecordError elsewhere."""
     folder = Path(name)
     if not (folder / "records").is_dir():
         raise RecordError(

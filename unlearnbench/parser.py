@@ -22,6 +22,7 @@ from unlearnbench.arguments import (
     positive,
 )
 from unlearnbench.bench_parser import add_bench
+from unlearnbench.comparing import add_compare
 from unlearnbench.memory import FLOPS
 
 _EPILOG = """\
@@ -32,6 +33,8 @@ start here:
   unlearnbench plan tofu_llama2_7b            the runs of a sweep, and their cost, before any
   unlearnbench sweep tofu_llama2_7b           ... and the sweep; the same command resumes it
   unlearnbench sweep my.yaml --set epochs=10  any key of the YAML can be overridden
+  unlearnbench compare npo+nll ce-u           which of two forgets more at equal utility, and
+                                              how sure that is
   unlearnbench evaluate ./my-model --data ~/tofu
                                               one model: TOFU's metrics, answers, log
   unlearnbench score log.json --retain retain90.json
@@ -57,6 +60,7 @@ def build_parser() -> argparse.ArgumentParser:
     _add_evaluations(subparsers)
     add_bench(subparsers)
     _add_results(subparsers)
+    add_compare(subparsers)
     _add_listings(subparsers)
     return parser
 

@@ -1,17 +1,17 @@
-"""What a table says about methods: seeds taken together, the Pareto front, the best settings.
+"""What a table says about methods: seeds taken together, the start, the best settings.
 
 Pure; the rule behind every «best» is stated here and nowhere else.
 """
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
+from unlearnbench.front import pareto_front as pareto_front
 from unlearnbench.intervals import Interval, bootstrap
 from unlearnbench.table import METRICS, Row
 
@@ -102,29 +102,26 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def start_utility(rows: Iterable[Row], model: str, forget_fraction: float) -> float | None:
     """Model Utility where runs start: the fine-tuned model's, else what a run saw at epoch 0."""
+    return _at_start(rows, model, forget_fraction, "model_utility")
+
+
+def start_corner(
+    rows: Iterable[Row], model: str, forget_fraction: float
+) -> tuple[float, float] | None:
+    """Where a panel's hypervolume is measured from: (0, log10 Forget Quality where runs start).
+
+    What lies above has some utility and has forgotten something; None where nobody evaluated it.
+    """
+    quality = _at_start(rows, model, forget_fraction, "log10_forget_quality")
+    return None if quality is None else (0.0, quality)
+
+
+def _at_start(rows: Iterable[Row], model: str, forget_fraction: float, metric: str) -> float | None:
     here = [r for r in rows if (r.model, r.forget_fraction) == (model, forget_fraction)]
     starts = [r for r in here if r.kind == "fine-tuned"] or [
         r for r in here if r.kind == "run" and r.epoch == 0
     ]
-    return next((u for r in starts if (u := r.metrics["model_utility"]) is not None), None)
-
-
-def pareto_front(points: Sequence[tuple[float, float]]) -> tuple[int, ...]:
-    """Indices of the points that no other beats, both coordinates to be maximised.
-
-    A point is beaten by one that is at least as high in both and higher in one; equal points
-    stand or fall together. By the first coordinate, ascending.
-    """
-    order = sorted(range(len(points)), key=lambda i: (-points[i][0], -points[i][1], i))
-    front: list[int] = []
-    highest = -math.inf
-    for _, group in groupby(order, key=lambda i: points[i][0]):
-        members = list(group)  # all of one first coordinate, highest second coordinate first
-        top = points[members[0]][1]
-        if top > highest:
-            front.extend(i for i in members if points[i][1] == top)
-            highest = top
-    return tuple(sorted(front, key=lambda i: (points[i], i)))
+    return next((v for r in starts if (v := r.metrics[metric]) is not None), None)
 
 
 def best_per_method(rows: Sequence[Row], utility_share: float = UTILITY_SHARE) -> tuple[Best, ...]:
@@ -132,7 +129,7 @@ def best_per_method(rows: Sequence[Row], utility_share: float = UTILITY_SHARE) -
 
     Only settings count, averaged over seeds, whose Model Utility is at least `utility_share` of
     the fine-tuned model's: Forget Quality by itself is highest for some models that say nothing
-    any more. Ties go to the higher utility, then to the earlier epoch.
+    any more. Ties as in `best_of`.
     """
     groups: dict[tuple[str, float, str], list[Setting]] = defaultdict(list)
     for setting in average_seeds(rows):
@@ -140,16 +137,18 @@ def best_per_method(rows: Sequence[Row], utility_share: float = UTILITY_SHARE) -
     best: list[Best] = []
     for (model, fraction, family), settings in groups.items():
         start = start_utility(rows, model, fraction)
-        merits = [] if start is None else merits_of(settings, utility_share * start)
-        chosen = settings[max(merits)[-1]] if merits else None
+        chosen = None if start is None else best_of(settings, utility_share * start)
         label = family if chosen is None else chosen.method
         best.append(Best(model, fraction, label, family, chosen))
     return tuple(best)
 
 
-def merits_of(settings: Sequence[Setting], utility: float) -> list[tuple[float, float, int, int]]:
-    """What the best is the largest of; last comes the setting's index, and none has epoch 0."""
-    return [
+def best_of(settings: Sequence[Setting], utility: float) -> Setting | None:
+    """The highest log10 Forget Quality of at least this Model Utility, after some training.
+
+    Ties go to the higher utility, then to the earlier epoch.
+    """
+    merits = [
         (quality, kept, -setting.epoch, index)
         for index, setting in enumerate(settings)
         if setting.epoch > 0
@@ -157,3 +156,4 @@ def merits_of(settings: Sequence[Setting], utility: float) -> list[tuple[float, 
         and (kept := setting.metrics["model_utility"]) is not None
         and kept >= utility
     ]
+    return settings[max(merits)[-1]] if merits else None

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.errors import RecordError
+from unlearnbench.front import pareto_front
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.ranking import (
     UTILITY_SHARE,
@@ -20,7 +21,6 @@ from unlearnbench.ranking import (
     Setting,
     average_seeds,
     best_per_method,
-    pareto_front,
     start_utility,
 )
 from unlearnbench.records import Record, read_records

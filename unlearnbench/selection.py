@@ -15,8 +15,15 @@ from statistics import fmean, stdev
 from typing import Any
 
 from unlearnbench.errors import RecordError
+from unlearnbench.front import hypervolume
 from unlearnbench.plan import json_ready
-from unlearnbench.ranking import Setting, average_seeds, merits_of, start_utility
+from unlearnbench.ranking import (
+    Setting,
+    average_seeds,
+    best_of,
+    start_corner,
+    start_utility,
+)
 from unlearnbench.searching import OBJECTIVES, SelectSettings
 from unlearnbench.table import Row
 
@@ -82,17 +89,6 @@ def rule_in_words(select: SelectSettings) -> str:
     return f"per model, forget fraction and method: {rule}; on means over seeds {seeds}"
 
 
-def hypervolume(points: Iterable[tuple[float, float]], reference: tuple[float, float]) -> float:
-    """Area that is dominated by `points` and dominates `reference`; both are maximised; exact."""
-    area, top = 0.0, reference[1]
-    # From the right each point adds the strip by which it is higher than all before it.
-    for x, y in sorted(points, reverse=True):
-        if x > reference[0] and y > top:
-            area += (x - reference[0]) * (y - top)
-            top = y
-    return area
-
-
 def choose(rows: Sequence[Row], select: SelectSettings) -> tuple[Choice, ...]:
     """The best setting of each method by the rule, from runs on the seeds of the choice alone."""
     rule = _by_quality if select.rule == "forget-quality" else _by_hypervolume
@@ -128,17 +124,19 @@ def _by_quality(
     start = start_utility(rows, settings[0].model, settings[0].forget_fraction)
     if start is None:
         return "the fine-tuned model was not evaluated: no utility to keep"
-    merits = merits_of(settings, select.utility * start)
-    if not merits:
+    found = best_of(settings, select.utility * start)
+    if found is None:
         return f"no setting keeps {select.utility:g} of the fine-tuned model's utility {start:.4g}"
-    return settings[max(merits)[-1]], None
+    return found, None
 
 
 def _by_hypervolume(
     settings: Sequence[Setting], select: SelectSettings, rows: Sequence[Row]
 ) -> tuple[Setting, float] | str:
     """The largest area, at the epoch that spans most by itself; or why there is none."""
-    reference = select.reference or _start(rows)
+    reference = select.reference or start_corner(
+        rows, settings[0].model, settings[0].forget_fraction
+    )
     if reference is None:
         return "the fine-tuned model was not evaluated: give select.reference"
     spanned: dict[Any, list[tuple[float, float]]] = {}
@@ -164,13 +162,6 @@ def _trajectory(setting: Setting) -> tuple[Any, ...]:
 def _position(setting: Setting) -> tuple[float, float]:
     utility, quality = (setting.metrics[name] or 0.0 for name in OBJECTIVES)
     return utility, quality
-
-
-def _start(rows: Sequence[Row]) -> tuple[float, float] | None:
-    """The corner where runs start: no utility, and the fine-tuned model's Forget Quality."""
-    starts = [r for r in rows if r.kind == "fine-tuned"] or [r for r in rows if r.epoch == 0]
-    found = next((q for r in starts if (q := r.metrics[QUALITY]) is not None), None)
-    return None if found is None else (0.0, found)
 
 
 def _choice(best: Setting, area: float | None, known: Sequence[Setting], tried: int) -> Choice:

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.profiles import Profile
+from unlearnbench.evaluation.profiles import Profile, profile_of_id
 from unlearnbench.evaluation.result import Evaluation, FloatArray, SetEvaluation, SetName
 
 SUMMARY_SETS: tuple[SetName, ...] = ("retain", "real_authors", "world_facts", "forget")
@@ -90,6 +90,14 @@ def truth_ratios(evaluation: SetEvaluation, profile: Profile) -> FloatArray:
     return ratios
 
 
+def forget_ratios(evaluation: Evaluation) -> FloatArray:
+    """[n] truth ratios of the forget set, by the evaluation's own profile.
+
+    Raises: EvaluationError where this version does not know the profile.
+    """
+    return truth_ratios(evaluation.sets["forget"], profile_of_id(evaluation.profile))
+
+
 def _probability_among_options(evaluation: SetEvaluation, epsilon: float) -> FloatArray:
     """[n] P(answer) / (P(answer) + Σ_j P(wrong_j) + ε)."""
     # Over the likeliest option: four probabilities that all underflow still have a ratio.
@@ -143,7 +151,7 @@ def forget_quality(unlearned: FloatArray, retain: FloatArray) -> ForgetQuality |
     below_retain = np.searchsorted(np.sort(retain), points, side="right")
     # Counts, not frequencies: n·D is a whole number and must not come from a rounded quotient.
     distance = int(np.abs(below_unlearned - below_retain).max())
-    numerator, denominator = _exact_p_value(n, distance)
+    numerator, denominator = exact_p_value(n, distance)
     return ForgetQuality(
         p_value=numerator / denominator,
         log10_p=_log10_of_quotient(numerator, denominator),
@@ -152,8 +160,8 @@ def forget_quality(unlearned: FloatArray, retain: FloatArray) -> ForgetQuality |
     )
 
 
-def _exact_p_value(n: int, distance: int) -> tuple[int, int]:
-    """P(n·D ≥ h) for two samples of n, as numerator and denominator.
+def exact_p_value(n: int, distance: int) -> tuple[int, int]:
+    """P(n·D ≥ h) for two samples of n from one distribution, as numerator and denominator.
 
     p = 2 · Σ_{k≥1} (-1)^{k-1} · C(2n, n - k·h) / C(2n, n)
 
@@ -225,13 +233,21 @@ def _check_same_profile(first: str, profile: str, second: str, other: str) -> No
         )
 
 
+def first_difference(questions: Sequence[str], others: Sequence[str]) -> int | None:
+    """Position of the first question that is another one, as far as both lists go; None without.
+
+    Other tokenizers may have left other white space.
+    """
+    pairs = enumerate(zip(questions, others, strict=False))
+    return next((i for i, (one, other) in pairs if one.split() != other.split()), None)
+
+
 def _check_same_questions(questions: Sequence[str], retain: Sequence[str]) -> None:
-    """As far as both are known; other tokenizers may have left other white space."""
-    pairs = zip(questions, retain, strict=False)  # unequal numbers are `forget_quality`'s to refuse
-    for i, (one, other) in enumerate(pairs):
-        if one.split() != other.split():
-            raise EvaluationError(
-                f"Forget Quality: forget question {i} is {one[:60]!r} for the model and "
-                f"{other[:60]!r} for the retain model; the p-value needs the same questions on "
-                "both sides: evaluate both on the same forget split"
-            )
+    """As far as both are known; unequal numbers are `forget_quality`'s to refuse."""
+    i = first_difference(questions, retain)
+    if i is not None:
+        raise EvaluationError(
+            f"Forget Quality: forget question {i} is {questions[i][:60]!r} for the model and "
+            f"{retain[i][:60]!r} for the retain model; the p-value needs the same questions on "
+            "both sides: evaluate both on the same forget split"
+        )
