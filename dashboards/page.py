@@ -24,14 +24,24 @@ from unlearnbench.ranking import UTILITY_SHARE
 from unlearnbench.report import Report
 from unlearnbench.table import METRICS, Row
 
-from .answers import collect
 from .drawing import Look, draw
+from .held import first_look
+from .later import collect
 from .palette import PALETTE, percent, rate_text, signed
 from .pareto import COLLAPSE_SHARE, Panel, panels
 from .summary import best_rows, provenance, status, verdict
-from .trajectories import GROUPS, MAX_STEPS, curves, steps
+from .training import steps_drawn
+from .trajectories import GROUPS
 
-SCRIPTS = ("core.js", "panels.js", "curves.js", "table.js", "answers.js")
+SCRIPTS = (
+    *("core.js", "panels.js", "curves.js", "table.js"),
+    *("reader.js", "ratios.js", "words.js", "answers.js"),
+)
+STYLES = ("page.css", "views.css")
+MAX_BYTES = 7_900_000
+"""Of the whole page; answers that would go beyond are left out, and counted."""
+_REST_BYTES = 200_000
+"""Of the page without Plotly, data, and what is inflated later."""
 TABLE_COLUMNS = (
     *("kind", "method", "model", "forget_fraction", "learning_rate", "seed", "epoch"),
     *METRICS,
@@ -50,6 +60,8 @@ def build(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    data = _json(_data(report, shown, look))
+    spent = _REST_BYTES + sum(len(text.encode()) for text in (get_plotlyjs(), data))
     return environment.get_template("page.html.j2").render(
         report=report,
         status=status(report),
@@ -57,16 +69,16 @@ def build(report: Report) -> str:
         best=best_rows(report.rows),
         share=UTILITY_SHARE,
         collapse_share=COLLAPSE_SHARE,
-        max_steps=MAX_STEPS,
+        max_steps=steps_drawn(report.records),
         provenance=provenance(report),
         config=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True)
         if report.config
         else "",
-        css=Markup(_template("page.css")),
+        css=Markup("\n".join(_template(name) for name in STYLES)),
         plotly=Markup(get_plotlyjs()),
         scripts=Markup("\n".join(_template(name) for name in SCRIPTS)),
-        data=_json(_data(report, shown, look)),
-        more=_deflated(_more(report, shown, look)),
+        data=data,
+        more=_deflated(collect(report, shown, look, MAX_BYTES - spent)),
         version=version("unlearnbench"),
         percent=percent,
         rate=rate_text,
@@ -104,7 +116,8 @@ def _data(report: Report, shown: Sequence[Panel], look: Look) -> dict[str, Any]:
         ],
         "columns": list(TABLE_COLUMNS),
         "rows": [_cells(row) for row in report.rows],
-        "groups": {name: list(metrics) for name, metrics in GROUPS.items()},
+        "groups": GROUPS,
+        "first": first_look(report.rows),
     }
 
 
@@ -115,24 +128,6 @@ def _cells(row: Row) -> list[Any]:
 
 def _six(value: Any) -> Any:
     return float(f"{value:.6g}") if isinstance(value, float) else value
-
-
-def _more(report: Report, shown: Sequence[Panel], look: Look) -> dict[str, Any]:
-    """What the page needs later."""
-    curve_figures: list[Any] = []
-    step_figures: list[Any] = []
-    for panel in shown:
-        place = (panel.model, panel.forget_fraction)
-        rows = [r for r in report.rows if (r.model, r.forget_fraction) == place]
-        records = [r for r in report.records if (r.model, r.forget_fraction) == place]
-        curve_figures.append(
-            {
-                group: [curves(rows, m, look, t).to_plotly_json() for m, t in metrics.items()]
-                for group, metrics in GROUPS.items()
-            }
-        )
-        step_figures.append([f.to_plotly_json() for f in steps(records, look).values()])
-    return {"curves": curve_figures, "steps": step_figures, "answers": collect(report.records)}
 
 
 def _finite(value: Any) -> Any:

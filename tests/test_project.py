@@ -70,7 +70,7 @@ FLOW = [
     ),
     *("wrapping", "sizing", "judged", "trained", "running"),
     *("testing", "anatomy", "table", "front", "intervals", "ranking", "selection", "report"),
-    *("paired", "power", "ranks", "claims", "matching", "comparison", "verdict"),
+    *("paired", "power", "ranks", "claims", "matching", "comparison", "verdict", "figures"),
     *("entries", "background", "mlflow_store", "tracking"),
     *("folder", "environment", "console", "forecast", "progress", "ledger", "stages"),
     *(
@@ -83,8 +83,10 @@ FLOW = [
         "benching",
         "listing",
         "scaffold",
+        "figuring",
     ),
-    *("arguments", "checking", "comparing", "bench_parser", "parser", "cli", "__main__"),
+    *("arguments", "checking", "comparing", "bench_parser", "figures_parser", "parser", "cli"),
+    "__main__",
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 

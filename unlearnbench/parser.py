@@ -23,6 +23,7 @@ from unlearnbench.arguments import (
 )
 from unlearnbench.bench_parser import add_bench
 from unlearnbench.comparing import add_compare
+from unlearnbench.figures_parser import add_figures
 from unlearnbench.memory import FLOPS
 
 _EPILOG = """\
@@ -61,6 +62,7 @@ def build_parser() -> argparse.ArgumentParser:
     add_bench(subparsers)
     _add_results(subparsers)
     add_compare(subparsers)
+    add_figures(subparsers)
     _add_listings(subparsers)
     return parser
 

@@ -1,94 +1,124 @@
-// What a run's model says beside what it said before: questions of one set at one epoch.
+// Questions of one set, each with what a model said before, after every epoch, and what the retain
+// model says; equal answers of neighbouring epochs are one line. A second run can stand beside it.
 {
-  const { data, element, byId, cell } = page;
-  const PAGE = 12;
+  const { element, byId, reader, words } = page;
+  const [PAGE, LONG, CUT] = [12, 420, 360];
   const SETS = { forget: "forget set", retain: "retain set", real_authors: "real authors", world_facts: "world facts" };
+  const ORDERS = { changed: "most changed first", same: "least changed first", given: "as in the data", apart: "where the two runs differ most" };
   let answers = null;
+  let other = null;
   let count = PAGE;
 
-  const rowsByRun = new Map();
-  for (const row of data.rows) if (!rowsByRun.has(cell(row, "run_id"))) rowsByRun.set(cell(row, "run_id"), row);
-  const said = (run, epoch, set) => answers.said[run]?.[epoch]?.[set] ?? null;
-  const epochs = (run) => Object.keys(answers.said[run] ?? {}).map(Number).sort((a, b) => a - b);
-
-  const anchorSaid = (run, kind, set, list) => {
-    const own = rowsByRun.get(run);
-    for (const [id, row] of rowsByRun) {
-      if (cell(row, "kind") !== kind || cell(row, "model") !== cell(own, "model") || cell(row, "forget_fraction") !== cell(own, "forget_fraction")) continue;
-      const there = epochs(id).map((epoch) => said(id, epoch, set)).find(Boolean);
-      if (there && there[0] === list) return there;
-    }
-    return null;
+  const said = (one, epoch, set) => one && (answers.said[one.runs.get(epoch)]?.[epoch]?.[set] ?? null);
+  const held = (one) => reader.epochs(one).filter((epoch) => answers.said[one.runs.get(epoch)]?.[epoch]);
+  const anchor = (one, kind, set, list) => {
+    const found = reader.anchor(one, kind);
+    const there = found && said(found, held(found)[0], set);
+    return there && there[0] === list ? there : null;
   };
+  const part = (from, i) => from && { text: answers.lists[from[0]][1][i][from[1][i]], rouge: from[2][i], p: [from[3][i]] };
 
-  // Words that the other text does not have, in their order (longest common subsequence).
-  const marked = (text, other) => {
-    const [a, b] = [text, other].map((t) => t.split(/(\s+)/));
-    const width = b.length + 1;
-    const lengths = new Uint16Array((a.length + 1) * width);
-    for (let i = a.length - 1; i >= 0; i--) {
-      for (let j = b.length - 1; j >= 0; j--) {
-        lengths[i * width + j] = a[i] === b[j]
-          ? lengths[(i + 1) * width + j + 1] + 1
-          : Math.max(lengths[(i + 1) * width + j], lengths[i * width + j + 1]);
-      }
+  // Answers by epoch; neighbours that say the same are taken together.
+  const stages = (one, set, list, i) => {
+    const lines = [];
+    for (const epoch of held(one).filter((e) => e > 0 || one.kind !== "run")) {
+      const from = said(one, epoch, set);
+      if (!from || from[0] !== list) continue;
+      const found = part(from, i);
+      const last = lines.at(-1);
+      if (last && last.text === found.text && last.rouge === found.rouge) {
+        last.epochs.push(epoch);
+        last.p.push(...found.p);
+      } else lines.push({ ...found, epochs: [epoch] });
     }
-    const pieces = [];
-    let [i, j, run] = [0, 0, ""];
-    const flush = () => { if (run) pieces.push(run.trim() ? element("mark", {}, run) : run); run = ""; };
-    while (i < a.length) {
-      if (j < b.length && a[i] === b[j]) { flush(); pieces.push(a[i]); i++; j++; }
-      else if (j < b.length && lengths[i * width + j + 1] > lengths[(i + 1) * width + j]) j++;
-      else run += a[i++];
-    }
-    flush();
-    return pieces;
+    return lines;
   };
+  const at = (lines, epoch) => lines.find((line) => line.epochs.includes(epoch)) ?? lines.at(-1);
 
   const items = () => {
-    const [run, epoch, set] = ["answer-run", "answer-epoch", "answer-set"].map((id) => byId(id).value);
-    const now = said(run, epoch, set);
-    if (!now) return [];
-    const [questions, truths] = answers.lists[now[0]];
-    const first = epochs(run)[0] === 0 ? said(run, 0, set) : null;
-    const before = anchorSaid(run, "fine-tuned", set, now[0]) ?? first;
-    const goal = anchorSaid(run, "retain", set, now[0]);
-    const part = (from, i) => from && { text: answers.texts[from[1][i]], rouge: from[2][i], probability: from[3][i] };
-    return questions.map((question, i) => ({
-      question: answers.texts[question], truth: answers.texts[truths[i]],
-      before: part(before, i), now: part(now, i), goal: part(goal, i),
-    }));
-  };
-  const change = (item) => item.before ? Math.abs(item.before.rouge - item.now.rouge) + (item.before.text === item.now.text ? 0 : 0.5) : 0;
-
-  const part = (title, said, other = null) => element("div", {},
-    element("h4", {}, title, said.rouge === undefined ? "" : ` · ROUGE-L ${((said.rouge ?? 0) / 100).toFixed(2)} · p ${((said.probability ?? 0) / 100).toFixed(2)}`),
-    element("p", {}, ...(other === null ? [said.text] : marked(said.text, other)), said.text ? "" : element("span", { class: "none" }, "nothing")));
-
-  const card = (item) => element("article", { class: "qa" },
-    element("h3", {}, item.question),
-    element("div", { class: "columns" },
-      part("true answer", { text: item.truth }),
-      item.before && part("before", item.before),
-      part(`after, epoch ${byId("answer-epoch").value}`, item.now, item.before?.text ?? item.truth),
-      item.goal && part("retain model", item.goal)));
-
-  const render = () => {
-    const words = byId("answer-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    let found = items().filter((item) => {
-      const text = [item.question, item.truth, item.before?.text, item.now.text].join("\n").toLowerCase();
-      return words.every((word) => text.includes(word));
+    const [one, set] = [reader.now, byId("answer-set").value];
+    const list = held(one).map((epoch) => said(one, epoch, set)?.[0]).find((number) => number !== undefined);
+    if (list === undefined) return [];
+    const start = anchor(one, "fine-tuned", set, list) ?? said(one, 0, set);
+    const goal = anchor(one, "retain", set, list);
+    return answers.lists[list][0].map((question, i) => {
+      const truth = answers.lists[list][1][i][0];
+      const before = one.kind === "run" ? part(start, i) : null;
+      const lines = stages(one, set, list, i);
+      const beside = other ? stages(other, set, list, i) : [];
+      const from = (before ?? { text: truth }).text;
+      const now = at(lines, reader.epoch);
+      const change = now ? words.apart(from, now.text) : 0;
+      const apart = now && beside.length ? words.apart(now.text, at(beside, reader.epoch).text) : 0;
+      return { question, truth, before, lines, beside, goal: one.kind === "run" ? part(goal, i) : null, from, change, apart };
     });
-    if (byId("answer-order").value === "changed") found = found.sort((a, b) => change(b) - change(a));
+  };
+
+  const hundredth = (value) => ((value ?? 0) / 100).toFixed(2);
+  const scores = (line) => {
+    const ends = [...new Set([line.p[0], line.p.at(-1)].map(hundredth))];
+    return `ROUGE-L ${hundredth(line.rouge)} · p ${ends.join(" → ")}`;
+  };
+  const told = (text, against) => {
+    const shown = (some) => against === null ? [some] : words.marked(some, against);
+    if (!text) return [element("span", { class: "none" }, "nothing")];
+    if (text.length <= LONG) return shown(text);
+    const more = element("button", { type: "button", class: "link" }, `all ${text.length} characters`);
+    const rest = element("span", {}, ...shown(text.slice(0, CUT)), "… ", more);
+    more.addEventListener("click", () => rest.replaceChildren(...shown(text)));
+    return [rest];
+  };
+  const line = (title, said, against = null, chosen = false) => element("div", { class: chosen ? "chosen" : "" },
+    element("dt", {}, title),
+    element("dd", {}, ...told(said.text, against)),
+    element("dd", { class: "scores" }, said.p ? scores(said) : ""));
+  const epochsOf = ({ epochs }) => epochs.length > 1 ? `epochs ${epochs[0]}–${epochs.at(-1)}` : `epoch ${epochs[0]}`;
+  const after = (lines, from) => lines.map((one) => line(epochsOf(one), one, from, lines.length > 1 && at(lines, reader.epoch) === one));
+
+  const card = (item) => {
+    const kept = item.before?.text === item.truth;
+    const lead = kept ? [line("true, and before", item.before)]
+      : [line("true answer", { text: item.truth }), item.before && line("before", item.before, item.truth)];
+    const [mine, theirs] = [after(item.lines, item.from), after(item.beside, item.from)];
+    const column = (one, lines) => element("div", {}, element("h4", {}, page.runName(one.row)), element("dl", {}, ...lines));
+    return element("article", { class: "qa" },
+      element("header", {}, element("h3", {}, item.question), element("span", { class: "note" }, `changed ${item.change.toFixed(2)}`)),
+      element("dl", {}, ...lead, ...(other ? [] : mine)),
+      other && element("div", { class: "pair" }, column(reader.now, mine), column(other, theirs)),
+      item.goal && element("dl", {}, line("retain model", item.goal)));
+  };
+
+  const by = {
+    changed: (a, b) => b.change - a.change, same: (a, b) => a.change - b.change,
+    apart: (a, b) => b.apart - a.apart, given: () => 0,
+  };
+  const matches = (item) => {
+    const sought = byId("answer-search").value.toLowerCase().split(/\s+/).filter(Boolean);
+    const lines = [...item.lines, ...item.beside].map((one) => one.text);
+    const text = [item.question, item.truth, item.before?.text, item.goal?.text, ...lines].join("\n").toLowerCase();
+    return sought.every((word) => text.includes(word));
+  };
+  const limits = () => {
+    const [heldRows, rows] = answers.rows[byId("answer-set").value] ?? [0, 0];
+    const [models, there] = answers.models;
+    const missing = reader.epochs(reader.now).filter((epoch) => epoch > 0 && !held(reader.now).includes(epoch));
+    return [
+      heldRows < rows ? `This page holds the first ${heldRows} of ${rows} questions of this set.` : "",
+      missing.length ? `Of this run, epochs ${missing.join(", ")} are not held.` : "",
+      models < there ? `It holds answers of ${models} of ${there} evaluations: each method's best setting first, then last epochs; the records have them all.` : "",
+    ];
+  };
+  const render = () => {
+    const order = byId("answer-order").value;
+    const found = items().filter(matches).sort(by[order]);
     byId("answer-list").replaceChildren(...found.slice(0, count).map(card));
     byId("answer-more").hidden = found.length <= count;
-    const [held, there] = answers.rows[byId("answer-set").value] ?? [0, 0];
-    const [models, all] = answers.models;
-    const limits = [
-      held < there ? `This page holds the first ${held} of ${there} questions of this set.` : "",
-      models < all ? `It holds the answers of ${models} of ${all} evaluations, last epochs first; the records have them all.` : "",
-    ];
-    byId("answer-note").textContent = [`${Math.min(count, found.length)} of ${found.length} questions; marked: words that differ from before.`, ...limits].join(" ");
+    const against = reader.anchor(reader.now, "fine-tuned") || said(reader.now, 0, byId("answer-set").value) ? "the answer before" : "the true answer";
+    byId("answer-note").replaceChildren(
+      element("b", {}, `${page.runName(reader.now.row)}${other ? ` beside ${page.runName(other.row)}` : ""}, ${SETS[byId("answer-set").value] ?? "no set"}`),
+      ` · ${Math.min(count, found.length)} of ${found.length} questions, ${ORDERS[order]}. Marked: words that ${against} does not have. `,
+      `Changed: share of the words, in order, that it and the answer after epoch ${reader.epoch} do not have in common. p: probability of the true answer, per token. `,
+      limits().filter(Boolean).join(" "));
   };
   const restart = () => { count = PAGE; render(); };
 
@@ -96,52 +126,45 @@
     select.replaceChildren(...values.map((value) => element("option", { value }, name(value))));
     if (values.map(String).includes(String(wanted))) select.value = wanted;
   };
-  const chooseRun = (epoch = null) => {
-    const run = byId("answer-run").value;
-    const known = epochs(run);
-    fill(byId("answer-epoch"), known, String, epoch ?? known.at(-1));
-    const sets = Object.keys(SETS).filter((set) => said(run, known.at(-1), set));
+  const holds = (one) => held(one).length > 0;
+  const show = () => {
+    if (!holds(reader.now)) return;
+    const beside = reader.offered(holds).filter((one) => one !== reader.now && reader.same(one, reader.now));
+    if (!beside.includes(other)) other = null;
+    reader.fill(byId("answer-run"), reader.offered(holds), reader.now);
+    reader.fill(byId("answer-other"), beside, other, "no other run");
+    fill(byId("answer-epoch"), held(reader.now), String, reader.epoch);
+    const sets = Object.keys(SETS).filter((set) => held(reader.now).some((epoch) => said(reader.now, epoch, set)));
     fill(byId("answer-set"), sets, (set) => SETS[set], byId("answer-set").value || "forget");
+    orders();
     restart();
   };
+  const orders = () => fill(byId("answer-order"), Object.keys(ORDERS).filter((name) => other || name !== "apart"),
+    (name) => ORDERS[name], byId("answer-order").value || "changed");
 
-  const runs = () => [...rowsByRun].filter(([id, row]) => answers.said[id] &&
-    (cell(row, "kind") !== "run" || page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")))));
-  const listRuns = () => {
-    const before = byId("answer-run").value;
-    const groups = new Map();
-    // Where every epoch count is a run of its own, only that count tells runs apart.
-    const single = (id) => epochs(id).length === 1 && cell(rowsByRun.get(id), "kind") === "run";
-    for (const [id, row] of runs()) {
-      const where = `${cell(row, "model")}, forget ${page.percent(cell(row, "forget_fraction"))}`;
-      if (!groups.has(where)) groups.set(where, element("optgroup", { label: where }));
-      groups.get(where).append(element("option", { value: id }, page.runName(row) + (single(id) ? `, epoch ${epochs(id)[0]}` : "")));
-    }
-    const select = byId("answer-run");
-    select.replaceChildren(...groups.values());
-    const first = runs().find(([, row]) => cell(row, "kind") === "run") ?? runs()[0];
-    if (runs().some(([id]) => id === before)) select.value = before;
-    else if (first) select.value = first[0];
-  };
   const load = async () => {
     if (answers) return;
     answers = (await page.more()).answers;
-    listRuns();
-    if (Object.keys(answers.said).length) chooseRun();
-    else byId("answer-note").textContent = "No answers were recorded.";
-    page.listeners.push(() => { listRuns(); chooseRun(); });
+    if (!reader.offered(holds).length) { byId("answer-note").textContent = "No answers were recorded."; return; }
+    reader.listeners.push(show);
+    reader.begin(holds);
   };
 
   page.showAnswers = async (run, epoch) => {
     await load();
-    if (!answers.said[run]) return;
-    byId("answer-run").value = run;
-    chooseRun(epoch);
+    const one = reader.of(run);
+    if (!one || !holds(one)) return;
+    reader.turn(one, epoch);
     byId("answers").scrollIntoView();
     byId("answer-run").focus({ preventScroll: true });
   };
-  byId("answer-run").addEventListener("change", () => chooseRun());
-  byId("answer-epoch").addEventListener("change", restart);
+  byId("answer-run").addEventListener("change", (event) => reader.turn(reader.all.get(event.target.value)));
+  byId("answer-epoch").addEventListener("change", (event) => reader.turn(reader.now, Number(event.target.value)));
+  byId("answer-other").addEventListener("change", (event) => {
+    other = reader.all.get(event.target.value) ?? null;
+    orders();
+    restart();
+  });
   byId("answer-set").addEventListener("change", restart);
   byId("answer-order").addEventListener("change", restart);
   byId("answer-search").addEventListener("input", restart);

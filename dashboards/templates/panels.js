@@ -85,6 +85,8 @@
   page.select = (run, epoch) => {
     const row = data.rows.find((r) => page.cell(r, "run_id") === run && page.cell(r, "epoch") === epoch);
     if (!row) return;
+    page.card = { run, epoch };
+    page.listeners.forEach((listener) => listener());
     const card = byId("selected");
     const where = `${page.cell(row, "model")}, forget ${page.percent(page.cell(row, "forget_fraction"))}`;
     const close = () => { card.hidden = true; };

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import numpy as np
 import pytest
 
+from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetName
 from unlearnbench.records import EpochResult, Record
 from unlearnbench.step import StepResult
 from unlearnbench.table import SET_METRICS
 
-PROFILE = "tofu@1a2b3c4d"
+PROFILE = TOFU.id
 METHODS: Mapping[str, tuple[float, float]] = {
     "ce-u": (0.8, 0.5),
     "dpo": (0.6, 0.8),

@@ -1,0 +1,122 @@
+// The two truth-ratio distributions that the KS test compares, with D where it is attained.
+{
+  const { element, byId, reader, cell } = page;
+  let ratios = null;
+  let plot = null;
+
+  const sample = (one, epoch) => one && (ratios.there[one.runs.get(epoch)]?.[epoch] ?? null);
+  const gap = (one, epoch) => ratios.gaps[one.runs.get(epoch)]?.[epoch] ?? null;
+  const held = (one) => reader.epochs(one).filter((epoch) => sample(one, epoch));
+  const holds = (one) => held(one).length > 0;
+
+  // The empirical distribution function as a line of steps: from 0, up by 1/n at each ratio.
+  const steps = (units) => {
+    const x = [];
+    let sum = 0;
+    for (const unit of units) x.push(10 ** ((sum += unit) * ratios.step));
+    return { x: [x[0], ...x], y: [0, ...x.map((_, i) => (i + 1) / x.length)] };
+  };
+  const line = (units, name, look, more = {}) => ({
+    type: "scatter", mode: "lines", name, ...steps(units), line: { shape: "hv", width: 2, ...look },
+    hovertemplate: "R = %{x:.3g}: %{y:.0%} of the questions<extra>%{fullData.name}</extra>", meta: { role: "ratios" }, ...more,
+  });
+
+  // 1, 2, 5, 10 … where few decades are shown; else plotly's own.
+  const ticks = (traces) => {
+    const ends = traces.flatMap((trace) => [trace.x[0], trace.x.at(-1)]).map(Math.log10);
+    const [low, high] = [Math.floor(Math.min(...ends)), Math.ceil(Math.max(...ends))];
+    if (high - low > 4) return {};
+    const tickvals = Array.from({ length: high - low }, (_, i) => [1, 2, 5].map((k) => k * 10 ** (low + i))).flat();
+    return { tickvals, ticktext: tickvals.map((value) => String(Number(value.toPrecision(1)))) };
+  };
+  // Left of and above the bar there is no curve, nor right of and below it.
+  const label = ([at, below, goal, n, distance]) => {
+    const above = Math.max(below, goal) < 0.9 * n;
+    return {
+      text: `D = ${distance.toFixed(3)}`, x: at, xref: "x", yref: "y", showarrow: false, font: { size: 13 },
+      y: (above ? Math.max(below, goal) : Math.min(below, goal)) / n,
+      xanchor: above ? "right" : "left", yanchor: above ? "bottom" : "top", xshift: above ? -3 : 3,
+    };
+  };
+
+  const figure = () => {
+    const [one, epoch] = [reader.now, reader.epoch];
+    const colour = page.slotColour(page.data.families[cell(one.row, "family")] ?? 0);
+    const [ink, muted] = ["--ink", "--muted"].map(page.colour);
+    const anchor = (kind) => { const found = reader.anchor(one, kind); return found && sample(found, held(found)[0]); };
+    const [start, goal] = [anchor("fine-tuned"), anchor("retain")];
+    const others = held(one).filter((other) => other !== epoch && other > 0);
+    const found = gap(one, epoch);
+    const traces = [
+      start && line(start, "fine-tuned model", { color: page.faded(muted, 0.45), width: 1.5 }),
+      ...others.map((other) => line(sample(one, other), `epoch ${other}`, { color: page.faded(colour, 0.22), width: 1 }, { showlegend: false })),
+      goal && line(goal, "retain model", { color: ink }),
+      line(sample(one, epoch), `${cell(one.row, "method")}, epoch ${epoch}`, { color: colour }),
+      found && {
+        type: "scatter", mode: "lines+markers", name: "D", x: [10 ** found[0], 10 ** found[0]], y: [found[1] / found[3], found[2] / found[3]],
+        line: { color: ink, width: 2, dash: "dot" }, marker: { symbol: "line-ew-open", size: 12, color: ink, line: { width: 2 } },
+        hovertemplate: "D = %{text}<extra></extra>", text: [found[4].toFixed(4), found[4].toFixed(4)], meta: { role: "ratios" }, showlegend: false,
+      },
+    ].filter(Boolean);
+    const axis = { zeroline: false, showline: false, ticks: "", automargin: true };
+    return {
+      data: traces,
+      layout: {
+        xaxis: { ...axis, type: "log", exponentformat: "power", ...ticks(traces), title: { text: "truth ratio R", standoff: 6 } },
+        yaxis: { ...axis, range: [-0.02, 1.04], tickformat: ".0%", title: { text: "questions up to R" } },
+        annotations: found ? [label(found)] : [],
+        legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } },
+        margin: { l: 52, r: 12, t: 40, b: 44 }, height: 380, hovermode: "closest", showlegend: true,
+        meta: { title: `Truth ratios on the forget set: ${page.runName(one.row)}` },
+      },
+    };
+  };
+
+  const share = (count, n) => `${count} of ${n}`;
+  const sentence = () => {
+    const found = gap(reader.now, reader.epoch);
+    if (!found) return "Without the retain model's ratios on the same questions there is nothing to compare with.";
+    const [at, below, goal, n, distance, log10] = found;
+    const p = log10 > -4 ? (10 ** log10).toPrecision(2) : `10^${page.number(log10, 1)}`;
+    const seen = log10 < Math.log10(0.05) ? "the test tells the two models apart" : "the test does not tell the two models apart";
+    return `D = ${distance.toFixed(4)} at R = ${Number((10 ** at).toPrecision(3))}: up to there lie ${share(below, n)} ratios of this model and ${share(goal, n)} of the retain model. ` +
+      `n = ${n} questions of each; p = ${p}, log₁₀ Forget Quality ${page.number(log10, 2)}: ${seen} at the level of 0.05.`;
+  };
+
+  const show = () => {
+    const one = reader.now;
+    const there = one && holds(one) && sample(one, reader.epoch);
+    byId("ratio-plot").hidden = !there;
+    byId("ratio-save").hidden = !there;
+    if (one) reader.fill(byId("ratio-run"), reader.offered(holds), one);
+    if (!there) {
+      byId("ratio-text").textContent = one && !holds(one) ? "This page does not hold the ratios of this run; the records do." : "This page does not hold the ratios of this epoch; the records do.";
+      return;
+    }
+    byId("ratio-epoch").replaceChildren(...held(one).map((epoch) => element("option", { value: epoch }, String(epoch))));
+    byId("ratio-epoch").value = reader.epoch;
+    byId("ratio-text").textContent = `${page.runName(one.row)}, epoch ${reader.epoch}, on ${reader.where(one)}. ${sentence()}`;
+    if (plot) { page.refresh(plot); return; }
+    // Made anew at each drawing: it follows the reader, and the screen's colours.
+    const drawn = { get data() { return figure().data; }, get layout() { return figure().layout; } };
+    plot = page.draw(byId("ratio-plot"), drawn, { name: "truth-ratios" });
+  };
+
+  const load = async () => {
+    if (ratios) return;
+    ratios = (await page.more()).ratios;
+    if (!reader.offered(holds).length) {
+      byId("ratio-text").textContent = ratios.why_not ? `Not drawn: ${ratios.why_not}` : "No truth ratios were recorded.";
+      byId("ratio-tools").hidden = byId("ratio-save").hidden = byId("ratio-plot").hidden = true;
+      return;
+    }
+    reader.listeners.push(show);
+    reader.begin(holds);
+  };
+  byId("ratio-run").addEventListener("change", (event) => reader.turn(reader.all.get(event.target.value)));
+  byId("ratio-epoch").addEventListener("change", (event) => reader.turn(reader.now, Number(event.target.value)));
+  for (const button of byId("ratio-save").querySelectorAll("button")) {
+    button.addEventListener("click", () => page.save(plot, button.dataset.format));
+  }
+  page.whenSeen("ratios", load);
+}

@@ -1,0 +1,172 @@
+"""Figures from Python and from the command line."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.cli import main
+from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.evaluation.metrics import summarize
+from unlearnbench.evaluation.profiles import TOFU
+from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetName
+from unlearnbench.figures import truth_ratios
+from unlearnbench.records import EpochResult, Record, read_records, write_record
+
+ROWS = 20
+
+
+def evaluation(seed: int) -> Evaluation:
+    rng = np.random.default_rng(seed)
+
+    def part(name: SetName) -> SetEvaluation:
+        loss, tokens = rng.uniform(0.01, 3, ROWS), np.full(ROWS, 9)
+        texts = tuple(f"{name} {i}" for i in range(ROWS))
+        perturbed = rng.uniform(1, 3, (ROWS, 5))
+        return SetEvaluation(
+            *(texts, texts, texts, loss, tokens, loss, tokens),
+            *(perturbed, np.full((ROWS, 5), 9), np.exp(-loss), np.exp(-loss)),
+        )
+
+    return Evaluation(TOFU.id, {name: part(name) for name in SETS})
+
+
+def record(kind: Any, identity: str, seeds: tuple[int, ...], goal: Evaluation) -> Record:
+    found = {epoch: evaluation(seed) for epoch, seed in enumerate(seeds, start=kind == "run")}
+    epochs = tuple(
+        EpochResult(epoch, summarize(one, goal, TOFU), 1.0, 1.0) for epoch, one in found.items()
+    )
+    return Record(
+        id=identity,
+        kind=kind,
+        model="tiny",
+        forget_fraction=0.1,
+        method="npo" if kind == "run" else kind,
+        learning_rate=1e-4 if kind == "run" else None,
+        seed=0,
+        spec={},
+        status="finished",
+        profile=TOFU.id,
+        epochs=epochs,
+        evaluations=found,
+    )
+
+
+@pytest.fixture(scope="module")
+def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of anchors and one run of two epochs."""
+    folder = tmp_path_factory.mktemp("sweep")
+    goal = evaluation(1)
+    for kind, identity, seeds in (
+        ("fine-tuned", "aa00", (0,)),
+        ("retain", "bb00", (1,)),
+        ("run", "cc00", (2, 3)),
+    ):
+        write_record(record(kind, identity, seeds, goal), folder)
+    return folder
+
+
+def run_of(folder: Path) -> Record:
+    return next(r for r in read_records(folder) if r.kind == "run")
+
+
+def test_nothing_of_plotly_is_imported_before_a_figure_is_asked_for() -> None:
+    code = "import sys, unlearnbench.figures; print('plotly' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
+
+
+class TestTruthRatios:
+    @pytest.mark.parametrize(("epoch", "shown"), [(None, 2), (1, 1)])
+    def test_d_is_the_records(self, sweep: Path, epoch: int | None, shown: int) -> None:
+        run = run_of(sweep)
+        figure = truth_ratios(run, epoch=epoch)
+        names = [trace.name for trace in figure.data]
+        assert names == [
+            *("fine-tuned model", f"epoch {3 - shown}", "retain model", f"npo, epoch {shown}", "D")
+        ]
+        (bar,) = (trace for trace in figure.data if trace.name == "D")
+        distance = run.epochs[shown - 1].metrics["ks_statistic"]
+        assert abs(bar.y[1] - bar.y[0]) == pytest.approx(distance)
+        assert f"D = {distance:.4f}" in figure.layout.title.text
+        assert f"n = {ROWS}" in figure.layout.title.text
+
+    def test_a_retain_model_can_be_given(self, sweep: Path) -> None:
+        run = replace(run_of(sweep), evaluations=dict(run_of(sweep).evaluations))
+        with pytest.raises(RecordError, match="give its record as `retain`"):
+            truth_ratios(run)
+        goal = next(r for r in read_records(sweep) if r.kind == "retain")
+        assert [t.name for t in truth_ratios(run, goal).data] == [
+            *("epoch 1", "retain model", "npo, epoch 2", "D")
+        ]
+
+    def test_an_epoch_that_is_not_there(self, sweep: Path) -> None:
+        with pytest.raises(RecordError, match=r"epoch 7 has no evaluation, only \[1, 2\]"):
+            truth_ratios(run_of(sweep), epoch=7)
+
+    def test_another_profile_is_refused(self, sweep: Path) -> None:
+        goal = next(r for r in read_records(sweep) if r.kind == "retain")
+        with pytest.raises(EvaluationError, match="give one of the same profile"):
+            truth_ratios(run_of(sweep), replace(goal, profile="tofu-paper@1"))
+
+    def test_a_ratio_that_is_no_number(self, sweep: Path) -> None:
+        run = run_of(sweep)
+        forget = run.evaluations[2].sets["forget"]
+        lost = replace(forget, base_loss=np.full(ROWS, np.nan))
+        sets: dict[SetName, SetEvaluation] = {**run.evaluations[2].sets, "forget": lost}
+        broken = replace(run, evaluations={2: Evaluation(TOFU.id, sets)})
+        goal = next(r for r in read_records(sweep) if r.kind == "retain")
+        with pytest.raises(EvaluationError, match="not a number"):
+            truth_ratios(broken, goal)
+
+
+class TestCommands:
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ("pareto", "FOLDER"),
+            ("trajectories", "FOLDER", "--metrics", "model_utility"),
+            ("truth-ratios", "FOLDER", "cc", "--epoch", "1"),
+            ("paper",),
+        ],
+        ids=lambda words: words[0],
+    )
+    def test_each_writes_its_file_and_says_so(
+        self,
+        words: tuple[str, ...],
+        sweep: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        out = tmp_path / "figure.html"
+        told = [str(sweep) if word == "FOLDER" else word for word in words]
+        assert main(["figures", *told, "--out", str(out)]) == 0
+        assert capsys.readouterr().out == f"figure  {out}\n"
+        assert "plotly" in out.read_text(encoding="utf-8")
+
+    @pytest.mark.parametrize(
+        ("words", "message"),
+        [
+            (("truth-ratios", "FOLDER", "dd"), "'dd' begins no run's id; there are\n  cc00  npo"),
+            (("pareto", "nowhere"), "nowhere is no sweep's folder"),
+            (("trajectories", "FOLDER", "--metrics", "x"), "metric 'x' is unknown"),
+        ],
+    )
+    def test_mistakes_are_told_in_words(
+        self,
+        words: tuple[str, ...],
+        message: str,
+        sweep: Path,
+        tmp_path: Path,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        told = [str(sweep) if word == "FOLDER" else word for word in words]
+        assert main(["figures", *told, "--out", str(tmp_path / "x.html")]) == 2
+        assert message in capsys.readouterr().err
+        assert not list(tmp_path.iterdir())
