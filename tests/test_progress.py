@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from io import StringIO
 
 from unlearnbench.console import Console
 from unlearnbench.plan import RunSpec, make_plan
 from unlearnbench.progress import Progress
-from unlearnbench.records import EpochResult
+from unlearnbench.records import EpochResult, Record, run_record
 from unlearnbench.settings import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 
 
@@ -84,3 +85,38 @@ def test_a_long_preparation_says_how_far_it_is_every_half_minute() -> None:
         "model a 30 %, about 1 min 10 s left",
         "model a 60 %, about 40 s left",
     ]
+
+
+def test_the_best_is_told_when_it_changes_every_half_minute_at_most_and_at_the_end() -> None:
+    runs, said, clock = four_runs(), StringIO(), Clock()
+    start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    with Progress(Console(err=said), clock) as progress:
+        progress.recorded(replace(tuned, epochs=(start,)))
+        progress.running(runs, finished=0, slots=1)
+        for seconds, run, quality in zip((10, 40, 50, 90), runs, (-9, -5, -1, -7), strict=True):
+            clock.now = float(seconds)
+            last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": quality}, 9.0, 1.0)
+            progress.recorded(run_record(run, status="finished", profile="p@1", epochs=(last,)))
+            progress.ended(run, last)
+        progress.spent({"training": 1.0})
+    best = [line for line in said.getvalue().splitlines() if line.startswith("best")]
+    assert best == [
+        "best so far of tiny, forget 10 %: npo lr 2e-05 epoch 1 (utility 0.70, log10 FQ -5.0)",
+        "best of tiny, forget 10 %: npo lr 2e-05 epoch 1 (utility 0.70, log10 FQ -5.0)",
+    ]
+
+
+def test_runs_that_the_plan_names_no_more_are_not_among_the_best() -> None:
+    runs, said = four_runs(), StringIO()
+    start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": -5.0}, 9.0, 1.0)
+    with Progress(Console(err=said)) as progress:
+        progress.recorded(replace(tuned, epochs=(start,)))
+        for run in runs:
+            progress.recorded(run_record(run, status="finished", profile="p@1", epochs=(last,)))
+        progress.planned({runs[1].id})
+        progress.spent({})
+    assert "lr 2e-05" in said.getvalue()
+    assert "lr 1e-05" not in said.getvalue()

@@ -71,8 +71,10 @@ FLOW = [
     *("wrapping", "sizing", "judged", "trained", "running"),
     *("testing", "anatomy", "table", "front", "intervals", "ranking", "selection", "report"),
     *("paired", "power", "ranks", "claims", "matching", "comparison", "verdict", "figures"),
+    "leaderboard",
     *("entries", "background", "mlflow_store", "tracking"),
-    *("folder", "environment", "console", "forecast", "progress", "ledger", "stages"),
+    *("folder", "environment", "console", "serving", "live"),
+    *("forecast", "standing", "display", "progress", "ledger", "stages"),
     *(
         "sweep",
         "bench",
@@ -84,9 +86,11 @@ FLOW = [
         "listing",
         "scaffold",
         "figuring",
+        "reviewing",
+        "boards",
     ),
-    *("arguments", "checking", "comparing", "bench_parser", "figures_parser", "parser", "cli"),
-    "__main__",
+    *("arguments", "checking", "comparing", "bench_parser", "figures_parser", "review_parser"),
+    *("parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 

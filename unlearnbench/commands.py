@@ -155,15 +155,6 @@ def _silent(_: str) -> None:
     """What the other processes of a run have to say."""
 
 
-def report(args: argparse.Namespace) -> int:
-    """`unlearnbench report FOLDER`."""
-    from unlearnbench.report import write_report
-
-    page = write_report(sweep_folder(args.folder), Path(args.out) if args.out else None)
-    Console().print(f"page  {page}")
-    return 0
-
-
 def track(args: argparse.Namespace) -> int:
     """`unlearnbench track FOLDER`."""
     folder = sweep_folder(args.folder)

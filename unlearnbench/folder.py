@@ -53,6 +53,24 @@ def locked(folder: Path) -> Generator[None, None, None]:
             file.truncate(0)
 
 
+def holder(folder: Path) -> str | None:
+    """Who holds the folder, as `locked` writes it; None where nobody does, however that ended."""
+    said = ""
+    try:
+        with (folder / LOCK_FILE).open(encoding="utf-8") as file:
+            said = file.read().strip()
+            # A driver that starts at this moment must find the lock free, so it is tried only
+            # where somebody says to have it: whoever was killed has left the text, not the lock.
+            if not said:
+                return None
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return said
+    return None
+
+
 def remove_leftovers(folder: Path) -> None:
     """Delete half-written records of processes that are gone; those of living ones stay."""
     for part in (folder / "records").glob(f"{PART}*"):

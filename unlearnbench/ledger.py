@@ -206,6 +206,7 @@ class Ledger:
         for record in finished:
             if record.id not in self._logged:
                 self.tracker.log(record)
+                self.progress.recorded(record)
         self._logged |= {record.id for record in finished}
         self.seconds |= {record.id: record.seconds for record in finished}
         return {record.id for record in finished}
@@ -258,6 +259,7 @@ class Ledger:
 
     def _tell(self, run: RunSpec, record: Record) -> None:
         self.tracker.log(record)
+        self.progress.recorded(record)
         last = record.epochs[-1] if record.epochs else None
         self.progress.ended(run, last, record.status)
 
@@ -279,6 +281,7 @@ class Ledger:
         record = provisional_record(run, "failed", epochs, f"{reason}\n\n{full}")
         self._keep(record)
         self.tracker.log(record)
+        self.progress.recorded(record)
         self.progress.failed(run, reason)
         return record
 

@@ -25,6 +25,7 @@ from unlearnbench.bench_parser import add_bench
 from unlearnbench.comparing import add_compare
 from unlearnbench.figures_parser import add_figures
 from unlearnbench.memory import FLOPS
+from unlearnbench.review_parser import add_leaderboard, add_report
 
 _EPILOG = """\
 start here:
@@ -189,13 +190,8 @@ def _add_evaluations(subparsers: Subparsers) -> None:
 
 
 def _add_results(subparsers: Subparsers) -> None:
-    report = command(
-        subparsers, "report", commands.report, "write a sweep's page and table again", ""
-    )
-    report.add_argument(
-        "folder", metavar="FOLDER", help="a sweep's folder, such as runs/quickstart"
-    )
-    report.add_argument("--out", metavar="FILE", help="page (default: FOLDER/report.html)")
+    add_report(subparsers)
+    add_leaderboard(subparsers)
     track = command(
         subparsers,
         "track",

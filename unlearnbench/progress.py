@@ -1,26 +1,30 @@
 """What a sweep tells while it runs: a line per finished run, and a time to go that it can keep.
 
-On a terminal a bar stands below the lines; elsewhere there are lines only.
+On a terminal a bar, the runs under way and the best settings so far stand below the lines;
+elsewhere there are lines only, and now and then one of the best.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from statistics import fmean
 from types import TracebackType
 from typing import Any
 
 from unlearnbench.console import Console, duration
+from unlearnbench.display import Display, View
 from unlearnbench.forecast import Clock, Forecast
 from unlearnbench.plan import RunSpec
-from unlearnbench.records import EpochResult
+from unlearnbench.records import EpochResult, Record
+from unlearnbench.standing import Leader, Panel, Standing
 
 BEAT_SECONDS = 30.0
-"""Between lines about a preparation that goes on, where there is no bar."""
-
-
+"""Between lines about what goes on, where there is no bar."""
+BEST = 3
+"""Methods that a line about the best names."""
 DEVICES = 8
 """Named one by one at the end; the idlest come first."""
 
@@ -31,9 +35,13 @@ class Progress:
     def __init__(self, console: Console, clock: Clock = time.monotonic) -> None:
         self._console, self._clock = console, clock
         self._lock = threading.RLock()
-        self._bar: Any = None
-        self._task: Any = None
-        self._total = self._done = 0
+        self._display: Display | None = None
+        self._view = View("", 0, 0, 0.0)
+        self._total = self._done = self._failed = 0
+        self._under_way: dict[str, tuple[RunSpec, int]] = {}
+        """Runs that workers have, and the epoch that each has reached."""
+        self._standing = Standing()
+        self._told: dict[Panel, tuple[Leader, ...]] = {}
         self._shown: tuple[bool, bool] = (False, False)
         self._forecast = Forecast((), 1, clock)
         self._tasks: dict[str, tuple[float, int]] = {}
@@ -70,8 +78,8 @@ class Progress:
                 to_go = (now - begun) * (known[1] - known[0]) / (known[0] - first)
                 share = 100 * known[0] / known[1]
                 told.append(f"{label} {share:.0f} %, about {duration(to_go)} left")
-        if self._bar is not None:
-            self._bar.update(self._task, left="; ".join(told))
+        if self._display is not None:
+            self._show(told="; ".join(told))
         elif told and now - self._beat >= BEAT_SECONDS:
             self._say("; ".join(told))
             self._beat = now
@@ -79,7 +87,7 @@ class Progress:
     def prepared(self, label: str, seconds: float) -> None:
         """One of them is there."""
         self._say(f"prepared {label} in {duration(seconds)}")
-        self._update(advance=1)
+        self._show(done=self._view.done + 1)
 
     def running(
         self,
@@ -96,16 +104,20 @@ class Progress:
         for run, seconds in known:
             self._forecast.learn(run, seconds)
         self._total, self._done = len(runs) + finished, finished
+        self._under_way = {}
         self._shown = (len({r.model.name for r in runs}) > 1, len({r.seed for r in runs}) > 1)
         kept = f", {finished} are done already" if finished else ""
         to_go = self.left()
         left = f"; about {to_go}, as those took" if to_go else ""
         self._say(f"running: {len(runs)} runs, {slots} at a time{kept}{left}")
         self._start_bar("running", finished, self._total)
+        self._beat = self._clock()
 
     def began(self, run: RunSpec) -> None:
         """A run has been given to a worker."""
         self._forecast.begin(run)
+        self._under_way[run.id] = (run, 0)
+        self._update()
 
     def decided(self, stand_in: RunSpec, run: RunSpec) -> None:
         """A search has decided on a run; `running` was given a stand-in for it."""
@@ -114,12 +126,20 @@ class Progress:
     def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """A run has reached an epoch, after `seconds` of work."""
         self._forecast.observe(run, result.epoch, seconds)
+        self._under_way[run.id] = (run, result.epoch)
         self._update()
+
+    def recorded(self, record: Record) -> None:
+        """There is a record, of this command or an earlier one."""
+        self._standing.add(record)
+
+    def planned(self, ids: Collection[str]) -> None:
+        """The runs that there are to be: other records' are not among the best."""
+        self._standing.keep(ids)
 
     def ended(self, run: RunSpec, last: EpochResult | None, status: str = "finished") -> None:
         """A run has ended with a record."""
-        self._forecast.end(run)
-        self._done += 1
+        self._end(run)
         metrics = last.metrics if last else {}
         told = [
             f"{name} {value:.{digits}f}"
@@ -132,19 +152,26 @@ class Progress:
         said = [self._place(run), *told, *([] if status == "finished" else [status])]
         to_go = self.left()
         self._say("  ".join(said) + (f"   {to_go} left" if to_go else ""))
-        self._update(advance=1)
+        self._update()
+        self._tell_best()
 
     def retrying(self, run: RunSpec, reason: str) -> None:
         """A run failed and is tried again."""
         self._forecast.restart(run)
+        self._under_way.pop(run.id, None)
         self._say(f"{run.title}: {reason}; trying again")
 
     def failed(self, run: RunSpec, reason: str) -> None:
         """A run failed for good; the others go on."""
-        self._forecast.end(run)
-        self._done += 1
+        self._end(run)
+        self._failed += 1
         self._say(f"{self._place(run)}  failed: {reason}")
-        self._update(advance=1)
+        self._update()
+
+    def _end(self, run: RunSpec) -> None:
+        self._forecast.end(run)
+        self._under_way.pop(run.id, None)
+        self._done += 1
 
     def warn(self, text: str) -> None:
         """Something that costs no run."""
@@ -153,6 +180,7 @@ class Progress:
     def spent(self, seconds: Mapping[str, float], busy: Mapping[str, float] | None = None) -> None:
         """Where the time went; the parts add up to the wall time. And the busy share by device."""
         self._stop_bar()
+        self._tell_best(last=True)
         parts = ", ".join(f"{name} {duration(value)}" for name, value in seconds.items())
         self._say(f"took {duration(sum(seconds.values()))}: {parts}")
         if busy:
@@ -168,10 +196,13 @@ class Progress:
 
     def _place(self, run: RunSpec) -> str:
         """`[12/32] ce-u  lr 5e-05  forget 20 %`."""
+        return f"[{self._done}/{self._total}] {self._name(run)}"
+
+    def _name(self, run: RunSpec) -> str:
         models, seeds = self._shown
         return "  ".join(
             (
-                f"[{self._done}/{self._total}] {run.method.label}",
+                run.method.label,
                 *((run.model.name,) if models else ()),
                 *(() if run.learning_rate is None else (f"lr {run.learning_rate:g}",)),
                 f"forget {run.forget_fraction * 100:g} %",
@@ -179,41 +210,56 @@ class Progress:
             )
         )
 
+    def _tell_best(self, *, last: bool = False) -> None:
+        """Where no display shows them: the best of each panel in which they have changed."""
+        if self._display is not None or (not last and self._clock() - self._beat < BEAT_SECONDS):
+            return
+        best = self._standing.leaders(BEST)
+        for panel, leaders in best.items():
+            if leaders and (last or leaders != self._told.get(panel)):
+                named = "; ".join(map(str, leaders))
+                self._say(f"best {'' if last else 'so far '}of {_panel(panel)}: {named}")
+        self._told, self._beat = best, self._clock()
+
     def _say(self, text: str) -> None:
         with self._lock:
-            if self._bar is None:
+            if self._display is None:
                 self._console.note(text)
             else:
-                self._bar.console.print(text, markup=False, highlight=False, soft_wrap=True)
+                self._display.say(text)
 
     def _start_bar(self, title: str, done: int, total: int) -> None:
         self._stop_bar()
-        if not total or not self._console.err.isatty():
-            return
-        from rich.console import Console as RichConsole
-        from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn
-        from rich.progress import Progress as RichProgress
+        self._view = View(title, done, total, self._clock())
+        if total and self._console.err.isatty():
+            self._display = Display(self._console.err, self._view, self._standing, self._clock)
 
-        self._bar = RichProgress(
-            TextColumn("{task.description}"),
-            BarColumn(bar_width=30),
-            MofNCompleteColumn(),
-            TimeElapsedColumn(),
-            TextColumn("{task.fields[left]}", markup=False),
-            console=RichConsole(file=self._console.err),
-        )
-        self._task = self._bar.add_task(title, total=total, completed=done, left="")
-        self._bar.start()
-
-    def _update(self, advance: int = 0) -> None:
+    def _show(self, **changes: Any) -> None:
+        """Change what the display shows; it looks by itself."""
         with self._lock:
-            if self._bar is not None:
-                to_go = self.left()
-                left = f"about {to_go} left" if to_go else ""
-                self._bar.update(self._task, advance=advance, left=left)
+            self._view = replace(self._view, **changes)
+            if self._display is not None:
+                self._display.view = self._view
+
+    def _update(self) -> None:
+        if self._display is not None:
+            self._show(
+                done=self._done,
+                failed=self._failed,
+                left=self._forecast.to_go(),
+                at=self._clock(),
+                under_way=tuple(
+                    f"{self._name(run)}  epoch {epoch} of {run.epochs}"
+                    for run, epoch in self._under_way.values()
+                ),
+            )
 
     def _stop_bar(self) -> None:
         with self._lock:
-            if self._bar is not None:
-                self._bar.stop()
-                self._bar = None
+            if self._display is not None:
+                self._display.stop()
+                self._display = None
+
+
+def _panel(panel: Panel) -> str:
+    return f"{panel[0]}, forget {100 * panel[1]:g} %"

@@ -19,6 +19,10 @@ UTILITY_SHARE = 0.8
 """What a setting must keep of the fine-tuned model's utility to be anyone's best."""
 
 
+Merit = tuple[float, float, int]
+"""(log10 Forget Quality, Model Utility, − epoch): the order in which settings are the better."""
+
+
 @dataclass(frozen=True, eq=False)
 class Setting:
     """One setting after one epoch, averaged over its seeds."""
@@ -149,11 +153,17 @@ def best_of(settings: Sequence[Setting], utility: float) -> Setting | None:
     Ties go to the higher utility, then to the earlier epoch.
     """
     merits = [
-        (quality, kept, -setting.epoch, index)
+        (merit, index)
         for index, setting in enumerate(settings)
-        if setting.epoch > 0
-        and (quality := setting.metrics["log10_forget_quality"]) is not None
-        and (kept := setting.metrics["model_utility"]) is not None
-        and kept >= utility
+        if (merit := merit_of(setting)) is not None and merit[1] >= utility
     ]
     return settings[max(merits)[-1]] if merits else None
+
+
+def merit_of(setting: Setting) -> Merit | None:
+    """What the best setting has most of; None before training, and without a number."""
+    quality = setting.metrics["log10_forget_quality"]
+    utility = setting.metrics["model_utility"]
+    if setting.epoch == 0 or quality is None or utility is None:
+        return None
+    return quality, utility, -setting.epoch

@@ -21,7 +21,7 @@ import math
 import os
 import platform
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Literal
@@ -255,15 +255,18 @@ def read_evaluation(folder: Path, record_id: str, epoch: int) -> Evaluation:
     raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {[*found]}")
 
 
-def read_records(folder: Path) -> tuple[Record, ...]:
+def read_records(
+    folder: Path, read: Callable[[Path], Record | None] = read_record
+) -> tuple[Record, ...]:
     """All records of a sweep's folder (or of its `records/`), always in the same order.
 
-    A provisional record is among them as long as its run has no other.
+    A provisional record is among them as long as its run has no other; one that `read` has no
+    answer for is left out.
     """
     places = _places(folder)
     names = {place.name for place in places}
-    read = [read_record(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
-    return tuple(sorted(read, key=_order))
+    found = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
+    return tuple(sorted((record for record in found if record is not None), key=_order))
 
 
 def _places(folder: Path) -> list[Path]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from unlearnbench.ranking import (
     best_per_method,
     start_utility,
 )
-from unlearnbench.records import Record, read_records
+from unlearnbench.records import Record, read_record, read_records
 from unlearnbench.registry import load
 from unlearnbench.selection import read_selection
 from unlearnbench.table import COLUMNS, METRICS, Row, table, to_csv
@@ -41,6 +41,7 @@ __all__ = [
     "build_report",
     "make_report",
     "pareto_front",
+    "publish",
     "start_utility",
     "table",
     "to_csv",
@@ -109,12 +110,12 @@ def make_report(
     )
 
 
-def build_report(folder: Path) -> Report:
-    """The report of a sweep's folder, finished or not.
+def build_report(folder: Path, read: Callable[[Path], Record | None] = read_record) -> Report:
+    """The report of a sweep's folder, finished or not; `read` as in `read_records`.
 
     Raises: RecordError where the folder holds no record.
     """
-    records = read_records(folder)
+    records = read_records(folder, read)
     if not records:
         raise RecordError(
             f"{folder}: no records to report; a report is made from a sweep's folder, "
@@ -157,7 +158,11 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
 
     Without `out` they are `report.html` and `results.csv` in `folder`.
     """
-    report = build_report(folder)
+    return publish(build_report(folder), folder, out)
+
+
+def publish(report: Report, folder: Path, out: Path | None = None) -> Path:
+    """Write what `write_report` writes, of a report that is there already."""
     page = folder / "report.html" if out is None else out
     write_csv(report.rows, folder / "results.csv" if out is None else out.with_suffix(".csv"))
     _write(page, load("dashboards", "page")(report))

@@ -69,16 +69,16 @@ def table(records: Iterable[Record]) -> tuple[Row, ...]:
     """
     records = tuple(records)
     _refuse_mixed_profiles(records)
-    labels = _labels(records)
+    labels = Labels(records)
     rows = [
         Row(
             run_id=record.id,
             kind=record.kind,
             model=record.model,
             forget_fraction=record.forget_fraction,
-            method=labels[record.id],
+            method=labels.of(record),
             family=record.method if record.kind == "run" else record.kind,
-            hyperparameters=_hyperparameters(record),
+            hyperparameters=hyperparameters_of(record),
             learning_rate=record.learning_rate,
             seed=record.seed,
             epoch=result.epoch,
@@ -102,7 +102,7 @@ def _refuse_mixed_profiles(records: Sequence[Record]) -> None:
         )
 
 
-def _hyperparameters(record: Record) -> dict[str, Any]:
+def hyperparameters_of(record: Record) -> dict[str, Any]:
     """The method's hyper-parameters and its retain term, as one flat mapping."""
     method = record.spec.get("method")
     if record.kind != "run" or not isinstance(method, Mapping):
@@ -113,22 +113,32 @@ def _hyperparameters(record: Record) -> dict[str, Any]:
     return found
 
 
-def _labels(records: Sequence[Record]) -> dict[str, str]:
-    """By record: the method's label, with the hyper-parameters that tell its settings apart."""
-    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
-    for record in records:
-        for name, value in _hyperparameters(record).items():
-            values[record.method][name].add(json.dumps(value))
-    labels: dict[str, str] = {}
-    for record in records:
+class Labels:
+    """A record's method, with the hyper-parameters that tell its settings apart."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take the values that this record has into account."""
+        for name, value in hyperparameters_of(record).items():
+            self._values[record.method][name].add(json.dumps(value))
+
+    def of(self, record: Record) -> str:
+        """As tables and plots call it."""
+        label = record.method if record.kind == "run" else record.kind
+        return self.label(label, hyperparameters_of(record))
+
+    def label(self, family: str, hyperparameters: Mapping[str, Any]) -> str:
+        """The same, of a method by its label without hyper-parameters."""
         telling = [
             f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
-            for name, value in sorted(_hyperparameters(record).items())
-            if len(values[record.method][name]) > 1
+            for name, value in sorted(hyperparameters.items())
+            if len(self._values[family][name]) > 1
         ]
-        label = record.method if record.kind == "run" else record.kind
-        labels[record.id] = f"{label} ({', '.join(telling)})" if telling else label
-    return labels
+        return f"{family} ({', '.join(telling)})" if telling else family
 
 
 def _number(value: float | None) -> float | None:

@@ -162,7 +162,11 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
         method="fine-tuned" if target == "full" else "retain",
         learning_rate=None,
         seed=models.settings.preparation.seed,
-        spec={"model": models.settings.model_dump(mode="json"), "target": target},
+        spec={
+            "model": models.settings.model_dump(mode="json"),
+            "target": target,
+            "identity": space.anchor_identity(model, target, fraction),
+        },
         status="finished",
         profile=space.profile.id,
         epochs=(EpochResult(0, metrics, 0.0, seconds),),

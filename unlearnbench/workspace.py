@@ -33,7 +33,7 @@ class Workspace:
         self._tokenizers: dict[str, Any] = {}
         self._evaluators: dict[tuple[str, float], Evaluator] = {}
         self._rows: dict[tuple[str, float, int, int], TrainingRows] = {}
-        self._anchors: dict[tuple[str, str, float], str] = {}
+        self._anchors: dict[tuple[str, str, float], list[str | float]] = {}
         self._retain: dict[str, Evaluation] = {}
 
     def models(self, name: str) -> Models:
@@ -81,19 +81,22 @@ class Workspace:
 
     def anchor_id(self, model: str, target: str, fraction: float) -> str:
         """Identity of the evaluation of a full or retain model."""
+        return content_hash(self.anchor_identity(model, target, fraction))
+
+    def anchor_identity(self, model: str, target: str, fraction: float) -> list[str | float]:
+        """What that is the hash of: model, target, weights, fraction, profile, data."""
         key = (model, target, fraction)
         if key not in self._anchors:  # hashing the rows takes longer than some runs' set-up
-            self._anchors[key] = self._anchor_id(*key)
+            self._anchors[key] = self._anchor_identity(*key)
         return self._anchors[key]
 
-    def _anchor_id(self, model: str, target: str, fraction: float) -> str:
+    def _anchor_identity(self, model: str, target: str, fraction: float) -> list[str | float]:
         models = self.models(model)
         source = models.full() if target == "full" else models.retain(target)
         made = source.folder is None or models.cache in Path(source.place).parents
         weights = Path(source.place).name if made else source.identity()
         data = fingerprint(self.benchmark, fraction)
-        parts = [model, target, weights, fraction, self.profile.id, data]
-        return content_hash(parts)
+        return [model, target, weights, fraction, self.profile.id, data]
 
     def retain_evaluation(self, model: str, fraction: float) -> Evaluation:
         """What Forget Quality compares with."""

@@ -8,8 +8,9 @@ stays exact where the p-value itself is 0; and what depends on a NaN is None, ne
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -44,10 +45,41 @@ class ForgetQuality:
     """Questions of each model; p-values of different n do not compare."""
 
 
-def set_metrics(set_name: SetName, evaluation: SetEvaluation, profile: Profile) -> SetMetrics:
-    """Probability, ROUGE-L recall and truth ratio of one set, each a mean over its n questions.
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What the metrics of one set are computed from, by question: numbers only, no text."""
+
+    probability: FloatArray
+    """[n] of the true answer; of true facts, among their options."""
+    rouge: FloatArray
+    """[n] ROUGE-L recall."""
+    truth_ratio: FloatArray
+    """[n] R, as in `truth_ratios`."""
+
+
+def scores(set_name: SetName, evaluation: SetEvaluation, profile: Profile) -> Scores:
+    """Of each of the n questions of one set.
 
     probability  retain, forget: P(answer);  real_authors, world_facts: P(answer) / Σ_options P
+    """
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        if set_name in ("real_authors", "world_facts"):
+            probability = _probability_among_options(evaluation, profile.options_epsilon)
+        else:
+            probability = np.exp(-evaluation.answer_loss)
+        ratios = truth_ratios(evaluation, profile)
+    return Scores(probability, evaluation.rouge_l_recall, ratios)
+
+
+def set_metrics(set_name: SetName, evaluation: SetEvaluation, profile: Profile) -> SetMetrics:
+    """Probability, ROUGE-L recall and truth ratio of one set, each a mean over its n questions."""
+    return set_means(set_name, scores(set_name, evaluation, profile), profile)
+
+
+def set_means(set_name: SetName, of: Scores, profile: Profile) -> SetMetrics:
+    """The three metrics of one set.
+
+    probability  mean of `scores`
     truth ratio  forget: min(R, 1/R), best where true and false are equally likely;
                  others: max(0, 1 - 1/R), best where the true answer is the likelier
 
@@ -56,17 +88,13 @@ def set_metrics(set_name: SetName, evaluation: SetEvaluation, profile: Profile) 
     """
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         # 1/R, false over true, is what both rules are written in: with ε they differ otherwise.
-        false_over_true = 1 / truth_ratios(evaluation, profile)
+        false_over_true = 1 / of.truth_ratio
         if set_name == "forget":
             true_over_false = 1 / (false_over_true + profile.truth_ratio_epsilon)
             truth_ratio = np.minimum(false_over_true, true_over_false)
         else:
             truth_ratio = np.maximum(0, 1 - false_over_true)
-        if set_name in ("real_authors", "world_facts"):
-            probability = _probability_among_options(evaluation, profile.options_epsilon)
-        else:
-            probability = np.exp(-evaluation.answer_loss)
-    return SetMetrics(_mean(probability), _mean(evaluation.rouge_l_recall), _mean(truth_ratio))
+    return SetMetrics(_mean(of.probability), _mean(of.rouge), _mean(truth_ratio))
 
 
 def truth_ratios(evaluation: SetEvaluation, profile: Profile) -> FloatArray:
@@ -160,6 +188,7 @@ def forget_quality(unlearned: FloatArray, retain: FloatArray) -> ForgetQuality |
     )
 
 
+@lru_cache(maxsize=4096)  # a sweep has few n, and not many more distances
 def exact_p_value(n: int, distance: int) -> tuple[int, int]:
     """P(n·D ≥ h) for two samples of n from one distribution, as numerator and denominator.
 
@@ -198,18 +227,28 @@ def summarize(
     wherever a value is not a number, the metric is None.
     """
     _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
-    quality = None
     if retain is not None:
         _check_same_profile(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
         _check_same_questions(evaluation.sets["forget"].questions, retain.sets["forget"].questions)
-        quality = forget_quality(
-            truth_ratios(evaluation.sets["forget"], profile),
-            truth_ratios(retain.sets["forget"], profile),
-        )
-    by_set = {name: set_metrics(name, evaluation.sets[name], profile) for name in SUMMARY_SETS}
-    summary: dict[str, float | None] = {
+    return summary(
+        {name: scores(name, evaluation.sets[name], profile) for name in SUMMARY_SETS},
+        None if retain is None else truth_ratios(retain.sets["forget"], profile),
+        profile,
+    )
+
+
+def summary(
+    of: Mapping[SetName, Scores], retain: FloatArray | None, profile: Profile
+) -> dict[str, float | None]:
+    """What `summarize` returns, from the scores of all four sets.
+
+    retain  [n] truth ratios of the retain model on the forget set
+    """
+    quality = None if retain is None else forget_quality(of["forget"].truth_ratio, retain)
+    by_set = {name: set_means(name, of[name], profile) for name in SUMMARY_SETS}
+    found: dict[str, float | None] = {
         "model_utility": model_utility(
             value for name in SUMMARY_SETS if name != "forget" for value in by_set[name]
         ),
@@ -219,10 +258,10 @@ def summarize(
         "ks_n": None if quality is None else quality.n,
     }
     for name, metrics in by_set.items():
-        summary[f"rouge_{name}"] = metrics.rouge
-        summary[f"probability_{name}"] = metrics.probability
-        summary[f"truth_ratio_{name}"] = metrics.truth_ratio
-    return summary
+        found[f"rouge_{name}"] = metrics.rouge
+        found[f"probability_{name}"] = metrics.probability
+        found[f"truth_ratio_{name}"] = metrics.truth_ratio
+    return found
 
 
 def _check_same_profile(first: str, profile: str, second: str, other: str) -> None:

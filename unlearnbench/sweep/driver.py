@@ -89,6 +89,7 @@ def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger, stack: ExitStack) -> Pl
         finished = ledger.track_finished(again)
         plan = stages.following(finished | tried)
         claim_folder(plan)
+        ledger.progress.planned({run.id for run in plan.runs})
         waiting = in_order(models, [r for r in plan.runs if r.id not in finished | tried])
         asking = not asked and any(study.left for study in stages.studies)
         if not waiting and not asking:

@@ -1,0 +1,120 @@
+"""The best so far is what the page would say, however the records come in."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from unlearnbench.ranking import best_per_method
+from unlearnbench.records import EpochResult, Record
+from unlearnbench.standing import Standing
+from unlearnbench.table import table
+
+
+def record(
+    name: str,
+    points: Sequence[tuple[float | None, float | None]],
+    kind: Any = "run",
+    method: str = "npo",
+    rate: float = 1e-5,
+    seed: int = 0,
+    beta: float = 0.1,
+    model: str = "tiny",
+) -> Record:
+    return Record(
+        id=name,
+        kind=kind,
+        model=model,
+        forget_fraction=0.1,
+        method=method if kind == "run" else kind,
+        learning_rate=rate if kind == "run" else None,
+        seed=seed,
+        spec={"method": {"name": method, "hyperparameters": {"beta": beta}}},
+        status="finished",
+        profile="tofu@1",
+        epochs=tuple(
+            EpochResult(epoch, {"model_utility": u, "log10_forget_quality": q}, 1.0, 1.0)
+            for epoch, (u, q) in enumerate(points, start=int(kind == "run"))
+        ),
+    )
+
+
+def drawn(seed: int) -> list[Record]:
+    """Records of two models at random, some without a number, in any order."""
+    rng = random.Random(seed)
+    found: list[Record] = []
+    for model in ("a", "b"):
+        found.append(record(f"start-{model}", [(0.8, -20.0)], "fine-tuned", model=model))
+        for method in ("npo", "ce-u", "idk"):
+            for rate in (1e-5, 2e-5):
+                for beta in (0.1, 0.2):
+                    for s in (0, 1, 2):
+                        points = [
+                            (
+                                rng.choice([None, *[rng.uniform(0.5, 0.8)] * 9]),
+                                round(rng.uniform(-20, 0)),
+                            )
+                            for _ in range(3)
+                        ]
+                        name = f"{model}-{method}-{rate}-{beta}-{s}"
+                        one = record(name, points, "run", method, rate, s, beta, model)
+                        found.append(one)
+    rng.shuffle(found)
+    return found
+
+
+def by_page(records: list[Record]) -> dict[Any, list[Any]]:
+    found: dict[Any, list[Any]] = {}
+    for best in best_per_method(table(records)):
+        if best.setting is not None:
+            one = best.setting
+            place = found.setdefault((best.model, best.forget_fraction), [])
+            metrics = (one.metrics["log10_forget_quality"], one.metrics["model_utility"])
+            place.append((*metrics, one.method, one.learning_rate, one.epoch, len(one.rows)))
+    return {place: sorted(lines, reverse=True) for place, lines in found.items()}
+
+
+def by_standing(standing: Standing) -> dict[Any, list[Any]]:
+    return {
+        place: sorted(
+            (
+                (
+                    *(one.log10_forget_quality, one.model_utility, one.method),
+                    *(one.learning_rate, one.epoch, one.seeds),
+                )
+                for one in leaders
+            ),
+            reverse=True,
+        )
+        for place, leaders in standing.leaders(99).items()
+        if leaders
+    }
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_best_so_far_is_what_the_page_would_say_after_each_record(seed: int) -> None:
+    records, standing = drawn(seed), Standing()
+    for count, one in enumerate(records, start=1):
+        standing.add(one)
+        assert by_standing(standing) == by_page(records[:count])
+    standing.add(records[0])
+    assert by_standing(standing) == by_page(records), "the same record again changes nothing"
+    kept = {one.id for one in records if one.learning_rate != 1e-5}
+    standing.keep(kept)
+    left = [one for one in records if one.kind != "run" or one.id in kept]
+    found, wanted = by_standing(standing), by_page(left)
+    # What was left out has shown that beta tells settings apart; on the page, too, both are there.
+    assert found == wanted
+
+
+def test_only_so_many_are_named_best_first() -> None:
+    standing = Standing()
+    standing.add(record("start", [(0.8, -20.0)], "fine-tuned"))
+    for i, method in enumerate("abcdef"):
+        standing.add(record(method, [(0.7, -float(i))], method=method))
+    ((_, leaders),) = standing.leaders(3).items()
+    assert [one.method for one in leaders] == ["a", "b", "c"]
+    assert str(leaders[1]) == "b lr 1e-05 epoch 1 (utility 0.70, log10 FQ -1.0)"

@@ -1,0 +1,1 @@
+"""Results that several groups put together: a line per record, with evidence for its numbers."""
