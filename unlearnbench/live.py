@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import webbrowser
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -26,7 +26,7 @@ from unlearnbench.serving import Served, serving
 
 REST = 9.0
 """Seconds of rest after a second of drawing."""
-AGAIN_SECONDS = 0.1
+AGAIN_SECONDS = (0.1, 0.4)
 """After which a record that cannot be read is tried again: it may be giving way to another."""
 
 Stamp = tuple[int, int]
@@ -53,9 +53,10 @@ class Reader:
 
     def _read(self, place: Path) -> Record | None:
         self.damaged.pop(place, None)
-        with suppress(RecordError):
-            return read_record(place)
-        time.sleep(AGAIN_SECONDS)
+        for pause in AGAIN_SECONDS:
+            with suppress(RecordError):
+                return read_record(place)
+            time.sleep(pause)
         try:
             return read_record(place)
         except DamagedError as error:
@@ -110,17 +111,18 @@ class Watch:
 
     def _draw(self, seen: Any) -> bool:
         self._seen, before = seen, self._drawn
-        if read_records(self.folder, self._read):  # the only one may be giving way to another
-            self._publish()
+        records = read_records(self.folder, self._read)
+        if records:  # the only one may be giving way to another
+            self._publish(records)
         for trouble in (*self._read.damaged.values(), self._trouble):
             if trouble and trouble not in self._said:
                 self._said.add(trouble)
                 self._say(f"warning: {trouble}")
         return self._drawn > before
 
-    def _publish(self) -> None:
+    def _publish(self, records: Sequence[Record]) -> None:
         try:
-            report = build_report(self.folder, self._read)
+            report = build_report(self.folder, records)
             self.page = publish(report, self.folder, self._out)
         except (UnlearnbenchError, OSError) as error:
             self._trouble = str(error)

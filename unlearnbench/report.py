@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +23,7 @@ from unlearnbench.ranking import (
     best_per_method,
     start_utility,
 )
-from unlearnbench.records import Record, read_record, read_records
+from unlearnbench.records import Record, read_records
 from unlearnbench.registry import load
 from unlearnbench.selection import read_selection
 from unlearnbench.table import COLUMNS, METRICS, Row, table, to_csv
@@ -110,12 +110,12 @@ def make_report(
     )
 
 
-def build_report(folder: Path, read: Callable[[Path], Record | None] = read_record) -> Report:
-    """The report of a sweep's folder, finished or not; `read` as in `read_records`.
+def build_report(folder: Path, records: Sequence[Record] | None = None) -> Report:
+    """The report of a sweep's folder, finished or not; of `records`, where they are read already.
 
     Raises: RecordError where the folder holds no record.
     """
-    records = read_records(folder, read)
+    records = read_records(folder) if records is None else records
     if not records:
         raise RecordError(
             f"{folder}: no records to report; a report is made from a sweep's folder, "
