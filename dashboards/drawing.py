@@ -16,19 +16,31 @@ from unlearnbench.ranking import Setting
 from unlearnbench.table import Row
 
 from .frame import INK, MUTED, Extent, extent, layout
-from .labels import Label, place
-from .palette import DASHES, PALETTE, SYMBOLS, by_rank, faded, rate_text, signed, slots
+from .labels import LARGE, MEDIUM, Label, Size, place
+from .palette import (
+    DASHES,
+    PALETTE,
+    SYMBOLS,
+    by_rank,
+    faded,
+    rate_text,
+    shapes,
+    signed,
+    slots,
+)
 from .pareto import Panel, Trajectory, panels, position
+from .points import bars, hover, marks
 
 
 def pareto(rows: Sequence[Row], *, published: bool = False) -> tuple[go.Figure, ...]:
     """A figure per model and forget fraction, straight from the table."""
     look = Look.of(rows)
-    return tuple(draw(panel, look) for panel in panels(rows, published=published))
+    drawn = panels(rows, published=published)
+    return tuple(draw(panel, look, MEDIUM if len(drawn) > 1 else LARGE) for panel in drawn)
 
 
 class Look:
-    """Colour, dash and symbol of every trajectory, the same on all of a page's figures."""
+    """A method's colour and shape, a rate's dash: the same on all of a page's figures."""
 
     def __init__(
         self,
@@ -42,12 +54,9 @@ class Look:
     def of(cls, rows: Sequence[Row]) -> Look:
         """The look of a whole table."""
         runs = [r for r in rows if r.kind == "run"]
-        families = sorted({r.family for r in runs})
-        symbols: dict[str, str] = {}
-        for family in families:
-            variants = sorted({r.method for r in runs if r.family == family})
-            symbols |= {m: SYMBOLS[i % len(SYMBOLS)] for i, m in enumerate(variants)}
-        return cls(slots(families), by_rank([r.learning_rate for r in runs], DASHES), symbols)
+        colours = slots(r.family for r in runs)
+        dashes = by_rank([r.learning_rate for r in runs], DASHES)
+        return cls(colours, dashes, shapes(colours))
 
     def colour(self, family: str) -> str:
         """On a light page."""
@@ -60,16 +69,16 @@ def meta(role: str, family: str = "", rate: float | None = None, **more: Any) ->
     return {"role": role, "family": family, "rate": rate_text(rate), **more}
 
 
-def draw(panel: Panel, look: Look) -> go.Figure:
-    """One panel."""
+def draw(panel: Panel, look: Look, size: Size = MEDIUM) -> go.Figure:
+    """One panel; `size`, of its inside in pixels, decides which names find room."""
     (left, right), (low, high) = extent(panel)
     figure = go.Figure(layout={"template": go.layout.Template()})
     figure.add_traces([_trajectory(panel, t, look) for t in panel.trajectories])
     if len(panel.front) > 1:
         figure.add_trace(_front(panel))
-    figure.add_traces(_named(panel, look, ((left, right), (low, high))))
+    figure.add_traces(_named(panel, look, ((left, right), (low, high)), size))
     figure.add_traces(_published(panel))
-    figure.update_layout(**layout(panel, (left, right), (low, high)))
+    figure.update_layout(**layout(panel, (left, right), (low, high), size))
     return figure
 
 
@@ -80,8 +89,8 @@ def _trajectory(panel: Panel, trajectory: Trajectory, look: Look) -> go.Scatter:
     lead = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
     xy = lead + [p for s in points if (p := position(s)) is not None]
     on_front = any(s in panel.front for s in points)
+    chosen = any(b.setting in points for b in panel.best)
     alpha = 0.8 if on_front else 0.3
-    bars = any(len(s.rows) > 1 for s in points)
     return go.Scatter(
         x=[x for x, _ in xy],
         y=[y for _, y in xy],
@@ -92,73 +101,27 @@ def _trajectory(panel: Panel, trajectory: Trajectory, look: Look) -> go.Scatter:
             "width": 1.6,
             "dash": look.dashes[trajectory.learning_rate],
         },
-        marker={"color": colour, **_marks(panel, trajectory, look, len(lead))},
-        error_x=_bars(points, "model_utility", len(lead), colour) if bars else None,
-        error_y=_bars(points, "log10_forget_quality", len(lead), colour) if bars else None,
+        marker={
+            "color": colour,
+            **marks(panel, trajectory, look.symbols[trajectory.family], len(lead)),
+        },
+        error_x=bars(points, "model_utility", len(lead), colour),
+        error_y=bars(points, "log10_forget_quality", len(lead), colour),
         hoverinfo="text",
-        hovertext=[""] * len(lead) + [_hover(s, panel) for s in points],
+        hovertext=[""] * len(lead) + [hover(s, panel) for s in points],
         customdata=[[0, ""]] * len(lead) + [[s.epoch, s.rows[0].run_id] for s in points],
         meta=meta(
-            "trajectory", trajectory.family, trajectory.learning_rate, slot=slot, alpha=alpha
+            "trajectory",
+            trajectory.family,
+            trajectory.learning_rate,
+            slot=slot,
+            alpha=alpha,
+            # What stays a line where a panel of many settings shows the leading ones alone.
+            leading=on_front or chosen,
+            method=trajectory.method,
         ),
         showlegend=False,
     )
-
-
-def _marks(panel: Panel, trajectory: Trajectory, look: Look, lead: int) -> dict[str, list[Any]]:
-    """Opacity, size and symbol by point: dominated ones pale, the last one a diamond."""
-    symbol = look.symbols[trajectory.method]
-    opacity, size, symbols = [0.0] * lead, [1.0] * lead, [symbol] * lead
-    for setting in trajectory.points:
-        last = setting is trajectory.points[-1]
-        opacity.append(1.0 if setting in panel.front else 0.4)
-        size.append(10.0 if last else 6.5)
-        symbols.append("diamond" if last else symbol)
-    return {"opacity": opacity, "size": size, "symbol": symbols}
-
-
-def _bars(points: Sequence[Setting], metric: str, lead: int, colour: str) -> dict[str, Any]:
-    """Smallest to largest over the seeds."""
-    up, down = [0.0] * lead, [0.0] * lead
-    for setting in points:
-        mean, spread = setting.metrics[metric], setting.spread(metric)
-        up.append(spread[1] - mean if spread and mean is not None else 0.0)
-        down.append(mean - spread[0] if spread and mean is not None else 0.0)
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": up,
-        "arrayminus": down,
-        "width": 0,
-        "thickness": 1,
-        "color": faded(colour, 0.45),
-    }
-
-
-def _hover(setting: Setting, panel: Panel) -> str:
-    utility, quality = position(setting) or (0.0, 0.0)
-    statistic = _text(setting.metrics["ks_statistic"])
-    lines = [
-        f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
-        f"  epoch {setting.epoch}",
-        f"Model Utility {utility:.3f}",
-        f"log₁₀ Forget Quality {signed(quality, 2)}  (KS D {statistic})",
-    ]
-    if panel.start and panel.start[0] > 0:
-        lines[1] += f"  ({utility / panel.start[0]:.0%} of the start)"
-    if spread := setting.spread("log10_forget_quality"):
-        kept = setting.spread("model_utility") or (utility, utility)
-        lines.append(
-            f"{len(setting.rows)} seeds: {kept[0]:.3f} to {kept[1]:.3f}, "
-            f"{signed(spread[0], 2)} to {signed(spread[1], 2)}"
-        )
-    else:
-        lines.append(f"seed {setting.rows[0].seed}")
-    return "<br>".join(lines)
-
-
-def _text(value: float | None) -> str:
-    return "none" if value is None else f"{value:.3f}"
 
 
 def _front(panel: Panel) -> go.Scatter:
@@ -176,29 +139,31 @@ def _front(panel: Panel) -> go.Scatter:
     )
 
 
-def _named(panel: Panel, look: Look, shown: Extent) -> list[go.Scatter]:
+def _named(panel: Panel, look: Look, shown: Extent, size: Size) -> list[go.Scatter]:
     """The anchors, and a ring with a name around the best point of each method."""
     anchors = {
-        Label(name, xy, "", None): (row, symbol, size, title)
-        for row, name, symbol, size, title in (
+        Label(name, xy, "", None): (row, symbol, points, title)
+        for row, name, symbol, points, title in (
             (panel.fine_tuned, "start", "square", 11, "start: the fine-tuned model"),
             (panel.retain, "goal", "star", 15, "goal: the retain model"),
         )
         if row is not None and (xy := position(row)) is not None
     }
     best = [
-        Label(b.method, xy, b.family, b.setting.learning_rate)
+        Label(b.family, xy, b.family, b.setting.learning_rate)
         for b in panel.best
         if b.setting is not None and (xy := position(b.setting)) is not None
     ]
+    chosen = {b.family: b.setting for b in panel.best if b.setting is not None}
     top = max(best, key=lambda label: label.at[1], default=None)
     traces: list[go.Scatter] = []
-    for label, side in place([*anchors, *best], *shown):
+    for label, side in place([*anchors, *best], *shown, size):
         if label in anchors:
-            row, symbol, size, title = anchors[label]
-            traces.append(_anchor(row, label, side, symbol, size, title))
+            row, symbol, points, title = anchors[label]
+            traces.append(_anchor(row, label, side or "middle right", symbol, points, title))
         else:
-            traces.append(_ring(label, side, look, bold=label is top))
+            setting = chosen[label.family]
+            traces.append(_ring(label, side, look, setting, bold=label is top))
     return traces
 
 
@@ -225,21 +190,31 @@ def _anchor(row: Row, label: Label, side: str, symbol: str, size: int, title: st
     )
 
 
-def _ring(label: Label, side: str, look: Look, *, bold: bool) -> go.Scatter:
+def _ring(
+    label: Label, side: str | None, look: Look, setting: Setting, *, bold: bool
+) -> go.Scatter:
+    """Around a best setting; without its name where that would cover other names."""
     name = html.escape(label.text)
     colour = look.colour(label.family)
     return go.Scatter(
         x=[label.at[0]],
         y=[label.at[1]],
-        mode="markers+text",
-        name=f"best: {label.text}",
+        mode="markers+text" if side else "markers",
+        name=f"best: {setting.method}",
         text=[f"<b>{name}</b>" if bold else name],
-        textposition=side,
+        textposition=side or "middle right",
         textfont={"color": colour, "size": 12},
-        marker={"symbol": "circle-open", "size": 16, "color": colour, "line": {"width": 1.5}},
+        marker={"symbol": "circle-open", "size": 17, "color": colour, "line": {"width": 1.5}},
         hoverinfo="skip",
+        customdata=[[setting.epoch, setting.rows[0].run_id]],
         cliponaxis=False,
-        meta=meta("best", label.family, label.rate, slot=look.colours[label.family]),
+        meta=meta(
+            "best",
+            label.family,
+            label.rate,
+            slot=look.colours[label.family],
+            method=setting.method,
+        ),
         showlegend=False,
     )
 

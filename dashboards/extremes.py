@@ -10,8 +10,10 @@ import numpy as np
 
 FENCE = 3.0
 """Interquartile ranges beyond the quartiles at which a line is far out (Tukey 1977)."""
-GAIN = 2.0
+GAIN = 4.0
 """Times as tall the others must become for anything to be left outside."""
+MOST = 0.25
+"""Share of the lines that may be left outside: more are no exception."""
 DECADES = 2.0
 """Span of positive values from which a logarithmic axis helps."""
 _PAD = 0.05
@@ -49,11 +51,16 @@ def frame(lines: Sequence[Sequence[float | None]], log: bool | None = None) -> F
     low, high = min(lows), max(highs)
     for _ in range(2):  # what is far above may hide how far below something is
         low, high = _nearer(low, _fenced(lows, -1), high), _nearer(high, _fenced(highs, 1), low)
-    outside = [
-        i for i, line in enumerate(scaled) if line and not low <= min(line) <= max(line) <= high
-    ]
+    outside = _outside(scaled, low, high)
+    if len(outside) > MOST * len(lows):
+        low, high, outside = min(lows), max(highs), ()
     pad = _PAD * (high - low) or _PAD * (abs(high) or 1.0)
-    return Frame(logarithmic, low - pad, high + pad, tuple(outside))
+    return Frame(logarithmic, low - pad, high + pad, outside)
+
+
+def _outside(lines: Sequence[Sequence[float]], low: float, high: float) -> tuple[int, ...]:
+    """Lines, by number, that leave the range."""
+    return tuple(i for i, one in enumerate(lines) if one and (min(one) < low or max(one) > high))
 
 
 def _nearer(end: float, fenced: float, other: float) -> float:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from unlearnbench.ranking import Setting
+
+from .labels import Size
 from .palette import faded, percent
 from .pareto import SIGNIFICANCE, Panel, position
 
@@ -19,6 +22,7 @@ def extent(panel: Panel) -> Extent:
     """What the panel shows at first: (utility from, to), (log10 Forget Quality from, to)."""
     shown = [xy for t in panel.trajectories for s in t.points if (xy := position(s)) is not None]
     shown += [xy for r in (panel.fine_tuned, panel.retain) if r and (xy := position(r))]
+    shown += [corner for t in panel.trajectories for s in t.points for corner in _corners(s)]
     shown = [(x, max(y, panel.low)) for x, y in shown] or [(0.0, panel.low), (1.0, 0.0)]
     width = max(x for x, _ in shown) - min(x for x, _ in shown) or 0.1
     left, right = min(x for x, _ in shown) - _PAD * width, max(x for x, _ in shown) + 0.1 * width
@@ -28,7 +32,17 @@ def extent(panel: Panel) -> Extent:
     return (left, right), (bottom - _PAD * height, top + _PAD * height)
 
 
-def layout(panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float]) -> Any:
+def _corners(setting: Setting) -> list[tuple[float, float]]:
+    """Where the bars of a point end."""
+    utility, quality = (setting.interval(m) for m in ("model_utility", "log10_forget_quality"))
+    if utility is None or quality is None:
+        return []
+    return [(utility.low, quality.low), (utility.high, quality.high)]
+
+
+def layout(
+    panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float], size: Size
+) -> Any:
     """Plotly's layout of a panel; shapes and notes carry names, for tests and for the page."""
     axis = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
     shapes = [_level("significance", SIGNIFICANCE, "dot")]
@@ -58,7 +72,7 @@ def layout(panel: Panel, x_range: tuple[float, float], y_range: tuple[float, flo
         "shapes": shapes,
         "annotations": notes,
         "margin": {"l": 48, "r": 14, "t": 22, "b": 40},
-        "height": 400,
+        "height": size[1] + 70,
         "hovermode": "closest",
         "meta": {"title": f"{panel.model}, forget {percent(panel.forget_fraction)}"},
     }

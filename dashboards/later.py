@@ -7,7 +7,7 @@ from typing import Any
 
 from unlearnbench.report import Report
 
-from . import answers, distributions, held
+from . import answers, details, distributions, held
 from .drawing import Look
 from .pareto import Panel
 from .training import steps, steps_drawn
@@ -19,6 +19,7 @@ def collect(report: Report, shown: Sequence[Panel], look: Look, room: int) -> di
 
     curves   per panel: metric → figure
     steps    per panel: figures
+    details  see `details.collect`
     ratios   see `distributions.collect`
     answers  see `answers.collect`
     """
@@ -36,6 +37,7 @@ def collect(report: Report, shown: Sequence[Panel], look: Look, room: int) -> di
     rest = {
         "curves": curve_figures,
         "steps": step_figures,
+        "details": details.collect(report.records),
         "ratios": distributions.collect(read, report.records),
     }
     return rest | {"answers": answers.collect(read, room - answers.deflated_size(rest))}

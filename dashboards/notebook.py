@@ -136,7 +136,8 @@ def _put(figure: go.Figure, cell: Any, place: tuple[int, int], number: str) -> N
 def _marks(figure: Any) -> dict[str, str]:
     """Each method's shape, as drawn."""
     lines = [t for t in figure.data if t.meta["role"] == "trajectory"]
-    return {t.meta["family"]: t.marker.symbol[0] for t in lines}
+    shapes = {t.meta["family"]: t.marker.symbol for t in lines}
+    return {name: shape if isinstance(shape, str) else shape[0] for name, shape in shapes.items()}
 
 
 def _legend(table: Sequence[Row], look: Look, shapes: Mapping[str, str]) -> list[go.Scatter]:

@@ -1,7 +1,7 @@
 """The report as one HTML file that opens from disk: no request leaves it, whatever it shows.
 
-Plotly is in it once. Small data stands in it as JSON; what is looked at later (curves, losses,
-answers) is deflated, and the browser inflates it when its section comes into view.
+Plotly is in it once, deflated. What every section needs stands in it as JSON; what is looked at
+later (curves, losses, answers, configurations) is deflated, and inflated when it is asked for.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import json
 import math
 import zlib
 from collections.abc import Mapping, Sequence
+from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
 from typing import Any
@@ -20,27 +21,31 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from unlearnbench.ranking import UTILITY_SHARE
+from unlearnbench.intervals import LEVEL
 from unlearnbench.report import Report
 from unlearnbench.table import METRICS, Row
 
+from .best import exported, tables
 from .drawing import Look, draw
 from .held import first_look
+from .labels import LARGE, MEDIUM
 from .later import collect
+from .origin import origin
 from .palette import PALETTE, percent, rate_text, signed
 from .pareto import COLLAPSE_SHARE, Panel, panels
-from .summary import best_rows, provenance, status, verdict
+from .summary import notes, published_note, status, verdict
 from .training import steps_drawn
 from .trajectories import GROUPS
 
 SCRIPTS = (
-    *("core.js", "panels.js", "curves.js", "table.js"),
-    *("reader.js", "ratios.js", "words.js", "answers.js"),
+    *("core.js", "theme.js", "plots.js", "state.js", "swatches.js", "filters.js", "points.js"),
+    *("parts.js", "card.js", "keys.js", "panels.js", "curves.js", "table.js", "copy.js"),
+    *("reader.js", "ratios.js", "words.js", "answers.js", "start.js"),
 )
 STYLES = ("page.css", "views.css")
 MAX_BYTES = 7_900_000
 """Of the whole page; answers that would go beyond are left out, and counted."""
-_REST_BYTES = 200_000
+_REST_BYTES = 250_000
 """Of the page without Plotly, data, and what is inflated later."""
 TABLE_COLUMNS = (
     *("kind", "method", "model", "forget_fraction", "learning_rate", "seed", "epoch"),
@@ -53,6 +58,7 @@ def build(report: Report) -> str:
     """The whole page."""
     look = Look.of(report.rows)
     shown = panels(report.rows, published=_is_papers_benchmark(report))
+    chosen = tables(report)
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -60,30 +66,53 @@ def build(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    data = _json(_data(report, shown, look))
-    spent = _REST_BYTES + sum(len(text.encode()) for text in (get_plotlyjs(), data))
+    data = _json(_data(report, shown, look) | {"tables": {t.name: exported(t) for t in chosen}})
+    spent = _REST_BYTES + len(_plotly()) + len(data.encode())
     return environment.get_template("page.html.j2").render(
         report=report,
         status=status(report),
-        panels=[{"panel": p, "verdict": verdict(p), "notes": _notes(p)} for p in shown],
-        best=best_rows(report.rows),
-        share=UTILITY_SHARE,
+        panels=[
+            {
+                "panel": p,
+                "verdict": verdict(p),
+                "notes": notes(p),
+                "published": published_note(p),
+                "height": (LARGE if len(shown) == 1 else MEDIUM)[1] + 70,
+            }
+            for p in shown
+        ],
+        questions=sorted({p.questions for p in shown if p.questions is not None}),
+        tables=chosen,
         collapse_share=COLLAPSE_SHARE,
         max_steps=steps_drawn(report.records),
-        provenance=provenance(report),
+        origin=origin(report),
         config=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True)
         if report.config
         else "",
         css=Markup("\n".join(_template(name) for name in STYLES)),
-        plotly=Markup(get_plotlyjs()),
+        plotly=_plotly(),
         scripts=Markup("\n".join(_template(name) for name in SCRIPTS)),
         data=data,
-        more=_deflated(collect(report, shown, look, MAX_BYTES - spent)),
+        more=_deflated(_dumps(collect(report, shown, look, MAX_BYTES - spent))),
         version=version("unlearnbench"),
+        dashes=len(set(look.dashes.values())) > 1 or len(look.dashes) < 3,
+        level=round(100 * LEVEL),
         percent=percent,
         rate=rate_text,
         signed=signed,
+        number=_exact,
+        text=_rounded,
     )
+
+
+def _exact(value: float | None) -> str:
+    """What a table sorts by."""
+    return "" if value is None else repr(value)
+
+
+def _rounded(value: float | None, digits: int) -> str:
+    """What it shows."""
+    return "" if value is None else signed(value, digits)
 
 
 def _template(name: str) -> str:
@@ -102,12 +131,14 @@ def _data(report: Report, shown: Sequence[Panel], look: Look) -> dict[str, Any]:
     return {
         "palette": [list(pair) for pair in PALETTE],
         "families": look.colours,
+        "shapes": look.symbols,
+        "links": dict(report.links),
         "rates": {rate_text(r): look.dashes[r] for r in sorted(rates, key=lambda r: r or 0.0)},
         "panels": [
             {
                 "model": p.model,
                 "fraction": p.forget_fraction,
-                "figure": draw(p, look).to_plotly_json(),
+                "figure": draw(p, look, LARGE if len(shown) == 1 else MEDIUM).to_plotly_json(),
                 "low": min(
                     (s.metrics["log10_forget_quality"] or 0.0 for s in p.below), default=None
                 ),
@@ -150,25 +181,13 @@ def _json(value: Any) -> Markup:
     return Markup(_dumps(value).replace("<", "\\u003c"))
 
 
-def _deflated(value: Any) -> str:
+@cache
+def _plotly() -> str:
+    """Plotly's code, a third as long as it stands in its package."""
+    return _deflated(get_plotlyjs())
+
+
+def _deflated(text: str) -> str:
     packer = zlib.compressobj(9, zlib.DEFLATED, -zlib.MAX_WBITS)
-    packed = packer.compress(_dumps(value).encode()) + packer.flush()
+    packed = packer.compress(text.encode()) + packer.flush()
     return base64.b64encode(packed).decode("ascii")
-
-
-def _notes(panel: Panel) -> list[str]:
-    """What a reader has to know of a panel beyond what is drawn."""
-    notes: list[str] = []
-    if panel.fine_tuned is None:
-        notes.append("The fine-tuned model was not evaluated.")
-    if panel.retain is None:
-        notes.append("The retain model was not evaluated.")
-    if panel.questions is not None and panel.floor is not None:
-        notes.append(
-            f"n = {panel.questions} forget questions; log₁₀ Forget Quality cannot fall below "
-            f"{signed(panel.floor, 1)}."
-        )
-    if panel.undrawn:
-        what = "evaluation" if panel.undrawn == 1 else "evaluations"
-        notes.append(f"Not drawn: {panel.undrawn} {what} without a number.")
-    return notes

@@ -7,7 +7,7 @@ colours go round, on every page; no method is known here by name.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 PALETTE: tuple[tuple[str, str], ...] = (
     ("#0072B2", "#3D8FE0"),
@@ -23,24 +23,52 @@ PALETTE: tuple[tuple[str, str], ...] = (
 )
 """On a light and on a dark page. Okabe and Ito's hues, moved apart in lightness, which is what
 remains of a colour to those who see two of three."""
+ALIKE = frozenset(
+    {
+        *((0, 3), (0, 8), (1, 4), (1, 7), (2, 5)),
+        *((2, 9), (3, 8), (4, 7), (4, 9), (5, 9)),
+    }
+)
+"""Slots that come near each other for readers without one kind of cone: they differ in shape."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
-SYMBOLS = ("circle", "square", "triangle-up", "hexagon", "pentagon", "triangle-down")
+SYMBOLS = (
+    *("circle", "triangle-up", "diamond", "cross", "triangle-down", "x", "hourglass", "bowtie"),
+)
+"""Shapes of methods; the square and the star are the anchors'."""
 
 _SALT = 329  # gives nine common names nine slots without one being moved aside
 
 
 def slots(families: Iterable[str]) -> dict[str, int]:
-    """A slot of the palette per method: its name's own, or the next free one.
-
-    With more methods than colours the slots go round, in alphabetical order.
-    """
+    """A slot of the palette per method: its name's own, or the next of those used least."""
     taken: dict[str, int] = {}
+    load = [0] * len(PALETTE)
     for family in sorted(set(families)):
         wanted = _preferred(family)
-        used = set(taken.values()) if len(taken) < len(PALETTE) else set[int]()
         order = [(wanted + step) % len(PALETTE) for step in range(len(PALETTE))]
-        taken[family] = next(slot for slot in order if slot not in used)
+        taken[family] = min(order, key=load.__getitem__)
+        load[taken[family]] += 1
     return taken
+
+
+def shapes(colours: Mapping[str, int]) -> dict[str, str]:
+    """A shape per method, so that methods of like colours, or of the same, have different ones.
+
+    Colour and shape tell 80 methods apart; like colours keep different shapes up to about 24.
+    """
+    taken: dict[str, str] = {}
+    for family, slot in sorted(colours.items()):
+        first = slot % len(SYMBOLS)
+        order = SYMBOLS[first:] + SYMBOLS[:first]
+        users = {s: [colours[f] for f, own in taken.items() if own == s] for s in order}
+        taken[family] = min(
+            order, key=lambda s: (users[s].count(slot), sum(_alike(slot, u) for u in users[s]))
+        )
+    return taken
+
+
+def _alike(one: int, other: int) -> bool:
+    return one == other or (min(one, other), max(one, other)) in ALIKE
 
 
 def _preferred(family: str) -> int:
@@ -49,10 +77,14 @@ def _preferred(family: str) -> int:
 
 
 def by_rank(values: Sequence[float | None], choices: Sequence[str]) -> dict[float | None, str]:
-    """The first choice for the smallest value, and so on; they go round."""
+    """The first choice for the smallest value, and so on; of more values none has one of its own.
+
+    A search tries as many rates as it has settings: dashes that go round would say what is not so.
+    """
     known = sorted({v for v in values if v is not None})
+    told = choices if len(known) <= len(choices) else [choices[0]] * len(known)
     ranked: dict[float | None, str] = {None: choices[0]}
-    return ranked | {v: choices[i % len(choices)] for i, v in enumerate(known)}
+    return ranked | dict(zip(known, told, strict=False))
 
 
 def faded(colour: str, alpha: float) -> str:

@@ -1,69 +1,13 @@
-"""The page in words: how far the sweep is, what it found, where its numbers come from."""
+"""The page in words: how far the sweep is, what it found, what would be misread."""
 
 from __future__ import annotations
 
-import json
-from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
-
-from unlearnbench.ranking import UTILITY_SHARE, Best, Setting, best_per_method, start_utility
+from unlearnbench.ranking import UTILITY_SHARE, Setting
 from unlearnbench.report import Report
-from unlearnbench.table import Row
 
+from .frame import extent
 from .palette import rate_text, signed
-from .pareto import Panel, position
-
-
-@dataclass(frozen=True)
-class BestRow:
-    """A line of the table of best settings; `setting` is None where a method has none."""
-
-    best: Best
-    setting: Setting | None
-    judged: bool
-    """Whether there is a utility to keep: the fine-tuned model's, or a run's at epoch 0."""
-    tried: int
-    """Settings of the method that were evaluated here."""
-    kept: float | None
-    """Share of the fine-tuned model's utility."""
-    utility_spread: tuple[float, float] | None
-    quality_spread: tuple[float, float] | None
-
-
-def best_rows(rows: Sequence[Row]) -> list[BestRow]:
-    """The best of each method, by model and fraction, highest Forget Quality first."""
-    tried: dict[tuple[str, float, str], set[tuple[str, float | None]]] = defaultdict(set)
-    order: dict[tuple[str, float], int] = {}
-    for row in rows:
-        order.setdefault((row.model, row.forget_fraction), len(order))
-        place = (row.model, row.forget_fraction, row.family)
-        tried[place].add((row.method, row.learning_rate))
-    lines: list[BestRow] = []
-    for best in best_per_method(rows):
-        found = best.setting
-        utility = None if found is None else found.metrics["model_utility"]
-        start = start_utility(rows, best.model, best.forget_fraction)
-        lines.append(
-            BestRow(
-                best=best,
-                setting=found,
-                judged=start is not None,
-                tried=len(tried[best.model, best.forget_fraction, best.family]),
-                kept=utility / start if utility is not None and start else None,
-                utility_spread=None if found is None else found.spread("model_utility"),
-                quality_spread=None if found is None else found.spread("log10_forget_quality"),
-            )
-        )
-    return sorted(
-        lines,
-        key=lambda r: (
-            order[r.best.model, r.best.forget_fraction],
-            -_quality(r.setting),
-            r.best.family,
-        ),
-    )
+from .pareto import SIGNIFICANCE, Panel, position
 
 
 def _quality(setting: Setting | None) -> float:
@@ -114,43 +58,45 @@ def status(report: Report) -> str:
     return "; ".join([text, *filter(None, more)])
 
 
-def provenance(report: Report) -> list[tuple[str, str]]:
-    """Name and value of everything the records say of their origin, and the time they took."""
-    values: dict[str, set[str]] = defaultdict(set)
-    for record in report.records:
-        for name, value in _flat(record.provenance):
-            values[name].add(value)
-    seconds = [e for r in report.records for e in r.epochs]
-    training = sum(e.training_seconds for e in seconds)
-    evaluating = sum(e.evaluation_seconds for e in seconds)
-    return [
-        ("evaluation profile", report.profile),
-        ("records", str(len(report.records))),
-        ("training, all runs", _duration(training)),
-        ("evaluation, all models", _duration(evaluating)),
-        *((name, _several(sorted(found))) for name, found in sorted(values.items())),
-    ]
+def notes(panel: Panel) -> list[str]:
+    """What a reader has to know of a panel beyond what is drawn."""
+    told: list[str] = []
+    if panel.fine_tuned is None:
+        told.append("The fine-tuned model was not evaluated.")
+    if panel.retain is None:
+        told.append("The retain model was not evaluated.")
+    if panel.questions is not None and panel.floor is not None:
+        told.append(
+            f"n = {panel.questions} forget questions; log₁₀ Forget Quality cannot fall below "
+            f"{signed(panel.floor, 1)}."
+        )
+    if panel.undrawn:
+        what = "evaluation" if panel.undrawn == 1 else "evaluations"
+        told.append(f"Not drawn: {panel.undrawn} {what} without a number.")
+    if feigned := _feigned(panel):
+        what = "point lies" if feigned == 1 else "points lie"
+        told.append(
+            f"{feigned} {what} above p = 0.05 in the shaded region: a model that has collapsed, "
+            "not one that has forgotten."
+        )
+    return told
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    pairs: list[tuple[str, str]] = []
-    for name, value in values.items():
-        path = f"{prefix}{name}".replace("_", " ")
-        if isinstance(value, Mapping):
-            pairs += _flat(value, f"{path} · ")
-        elif value is not None:
-            pairs.append((path, value if isinstance(value, str) else json.dumps(value)))
-    return pairs
+def _feigned(panel: Panel) -> int:
+    """Settings that pass the test because nothing is left of the model."""
+    if panel.collapse_below is None:
+        return 0
+    drawn = [xy for t in panel.trajectories for s in t.points if (xy := position(s))]
+    return sum(u < panel.collapse_below and q > SIGNIFICANCE for u, q in drawn)
 
 
-def _several(values: Sequence[str]) -> str:
-    shown = ", ".join(values[:3])
-    return shown if len(values) <= 3 else f"{values[0]} … {values[-1]} ({len(values)} values)"
-
-
-def _duration(seconds: float) -> str:
-    if seconds < 120:
-        return f"{seconds:.0f} s"
-    if seconds < 7200:
-        return f"{seconds / 60:.0f} min"
-    return f"{seconds / 3600:.1f} h"
+def published_note(panel: Panel) -> str:
+    """What the paper's points are, and how many of them the panel cannot show."""
+    points = [xy for series in panel.published for xy in series.points]
+    (left, right), (low, high) = extent(panel)
+    outside = sum(not (left <= u <= right and low <= q <= high) for u, q in points)
+    text = (
+        "Published: points of the CE-U paper's figure, one seed each, against TOFU's own retain "
+        "model; not measured here, and their learning rates differ."
+    )
+    return text + (f" {outside} of {len(points)} lie outside this panel." if outside else "")

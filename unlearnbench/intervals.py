@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -48,6 +49,11 @@ def bootstrap(values: Sequence[float], level: float = LEVEL) -> Interval | None:
     range three times in four: over two or three seeds an interval shows disagreement, and cannot
     prove agreement.
     """
+    return _bootstrap(tuple(values), level)
+
+
+@lru_cache(maxsize=1 << 16)  # a page asks several times for the interval of each of its points
+def _bootstrap(values: tuple[float, ...], level: float) -> Interval | None:
     known = np.asarray(values, dtype=np.float64)
     if known.size < 2 or not np.isfinite(known).all():
         return None
@@ -67,10 +73,13 @@ def _tail(n: int, level: float) -> float:
 
 def _resampled_means(values: np.ndarray) -> np.ndarray:
     """Of every resample of few values, of some resamples of many."""
-    n = values.size
-    if n <= EXACT:
-        picks = np.array(list(itertools.product(range(n), repeat=n)))
-    else:
-        picks = np.random.default_rng(0).integers(0, n, (RESAMPLES, n))
-    means: np.ndarray = values[picks].mean(axis=1)
+    means: np.ndarray = values[_picks(values.size)].mean(axis=1)
     return means
+
+
+@lru_cache(maxsize=16)
+def _picks(n: int) -> np.ndarray:
+    """Which values make up a resample: all ways for few values, some for many."""
+    if n <= EXACT:
+        return np.array(list(itertools.product(range(n), repeat=n)))
+    return np.random.default_rng(0).integers(0, n, (RESAMPLES, n))

@@ -120,7 +120,11 @@
       `Changed: share of the words, in order, that it and the answer after epoch ${reader.epoch} do not have in common. p: probability of the true answer, per token. `,
       limits().filter(Boolean).join(" "));
   };
-  const restart = () => { count = PAGE; render(); };
+  const restart = () => {
+    if (!answers || !reader.now) return; // its reader is faster than the page
+    count = PAGE;
+    render();
+  };
 
   const fill = (select, values, name, wanted) => {
     select.replaceChildren(...values.map((value) => element("option", { value }, name(value))));
@@ -158,10 +162,10 @@
     byId("answers").scrollIntoView();
     byId("answer-run").focus({ preventScroll: true });
   };
-  byId("answer-run").addEventListener("change", (event) => reader.turn(reader.all.get(event.target.value)));
+  byId("answer-run").addEventListener("change", (event) => reader.turn(reader.of(event.target.value)));
   byId("answer-epoch").addEventListener("change", (event) => reader.turn(reader.now, Number(event.target.value)));
   byId("answer-other").addEventListener("change", (event) => {
-    other = reader.all.get(event.target.value) ?? null;
+    other = reader.of(event.target.value);
     orders();
     restart();
   });

@@ -1,8 +1,10 @@
-// What all sections share: the data, the reader's filters, and figures that follow both the
-// filters and the screen's theme. Text from data reaches the page only as text, never as markup.
+// What all sections share: the data, ways to read it, and elements. Text from data reaches the page
+// only as text, never as markup.
 const page = {
   data: JSON.parse(document.getElementById("data").textContent),
-  filters: { families: new Set(), rates: new Set() }, // empty: everything
+  // Empty or null: everything. `answers.js` and others ask `page.shows`.
+  filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, leading: false },
+  card: null, // the point whose card is open: { run, epoch }
   listeners: [],
   plots: [],
 };
@@ -18,31 +20,79 @@ page.element = (tag, attributes = {}, ...children) => {
   return node;
 };
 page.byId = (id) => document.getElementById(id);
-page.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-page.dark = matchMedia("(prefers-color-scheme: dark)");
-page.slotColour = (slot) => page.data.palette[slot][page.dark.matches ? 1 : 0];
-page.shows = (family, rate) =>
-  (!page.filters.families.size || page.filters.families.has(family)) &&
-  (!page.filters.rates.size || page.filters.rates.has(rate));
 
-page.faded = (colour, alpha) => {
-  const [red, green, blue] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
-  return `rgba(${red},${green},${blue},${alpha})`;
+page.shows = (family, rate, method = null) => {
+  const { families, rates, from, to, setting } = page.filters;
+  const number = Number(rate);
+  return (!families.size || families.has(family))
+    && (!rates.size || rates.has(rate))
+    && (from === null || number >= from) && (to === null || number <= to)
+    && (setting === null || method === null || method === setting);
 };
+page.filtered = () => {
+  const { families, rates, from, to, setting, epoch, seed } = page.filters;
+  return Boolean(families.size || rates.size || [from, to, setting, epoch, seed].some((one) => one !== null));
+};
+// An epoch filter is "3" (that epoch alone) or "to3" (all up to it).
+page.showsEpoch = (epoch) => {
+  const wanted = page.filters.epoch;
+  if (wanted === null) return true;
+  return wanted.startsWith("to") ? epoch <= Number(wanted.slice(2)) : epoch === Number(wanted);
+};
+page.showsSeed = (seed) => page.filters.seed === null || seed === page.filters.seed;
 
 // Numbers are shown with a true minus sign, and only as many digits as they carry.
 page.number = (value, digits = 3) =>
   value === null || value === undefined ? "" : value.toFixed(digits).replace("-", "−");
+page.percent = (fraction) => `${Number((100 * fraction).toFixed(6))} %`;
+page.rate = (value) => {
+  if (value === null) return "none";
+  const [mantissa, exponent] = value.toExponential().split("e");
+  return `${Number(Number(mantissa).toFixed(6))}e${Number(exponent)}`;
+};
 
-page.more = (() => {
-  let promise = null;
-  const inflate = async () => {
-    const packed = Uint8Array.from(atob(page.byId("more").textContent), (c) => c.charCodeAt(0));
+{
+  const column = Object.fromEntries(page.data.columns.map((name, i) => [name, i]));
+  page.cell = (row, name) => row[column[name]];
+}
+page.runName = (row) => page.cell(row, "kind") === "run"
+  ? `${page.cell(row, "method")}, rate ${page.rate(page.cell(row, "learning_rate"))}, seed ${page.cell(row, "seed")}`
+  : { "fine-tuned": "fine-tuned model (start)", retain: "retain model (goal)" }[page.cell(row, "kind")];
+page.place = (row) => `${page.cell(row, "model")}, forget ${page.percent(page.cell(row, "forget_fraction"))}`;
+
+{
+  const key = (run, epoch) => `${epoch}@${run}`;
+  const setting = (row) => ["model", "forget_fraction", "method", "learning_rate", "epoch"].map((name) => page.cell(row, name)).join("\n");
+  const byPoint = new Map();
+  const bySetting = new Map();
+  for (const row of page.data.rows) {
+    byPoint.set(key(page.cell(row, "run_id"), page.cell(row, "epoch")), row);
+    if (!bySetting.has(setting(row))) bySetting.set(setting(row), []);
+    bySetting.get(setting(row)).push(row);
+  }
+  page.row = (run, epoch) => byPoint.get(key(run, epoch)) ?? null;
+  page.seedsOf = (row) => bySetting.get(setting(row)) ?? [];
+  page.anchor = (row, kind) => page.data.rows.find((other) => page.cell(other, "kind") === kind
+    && page.cell(other, "model") === page.cell(row, "model")
+    && page.cell(other, "forget_fraction") === page.cell(row, "forget_fraction")) ?? null;
+}
+
+// Parts of the page that are packed are unpacked once, when they are first asked for.
+{
+  const inflate = async (id) => {
+    const letters = atob(page.byId(id).textContent);
+    const packed = new Uint8Array(letters.length);
+    for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i); // far faster than `from`
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
-    return JSON.parse(await new Response(stream).text());
+    return new Response(stream).text();
   };
-  return () => (promise ??= inflate());
-})();
+  let more = null;
+  page.more = () => (more ??= inflate("more").then(JSON.parse));
+  page.plotly = inflate("plotly").then((code) => {
+    document.head.append(page.element("script", {}, code));
+    return Plotly;
+  });
+}
 
 page.whenSeen = (id, action) => {
   const observer = new IntersectionObserver((entries) => {
@@ -53,96 +103,8 @@ page.whenSeen = (id, action) => {
   observer.observe(page.byId(id));
 };
 
-page.themedTrace = (trace, options) => {
-  const meta = trace.meta;
-  if (meta.role === "ratios") return trace; // it comes in the screen's colours
-  const themed = { ...trace };
-  const ink = page.colour("--ink");
-  const muted = page.colour("--muted");
-  const own = meta.slot === undefined ? null : page.slotColour(meta.slot);
-  if (own) {
-    if (trace.line) themed.line = { ...trace.line, color: page.faded(own, meta.alpha) };
-    if (trace.marker) {
-      themed.marker = { ...trace.marker, color: own };
-    }
-    for (const bar of ["error_x", "error_y"]) {
-      if (trace[bar]) themed[bar] = { ...trace[bar], color: page.faded(own, 0.45) };
-    }
-    if (trace.textfont) themed.textfont = { ...trace.textfont, color: own };
-    themed.visible = page.shows(meta.family, meta.rate);
-  } else if (meta.role === "front") {
-    themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
-    themed.visible = !page.filters.families.size && !page.filters.rates.size;
-  } else if (meta.role === "published") {
-    themed.marker = { ...trace.marker, color: muted };
-    themed.line = { ...trace.line, color: page.faded(muted, 0.5) };
-    themed.visible = Boolean(options.published);
-  } else {
-    if (trace.marker) themed.marker = { ...trace.marker, color: ink };
-    if (trace.textfont) themed.textfont = { ...trace.textfont, color: ink };
-  }
-  if (options.narrow && meta.role === "best") themed.mode = "markers"; // no room for names
-  return themed;
-};
-
-page.themedLayout = (layout, options) => {
-  const muted = page.colour("--muted");
-  const axis = (given) => ({
-    ...given,
-    gridcolor: page.colour("--grid"),
-    title: { ...given.title, font: { size: 12, color: muted } },
-    tickfont: { size: 11, color: muted },
-  });
-  const shapes = (layout.shapes ?? []).map((shape) => shape.type === "rect"
-    ? { ...shape, fillcolor: page.faded(muted, 0.1) }
-    : { ...shape, line: { ...shape.line, color: page.faded(muted, 0.75) } });
-  const themed = {
-    ...layout,
-    xaxis: axis(layout.xaxis),
-    yaxis: axis(layout.yaxis),
-    shapes,
-    annotations: (layout.annotations ?? []).map((note) => ({ ...note, font: { ...note.font, color: muted } })),
-    paper_bgcolor: "rgba(0,0,0,0)",
-    plot_bgcolor: "rgba(0,0,0,0)",
-    font: { family: getComputedStyle(document.body).fontFamily, color: page.colour("--ink") },
-    hoverlabel: { bgcolor: page.colour("--card"), bordercolor: muted, align: "left", font: { color: page.colour("--ink"), size: 12 } },
-    autosize: true,
-    dragmode: options.narrow ? false : "zoom", // a finger scrolls the page
-    uirevision: options.whole ? "whole" : "kept",
-  };
-  if (layout.title?.text) themed.title = { ...layout.title, font: { size: 13, color: page.colour("--ink") } };
-  if (options.whole) themed.yaxis = { ...themed.yaxis, range: [options.whole, layout.yaxis.range[1]] };
-  return themed;
-};
-
-page.config = { displayModeBar: false, responsive: true, doubleClick: "reset" };
-page.save = (plot, format) =>
-  Plotly.downloadImage(plot.node, { format, filename: plot.options.name, width: 900, height: 620, scale: format === "png" ? 3 : 1 });
-
-page.refresh = (plot) => {
-  const { node, figure, options } = plot;
-  options.narrow = node.clientWidth < 440;
-  const traces = figure.data.map((trace) => page.themedTrace(trace, options));
-  return Plotly.react(node, traces, page.themedLayout(figure.layout, options), page.config);
-};
-
-page.draw = (node, figure, options) => {
-  const plot = { node, figure, options };
-  page.plots.push(plot);
-  page.refresh(plot);
-  return plot;
-};
-
 page.changed = () => {
-  page.plots = page.plots.filter((plot) => plot.node.isConnected);
-  page.plots.forEach(page.refresh);
+  page.refreshAll();
   page.listeners.forEach((listener) => listener());
-};
-page.dark.addEventListener("change", () => { page.paintSwatches(); page.changed(); });
-
-page.paintSwatches = () => {
-  for (const node of document.querySelectorAll("[data-family] .swatch")) {
-    const slot = page.data.families[node.closest("[data-family]").dataset.family];
-    if (slot !== undefined) node.style.setProperty("--swatch", page.slotColour(slot));
-  }
+  page.remember();
 };

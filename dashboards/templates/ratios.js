@@ -113,7 +113,7 @@
     reader.listeners.push(show);
     reader.begin(holds);
   };
-  byId("ratio-run").addEventListener("change", (event) => reader.turn(reader.all.get(event.target.value)));
+  byId("ratio-run").addEventListener("change", (event) => reader.turn(reader.of(event.target.value)));
   byId("ratio-epoch").addEventListener("change", (event) => reader.turn(reader.now, Number(event.target.value)));
   for (const button of byId("ratio-save").querySelectorAll("button")) {
     button.addEventListener("click", () => page.save(plot, button.dataset.format));

@@ -20,6 +20,7 @@
   const reader = {
     all, same, now: null, epoch: null, listeners: [],
     of: (run) => byRun.get(run) ?? null,
+    name: (one) => one.runs.get(reader.epochs(one).at(-1)), // the run of its last epoch
     epochs: (one) => [...one.runs.keys()].sort((a, b) => a - b),
     where: (one) => `${cell(one.row, "model")}, forget ${page.percent(cell(one.row, "forget_fraction"))}`,
     anchor: (one, kind) => [...all.values()].find((other) => other.kind === kind && same(one, other)) ?? null,
@@ -40,10 +41,10 @@
     for (const one of wanted) {
       const where = reader.where(one);
       if (!groups.has(where)) groups.set(where, element("optgroup", { label: where }));
-      groups.get(where).append(element("option", { value: one.key }, page.runName(one.row)));
+      groups.get(where).append(element("option", { value: reader.name(one) }, page.runName(one.row)));
     }
     select.replaceChildren(...(none === null ? [] : [element("option", { value: "" }, none)]), ...groups.values());
-    select.value = chosen?.key ?? "";
+    select.value = chosen ? reader.name(chosen) : "";
   };
   // What a select offers under the present filters; the run looked at stays on offer.
   reader.offered = (holds) => {

@@ -71,7 +71,8 @@
   const matches = () => {
     const words = byId("table-search").value.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = data.rows.filter((row) =>
-      (cell(row, "kind") !== "run" || page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")))) &&
+      (cell(row, "kind") !== "run" || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method")) &&
+        page.showsEpoch(cell(row, "epoch")) && page.showsSeed(cell(row, "seed")))) &&
       words.every((word) => ["method", "model", "status", "run_id", "kind"].some((name) => cell(row, name).toLowerCase().includes(word))));
     return order ? rows.sort((a, b) => compare(cell(a, order.name), cell(b, order.name), order.direction)) : rows;
   };
@@ -100,8 +101,10 @@
     });
     return head;
   })));
+  for (const button of document.querySelectorAll("[data-run]")) {
+    button.addEventListener("click", () => page.select(button.dataset.run, Number(button.dataset.epoch)));
+  }
   byId("table-search").addEventListener("input", restart);
   byId("table-more").addEventListener("click", () => { count += 5 * PAGE; render(); });
   page.listeners.push(restart);
-  render();
 }

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
@@ -16,6 +17,9 @@ from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetN
 from unlearnbench.records import EpochResult, Record
 from unlearnbench.step import StepResult
 from unlearnbench.table import SET_METRICS
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, BrowserContext, Page
 
 PROFILE = TOFU.id
 METHODS: Mapping[str, tuple[float, float]] = {
@@ -198,3 +202,51 @@ def _way(method: str, rate: float, seed: int, epochs: int) -> list[tuple[float, 
 def fabric() -> Fabric:
     """Maker of records."""
     return Fabric()
+
+
+class Visit:
+    """Opens pages from disk, with no network, and takes down whatever goes wrong or leaves them."""
+
+    def __init__(self, browser: Browser) -> None:
+        self.browser = browser
+        self.contexts: list[BrowserContext] = []
+        self.problems: list[str] = []
+        self.requests: set[str] = set()
+
+    def __call__(
+        self, path: Path, fragment: str = "", *, width: int = 1280, dark: bool = False
+    ) -> Page:
+        """The page at `path`, once its first points are drawn."""
+        context = self.browser.new_context(
+            viewport={"width": width, "height": 900},
+            color_scheme="dark" if dark else "light",
+            offline=True,
+        )
+        self.contexts.append(context)
+        page = context.new_page()
+        page.on("console", lambda m: self._told(m.type, m.text))
+        page.on("pageerror", lambda error: self._told("error", str(error)))
+        page.on("dialog", lambda dialog: self._told("error", dialog.message))
+        page.on("request", lambda request: self.requests.add(request.url.partition("#")[0]))
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector(".plot .scatterlayer .point", state="attached")
+        return page
+
+    def _told(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning"):
+            self.problems.append(f"{kind}: {text}")
+
+    def outside(self) -> list[str]:
+        """Addresses asked for that are neither on disk nor in the page itself."""
+        return [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Opener of pages; at the end nothing may have gone wrong and no request have left."""
+    opened = Visit(browser)
+    yield opened
+    for context in opened.contexts:
+        context.close()
+    assert opened.problems == []
+    assert opened.outside() == []

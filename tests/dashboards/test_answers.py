@@ -70,6 +70,20 @@ def test_every_epoch_of_the_best_then_last_epochs(fabric: Fabric) -> None:
     assert list(found["said"][other.id]) == ["2"]
 
 
+def test_of_several_seeds_the_first_has_all_epochs_before_the_others_have(fabric: Fabric) -> None:
+    way = ((0.8, -10.0), (0.8, -1.0), (0.8, -4.0))
+    seeds = [fabric.run(rate=1e-5, points=way, seed=seed) for seed in range(2)]
+    other = fabric.run("dpo", rate=1e-4, points=((0.8, -9.0), (0.8, -8.0)), seed=7)
+    records = [other, fabric.anchor("fine-tuned"), *seeds]
+    wanted = held.wanted_first(records, held.best_settings(table(records)))
+    assert [(record.id, epoch) for record, epoch in wanted] == [
+        (records[1].id, 0),
+        *((other.id, 2), (seeds[0].id, 2), (seeds[1].id, 2)),  # each at its method's best epoch
+        *((other.id, 1), (seeds[0].id, 3), (seeds[0].id, 1)),
+        *((seeds[1].id, 3), (seeds[1].id, 1)),
+    ]
+
+
 def test_one_begins_with_the_method_that_forgets_most_and_works(fabric: Fabric) -> None:
     records = [
         fabric.anchor("fine-tuned"),

@@ -28,6 +28,11 @@ def test_nothing_is_left_outside_for_little() -> None:
     assert frame.high > 1.4
 
 
+def test_two_of_six_are_no_exception() -> None:
+    lines = [[1.0, 0.99 - 0.001 * i] for i in range(4)] + [[1.0, 0.7], [1.0, 0.6]]
+    assert extremes.frame(lines).outside == ()
+
+
 def test_half_and_half_are_all_shown() -> None:
     assert extremes.frame([[0.0, 1.0], [0.0, 2.0], [400.0], [500.0]], log=False).outside == ()
     assert extremes.frame([[0.0, 1.0], [500.0]], log=False).outside == ()

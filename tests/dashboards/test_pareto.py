@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from scipy.stats import ks_2samp
 
+from unlearnbench.intervals import bootstrap
 from unlearnbench.table import table
 
 if TYPE_CHECKING:
@@ -81,7 +82,8 @@ class TestFigure:
         (line,) = traces(figure, "trajectory")
         assert line.x == (0.883, 0.8, 0.7)
         assert line.y == (-16.3, -10.0, -5.0)
-        assert line.marker.symbol == ("circle", "circle", "diamond")
+        assert line.marker.symbol in palette.SYMBOLS
+        assert line.marker.size == (1.0, 6.5, 10.5)  # the last epoch is the large one
         assert [c[0] for c in line.customdata] == [0, 1, 2]
 
     def test_without_anchors_it_starts_at_its_first_epoch(self, fabric: Fabric) -> None:
@@ -113,6 +115,42 @@ class TestFigure:
         (figure,) = drawing.pareto(table(records))
         rings = {t.text[0]: (t.x[0], t.y[0]) for t in traces(figure, "best")}
         assert rings == {"npo": (0.8, -10.0), "<b>ce-u</b>": (0.75, -8.0)}
+
+    def test_bars_are_the_bootstrap_interval_not_the_range(self, fabric: Fabric) -> None:
+        qualities = (-9.0, -7.0, -6.0, -5.0, -3.0)
+        runs = [fabric.run(points=((0.7, q),), seed=s) for s, q in enumerate(qualities)]
+        (figure,) = drawing.pareto(table([*anchors(fabric), *runs]))
+        (line,) = traces(figure, "trajectory")
+        interval = bootstrap(qualities)
+        assert interval is not None
+        assert line.error_y.array[1] == pytest.approx(interval.high + 6.0)
+        assert line.error_y.arrayminus[1] == pytest.approx(-6.0 - interval.low)
+        told = line.hovertext[1]
+        assert f"[−{-interval.low:.2f}, −{-interval.high:.2f}]" in told
+        assert "mean of 5 seeds; brackets: 95% interval of the mean" in told
+        assert "range over seeds: 0.700 to 0.700, −9.00 to −3.00" in told
+
+    def test_bars_are_inside_the_panel(self, fabric: Fabric) -> None:
+        runs = [fabric.run(points=((u, -9.0),), seed=s) for s, u in enumerate((0.2, 0.8))]
+        (figure,) = drawing.pareto(table([*anchors(fabric), *runs]))
+        left, right = figure.layout.xaxis.range
+        assert left < 0.2 < 0.883 < right
+
+    def test_a_collapsed_point_says_so(self, fabric: Fabric) -> None:
+        run = fabric.run(points=((0.8, -9.0), (0.2, -0.5)))
+        (figure,) = drawing.pareto(table([*anchors(fabric), run]))
+        (line,) = traces(figure, "trajectory")
+        assert ["collapsed" in text for text in line.hovertext] == [False, False, True]
+
+    def test_leading_settings_are_the_best_and_the_front(self, fabric: Fabric) -> None:
+        records = [
+            *anchors(fabric),
+            fabric.run(rate=1e-5, points=((0.75, -9.0),)),
+            fabric.run(rate=1e-4, points=((0.8, -3.0),)),
+        ]
+        (figure,) = drawing.pareto(table(records))
+        leading = {t.meta["rate"]: t.meta["leading"] for t in traces(figure, "trajectory")}
+        assert leading == {"1e-5": False, "1e-4": True}
 
     def test_seeds_are_one_line_with_bars_from_smallest_to_largest(self, fabric: Fabric) -> None:
         runs = [
@@ -153,47 +191,18 @@ class TestFigure:
 
 
 class TestLook:
-    def test_a_method_keeps_its_colour_whatever_else_is_there(self) -> None:
-        many = palette.slots(["npo", "ce-u", "idk", "dpo", "gradient-ascent", "npo+nll"])
-        assert palette.slots(["npo"])["npo"] == many["npo"]
-        assert palette.slots(reversed(list(many))) == many
-
-    def test_no_two_methods_share_a_colour_while_there_are_colours(self) -> None:
-        names = [f"method-{i}" for i in range(len(palette.PALETTE))]
-        assert len(set(palette.slots(names).values())) == len(names)
-        assert set(palette.slots([*names, "one-more"])) == {*names, "one-more"}
-
-    def test_rates_have_dashes_and_settings_symbols(self, fabric: Fabric) -> None:
-        runs = [
-            fabric.run(rate=1e-4, hyperparameters={"beta": 0.1}),
-            fabric.run(rate=1e-5, hyperparameters={"beta": 0.5}),
-        ]
-        look = drawing.Look.of(table(runs))
-        assert (look.dashes[1e-5], look.dashes[1e-4]) == ("solid", "dash")
-        assert look.symbols == {"npo (beta=0.1)": "circle", "npo (beta=0.5)": "square"}
+    def test_rates_have_dashes_until_there_are_more_rates_than_dashes(self, fabric: Fabric) -> None:
+        rates = (1e-5, 1e-4, 1e-3)
+        look = drawing.Look.of(table([fabric.run(rate=r) for r in rates]))
+        assert [look.dashes[r] for r in rates] == ["solid", "dash", "dot"]
+        many = drawing.Look.of(table([fabric.run(rate=r * 1e-5) for r in range(1, 21)]))
+        assert set(many.dashes.values()) == {"solid"}
 
     @pytest.mark.parametrize(
         ("rate", "text"), [(2e-5, "2e-5"), (1e-3, "1e-3"), (1.5e-4, "1.5e-4"), (None, "none")]
     )
     def test_rates_are_written_as_in_a_paper(self, rate: float | None, text: str) -> None:
         assert palette.rate_text(rate) == text
-
-    @pytest.mark.parametrize("page", ["#ffffff", "#181b1f"])
-    def test_every_colour_stands_out_from_its_page(self, page: str) -> None:
-        shades = [pair[page == "#181b1f"] for pair in palette.PALETTE]
-        assert min(_contrast(shade, page) for shade in shades) > 3.0
-
-
-def _contrast(one: str, other: str) -> float:
-    """WCAG's contrast ratio; 3 is its least for graphics."""
-    lights = sorted((_luminance(one) + 0.05, _luminance(other) + 0.05))
-    return lights[1] / lights[0]
-
-
-def _luminance(colour: str) -> float:
-    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
-    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
-    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
 
 
 def test_labels_do_not_cover_each_other() -> None:
@@ -202,6 +211,13 @@ def test_labels_do_not_cover_each_other() -> None:
     ]
     placed = labels.place(wanted, (0.0, 1.0), (-10.0, 0.0))
     assert len({side for _, side in placed}) == 4
+
+
+def test_a_label_without_room_has_no_side() -> None:
+    wanted = [labels.Label("gradient", (0.5, -5.0), str(i), 1e-5) for i in range(30)]
+    sides = [side for _, side in labels.place(wanted, (0.0, 1.0), (-10.0, 0.0))]
+    assert None in sides
+    assert len(set(sides) - {None}) >= 4
 
 
 def test_a_label_at_the_right_edge_turns_inwards() -> None:

@@ -68,7 +68,9 @@ def test_shares_have_one_scale_and_the_retain_models_level_its_name(fabric: Fabr
 
 
 def test_a_collapsed_run_leaves_the_frame_and_is_named(fabric: Fabric) -> None:
-    working = [fabric.run(rate=r, points=((0.8, q),)) for r, q in ((1e-5, -9), (2e-5, -6))]
+    working = [
+        fabric.run(rate=r, points=((0.8, q),)) for r, q in ((1e-5, -9), (2e-5, -6), (3e-5, -7))
+    ]
     lost = fabric.run("dpo", points=((0.0, -300.0),))
     rows = table([fabric.anchor("fine-tuned"), *working, lost])
     figure = trajectories.curves(rows, "log10_forget_quality", drawing.Look.of(rows))

@@ -119,8 +119,13 @@ def show(browser: Browser) -> Iterator[Open]:
 
 
 def at(page: Page, section: str, ready: str) -> None:
-    page.locator(f"#{section}").scroll_into_view_if_needed()
-    page.locator(ready).first.wait_for()
+    """Scrolls to a section; those above it may grow meanwhile, and push it away."""
+    for _ in range(200):
+        page.evaluate(f"document.getElementById({section!r}).scrollIntoView()")
+        if page.locator(ready).first.is_visible():
+            return
+        page.wait_for_timeout(50)
+    pytest.fail(f"{ready} never came into view")
 
 
 def card(page: Page, question: str) -> Any:
@@ -340,17 +345,14 @@ class TestCurvesAndTraining:
     def test_by_metric_and_by_set(self, show: Open, address: str) -> None:
         page = show(address)
         at(page, "curves", "#curve-plots .main-svg")
-        page.get_by_role("button", name="Truth ratio", exact=True).click()
-        titles = page.locator("#curve-plots .gtitle").all_text_contents()
-        assert titles == [
-            f"Truth ratio: {name}"
-            for name in ("Forget set", "Retain set", "Real authors", "World facts")
-        ]
-        page.get_by_role("button", name="World facts", exact=True).click()
-        titles = page.locator("#curve-plots .gtitle").all_text_contents()
-        assert titles == [
-            f"World facts: {name}" for name in ("Probability", "ROUGE-L", "Truth ratio")
-        ]
+        sets = ("Forget set", "Retain set", "Real authors", "World facts")
+        metrics = ("Probability", "ROUGE-L", "Truth ratio")
+        for button, others in (("Truth ratio", sets), ("World facts", metrics)):
+            page.get_by_role("button", name=button, exact=True).click()
+            count = "document.querySelectorAll('#curve-plots .gtitle').length"
+            until(page, f"{count} === {len(others)}")
+            titles = page.locator("#curve-plots .gtitle").all_text_contents()
+            assert titles == [f"{button}: {name}" for name in others]
 
     def test_a_run_beyond_the_frame_is_named_and_seen_once_picked(
         self, show: Open, address: str

@@ -1,0 +1,106 @@
+// What the reader wants to see: methods, rates, one setting, epochs, a seed.
+{
+  const { data, element, byId, filters } = page;
+  const FEW = 8;
+
+  // The first click shows one alone, further clicks add or take away; none left means all.
+  const toggle = (chosen, name, count) => {
+    if (chosen.has(name)) chosen.delete(name); else chosen.add(name);
+    if (chosen.size === count) chosen.clear();
+    page.changed();
+  };
+  const chips = (holder, names, chosen, sample) => {
+    const buttons = names.map((name) => element("button",
+      { type: "button", "aria-pressed": "true", onclick: () => toggle(chosen, name, names.length) }, sample(name), name));
+    holder.append(...buttons);
+    page.listeners.push(() => buttons.forEach((button, i) =>
+      button.setAttribute("aria-pressed", String(!chosen.size || chosen.has(names[i])))));
+    return buttons;
+  };
+
+  const families = Object.keys(data.families);
+  chips(byId("families"), families, filters.families, () => element("span", { class: "swatch" }))
+    .forEach((button, i) => { button.dataset.family = families[i]; });
+
+  // A select whose choices may change; the empty choice is "everything".
+  const select = (label, everything, choices, key, read = (value) => value) => {
+    const node = element("select", { "aria-label": label, onchange: () => {
+      filters[key] = node.value === "" ? null : read(node.value);
+      page.changed();
+    } });
+    const holder = element("label", {}, label, " ", node);
+    const fill = () => {
+      const found = choices();
+      node.replaceChildren(element("option", { value: "" }, everything), ...found);
+      holder.hidden = !found.length;
+      node.value = filters[key] ?? "";
+    };
+    page.listeners.push(fill);
+    byId("selects").append(holder);
+    return holder;
+  };
+  const option = (value, text = String(value)) => element("option", { value }, text);
+  const distinct = (name, rows = data.rows) => [...new Set(rows.map((row) => page.cell(row, name)))];
+  const runs = data.rows.filter((row) => page.cell(row, "kind") === "run");
+
+  const rates = Object.keys(data.rates);
+  if (rates.length <= FEW) {
+    chips(byId("rates"), rates, filters.rates, (rate) => page.dashSample(data.rates[rate]));
+  } else { // a search tries as many as it likes
+    byId("rates").parentNode.hidden = true;
+    const known = rates.filter((rate) => Number.isFinite(Number(rate))).sort((a, b) => a - b);
+    select("Rate from", "lowest", () => known.map((rate) => option(Number(rate), rate)), "from", Number);
+    select("Rate to", "highest", () => known.map((rate) => option(Number(rate), rate)), "to", Number);
+  }
+
+  select("Setting", "all of the method", () => {
+    const [only, another] = filters.families;
+    const found = only && !another ? distinct("method", runs.filter((row) => page.cell(row, "family") === only)) : [];
+    if (!found.includes(filters.setting)) filters.setting = null;
+    return found.length > 1 ? found.map((name) => option(name)) : [];
+  }, "setting");
+  const epochs = distinct("epoch", runs).sort((a, b) => a - b);
+  select("Epochs", "all", () => epochs.length < 2 ? [] : [
+    element("optgroup", { label: "up to" }, ...epochs.slice(0, -1).map((epoch) => option(`to${epoch}`, `up to ${epoch}`))),
+    element("optgroup", { label: "only" }, ...epochs.map((epoch) => option(epoch, `only ${epoch}`))),
+  ], "epoch");
+  const seeds = distinct("seed", runs).sort((a, b) => a - b);
+  select("Seed", "mean of all", () => seeds.length < 2 ? [] : seeds.map((seed) => option(seed, `${seed} alone`)), "seed", Number);
+
+  const some = data.panels.some((panel) => panel.figure.data.some((trace) => trace.meta.leading === false));
+  const leading = element("input", { type: "checkbox", onchange: () => { filters.leading = leading.checked; page.changed(); } });
+  if (some) byId("selects").append(element("label", {}, leading, " Lines of leading settings only"));
+
+  // In words, for a reader of paper and for one who listens.
+  const words = () => {
+    const listed = (set) => [...set].join(", ");
+    const parts = [
+      filters.families.size ? `methods ${listed(filters.families)}` : "",
+      filters.rates.size ? `rates ${listed(filters.rates)}` : "",
+      filters.from !== null ? `rates from ${page.rate(filters.from)}` : "",
+      filters.to !== null ? `rates up to ${page.rate(filters.to)}` : "",
+      filters.setting !== null ? `setting ${filters.setting}` : "",
+      filters.epoch === null ? "" : filters.epoch.startsWith("to") ? `epochs up to ${filters.epoch.slice(2)}` : `epoch ${filters.epoch} alone`,
+      filters.seed === null ? "" : `seed ${filters.seed} by itself, without intervals and front`,
+    ].filter(Boolean);
+    return parts.length ? `Shown: ${parts.join("; ")}.` : "";
+  };
+  page.listeners.push(() => {
+    byId("reset").hidden = !page.filtered();
+    byId("shown").textContent = words();
+    leading.checked = filters.leading;
+  });
+  byId("reset").addEventListener("click", () => {
+    filters.families.clear();
+    filters.rates.clear();
+    for (const name of ["from", "to", "setting", "epoch", "seed"]) filters[name] = null;
+    page.changed();
+  });
+  byId("filters").hidden = !families.length;
+  // What the reader is brought to must not end up behind the filters.
+  new ResizeObserver(([{ target }]) => {
+    const fixed = getComputedStyle(target).position === "sticky";
+    document.documentElement.style.scrollPaddingTop = fixed ? `${target.offsetHeight + 14}px` : "";
+  }).observe(byId("filters"));
+  page.paintSwatches();
+}

@@ -1,0 +1,90 @@
+// Figures: drawn when they come into view, redrawn when the filters or the screen's theme change,
+// saved as files, and put on paper.
+{
+  const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
+
+  const themed = (plot) => {
+    const { figure, options } = plot;
+    const traces = [...figure.data, ...(options.extra?.() ?? [])];
+    return [traces.map((trace) => page.themedTrace(trace, options)), page.themedLayout(figure.layout, options)];
+  };
+
+  const paint = (plot) => {
+    if (!globalThis.Plotly) return page.plotly.then(() => paint(plot));
+    if (!plot.node.isConnected) return null;
+    plot.stale = false;
+    plot.options.narrow = plot.node.clientWidth < 440 && !page.onPaper();
+    const [traces, layout] = themed(plot);
+    if (page.onPaper()) Object.assign(layout, { autosize: false, width: layout.height > 300 ? 660 : 320 });
+    const drawn = Plotly.react(plot.node, traces, layout, CONFIG);
+    if (!plot.drawn) {
+      plot.drawn = true;
+      plot.options.drawn?.(plot);
+    }
+    return drawn;
+  };
+
+  const observer = new IntersectionObserver((entries) => {
+    for (const entry of entries) {
+      const plot = page.plots.find((one) => one.node === entry.target);
+      if (!plot) continue;
+      plot.near = entry.isIntersecting;
+      if (plot.near && plot.stale) paint(plot);
+    }
+  }, { rootMargin: "120px" });
+
+  // `options`: `name` of its files; `drawn` is called once; `extra` gives further traces.
+  page.draw = (node, figure, options) => {
+    const plot = { node, figure, options, near: false, stale: true, drawn: false };
+    page.plots.push(plot);
+    observer.observe(node);
+    return plot;
+  };
+  page.refresh = (plot) => {
+    plot.stale = true;
+    return plot.near ? paint(plot) : null;
+  };
+  page.refreshAll = () => {
+    page.plots = page.plots.filter((plot) => plot.node.isConnected);
+    page.plots.forEach(page.refresh);
+  };
+  page.dark.addEventListener("change", () => { page.paintSwatches(); page.changed(); });
+
+  // A saved figure goes into a paper: light, on white, with its title.
+  page.figureOf = (plot) => page.asOnPaper(() => {
+    const [data, layout] = themed({ ...plot, options: { ...plot.options, narrow: false } });
+    const title = layout.meta?.title ?? layout.title?.text;
+    if (title) {
+      layout.title = { text: title, x: 0.02, font: { size: 15, color: page.colour("--ink") } };
+      layout.margin = { ...layout.margin, t: Math.max(52, layout.margin.t) };
+    }
+    const range = plot.node.layout?.yaxis?.range;
+    if (range) [layout.yaxis, layout.xaxis] = [{ ...layout.yaxis, range }, { ...layout.xaxis, range: plot.node.layout.xaxis.range }];
+    return { data, layout: { ...layout, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" } };
+  });
+  page.save = async (plot, format) => {
+    await page.plotly;
+    return Plotly.downloadImage(page.figureOf(plot), { format, filename: plot.options.name, width: 900, height: 620, scale: format === "png" ? 3 : 1 });
+  };
+
+  const turn = (paper) => {
+    document.documentElement.classList.toggle("paper", paper);
+    page.paintSwatches();
+    // A closed part cannot be opened on paper.
+    for (const part of document.querySelectorAll(".legend, .card details")) {
+      if (paper && !part.open) part.dataset.shut = part.open = true;
+      else if (!paper && part.dataset.shut) { part.open = false; delete part.dataset.shut; }
+    }
+    if (!globalThis.Plotly) return;
+    // On paper everything is seen; back on the screen only what is near is drawn again at once.
+    page.plots = page.plots.filter((plot) => plot.node.isConnected);
+    page.plots.forEach((plot) => (paper ? paint(plot) : page.refresh(plot)));
+  };
+  addEventListener("beforeprint", () => turn(true));
+  addEventListener("afterprint", () => turn(false));
+
+  let width = innerWidth;
+  addEventListener("resize", () => {
+    if (innerWidth !== width && !page.onPaper()) { width = innerWidth; page.refreshAll(); }
+  });
+}

@@ -1,0 +1,49 @@
+// Which points of a panel's trace are shown: all epochs or some; means over seeds, or one seed's.
+{
+  const escaped = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
+  // The row that stands for a point: its own, or that of the seed the reader wants.
+  const rowFor = (run, epoch) => {
+    const row = page.row(run, epoch);
+    return row && page.filters.seed !== null ? page.seedsOf(row).find((one) => page.showsSeed(page.cell(one, "seed"))) ?? null : row;
+  };
+  const position = (row) => {
+    const [x, y] = [page.cell(row, "model_utility"), page.cell(row, "log10_forget_quality")];
+    return x === null || y === null ? null : [x, y];
+  };
+  const told = (row) => [
+    `<b>${escaped(page.cell(row, "method"))}</b>  lr ${page.rate(page.cell(row, "learning_rate"))}  epoch ${page.cell(row, "epoch")}`,
+    `Model Utility ${page.number(page.cell(row, "model_utility"))}`,
+    `log₁₀ Forget Quality ${page.number(page.cell(row, "log10_forget_quality"), 2)}`,
+    `seed ${page.cell(row, "seed")} alone`,
+  ].join("<br>");
+
+  const OWN = new Set(["trajectory", "best"]);
+  page.pointsOf = (trace) => {
+    const { epoch, seed } = page.filters;
+    if (!OWN.has(trace.meta.role) || (epoch === null && seed === null)) return { ...trace };
+    const alone = epoch !== null && !epoch.startsWith("to");
+    const kept = trace.customdata.map(([at, run], i) => {
+      if (!run) return alone ? null : { i, x: trace.x[i], y: trace.y[i] }; // where the line begins
+      const row = page.showsEpoch(at) ? rowFor(run, at) : null;
+      const xy = row && position(row);
+      if (!xy) return null;
+      return seed === null ? { i, x: trace.x[i], y: trace.y[i] } : { i, x: xy[0], y: xy[1], row };
+    }).filter(Boolean);
+    const pick = (values) => (Array.isArray(values) ? kept.map(({ i }) => values[i]) : values);
+    const bar = (given) => given && seed === null
+      ? { ...given, array: pick(given.array), arrayminus: pick(given.arrayminus) } : undefined;
+    return {
+      ...trace,
+      x: kept.map((point) => point.x),
+      y: kept.map((point) => point.y),
+      customdata: kept.map(({ i, row }) => row ? [trace.customdata[i][0], page.cell(row, "run_id")] : trace.customdata[i]),
+      hovertext: trace.hovertext && kept.map(({ i, row }) => row ? told(row) : trace.hovertext[i]),
+      text: pick(trace.text),
+      marker: { ...trace.marker, size: pick(trace.marker.size), opacity: pick(trace.marker.opacity) },
+      error_x: bar(trace.error_x),
+      error_y: bar(trace.error_y),
+      visible: kept.some(({ i }) => trace.customdata[i][1]),
+    };
+  };
+}

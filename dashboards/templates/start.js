@@ -1,0 +1,4 @@
+// Everything is in place: show the view that the address asks for.
+page.listeners.forEach((listener) => listener());
+page.showCard();
+if (page.card) page.byId("selected").scrollIntoView({ block: "nearest" });

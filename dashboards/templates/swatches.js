@@ -1,0 +1,38 @@
+// A method's sign is its colour and its shape: the same in chips, tables, cards and figures.
+{
+  const SVG = "http://www.w3.org/2000/svg";
+  const SHAPES = {
+    circle: "M6 1.4a4.6 4.6 0 1 0 .01 0z",
+    "triangle-up": "M6 .9 11.2 10H.8z",
+    diamond: "M6 .4 11.6 6 6 11.6.4 6z",
+    cross: "M4.1 1h3.8v3.1H11v3.8H7.9V11H4.1V7.9H1V4.1h3.1z",
+    "triangle-down": "M6 11.1.8 2h10.4z",
+    x: "M3.1.7 6 3.6 8.9.7l2.4 2.4L8.4 6l2.9 2.9-2.4 2.4L6 8.4l-2.9 2.9L.7 8.9 3.6 6 .7 3.1z",
+    hourglass: "M1.2.8h9.6L6.6 6l4.2 5.2H1.2L5.4 6z",
+    bowtie: "M.8 1.2 6 5.4l5.2-4.2v9.6L6 6.6.8 10.8z",
+  };
+  const DASHES = { solid: "", dash: "6 4", dot: "1.5 3", dashdot: "6 3 1.5 3", longdash: "10 4", longdashdot: "10 3 1.5 3" };
+
+  const drawing = (tag, look, ...children) => {
+    const node = document.createElementNS(SVG, tag);
+    for (const [name, value] of Object.entries(look)) node.setAttribute(name, value);
+    node.append(...children);
+    return node;
+  };
+  page.dashSample = (dash) => drawing("svg", { width: 26, height: 8, "aria-hidden": "true" },
+    drawing("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 1.6, "stroke-dasharray": DASHES[dash] }));
+
+  // Fills every `.swatch` under an element that names its method in `data-family`.
+  page.paintSwatches = () => {
+    for (const node of document.querySelectorAll("[data-family] .swatch")) {
+      const family = node.closest("[data-family]").dataset.family;
+      const slot = page.data.families[family];
+      if (slot === undefined) continue;
+      node.style.setProperty("--swatch", page.slotColour(slot));
+      if (!node.firstChild) {
+        node.append(drawing("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" },
+          drawing("path", { d: SHAPES[page.data.shapes[family]], fill: "currentColor" })));
+      }
+    }
+  };
+}

@@ -1,0 +1,83 @@
+// How a figure looks: colours of the reader's screen, or of paper; what the filters leave of it.
+page.dark = matchMedia("(prefers-color-scheme: dark)");
+page.onPaper = () => document.documentElement.classList.contains("paper");
+page.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+page.slotColour = (slot) => page.data.palette[slot][page.dark.matches && !page.onPaper() ? 1 : 0];
+page.faded = (colour, alpha) => {
+  const [red, green, blue] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
+  return `rgba(${red},${green},${blue},${alpha})`;
+};
+// For the time of `action` the page has the colours of paper, whatever the screen's are.
+page.asOnPaper = (action) => {
+  document.documentElement.classList.add("paper");
+  try { return action(); } finally { document.documentElement.classList.remove("paper"); }
+};
+
+page.themedTrace = (trace, options) => {
+  const meta = trace.meta;
+  if (meta.role === "ratios") return trace; // it comes in the screen's colours
+  const themed = page.pointsOf ? page.pointsOf(trace) : { ...trace };
+  const ink = page.colour("--ink");
+  const muted = page.colour("--muted");
+  const own = meta.slot === undefined ? null : page.slotColour(meta.slot);
+  if (own) {
+    if (trace.line) themed.line = { ...trace.line, color: page.faded(own, meta.alpha) };
+    if (trace.marker) themed.marker = { ...themed.marker, color: own };
+    for (const bar of ["error_x", "error_y"]) {
+      if (themed[bar]) themed[bar] = { ...themed[bar], color: page.faded(own, 0.45) };
+    }
+    if (trace.textfont) themed.textfont = { ...trace.textfont, color: own };
+    // The card of a point stays whole, whatever the panels show.
+    themed.visible = themed.visible !== false && (meta.role === "own" || page.shows(meta.family, meta.rate, meta.method));
+    // Of many settings only the leading ones are lines; the others stay as dots.
+    if (meta.leading === false && page.filters.leading) {
+      themed.mode = "markers";
+      themed.marker = { ...themed.marker, size: 3.5, opacity: themed.x.map((_, i) => (themed.customdata[i][1] ? 0.3 : 0)) };
+      themed.error_x = themed.error_y = undefined;
+    }
+  } else if (meta.role === "front") {
+    themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
+    themed.visible = page.filters.seed === null; // it is a front of means
+  } else if (meta.role === "published") {
+    themed.marker = { ...trace.marker, color: muted };
+    themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
+    themed.visible = Boolean(options.published);
+  } else {
+    if (trace.marker) themed.marker = { ...trace.marker, color: ink };
+    if (trace.line) themed.line = { ...trace.line, color: page.faded(ink, 0.75) };
+    if (trace.textfont) themed.textfont = { ...trace.textfont, color: ink };
+  }
+  if (options.narrow && meta.role === "best") themed.mode = "markers"; // no room for names
+  return themed;
+};
+
+page.themedLayout = (layout, options) => {
+  const muted = page.colour("--muted");
+  const axis = (given) => ({
+    ...given,
+    gridcolor: page.colour("--grid"),
+    title: { ...given.title, font: { size: 12, color: muted } },
+    tickfont: { size: 11, color: muted },
+  });
+  const shapes = (layout.shapes ?? []).map((shape) => shape.type === "rect"
+    ? { ...shape, fillcolor: page.faded(muted, 0.1) }
+    : { ...shape, line: { ...shape.line, color: page.faded(muted, 0.75) } });
+  const themed = {
+    ...layout,
+    xaxis: axis(layout.xaxis),
+    yaxis: axis(layout.yaxis),
+    shapes,
+    annotations: (layout.annotations ?? []).map((note) => ({ ...note, font: { ...note.font, color: muted } })),
+    paper_bgcolor: "rgba(0,0,0,0)",
+    plot_bgcolor: "rgba(0,0,0,0)",
+    font: { family: getComputedStyle(document.body).fontFamily, color: page.colour("--ink") },
+    hoverlabel: { bgcolor: page.colour("--card"), bordercolor: muted, align: "left", font: { color: page.colour("--ink"), size: 12 } },
+    autosize: true,
+    dragmode: options.narrow ? false : "zoom", // a finger scrolls the page
+    uirevision: options.whole ? "whole" : "kept",
+  };
+  if (options.narrow) themed.height = Math.min(layout.height, 430);
+  if (layout.title?.text) themed.title = { ...layout.title, font: { size: 13, color: page.colour("--ink") } };
+  if (options.whole) themed.yaxis = { ...themed.yaxis, range: [options.whole, layout.yaxis.range[1]] };
+  return themed;
+};

@@ -1,0 +1,193 @@
+"""What leaves the page: copied tables, saved figures, paper; and how it fits any screen."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from playwright.sync_api import expect
+
+from unlearnbench import registry
+from unlearnbench.report import Report, make_report
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+    from .conftest import Fabric, Visit
+
+PASTE = """() => {
+    const area = document.body.appendChild(document.createElement("textarea"));
+    area.id = "paste";
+    area.focus();
+}"""
+OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+SHUT = "Object.defineProperty(navigator, 'clipboard', {value: undefined})"
+
+
+def written(report: Report, folder: Path) -> Path:
+    path = folder / "report.html"
+    path.write_text(registry.load("dashboards", "page")(report), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def path(fabric: Fabric, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three seeds, and a method whose name no format may take as its own."""
+    report = make_report(fabric.sweep(fractions=(0.1,), seeds=(0, 1, 2), epochs=3), name="many")
+    odd = [
+        fabric.run('a_b & 50% "x", |y|', points=((0.85, -1.5 - s),), seed=s, rate=3e-5)
+        for s in range(3)
+    ]
+    return written(
+        make_report([*report.records, *odd], name="many"), tmp_path_factory.mktemp("page")
+    )
+
+
+def copied(page: Page, form: str, table: str = "best") -> str:
+    """What one would paste after a click on the table's button."""
+    page.locator(f'[data-copy="{table}"][data-format="{form}"]').click()
+    expect(page.locator(f"#copied-{table}")).to_contain_text(f"copied as {form}.")
+    page.evaluate(PASTE)
+    page.keyboard.press("Control+V")
+    text: str = page.evaluate(
+        "(() => { const a = document.getElementById('paste'); a.remove(); return a.value; })()"
+    )
+    return text
+
+
+class TestCopies:
+    def test_csv_reads_back(self, visit: Visit, path: Path) -> None:
+        page = visit(path)
+        rows = list(csv.DictReader(io.StringIO(copied(page, "CSV"))))
+        (odd,) = [r for r in rows if r["method"] == 'a_b & 50% "x", |y|']
+        assert float(odd["log10_forget_quality"]) == pytest.approx(-2.5)
+        assert float(odd["log10_forget_quality_standard_deviation"]) == pytest.approx(1.0)
+        assert float(odd["log10_forget_quality_low"]) < -2.5
+        assert odd["seeds"] == "0 1 2"
+        assert len(rows) == 10
+
+    def test_markdown_is_a_table(self, visit: Visit, path: Path) -> None:
+        text = copied(visit(path), "Markdown")
+        heads, rule, *lines = [one for one in text.splitlines() if one.startswith("|")]
+        bars = [len(re.findall(r"(?<!\\)\|", one)) for one in (heads, rule, *lines)]
+        assert set(bars) == {bars[0]}
+        assert any('a_b & 50% "x", \\|y\\|' in one for one in lines)
+        assert "Means over seeds 0, 1, 2." in text
+        assert "95 % bootstrap interval" in text
+
+    def test_latex_is_booktabs_with_nothing_unescaped(self, visit: Visit, path: Path) -> None:
+        text = copied(visit(path), "LaTeX")
+        for part in ("\\toprule", "\\midrule", "\\bottomrule", "\\begin{tabular}{lrrrrr}"):
+            assert part in text
+        assert 'a\\_b \\& 50\\% "x", |y|' in text
+        assert "the highest $\\log_{10}$ Forget Quality" in text
+        assert re.search(r"\$-\d\.\d\d\$ \[\$-\d\.\d\d\$, \$-\d\.\d\d\$\]", text)
+        body = text.split("\\midrule")[1].split("\\bottomrule")[0].strip().splitlines()
+        assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {5}
+        assert not [c for c in text if ord(c) > 127]
+
+    def test_lines_are_those_shown_in_their_order(self, visit: Visit, path: Path) -> None:
+        page = visit(path, "#method=npo&method=ce-u")
+        page.locator("#table-best").get_by_role("button", name="Method").click()
+        rows = list(csv.DictReader(io.StringIO(copied(page, "CSV"))))
+        assert [r["method"] for r in rows] == ["ce-u", "npo"]
+
+    def test_a_shut_clipboard_is_gone_round(self, visit: Visit, path: Path) -> None:
+        page = visit(path)
+        page.evaluate(SHUT)
+        assert copied(page, "CSV").startswith("method,model,")
+        page.evaluate("document.execCommand = () => false")
+        page.locator('[data-copy="best"][data-format="LaTeX"]').click()
+        page.locator("#text-best").wait_for()
+        assert page.locator("#text-best").input_value().startswith("% \\usepackage{booktabs}")
+
+    def test_the_sweeps_own_rule_is_shown_and_copied(
+        self, visit: Visit, fabric: Fabric, tmp_path: Path
+    ) -> None:
+        runs = [fabric.run(points=((0.8, -3.0 - s),), seed=s) for s in range(3)]
+        choice = {
+            **{"model": "tiny", "forget_fraction": 0.1, "method": "npo", "setting": "npo"},
+            **{"candidates": 4, "why_not": "", "epoch": 1, "learning_rate": 1e-4},
+            **{"model_utility": 0.81, "log10_forget_quality": -2.0},
+            "reported_runs": [r.id for r in runs[1:]],
+        }
+        selection = {"rule": "the best of all", "choices": [choice]}
+        seeds = {"chosen_on_seeds": [0], "reported_on_seeds": [1, 2]}
+        report = make_report([fabric.anchor("fine-tuned"), *runs], name="x")
+        page = visit(written(replace(report, selection=selection | seeds), tmp_path))
+        titles = page.locator("#best h3").all_inner_texts()
+        assert titles[0] == "Best settings by the sweep's own rule, chosen on seeds 0"
+        assert titles[1] == "Best setting of each method"
+        line = page.locator("#table-declared tbody tr").inner_text()
+        assert "−4.50" in line
+        assert "−2.00, 0.810" in line
+        assert "Means over seeds 1, 2." in copied(page, "Markdown", "declared")
+
+
+class TestFiles:
+    def test_svg_has_the_points_in_light_colours(
+        self, visit: Visit, path: Path, tmp_path: Path
+    ) -> None:
+        page = visit(path, dark=True)
+        with page.expect_download() as download:
+            page.locator("#trade-off").get_by_role("button", name="SVG").click()
+        download.value.save_as(tmp_path / "figure.svg")
+        text = (tmp_path / "figure.svg").read_text()
+        assert download.value.suggested_filename == "pareto-1.svg"
+        assert text.startswith("<svg")
+        shown = page.evaluate(
+            "document.querySelectorAll('.plot[data-panel=\"0\"] .scatterlayer .point').length"
+        )
+        assert len(re.findall(r'class="point[ "]', text)) == shown > 60
+        assert "tiny, forget 10 %" in text
+        assert "rgb(28, 32, 36)" in text  # the light page's ink
+
+    def test_png_is_a_picture(self, visit: Visit, path: Path, tmp_path: Path) -> None:
+        page = visit(path)
+        with page.expect_download() as download:
+            page.locator("#trade-off").get_by_role("button", name="PNG").click()
+        download.value.save_as(tmp_path / "figure.png")
+        head = (tmp_path / "figure.png").read_bytes()[:24]
+        assert head[:8] == b"\x89PNG\r\n\x1a\n"
+        assert (int.from_bytes(head[16:20]), int.from_bytes(head[20:])) == (2700, 1860)
+
+
+class TestFit:
+    @pytest.mark.parametrize("width", [1280, 390])
+    @pytest.mark.parametrize("dark", [False, True])
+    def test_nothing_sticks_out(self, visit: Visit, path: Path, width: int, dark: bool) -> None:
+        page = visit(path, "#card=3@npo-0.0001-tiny-0.1-0", width=width, dark=dark)
+        for name in ("curves", "answers", "training", "numbers", "origin"):
+            page.locator(f"#{name}").scroll_into_view_if_needed()
+            page.wait_for_timeout(150)
+        assert page.evaluate(OVERFLOW) <= 0
+        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (ground == "rgb(18, 20, 23)") is dark
+
+    def test_paper_is_light_and_cuts_nothing(self, visit: Visit, path: Path) -> None:
+        page = visit(path, "#card=3@npo-0.0001-tiny-0.1-0", dark=True)
+        page.set_viewport_size({"width": 703, "height": 900})  # of A4 between our margins
+        page.evaluate("dispatchEvent(new Event('beforeprint'))")
+        page.emulate_media(media="print")
+        assert page.evaluate(OVERFLOW) <= 0
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
+        for shown in (".plot[data-panel]", "#table-best", "#selected", ".legend ul", "#families"):
+            assert page.locator(shown).first.is_visible(), shown
+        for gone in ("nav", "#selects", ".save", "[data-copy]"):
+            assert not page.locator(gone).first.is_visible(), gone
+        names = page.locator('.plot[data-panel="0"] .textpoint text')
+        assert names.first.is_visible()
+        for box in page.evaluate(
+            "[...document.querySelectorAll('.scroll table, svg.main-svg, .card')].filter("
+            "n => n.checkVisibility()).map(n => n.getBoundingClientRect().right)"
+        ):
+            assert box <= 704
+        page.emulate_media(media="screen")
+        page.evaluate("dispatchEvent(new Event('afterprint'))")
+        assert page.evaluate("getComputedStyle(document.body).color") == "rgb(231, 234, 237)"
+        assert page.pdf()[:5] == b"%PDF-"
