@@ -21,10 +21,12 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from unlearnbench.claims import claims
 from unlearnbench.intervals import LEVEL
 from unlearnbench.report import Report
 from unlearnbench.table import METRICS, Row
 
+from . import certainty
 from .best import exported, tables
 from .drawing import Look, draw
 from .held import first_look
@@ -59,6 +61,7 @@ def build(report: Report) -> str:
     look = Look.of(report.rows)
     shown = panels(report.rows, published=_is_papers_benchmark(report))
     chosen = tables(report)
+    sure = claims(report.rows, report.records)
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -83,6 +86,8 @@ def build(report: Report) -> str:
         ],
         questions=sorted({p.questions for p in shown if p.questions is not None}),
         tables=chosen,
+        claims=sure,
+        ranked=certainty.lines(sure),
         collapse_share=COLLAPSE_SHARE,
         max_steps=steps_drawn(report.records),
         origin=origin(report),
