@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from importlib.resources import files
 from itertools import groupby
 
+from unlearnbench.front import pareto_front
 from unlearnbench.ranking import (
     Best,
     Setting,
     average_seeds,
     best_per_method,
-    pareto_front,
     start_utility,
 )
 from unlearnbench.table import Row

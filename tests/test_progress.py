@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import datetime
 from io import StringIO
+from pathlib import Path
 
 from unlearnbench.console import Console
 from unlearnbench.plan import RunSpec, make_plan
@@ -120,3 +122,19 @@ def test_runs_that_the_plan_names_no_more_are_not_among_the_best() -> None:
         progress.spent({})
     assert "lr 2e-05" in said.getvalue()
     assert "lr 1e-05" not in said.getvalue()
+
+
+def test_what_was_said_is_kept_with_the_time_and_a_full_disk_is_no_matter(tmp_path: Path) -> None:
+    said = StringIO()
+    log = tmp_path / "sweep.log"
+    with Progress(Console(err=said)) as progress:
+        progress.warn("before there is a folder")
+        progress.keep(log)
+        progress.warn("something")
+        progress.prepared("base", 3.0)
+        progress.keep(tmp_path / "nowhere" / "sweep.log")
+        progress.warn("the disk is full")
+    kept = [line.partition("  ") for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [text for _, _, text in kept] == ["warning: something", "prepared base in 3 s"]
+    assert all(datetime.fromisoformat(when).tzinfo is not None for when, _, _ in kept)
+    assert len(said.getvalue().splitlines()) == 4

@@ -69,11 +69,10 @@ FLOW = [
         "trainers",
     ),
     *("wrapping", "sizing", "judged", "trained", "running"),
-    *("testing", "anatomy", "table", "front", "intervals", "ranking", "selection", "report"),
-    *("paired", "power", "ranks", "claims", "matching", "comparison", "verdict", "figures"),
-    "leaderboard",
-    *("entries", "background", "mlflow_store", "tracking"),
-    *("folder", "environment", "console", "serving", "live"),
+    *("testing", "anatomy", "table", "front", "intervals", "ranking", "selection", "links"),
+    *("report", "paired", "power", "ranks", "claims", "matching", "comparison", "verdict"),
+    *("figures", "leaderboard", "console", "entries", "background", "mlflow_store", "tracking"),
+    *("folder", "environment", "serving", "live"),
     *("forecast", "standing", "display", "progress", "ledger", "stages"),
     *(
         "sweep",
@@ -88,9 +87,10 @@ FLOW = [
         "figuring",
         "reviewing",
         "boards",
+        "mlflow_commands",
     ),
     *("arguments", "checking", "comparing", "bench_parser", "figures_parser", "review_parser"),
-    *("parser", "cli", "__main__"),
+    *("mlflow_parser", "parser", "cli", "__main__"),
 ]
 """From a configuration to its results; a stage imports only what stands before it."""
 

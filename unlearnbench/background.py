@@ -30,7 +30,7 @@ class Background:
         """First line of the error that ended the jobs."""
         self._expected, self._give_up = expected, give_up
         self._defect: Exception | None = None
-        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[Job | threading.Event | None] = queue.SimpleQueue()
         # A daemon, so that a server that never answers cannot keep the process alive.
         self._thread = threading.Thread(target=self._work, name=name, daemon=True)
         self._thread.start()
@@ -38,6 +38,12 @@ class Background:
     def put(self, job: Job) -> None:
         """Do `job` when those before it are done; returns at once."""
         self._jobs.put(job)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait, `seconds` at most, until what was given is done or given up; whether it is."""
+        reached = threading.Event()
+        self._jobs.put(reached)
+        return reached.wait(seconds)
 
     def close(self, seconds: float) -> None:
         """Wait for the jobs, `seconds` at most; raises a defect that one of them has."""
@@ -50,6 +56,9 @@ class Background:
 
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
+            if isinstance(job, threading.Event):
+                job.set()
+                continue
             if self.trouble is not None or self._defect is not None:
                 continue
             try:

@@ -155,23 +155,6 @@ def _silent(_: str) -> None:
     """What the other processes of a run have to say."""
 
 
-def track(args: argparse.Namespace) -> int:
-    """`unlearnbench track FOLDER`."""
-    folder = sweep_folder(args.folder)
-    from unlearnbench.tracking import replay
-
-    Console().print(f"{replay(folder, args.uri)} records logged")
-    return 0
-
-
-def ui(args: argparse.Namespace) -> int:
-    """`unlearnbench ui`."""
-    folder = sweep_folder(args.folder)
-    from unlearnbench.tracking import open_ui
-
-    return open_ui(folder)
-
-
 def _config(args: argparse.Namespace) -> SweepConfig:
     for file in args.plugin:
         registry.register_file(file)

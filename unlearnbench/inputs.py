@@ -5,6 +5,8 @@ Here ends what can be found wrong before anything is written or spent.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.models.loading import check_sources
@@ -21,4 +23,5 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
         check_sources(model)
     benchmark = load_benchmark(config.data, config.forget_fractions)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
-    return make_plan(config, fingerprints), benchmark
+    rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
+    return replace(make_plan(config, fingerprints), rows=rows), benchmark

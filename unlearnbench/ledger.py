@@ -203,7 +203,7 @@ class Ledger:
         self.storage.share(self.folder / "records")
         # All are given: the last command may have been killed between a record and its logging.
         finished = [r for r in read_records(self.folder) if r.status not in unfinished]
-        for record in finished:
+        for record in sorted(finished, key=lambda r: r.kind == "run"):  # anchors first
             if record.id not in self._logged:
                 self.tracker.log(record)
                 self.progress.recorded(record)

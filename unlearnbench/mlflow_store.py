@@ -16,6 +16,8 @@ ENVIRONMENT = {
     "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
     "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "0.5",
     "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Standard output is for results: two lines about each run would stand among them.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
 }
 
 
@@ -30,7 +32,7 @@ def import_mlflow() -> tuple[type[Exception], ...]:
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
     # These report at INFO each table that they create.
-    for name in ("alembic", "mlflow.store.db.utils", "mlflow.tracking"):
+    for name in ("alembic", "mlflow.store.db.utils", "mlflow.tracking", "mlflow.system_metrics"):
         logging.getLogger(name).setLevel(logging.WARNING)
     from mlflow.exceptions import MlflowException
     from sqlalchemy import event

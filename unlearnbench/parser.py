@@ -25,6 +25,7 @@ from unlearnbench.bench_parser import add_bench
 from unlearnbench.comparing import add_compare
 from unlearnbench.figures_parser import add_figures
 from unlearnbench.memory import FLOPS
+from unlearnbench.mlflow_parser import add_mlflow
 from unlearnbench.review_parser import add_leaderboard, add_report
 
 _EPILOG = """\
@@ -192,25 +193,7 @@ def _add_evaluations(subparsers: Subparsers) -> None:
 def _add_results(subparsers: Subparsers) -> None:
     add_report(subparsers)
     add_leaderboard(subparsers)
-    track = command(
-        subparsers,
-        "track",
-        commands.track,
-        "log a sweep's records to MLflow again, or to another server",
-        "example:\n  unlearnbench track runs/quickstart --uri http://localhost:5000",
-    )
-    track.add_argument("folder", metavar="FOLDER", help="a sweep's folder")
-    track.add_argument("--uri", help="tracking server (default: as in the sweep)")
-    ui = command(
-        subparsers, "ui", commands.ui, "open MLflow's pages of a sweep, on this machine only", ""
-    )
-    ui.add_argument(
-        "folder",
-        metavar="FOLDER",
-        nargs="?",
-        default="runs/quickstart",
-        help="a sweep's folder (default: %(default)s)",
-    )
+    add_mlflow(subparsers)
 
 
 def _add_listings(subparsers: Subparsers) -> None:

@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -130,6 +130,8 @@ class Plan:
     """Hash of the rows that runs at each forget fraction can see."""
     runs: tuple[RunSpec, ...]
     """In an order that keeps one model and one forget set together."""
+    rows: Mapping[float, Mapping[str, int]] = field(default_factory=dict[float, Mapping[str, int]])
+    """How many rows each set has at each forget fraction, for whoever wants to tell of them."""
 
     @property
     def folder(self) -> Path:
@@ -177,6 +179,7 @@ class Plan:
             "name": self.config.name,
             "description": self.config.description,
             "data": {f"{fraction:g}": value for fraction, value in self.fingerprints.items()},
+            "rows": {f"{fraction:g}": dict(sets) for fraction, sets in self.rows.items()},
             "plugin_files": [str(path) for path in registry.plugin_files()],
             "config": json_ready(self.config.model_dump(mode="json")),
             "runs": [

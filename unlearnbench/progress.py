@@ -9,7 +9,10 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
 from statistics import fmean
 from types import TracebackType
 from typing import Any
@@ -25,6 +28,8 @@ BEAT_SECONDS = 30.0
 """Between lines about what goes on, where there is no bar."""
 BEST = 3
 """Methods that a line about the best names."""
+LOG_FILE = "sweep.log"
+"""What was said, with times, of all commands that worked in a sweep's folder."""
 DEVICES = 8
 """Named one by one at the end; the idlest come first."""
 
@@ -47,6 +52,11 @@ class Progress:
         self._tasks: dict[str, tuple[float, int]] = {}
         """When a preparation was first seen under way, and its steps at that time."""
         self._beat = clock()
+        self._log: Path | None = None
+
+    def keep(self, path: Path) -> None:
+        """Add every line that is said from now on to a file."""
+        self._log = path
 
     def __enter__(self) -> Progress:
         return self
@@ -223,6 +233,8 @@ class Progress:
 
     def _say(self, text: str) -> None:
         with self._lock:
+            if self._log is not None:
+                note_down(text, self._log)
             if self._display is None:
                 self._console.note(text)
             else:
@@ -263,3 +275,10 @@ class Progress:
 
 def _panel(panel: Panel) -> str:
     return f"{panel[0]}, forget {100 * panel[1]:g} %"
+
+
+def note_down(text: str, path: Path) -> None:
+    """A line in a log, with the time; a disk that does not take it is no reason to end a sweep."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(f"{now}  {text}\n")

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
-from unlearnbench.front import pareto_front as pareto_front
 from unlearnbench.intervals import Interval, bootstrap
 from unlearnbench.table import METRICS, Row
 

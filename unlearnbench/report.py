@@ -14,6 +14,7 @@ from typing import Any
 
 from unlearnbench.errors import RecordError
 from unlearnbench.front import pareto_front
+from unlearnbench.links import read_links
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.ranking import (
     UTILITY_SHARE,
@@ -93,6 +94,7 @@ def make_report(
     config: Mapping[str, Any] | None = None,
     planned: Iterable[str] | None = None,
     selection: Mapping[str, Any] | None = None,
+    links: Mapping[str, str] | None = None,
 ) -> Report:
     """A report of `records`; where `planned` names run ids, other runs are left out."""
     records = tuple(records)
@@ -106,6 +108,7 @@ def make_report(
         config=config or {},
         planned=None if ids is None else len(ids),
         strangers=len(records) - len(shown),
+        links=links or {},
         selection=selection,
     )
 
@@ -130,6 +133,7 @@ def build_report(folder: Path, records: Sequence[Record] | None = None) -> Repor
         config=config,
         planned=[run["id"] for run in plan["runs"]] if plan else None,
         selection=read_selection(folder),
+        links=kept.by_record() if (kept := read_links(folder)) else {},
     )
 
 

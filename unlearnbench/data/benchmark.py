@@ -77,3 +77,15 @@ class Benchmark:
     """Authors in neither set, from which a base model learns the language of the questions."""
     fingerprint: str = field(default="", compare=False)
     """Hash of every row above; part of each run's identity."""
+
+    def sizes(self, fraction: float) -> dict[str, int]:
+        """Rows of what is forgotten and kept at a forget fraction, and of each evaluation set."""
+        split = self.splits[fraction]
+        return {
+            "forget": len(split.forget),
+            "retain": len(split.retain),
+            "forget_perturbed": len(split.forget_perturbed),
+            "retain_perturbed": len(self.retain_perturbed),
+            "real_authors": len(self.real_authors),
+            "world_facts": len(self.world_facts),
+        }

@@ -13,7 +13,8 @@ from unlearnbench.folder import locked, remove_leftovers, set_aside_damaged
 from unlearnbench.forecast import in_order
 from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_runtime
 from unlearnbench.plan import PLAN_FILE, Plan, check_folder, claim_folder
-from unlearnbench.progress import Progress
+from unlearnbench.progress import LOG_FILE, Progress
+from unlearnbench.selection import SELECTION_FILE
 from unlearnbench.settings import SweepConfig
 from unlearnbench.stages import Stages
 from unlearnbench.stopping import caught, install
@@ -43,6 +44,7 @@ def run_sweep(
     check_folder(plan)
     with caught(), locked(plan.folder), Progress(console or Console()) as progress:
         folder = claim_folder(plan).resolve()
+        progress.keep(folder / LOG_FILE)
         remove_leftovers(folder)
         set_aside_damaged(folder, progress.warn)
         storage = storage_of(config, folder)
@@ -50,9 +52,12 @@ def run_sweep(
         with Tracker(config.tracking, folder, config, warn=progress.warn) as tracker:
             ledger = Ledger(folder, progress, tracker, storage)
             plan = _finish(plan, runtime, ledger)
+            tracker.settle()  # the page shows where its runs are in MLflow
             page = runtime.report(folder)
-            storage.put([folder / PLAN_FILE, page, page.with_name(TABLE)])
-            tracker.log_files([page, page.with_name(TABLE)], complete=not ledger.failed)
+            files = [folder / PLAN_FILE, page, page.with_name(TABLE)]
+            storage.put(files)
+            kept = [folder / LOG_FILE, folder / SELECTION_FILE]
+            tracker.log_files([*files[1:], *kept], complete=not ledger.failed)
         seconds = ledger.spent.by_phase(time.monotonic() - begin)
         progress.spent(seconds, ledger.spent.by_device())
     return ledger.result(len(plan.runs), page, seconds)

@@ -1,0 +1,298 @@
+"""Records, folders and servers for what is about MLflow."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.evaluation.profiles import TOFU
+from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation
+from unlearnbench.execution import TrackingSettings
+from unlearnbench.mlflow_store import ENVIRONMENT
+from unlearnbench.records import EpochResult, Record, write_record
+from unlearnbench.settings import MethodGrid, MethodSpec, ModelSettings, SweepConfig
+from unlearnbench.step import StepResult
+from unlearnbench.table import SET_METRICS
+
+QUIET = [
+    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    # Its engine leaves connections to the garbage collector, which may come at any test.
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What MLflow's libraries warn of is no test's failure here."""
+    for item in items:
+        if Path(item.path).parent == Path(__file__).parent:
+            for mark in QUIET:
+                item.add_marker(mark)
+
+
+@pytest.fixture(autouse=True)
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+
+
+def _metrics(utility: float, quality: float | None) -> dict[str, float | None]:
+    quality_itself = None if quality is None else 10.0**quality
+    sets = {name: 0.25 + 0.5 * ("retain" in name) for name in SET_METRICS}
+    summary = {"model_utility": utility, "log10_forget_quality": quality}
+    return {**summary, "forget_quality": quality_itself, "ks_statistic": 0.5, "ks_n": 80.0, **sets}
+
+
+class Kit:
+    """What tests of tracking are made of."""
+
+    metrics = staticmethod(_metrics)
+
+    @staticmethod
+    def config(**tracking: Any) -> SweepConfig:
+        return SweepConfig(
+            name="small",
+            description="A small one.",
+            models=(ModelSettings(name="tiny", base="tiny"),),
+            forget_fractions=(0.1,),
+            methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+            tracking=TrackingSettings(**tracking),
+        )
+
+    @staticmethod
+    def record(record_id: str, **changes: Any) -> Record:
+        one = np.ones(1)
+        rows = SetEvaluation(
+            questions=("Who?",),
+            generated=("Nobody.",),
+            references=("Somebody.",),
+            answer_loss=one,
+            answer_tokens=np.full(1, 3),
+            base_loss=one,
+            base_tokens=np.full(1, 3),
+            perturbed_loss=np.ones((1, 2)),
+            perturbed_tokens=np.full((1, 2), 3),
+            rouge1_recall=one,
+            rouge_l_recall=one,
+        )
+        record = Record(
+            id=record_id,
+            kind="run",
+            model="tiny",
+            forget_fraction=0.1,
+            method="npo+nll",
+            learning_rate=1e-4,
+            seed=3,
+            spec={
+                "epochs": 2,
+                "data_fingerprint": "d1d1",
+                "model": {"base": "tiny", "dtype": "float32", "lora": None},
+                "training": {"batch_size": 32, "micro_batch_size": None},
+                "method": {
+                    "name": "npo",
+                    "hyperparameters": {"beta": 0.1},
+                    "retain": {"term": "nll", "weight": 1.0},
+                },
+            },
+            status="finished",
+            profile=TOFU.id,
+            epochs=(
+                EpochResult(1, _metrics(0.7, None), 1.0, 2.0),
+                EpochResult(2, _metrics(0.6, math.nan), 1.0, 2.0),
+            ),
+            steps=tuple(
+                StepResult(k, 1 + k // 2, 1e-4, 2.0 - k, {"forget": 1.0, "retain": 1.0 - k}, 3.0)
+                for k in range(3)
+            ),
+            provenance={
+                "git": {"commit": "c0ffee", "dirty": False},
+                "device": "cpu",
+                "started": "2026-01-01T00:00:00.000+00:00",
+                "finished": "2026-01-01T00:01:00.000+00:00",
+                "peak_memory_mib": 264,
+                "estimated_memory_mib": 181,
+            },
+            evaluations={2: Evaluation(profile=TOFU.id, sets=dict.fromkeys(SETS, rows))},
+        )
+        return dataclasses.replace(record, **changes)
+
+    @staticmethod
+    def anchor(utility: float = 0.75) -> Record:
+        """The fine-tuned model, from which runs start."""
+        return Kit.record(
+            "5a5a",
+            kind="fine-tuned",
+            method="fine-tuned",
+            learning_rate=None,
+            spec={"model": {"base": "tiny", "dtype": "float32", "lora": None}},
+            epochs=(EpochResult(0, _metrics(utility, -9.0), 0.0, 2.0),),
+            steps=(),
+            provenance={"data": "d1d1", "started": "2026-01-01T00:00:00.000+00:00"},
+            evaluations={},
+        )
+
+    @staticmethod
+    def stored(folder: Path, *records: Record, config: SweepConfig | None = None) -> Path:
+        """A sweep's folder with these records."""
+        folder.mkdir(exist_ok=True)
+        document = {
+            "name": "small",
+            "config": (config or Kit.config()).model_dump(mode="json"),
+            "data": {"0.1": "d1d1"},
+            "rows": {"0.1": {"forget": 80, "retain": 720, "forget_perturbed": 400}},
+            "runs": [{"id": record.id} for record in records if record.kind == "run"],
+        }
+        (folder / "plan.json").write_text(json.dumps(document), encoding="utf-8")
+        for record in records:
+            write_record(record, folder)
+        return folder
+
+    @staticmethod
+    @contextmanager
+    def server(
+        folder: Path, backend: str | None = None, environment: Mapping[str, str] | None = None
+    ) -> Generator[str, None, None]:
+        """A real `mlflow server` in a process of its own; yields its address."""
+        folder.mkdir(exist_ok=True)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        backend = backend or f"sqlite:///{folder}/server.db"
+        command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", backend]
+        command += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
+        command += ["--host", "127.0.0.1", "--port", str(port)]
+        own = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **(environment or {})}
+        with (folder / "server.log").open("wb") as said:
+            process = subprocess.Popen(
+                command,
+                stdout=said,
+                stderr=said,
+                env={**os.environ, **ENVIRONMENT, **own},
+                start_new_session=True,
+            )
+            address = f"http://127.0.0.1:{port}"
+            try:
+                _wait_for(f"{address}/health", process, folder / "server.log")
+                yield address
+            finally:
+                with suppress(ProcessLookupError):  # it did not start
+                    os.killpg(process.pid, 15)
+                process.wait(20)
+
+
+def _wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 120
+    while time.monotonic() < until and process.poll() is None:
+        try:
+            with urllib.request.urlopen(address, timeout=5):
+                return
+        except OSError:
+            time.sleep(0.2)
+    pytest.fail(log.read_text()[-2000:])
+
+
+class Seen:
+    """What is in a store."""
+
+    def __init__(self, uri: str) -> None:
+        from mlflow import MlflowClient
+
+        self.client: Any = MlflowClient(uri)
+        found = self.client.search_experiments()
+        self.experiments = [e for e in found if e.name != "Default"]
+        ids = [e.experiment_id for e in self.experiments]
+        runs = self.client.search_runs(ids) if ids else []
+        self.parents = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
+        self.children = {
+            r.data.tags["unlearnbench.run_id"]: r
+            for r in runs
+            if "mlflow.parentRunId" in r.data.tags
+        }
+        self.runs = len(runs)
+
+    def artifacts(self, run: str, place: str = "") -> set[str]:
+        """Paths of its files, those in folders included."""
+        found = self.client.list_artifacts(run, place or None)
+        inner = [self.artifacts(run, one.path) for one in found if one.is_dir]
+        return {one.path for one in found if not one.is_dir}.union(*inner)
+
+    def ask(self, query: str) -> set[str]:
+        """Record ids of the runs that a search finds."""
+        found = self.client.search_runs([e.experiment_id for e in self.experiments], query)
+        return {r.data.tags.get("unlearnbench.run_id", "sweep") for r in found}
+
+
+@pytest.fixture
+def kit() -> type[Kit]:
+    """Configurations, records, folders, servers."""
+    return Kit
+
+
+@pytest.fixture
+def seen() -> type[Seen]:
+    """Looks into a store."""
+    return Seen
+
+
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Generator[str, None, None]:
+    """Address of a PostgreSQL database of its own, where the machine has what it takes."""
+    found = {name: shutil.which(name) for name in ("initdb", "postgres")}
+    missing = [name for name, path in found.items() if path is None]
+    if missing:
+        pytest.skip(f"no PostgreSQL: {' and '.join(missing)} not on the path")
+    driver = next((one for one in ("psycopg", "psycopg2") if find_spec(one)), None)
+    if driver is None:
+        pytest.skip("no PostgreSQL: neither psycopg nor psycopg2, by which MLflow speaks to it")
+    # PostgreSQL refuses to be root's, and pytest's folders are closed to anybody else.
+    user = "nobody" if os.geteuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="unlearnbench-postgres-") as made:
+        data = Path(made)
+        if user:
+            shutil.chown(data, user)
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        make = [str(found["initdb"]), "-D", made, "-A", "trust", "-U", "unlearnbench", "-N"]
+        subprocess.run(make, check=True, user=user, cwd="/", capture_output=True)
+        command = [str(found["postgres"]), "-D", made, "-p", str(port), "-h", "127.0.0.1"]
+        log = tmp_path_factory.mktemp("postgres") / "log"
+        with log.open("wb") as said:
+            process = subprocess.Popen(
+                [*command, "-k", ""], user=user, cwd="/", stdout=said, stderr=said
+            )
+            try:
+                _until_open(port, process, log)
+                yield f"postgresql+{driver}://unlearnbench@127.0.0.1:{port}/postgres"
+            finally:
+                process.send_signal(signal.SIGINT)  # its fast shutdown
+                process.wait(30)
+
+
+def _until_open(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
+    until = time.monotonic() + 60
+    while time.monotonic() < until and process.poll() is None:
+        if "ready to accept connections" in log.read_text(errors="replace"):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"port {port}: {log.read_text(errors='replace')[-2000:]}")

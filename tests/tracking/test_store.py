@@ -1,0 +1,224 @@
+"""What is logged is what MLFLOW.md says, and its questions find what they ask for."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config import load_config
+from unlearnbench.inputs import plan_sweep
+from unlearnbench.parser import build_parser
+from unlearnbench.plan import claim_folder
+from unlearnbench.tracking import Tracker, replay
+from unlearnbench.tracking.datasets import inputs_of_sweep, read_data
+
+PAGE = (Path(__file__).parents[2] / "MLFLOW.md").read_text(encoding="utf-8")
+ANY_WORD = {
+    ("param", "<hyper-parameter>"): {"beta"},
+    ("metric", "train/<reported>"): {"train/reward"},
+}
+"""Names that only these may have: what is wild in the schema matches whatever a method brings."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the schema, of one name."""
+
+    kind: str
+    name: str
+    of: frozenset[str]
+
+    def holds(self, kind: str, of: str, name: str) -> bool:
+        pattern = re.sub(r"<[^>]*>", "[^/]+", re.sub(r"[.]", r"\.", self.name))
+        return kind == self.kind and of in self.of and re.fullmatch(pattern, name) is not None
+
+
+def schema() -> list[Entry]:
+    lines = re.findall(r"^\| (param|tag|metric|dataset|artifact) \|(.*)\|$", PAGE, re.MULTILINE)
+    cells = [(kind, [cell.strip() for cell in rest.split(" | ")]) for kind, rest in lines]
+    return [
+        Entry(kind, name, frozenset(row[1].split(", ")))
+        for kind, row in cells
+        for name in re.findall(r"`([^`]+)`", row[0])
+    ]
+
+
+def logged(store: Any) -> set[tuple[str, str, str]]:
+    """(kind, of, name) of everything in a store."""
+    found: set[tuple[str, str, str]] = set()
+    for of, runs in (("sweep", store.parents), ("run", store.children.values())):
+        for run in runs:
+            names = {
+                "param": run.data.params,
+                "tag": [tag for tag in run.data.tags if not tag.startswith("mlflow.")],
+                "metric": run.data.metrics,
+                "dataset": [one.dataset.name for one in run.inputs.dataset_inputs],
+                "artifact": store.artifacts(run.info.run_id),
+            }
+            found |= {(kind, of, name) for kind, many in names.items() for name in many}
+    return found
+
+
+@pytest.fixture
+def store(tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A sweep in which there is everything that there can be."""
+
+    class Figure:
+        def to_html(self, **_: Any) -> str:
+            return "<p>"
+
+    def installed(_: str) -> tuple[str, ...]:
+        return ("pareto",)
+
+    def draw(_: Any) -> Figure:
+        return Figure()
+
+    def drawn(*_: Any) -> Any:
+        return draw
+
+    monkeypatch.setattr("unlearnbench.tracking.figures.names", installed)
+    monkeypatch.setattr("unlearnbench.tracking.figures.load", drawn)
+    record = kit.record("aaaa")
+    lora = {"rank": 8, "target_modules": "all-linear"}
+    training = dict.fromkeys(
+        ("optimizer", "weight_decay", "schedule", "warmup_steps", "max_grad_norm"), 1
+    ) | {"batch_size": 32, "micro_batch_size": 8, "max_length": 500, "precision": "fp32"}
+    spec = dict(record.spec) | {"training": training}
+    spec["model"] = {**record.spec["model"], "lora": lora}
+    steps = tuple(replace(one, reported={"reward": 0.5}) for one in record.steps)
+    quality = [replace(one, metrics=kit.metrics(0.7, -1.0)) for one in record.epochs]
+    records = [
+        kit.anchor(),
+        kit.record("aaaa", spec=spec, steps=steps, epochs=tuple(quality)),
+        kit.record("bbbb", status="failed", error="boom\n\ntraceback", evaluations={}),
+    ]
+    folder = kit.stored(tmp_path / "small", *records)
+    for name in ("report.html", "results.csv", "sweep.log", "selection.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    (folder / "selection.json").unlink()
+    replay(folder)
+    found = seen(f"sqlite:///{folder}/mlflow.db")
+    # What only a long sweep, and one with a choice, has.
+    parent = found.parents[0].info.run_id
+    found.client.log_metric(parent, "system/cpu_utilization_percentage", 12.0)
+    found.client.log_text(parent, "{}", "selection.json")
+    return seen(f"sqlite:///{folder}/mlflow.db")
+
+
+def test_everything_that_is_logged_is_in_the_schema_and_the_other_way_round(store: Any) -> None:
+    entries, names = schema(), logged(store)
+    assert len(entries) > 60
+    strange = {one for one in names if not any(entry.holds(*one) for entry in entries)}
+    assert not strange
+    unmet = [
+        (entry, of)
+        for entry in entries
+        for of in entry.of
+        if not any(entry.holds(kind, of, name) for kind, of, name in names)
+    ]
+    assert not unmet
+    for (kind, wild), allowed in ANY_WORD.items():
+        told = [entry for entry in entries if entry.name != wild]
+        only = {n for k, of, n in names if k == kind and not any(e.holds(k, of, n) for e in told)}
+        assert only == allowed, wild
+
+
+def test_the_questions_of_the_page_find_what_they_ask_for(store: Any) -> None:
+    block = PAGE.partition("## Questions")[2].partition("## Schema")[0]
+    asked = {
+        query: store.ask(query.replace("a44ff94cc8fdc660", "d1d1"))
+        for query in re.findall(
+            r"`{1,2}((?:params|metrics|tags|dataset)\..*?)`{1,2}(?= [|(,]|,)", block
+        )
+    }
+    assert len(asked) == 4
+    found = {query.partition(" ")[0]: runs for query, runs in asked.items()}
+    assert found["tags.method"] == {"aaaa"}
+    assert found["metrics.`forget/rouge`"] == {"5a5a", "aaaa", "bbbb"}
+    assert found["tags.status"] == {"bbbb"}
+    assert found["dataset.digest"] == {"5a5a", "aaaa", "bbbb", "sweep"}
+    best = [f"metrics.`{name}` DESC" for name in ("best/log10_forget_quality",)]
+    assert best[0][9:-6] in block
+    ids = [one.experiment_id for one in store.experiments]
+    first = store.client.search_runs(ids, order_by=best)[0]
+    assert first.data.tags["unlearnbench.run_id"] == "aaaa"
+
+
+def test_the_commands_of_the_page_parse() -> None:
+    lines = re.findall(r"^(unlearnbench .*?)(?: +#|$)", PAGE, flags=re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        build_parser().parse_args(line.split()[1:])
+
+
+def test_a_sweeps_data_are_told_without_loading_them(tmp_path: Path) -> None:
+    config = load_config("quickstart", [f"output={tmp_path}", "forget_fractions=[0.1, 0.2]"])
+    plan, benchmark = plan_sweep(config)
+    inputs = inputs_of_sweep(read_data(claim_folder(plan), config))
+    told = {one.dataset.name: (one.tags[0].value, one.dataset) for one in inputs}
+    assert list(told) == [
+        *("synthetic-forget10", "synthetic-retain90", "synthetic-evaluation-forget10"),
+        *("synthetic-forget20", "synthetic-retain80", "synthetic-evaluation-forget20"),
+    ]
+    context, forget = told["synthetic-forget10"]
+    assert (context, forget.digest) == ("forget", plan.fingerprints[0.1])
+    rows = len(benchmark.splits[0.1].forget)
+    assert json.loads(forget.profile) == {"num_rows": rows}
+    assert forget.source_type == "code"
+    asked = json.loads(told["synthetic-evaluation-forget10"][1].profile)
+    most = config.evaluation.rows
+    assert most is not None
+    assert asked["retain"] == most < len(benchmark.retain_perturbed)
+    assert asked["num_rows"] == sum(count for name, count in asked.items() if name != "num_rows")
+
+
+def test_the_real_tofu_says_where_it_comes_from(kit: Any, tmp_path: Path) -> None:
+    config = kit.config()
+    folder = kit.stored(tmp_path / "small")
+    tofu = {"source": "tofu", "revision": "abc"}
+    hub = config.model_copy(update={"data": config.data.model_copy(update=tofu)})
+    forget, _, asked = (one.dataset for one in inputs_of_sweep(read_data(folder, hub)))
+    assert (forget.name, forget.source_type) == ("tofu-forget10", "hugging_face")
+    source = json.loads(forget.source)
+    assert (source["path"], source["config_name"]) == ("locuslab/TOFU", "forget10")
+    assert (source["revision"], json.loads(asked.source)["config_name"]) == ("abc", None)
+    here = hub.model_copy(update={"data": hub.data.model_copy(update={"path": "data/tofu"})})
+    forget, *_ = (one.dataset for one in inputs_of_sweep(read_data(folder, here)))
+    assert (forget.source_type, json.loads(forget.source)) == ("local", {"uri": "data/tofu"})
+
+
+def test_a_plan_of_an_earlier_version_has_no_counts_and_other_data_no_others(
+    tmp_path: Path, kit: Any, seen: Any
+) -> None:
+    other = kit.record("bbbb", spec={**kit.record("aaaa").spec, "data_fingerprint": "e2e2"})
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"), other)
+    replay(folder)
+    children = seen(f"sqlite:///{folder}/mlflow.db").children
+
+    def told(name: str) -> dict[str, Any]:
+        inputs = children[name].inputs.dataset_inputs
+        return {one.tags[0].value: (one.dataset.digest, one.dataset.profile) for one in inputs}
+
+    assert told("aaaa")["forget"] == ("d1d1", '{"num_rows": 80}')
+    assert told("aaaa")["evaluation"] == ("d1d1", '{"num_rows": 300, "forget": 300}')
+    assert set(told("bbbb").values()) == {("e2e2", None)}
+    (folder / "plan.json").write_text("damaged", encoding="utf-8")
+    assert read_data(folder, kit.config()).fingerprints == {}
+
+
+def test_a_deleted_experiment_comes_back(tmp_path: Path, kit: Any, seen: Any) -> None:
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
+    replay(folder)
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    store.client.delete_experiment(store.experiments[0].experiment_id)
+    with Tracker(kit.config().tracking, folder, kit.config()) as tracker:
+        tracker.settle()
+        assert tracker.trouble is None
+    (experiment,) = seen(f"sqlite:///{folder}/mlflow.db").experiments
+    assert experiment.lifecycle_stage == "active"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"
