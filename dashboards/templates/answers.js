@@ -104,7 +104,7 @@
     const missing = reader.epochs(reader.now).filter((epoch) => epoch > 0 && !held(reader.now).includes(epoch));
     return [
       heldRows < rows ? `This page holds the first ${heldRows} of ${rows} questions of this set.` : "",
-      missing.length ? `Of this run, epochs ${missing.join(", ")} are not held.` : "",
+      missing.length ? `Of this run, ${missing.length > 1 ? "epochs" : "epoch"} ${missing.join(", ")} ${missing.length > 1 ? "are" : "is"} not held.` : "",
       models < there ? `It holds answers of ${models} of ${there} evaluations: each method's best setting first, then last epochs; the records have them all.` : "",
     ];
   };

@@ -191,3 +191,24 @@ class TestFit:
         page.evaluate("dispatchEvent(new Event('afterprint'))")
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(231, 234, 237)"
         assert page.pdf()[:5] == b"%PDF-"
+
+
+def test_in_a_sandboxed_frame_it_works_and_says_what_the_frame_forbids(
+    visit: Visit, path: Path, tmp_path: Path
+) -> None:
+    """As MLflow shows an artifact: scripts run, downloads and new windows are dropped."""
+    frame = f'<iframe sandbox="allow-scripts" src="{path.as_uri()}" width="1200" height="800">'
+    outer = tmp_path / "outer.html"
+    outer.write_text(f"{frame}</iframe>", encoding="utf-8")
+    with visit.browser.new_context() as context:
+        page = context.new_page()
+        page.goto(outer.as_uri())
+        inner = page.frame_locator("iframe")
+        expect(inner.locator("#framed")).to_be_visible()
+        inner.locator(".plot .scatterlayer .point").first.wait_for(state="attached")
+        inner.locator("#families button").first.click()
+        expect(inner.locator("#shown")).to_contain_text("Shown: methods")
+
+
+def test_by_itself_it_says_nothing_of_frames(visit: Visit, path: Path) -> None:
+    expect(visit(path).locator("#framed")).to_be_hidden()

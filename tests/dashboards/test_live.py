@@ -48,7 +48,7 @@ def test_a_newer_page_comes_by_itself_and_the_place_is_kept(
         page.wait_for_selector("#trade-off", timeout=15_000)
         page.wait_for_selector("#live:has-text('live, 1 of 1 runs, updated at')")
 
-        page.evaluate("location.hash = 'curves'")
+        page.evaluate("location.hash = 'method=npo'")
         page.evaluate("scrollTo(0, document.getElementById('best').offsetTop + 40)")
         before = page.evaluate("document.getElementById('best').getBoundingClientRect().top")
         store(fabric.run("ce-u", 1e-5), tmp_path)
@@ -57,7 +57,7 @@ def test_a_newer_page_comes_by_itself_and_the_place_is_kept(
         page.wait_for_timeout(1500)
         after = page.evaluate("document.getElementById('best').getBoundingClientRect().top")
         assert abs(after - before) <= 2
-        assert page.url.endswith("#curves")
+        assert page.url.endswith("#method=npo")
 
         # Whoever has typed something is asked first: the address does not keep it.
         page.locator("#answers").scroll_into_view_if_needed()

@@ -283,7 +283,7 @@ class TestAnswers:
         at(page, "answers", "article.qa")
         note = page.locator("#answer-note").inner_text()
         assert "answers of 2 of 3 evaluations" in note
-        assert "Of this run, epochs 1 are not held." in note
+        assert "Of this run, epoch 2 is not held." in note, "epoch 1 is its best"
 
     def test_narrow_and_on_paper(self, show: Open, address: str) -> None:
         page = show(address, width=390)
