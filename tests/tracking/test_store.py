@@ -65,24 +65,8 @@ def logged(store: Any) -> set[tuple[str, str, str]]:
 
 
 @pytest.fixture
-def store(tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+def store(tmp_path: Path, kit: Any, seen: Any) -> Any:
     """A sweep in which there is everything that there can be."""
-
-    class Figure:
-        def to_html(self, **_: Any) -> str:
-            return "<p>"
-
-    def installed(_: str) -> tuple[str, ...]:
-        return ("pareto",)
-
-    def draw(_: Any) -> Figure:
-        return Figure()
-
-    def drawn(*_: Any) -> Any:
-        return draw
-
-    monkeypatch.setattr("unlearnbench.tracking.figures.names", installed)
-    monkeypatch.setattr("unlearnbench.tracking.figures.load", drawn)
     record = kit.record("aaaa")
     lora = {"rank": 8, "target_modules": "all-linear"}
     training = dict.fromkeys(

@@ -6,7 +6,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Generator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -285,31 +285,27 @@ def test_the_load_of_the_sweeps_own_machine_is_on_the_parent(
     assert not [name for name in other.data.metrics if name.startswith("system/")]
 
 
-def test_figures_are_drawn_by_whatever_dashboards_there_are(
-    tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Figure:
-        def to_html(self, **how: Any) -> str:
-            return f"<p>{how}"
-
-    asked: list[int] = []
-
-    def load(kind: str, name: str) -> Any:
-        assert (kind, name) == ("dashboards", "pareto")
-
-        def draw(rows: Sequence[Any]) -> Figure:
-            asked.append(len(rows))
-            return Figure()
-
-        return draw
-
-    def installed(_: str) -> tuple[str, ...]:
-        return ("page", "pareto")
-
-    monkeypatch.setattr("unlearnbench.tracking.figures.load", load)
-    monkeypatch.setattr("unlearnbench.tracking.figures.names", installed)
+def test_figures_are_pages_as_wide_as_their_frame(tmp_path: Path, kit: Any, seen: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
     replay(folder)
     store = seen(f"sqlite:///{folder}/mlflow.db")
     drawn = {f for f in store.artifacts(store.parents[0].info.run_id) if "/" in f}
-    assert (drawn, asked) == ({"figures/pareto.html"}, [2])
+    assert drawn == {"figures/pareto.html", "figures/trajectories.html"}
+    (page,) = folder.rglob("pareto.html")
+    text = page.read_text(encoding="utf-8")
+    assert "Plotly.newPlot" in text
+    assert "width:100%;" in text, "a layout with a width of its own gives pixels here"
+    assert '"responsive": true' in text
+
+
+def test_no_figure_is_drawn_where_no_dashboard_draws_any(
+    tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def installed(_: str) -> tuple[str, ...]:
+        return ("page",)
+
+    monkeypatch.setattr("unlearnbench.tracking.figures.names", installed)
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
+    replay(folder)
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    assert not [f for f in store.artifacts(store.parents[0].info.run_id) if "/" in f]

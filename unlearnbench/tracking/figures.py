@@ -33,5 +33,7 @@ def _drawn(report: Report, folder: Path) -> Iterator[Path]:
             continue
         path = folder / f"{name}.html"
         figure = load("dashboards", name)(report.rows)
-        path.write_text(figure.to_html(include_plotlyjs=True), encoding="utf-8")
+        figure.update_layout(width=None)  # as wide as the frame
+        page = figure.to_html(include_plotlyjs=True, config={"responsive": True})
+        path.write_text(page, encoding="utf-8")
         yield path
