@@ -19,7 +19,8 @@ page.parts = {};
     }
     const lines = Object.entries(names).map(([name, title]) => {
       const [before, now, aim] = [start, row, goal].map((of) => (of ? cell(of, name) : null));
-      const change = before === null || now === null ? "" : (now > before ? "+" : "") + page.number(now - before);
+      const by = before === null || now === null ? null : Number((now - before).toFixed(3)) || 0; // no minus at nothing
+      const change = (by > 0 ? "+" : "") + page.number(by);
       return element("tr", {}, element("th", { scope: "row" }, title),
         number(page.number(before)), element("td", { class: "num strong" }, page.number(now)), number(change), number(page.number(aim)));
     });

@@ -180,6 +180,9 @@ class TestFit:
             assert page.locator(shown).first.is_visible(), shown
         for gone in ("nav", "#selects", ".save", "[data-copy]"):
             assert not page.locator(gone).first.is_visible(), gone
+        assert "Loading" not in page.locator("body").inner_text(), (
+            "what is not there yet is left out"
+        )
         names = page.locator('.plot[data-panel="0"] .textpoint text')
         assert names.first.is_visible()
         for box in page.evaluate(
