@@ -35,7 +35,12 @@ def shown(
     # Without a display: on a machine with one, a test must open no window.
     hidden = {k: v for k, v in os.environ.items() if k not in ("DISPLAY", "WAYLAND_DISPLAY")}
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=hidden
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=hidden,
+        preexec_fn=_heeds_ctrl_c,
     ) as process:
         lines: list[str] = []
         try:
@@ -47,7 +52,15 @@ def shown(
             yield process, lines
         finally:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            try:
+                process.wait(30)
+            finally:
+                process.kill()
+
+
+def _heeds_ctrl_c() -> None:
+    """Whoever was started in a script's background has inherited that it is ignored."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def free_port() -> int:
