@@ -11,6 +11,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from io import StringIO
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -268,7 +269,8 @@ def interrupted_after(looks: int, monkeypatch: pytest.MonkeyPatch) -> Generator[
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(time, "sleep", sleep)
+        # In this module alone: other threads of the process sleep, too.
+        patched.setattr(live, "time", SimpleNamespace(sleep=sleep, time=time.time))
         yield
 
 
