@@ -33,6 +33,7 @@ from unlearnbench.table import table
 from unlearnbench.tasks import execute_task, preparation_tasks
 from unlearnbench.trained import stopped_record
 from unlearnbench.training import Trainer
+from unlearnbench.workspace import Workspace
 
 ARCHITECTURE = Architecture(
     vocabulary=400, hidden_size=32, layers=1, heads=2, intermediate_size=32, context=256
@@ -334,6 +335,19 @@ def test_a_rule_that_is_kept_ends_nothing(place: Path) -> None:
     set_start_utility(place / "runs" / "small", 0.0)
     record = run_single(spec, config, place / "runs" / "small", lambda _: None)
     assert (record.status, len(record.epochs)) == ("finished", 3)
+
+
+def test_an_anchor_is_another_one_at_another_revision(place: Path) -> None:
+    def identity(fine_tuned: str) -> list[str | float]:
+        config = config_of(place)
+        (model,) = config.models
+        hub = model.model_copy(update={"base": "org/base", "fine_tuned": fine_tuned})
+        config = config.model_copy(update={"models": (hub,)})
+        return Workspace(config, place).anchor_identity("tiny", "full", 0.5)
+
+    assert identity("org/model@one") == identity("org/model@one")
+    assert identity("org/model@one") != identity("org/model@two")
+    assert identity("org/model@one") != identity("other/model@one")
 
 
 def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:

@@ -93,7 +93,7 @@ class Workspace:
     def _anchor_identity(self, model: str, target: str, fraction: float) -> list[str | float]:
         models = self.models(model)
         source = models.full() if target == "full" else models.retain(target)
-        made = source.folder is None or models.cache in Path(source.place).parents
+        made = models.cache in Path(source.place).parents  # or is yet to be
         weights = Path(source.place).name if made else source.identity()
         data = fingerprint(self.benchmark, fraction)
         return [model, target, weights, fraction, self.profile.id, data]
