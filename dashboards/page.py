@@ -22,7 +22,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unlearnbench.claims import claims
-from unlearnbench.intervals import LEVEL
+from unlearnbench.intervals import ENOUGH_SEEDS, LEVEL
 from unlearnbench.report import Report
 from unlearnbench.table import METRICS, Row
 
@@ -102,6 +102,7 @@ def build(report: Report) -> str:
         version=version("unlearnbench"),
         dashes=len(set(look.dashes.values())) > 1 or len(look.dashes) < 3,
         level=round(100 * LEVEL),
+        enough_seeds=ENOUGH_SEEDS,
         percent=percent,
         rate=rate_text,
         signed=signed,

@@ -135,6 +135,7 @@ def _best_json(best: Best) -> dict[str, Any]:
 
 
 def _print_best(profile: str, best: Sequence[Best], rows: Sequence[Row], console: Console) -> None:
+    from unlearnbench.intervals import ENOUGH_SEEDS
     from unlearnbench.ranking import start_utility
 
     columns = (
@@ -160,7 +161,7 @@ def _print_best(profile: str, best: Sequence[Best], rows: Sequence[Row], console
         lines.append((*place, setting.learning_rate, setting.epoch, *numbers, len(setting.rows)))
     lines.sort(key=lambda row: (row[0], row[1], row[5] is None, -(row[5] or 0.0)))
     console.table(columns, lines, f"best of each method, by {profile}")
-    if any(one.setting is not None and len(one.setting.rows) < 3 for one in best):
+    if any(one.setting is not None and len(one.setting.rows) < ENOUGH_SEEDS for one in best):
         console.print(
             "Fewer than three seeds stand behind some of these lines: small differences may be "
             "chance."

@@ -9,7 +9,7 @@ from itertools import pairwise
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.metrics import forget_ratios
 from unlearnbench.front import hypervolume
-from unlearnbench.intervals import Interval
+from unlearnbench.intervals import ENOUGH_SEEDS, Interval
 from unlearnbench.power import Sensitivity, ks_power
 from unlearnbench.ranking import (
     UTILITY_SHARE,
@@ -23,7 +23,6 @@ from unlearnbench.records import Record
 from unlearnbench.table import Row
 
 UTILITY = "model_utility"
-ENOUGH_SEEDS = 3
 
 
 @dataclass(frozen=True)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from unlearnbench.comparison import Comparison, PanelComparison
+from unlearnbench.intervals import ENOUGH_SEEDS
 from unlearnbench.matching import Side
 from unlearnbench.paired import POWER, Paired
 from unlearnbench.power import SIGNIFICANCE, Sensitivity
 from unlearnbench.ranking import UTILITY_SHARE
-
-ENOUGH_SEEDS = 3
 
 
 def overview(comparison: Comparison) -> str:
