@@ -16,7 +16,7 @@ def add_report(subparsers: Subparsers) -> None:
         subparsers,
         "report",
         reviewing.report,
-        "write a sweep's page and table again, or watch them while it runs",
+        "write a sweep's page and table again, or keep them new while it runs",
         "examples:\n"
         "  unlearnbench report runs/quickstart --out page.html\n"
         "  unlearnbench report runs/quickstart --watch          while the sweep runs elsewhere\n"
