@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.errors import ConfigError, RecordError
+from unlearnbench.errors import ConfigError, ModelError, RecordError
+from unlearnbench.inputs import plan_sweep
 from unlearnbench.plan import (
     Plan,
     RunSpec,
@@ -225,3 +226,47 @@ def test_what_trains_nothing_has_no_rates_and_no_epochs() -> None:
         dict.fromkeys((0.1, 0.2), Rows(forget=40, evaluated=100)),
     )
     assert (work.runs, work.optimiser_steps, work.training_rows, work.evaluations) == (16, 0, 0, 16)
+
+
+def chat_folder(place: Path, tokenizer: Any, template: str) -> str:
+    """A model's folder as far as planning looks into it."""
+    tokenizer.save_pretrained(place)
+    (place / "config.json").write_text("{}")
+    (place / "chat_template.jinja").write_text(template)
+    return str(place)
+
+
+def planned_ids(**model: Any) -> set[str]:
+    data = DataSettings(authors=10, questions_per_author=2, pretraining_authors=2)
+    models = (ModelSettings(name="chatty", **model),)
+    plan, _ = plan_sweep(config(data=data, models=models))
+    return {run.id for run in plan.runs}
+
+
+def test_the_rendered_chat_template_is_part_of_a_runs_identity(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    text = "{{ date_string }} {{ messages[0].content }}"
+    base = chat_folder(tmp_path / "model", tokenizer, text)
+    first = planned_ids(base=base, template_args={"date_string": "10 Apr 2025"})
+    assert planned_ids(base=base, template_args={"date_string": "10 Apr 2025"}) == first
+    assert not planned_ids(base=base, template_args={"date_string": "11 Apr 2025"}) & first
+    chat_folder(tmp_path / "model", tokenizer, text + "!")  # same settings, other prompts
+    assert not planned_ids(base=base, template_args={"date_string": "10 Apr 2025"}) & first
+
+
+def test_planning_refuses_prompts_that_change_with_the_calendar(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    text = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+    base = chat_folder(tmp_path / "model", tokenizer, text)
+    with pytest.raises(ModelError, match=r"models\.chatty: .* today's date"):
+        planned_ids(base=base)
+    with pytest.raises(ModelError, match="only chat templates have variables"):
+        planned_ids(base="tiny", template_args={"date_string": "10 Apr 2025"})
+
+
+def test_a_fixed_template_leaves_the_identity_as_it_was() -> None:
+    run = make_plan(config(), "f").runs[0]
+    assert "template_digest" not in run.identity
+    assert "template_args" not in run.identity["model"]

@@ -42,6 +42,14 @@ def add_plugin(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def key_and_value(text: str) -> tuple[str, str]:
+    """Split `KEY=VALUE`."""
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise argparse.ArgumentTypeError(f"expected KEY=VALUE, got {text!r}")
+    return key, value
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """`--json`."""
     parser.add_argument("--json", action="store_true", help="print JSON, for a program")

@@ -108,6 +108,7 @@ def _evaluated(
             profile=profile,
             tokenizer=tokenizer,
             template=args.template,
+            template_args=dict(args.template_arg),
             dtype=args.dtype,
             batch_tokens=args.batch_tokens,
             told=bar if main else None,

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.models.loading import check_sources
+from unlearnbench.models.loading import check_sources, template_digest
 from unlearnbench.plan import Plan, make_plan
 from unlearnbench.settings import SweepConfig
 
@@ -24,4 +24,5 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     benchmark = load_benchmark(config.data, config.forget_fractions)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
-    return replace(make_plan(config, fingerprints), rows=rows), benchmark
+    templates = {m.name: digest for m in config.models if (digest := template_digest(m))}
+    return replace(make_plan(config, fingerprints, templates), rows=rows), benchmark

@@ -19,6 +19,7 @@ from unlearnbench.arguments import (
     add_profile,
     at_least_one,
     command,
+    key_and_value,
     positive,
 )
 from unlearnbench.bench_parser import add_bench
@@ -148,6 +149,14 @@ def _add_evaluations(subparsers: Subparsers) -> None:
         default="auto",
         choices=TEMPLATES,
         help="how question and answer become text (default: auto)",
+    )
+    evaluate.add_argument(
+        "--template-arg",
+        type=key_and_value,
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="variable of the chat template, or system_prompt; may be given several times",
     )
     evaluate.add_argument("--dtype", default="float32", choices=DTYPES)
     evaluate.add_argument(

@@ -75,6 +75,8 @@ class RunSpec(Settings):
     seed: int
     training: TrainingSettings
     evaluation: EvaluationSettings
+    template_digest: str = ""
+    """Of the model's rendered chat template; empty for the templates that are fixed here."""
 
     @property
     def identity(self) -> dict[str, Any]:
@@ -93,6 +95,10 @@ class RunSpec(Settings):
         )
         if self.training.optimizer == "adamw":  # as in runs from before there was a choice
             del identity["training"]["optimizer"]
+        if not self.model.template_args:
+            del identity["model"]["template_args"]
+        if not self.template_digest:
+            del identity["template_digest"]
         return identity
 
     @property
@@ -132,6 +138,8 @@ class Plan:
     """In an order that keeps one model and one forget set together."""
     rows: Mapping[float, Mapping[str, int]] = field(default_factory=dict[float, Mapping[str, int]])
     """How many rows each set has at each forget fraction, for whoever wants to tell of them."""
+    templates: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Digest of the rendered chat template by model name, for models that have one."""
 
     @property
     def folder(self) -> Path:
@@ -154,6 +162,7 @@ class Plan:
                 seed=seed,
                 training=TrainingSettings() if rate is None else config.training,
                 evaluation=config.evaluation,
+                template_digest=self.templates.get(model.name, ""),
             )
             for seed in (config.select.seeds if config.select else config.seeds)
             # What trains nothing is the same however long it would be trained.
@@ -188,7 +197,11 @@ class Plan:
         }
 
 
-def make_plan(config: SweepConfig, fingerprint: str | Mapping[float, str]) -> Plan:
+def make_plan(
+    config: SweepConfig,
+    fingerprint: str | Mapping[float, str],
+    templates: Mapping[str, str] | None = None,
+) -> Plan:
     """The product of models, fractions, settings, seeds (and epoch counts), none twice.
 
     A method that trains nothing has one run in place of all rates and epoch counts. Not among the
@@ -196,12 +209,13 @@ def make_plan(config: SweepConfig, fingerprint: str | Mapping[float, str]) -> Pl
 
     fingerprint  of the data, by forget fraction (so that runs stay the same when a sweep is given
                  another fraction), or one for all
+    templates    digests of rendered chat templates by model name, see `Plan.templates`
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
         for fraction in config.forget_fractions
     }
-    empty = Plan(config, fingerprints, ())
+    empty = Plan(config, fingerprints, (), templates=templates or {})
     points = [point for grid in config.methods for point in points_of(grid, config)]
     runs: dict[str, RunSpec] = {}
     for model in config.models:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.draws import TrainingRows
-from unlearnbench.data.encoding import Encoder, Row, resolve_template
+from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError
 from unlearnbench.group import leads, of_leader, wait
@@ -32,6 +32,8 @@ from unlearnbench.models.loading import (
     load_tokenizer,
     pad_id,
     quiet_transformers,
+    template_digest,
+    template_of,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.notices import notice
@@ -88,7 +90,11 @@ class Models:
         settings = self.settings.model_dump(
             exclude={"name", "retain", "fine_tuned", "gradient_checkpointing", "resources"}
         )
+        if not self.settings.template_args:  # as before there were any
+            del settings["template_args"]
         made_of = [name, base, settings, _content(self._tuning_rows(name))]
+        if digest := template_digest(self.settings):
+            made_of.append(digest)
         return self.cache / "models" / f"{name}-{content_hash(made_of)}"
 
     def full(self) -> Source:
@@ -188,7 +194,7 @@ def train(
     quiet_transformers()
     check_vocabulary(model, tokenizer)
     how = settings.preparation
-    encoder = Encoder(tokenizer, resolve_template(settings.template, tokenizer), MAX_LENGTH)
+    encoder = Encoder(tokenizer, template_of(settings, tokenizer), MAX_LENGTH)
     rows: list[Row] = [encoder.row(q.question, q.answer) for q in questions]
     steps = epochs * -(-len(rows) // how.batch_size)
     optimisation = Optimisation(

@@ -122,6 +122,10 @@ class ModelSettings(Settings):
         default="auto",
         description="how question and answer become text; auto: chat template or plain",
     )
+    template_args: dict[str, str | int | bool] = Field(
+        default_factory=dict,
+        description="chat template: its variables (`date_string`), and `system_prompt`",
+    )
     dtype: Literal["float32", "bfloat16"] = "float32"
     attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
     trust_remote_code: bool = False

@@ -8,12 +8,12 @@ from typing import Any
 
 from unlearnbench.data.benchmark import Benchmark, split_name
 from unlearnbench.data.draws import TrainingRows, training_rows
-from unlearnbench.data.encoding import Encoder, resolve_template
+from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
 from unlearnbench.evaluation.profiles import Profile, get_profile
 from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.models.loading import load_tokenizer, pad_id
+from unlearnbench.models.loading import load_tokenizer, pad_id, template_digest, template_of
 from unlearnbench.plan import content_hash
 from unlearnbench.preparation import Models
 from unlearnbench.records import read_evaluation
@@ -53,8 +53,7 @@ class Workspace:
     def encoder(self, model: str, max_length: int) -> Encoder:
         """Text to rows, as `model` reads it."""
         tokenizer = self.tokenizer(model)
-        template = resolve_template(self.models(model).settings.template, tokenizer)
-        return Encoder(tokenizer, template, max_length)
+        return Encoder(tokenizer, template_of(self.models(model).settings, tokenizer), max_length)
 
     def rows(self, model: str, fraction: float, max_length: int, skipped: int) -> TrainingRows:
         """The rows of a run as tokens of `model`, see `training_rows`."""
@@ -96,7 +95,9 @@ class Workspace:
         made = models.cache in Path(source.place).parents  # or is yet to be
         weights = Path(source.place).name if made else source.identity()
         data = fingerprint(self.benchmark, fraction)
-        return [model, target, weights, fraction, self.profile.id, data]
+        identity = [model, target, weights, fraction, self.profile.id, data]
+        digest = template_digest(models.settings)
+        return [*identity, digest] if digest else identity
 
     def retain_evaluation(self, model: str, fraction: float) -> Evaluation:
         """What Forget Quality compares with."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -95,6 +96,64 @@ def test_unusable_chat_templates_are_refused(tokenizer: Any) -> None:
         resolve_template("chat", tokenizer)
     with pytest.raises(ModelError, match="drops or escapes the question"):
         resolve_template("chat", chatty(tokenizer, "hello"))
+
+
+LLAMA_3 = (
+    "{% if date_string is not defined %}{% if strftime_now is defined %}"
+    "{% set date_string = strftime_now('%d %b %Y') %}{% else %}"
+    "{% set date_string = '26 Jul 2024' %}{% endif %}{% endif %}"
+    "{% set first = messages[0] %}"
+    "{% if first.role == 'system' %}{% set system = first.content %}{% else %}"
+    "{% set system = '' %}{% endif %}"
+    "<system>\n\nCutting Knowledge Date: December 2023\n"
+    "Today Date: {{ date_string }}\n\n{{ system }}"
+    "{% for m in messages if m.role != 'system' %}<{{ m.role }}>\n\n{{ m.content }}{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>\n\n{% endif %}"
+)
+"""A template with the text of Llama 3's, its special tokens in angle brackets."""
+
+
+def test_a_chat_template_that_writes_the_date_needs_one(tokenizer: Any) -> None:
+    chat = chatty(tokenizer, LLAMA_3)
+    with pytest.raises(ModelError, match=r"today's date.*template_args: \{date_string:"):
+        resolve_template("chat", chat)
+    with pytest.raises(ModelError, match="today's date"):  # asked for without a look whether it is
+        resolve_template(
+            "chat", chatty(tokenizer, "{{ strftime_now('%Y') }}{{ messages[0].content }}")
+        )
+    fixed = resolve_template("chat", chat, {"date_string": "10 Apr 2025"})
+    assert "Today Date: 10 Apr 2025" in fixed.before
+
+
+def test_the_prompt_of_open_unlearnings_llama_3(tokenizer: Any) -> None:
+    """The `input` strings of its published logs, which have no special tokens."""
+    args = {"system_prompt": "You are a helpful assistant.", "date_string": "10 Apr 2025"}
+    template = resolve_template("chat", chatty(tokenizer, LLAMA_3), args)
+    prompt = template.prompt("Where would you find the Eiffel Tower?")
+    assert re.sub("[<>]", "", prompt) == (
+        "system\n\nCutting Knowledge Date: December 2023\nToday Date: 10 Apr 2025\n\n"
+        "You are a helpful assistant.user\n\nWhere would you find the Eiffel Tower?assistant\n\n"
+    )
+
+
+def test_another_prompt_has_another_digest(tokenizer: Any) -> None:
+    chat = chatty(tokenizer, LLAMA_3)
+    digests = {
+        resolve_template("chat", chat, {"date_string": date} | more).digest
+        for date in ("10 Apr 2025", "11 Apr 2025")
+        for more in ({}, {"system_prompt": "Be brief."})
+    }
+    assert len(digests) == 4
+
+
+def test_template_args_that_do_nothing_are_refused(tokenizer: Any) -> None:
+    with pytest.raises(ModelError, match="only chat templates have variables"):
+        resolve_template("plain", tokenizer, {"date_string": "10 Apr 2025"})
+    silent = chatty(
+        tokenizer, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
+    )
+    with pytest.raises(ModelError, match="leaves system messages out"):
+        resolve_template("chat", silent, {"system_prompt": "Be brief."})
 
 
 def test_a_tokenizer_without_eos_is_refused() -> None:

@@ -7,9 +7,13 @@ appended and scored.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+import json
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import UndefinedError
 
 from unlearnbench.errors import ModelError
 
@@ -28,6 +32,12 @@ class Template:
     """Text in front of the answer that counts as part of it."""
     special_tokens: bool = True
     """Let the tokenizer add its own (BOS); False where the text already has them."""
+
+    @property
+    def digest(self) -> str:
+        """First 16 hex digits of the SHA-256 of the rendered text around question and answer."""
+        text = json.dumps([self.before, self.after, self.tag, self.special_tokens])
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def prompt(self, question: str) -> str:
         """The text up to the answer."""
@@ -48,33 +58,94 @@ TEMPLATES: Mapping[str, Template] = {
 }
 
 
-def chat_template(tokenizer: PreTrainedTokenizerFast) -> Template:
-    """The tokenizer's chat template around one user turn, without a system message."""
+TemplateArgs = Mapping[str, str | int | bool]
+"""Variables of a chat template, and `system_prompt`, the text of a system message."""
+
+_CLOCK = "strftime_now"
+"""Name under which transformers gives chat templates today's date."""
+
+
+def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None = None) -> Template:
+    """The tokenizer's chat template around one user turn.
+
+    args  `system_prompt` becomes a system message in front; all else are the template's variables
+
+    Raises: ModelError where the template drops the question, or writes today's date into prompts.
+    """
     marker = "\x00"
-    text = str(
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": marker}], tokenize=False, add_generation_prompt=True
+    variables = dict(args or {})
+    system = variables.pop("system_prompt", None)
+    messages = [] if system is None else [{"role": "system", "content": str(system)}]
+    messages.append({"role": "user", "content": marker})
+
+    def rendered(template: str | None) -> str:
+        return str(
+            tokenizer.apply_chat_template(
+                messages,
+                chat_template=template,
+                tokenize=False,
+                add_generation_prompt=True,
+                **variables,
+            )
         )
-    )
+
+    text = rendered(None)
     before, found, after = text.partition(marker)
     if not found:
         raise ModelError(
             "the tokenizer's chat template drops or escapes the question; "
             "set the model's `template` to plain, llama-2 or phi"
         )
+    if _depends_on_clock(tokenizer, text, rendered):
+        raise ModelError(
+            "the tokenizer's chat template writes today's date into every prompt: token ids, and "
+            "with them all numbers, would change at midnight. Fix the date that the model was "
+            "trained with, template_args: {date_string: 26 Jul 2024} for example"
+        )
+    if system is not None and str(system).strip() not in text:
+        raise ModelError(
+            "template_args.system_prompt: the tokenizer's chat template leaves system messages out"
+        )
     return Template("chat", before, after, special_tokens=False)
 
 
-def resolve_template(name: str, tokenizer: PreTrainedTokenizerFast) -> Template:
-    """The template called `name`; `auto` is the chat template where there is one, else plain."""
+def _depends_on_clock(tokenizer: Any, text: str, rendered: Callable[[str], str]) -> bool:
+    """True if `text` changes where the template has no clock to ask."""
+    source = tokenizer.get_chat_template()
+    if _CLOCK not in source:
+        return False
+    try:
+        # Under another name the clock is undefined; a template that needs none renders the same.
+        return rendered(source.replace(_CLOCK, f"{_CLOCK}_hidden")) != text
+    except UndefinedError:
+        return True
+
+
+def no_variables(template: str) -> str:
+    """Message for `template_args` beside a template that has none."""
+    return (
+        f"template_args: only chat templates have variables, and the model's template is "
+        f"{template}; leave template_args out"
+    )
+
+
+def resolve_template(
+    name: str, tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None = None
+) -> Template:
+    """The template called `name`; `auto` is the chat template where there is one, else plain.
+
+    args  of a chat template, see `chat_template`; an error where another is chosen
+    """
     has_chat = bool(tokenizer.chat_template)
     if name == "auto":
         name = "chat" if has_chat else "plain"
     if name != "chat":
+        if args:
+            raise ModelError(no_variables(name))
         return TEMPLATES[name]
     if not has_chat:
         raise ModelError("template: chat, but the tokenizer has none; use auto, plain or another")
-    return chat_template(tokenizer)
+    return chat_template(tokenizer, args)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.data.encoding import resolve_template
+from unlearnbench.data.encoding import TemplateArgs, resolve_template
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator, Told, evaluation_sets
@@ -39,6 +39,7 @@ def evaluate_model(
     profile: str | Profile = "tofu",
     tokenizer: Any = None,
     template: str = "auto",
+    template_args: TemplateArgs | None = None,
     dtype: str = "float32",
     batch_tokens: int | None = None,
     previous: Evaluation | None = None,
@@ -52,6 +53,7 @@ def evaluate_model(
     profile       name of the rules, or rules of your own
     tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
+    template_args  variables of the chat template (`date_string`), and `system_prompt`
     dtype         float32 or bfloat16, for a model that is loaded here
     batch_tokens  of one batch, by default what is fast on the device; changes no number
     previous      evaluation of a model that says much the same: saves time, changes no number
@@ -75,7 +77,7 @@ def evaluate_model(
     evaluator = Evaluator(
         sets,
         tokenizer,
-        resolve_template(template, tokenizer),
+        resolve_template(template, tokenizer, template_args),
         rules,
         pad_id(tokenizer),
         batch_tokens,

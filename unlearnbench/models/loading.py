@@ -10,6 +10,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.settings import LoRA, ModelSettings
@@ -117,6 +118,31 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
         )
     except (OSError, ValueError) as error:
         raise _unreachable("tokenizer", source, error) from None
+
+
+def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
+    """The text around questions and answers that the settings ask for.
+
+    Raises: ModelError that names the model, where its chat template cannot be used.
+    """
+    try:
+        return resolve_template(settings.template, tokenizer, settings.template_args)
+    except ModelError as error:
+        raise ModelError(f"models.{settings.name}: {error}") from None
+
+
+def template_digest(settings: ModelSettings) -> str:
+    """The digest of the rendered chat template; empty where the model has another template.
+
+    Reads the tokenizer, unless the settings alone say that the template is fixed.
+    """
+    if settings.template not in ("auto", "chat") or settings.base == "tiny":
+        if settings.template_args:
+            raise ModelError(f"models.{settings.name}: {no_variables(settings.template)}")
+        return ""
+    source = Source.named(settings.base, settings.revision)
+    template = template_of(settings, load_tokenizer(source, settings))
+    return template.digest if template.name == "chat" else ""
 
 
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:
