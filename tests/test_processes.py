@@ -14,9 +14,10 @@ from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator
 from safetensors.torch import load_file
 
-from unlearnbench import registry
+from unlearnbench import registry, training
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import TEMPLATES, Encoder
@@ -27,6 +28,7 @@ from unlearnbench.reference import references_of
 from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
 from unlearnbench.settings import RetainSpec
+from unlearnbench.training import Learn, Trainer
 
 from .conftest import QUESTIONS
 
@@ -307,3 +309,25 @@ def test_sharded_weights_give_the_gradients_of_whole_ones(
             for kind in ("root", "head"):
                 truth = pytest.approx(by_kind["whole"], rel=1e-8, abs=1e-12)
                 assert by_kind[kind] == truth, (name, kind)
+
+
+def test_a_process_that_sees_one_gpu_takes_that_one(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray shows each process its own GPU, as number 0, whatever its local rank."""
+    given: list[Any] = []
+
+    class Recorder(torch.nn.Module):
+        def __init__(self, module: Any, device_ids: Any = None) -> None:
+            super().__init__()
+            given.append(device_ids)
+            self.module = module
+
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setattr(training, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in QUESTIONS])
+    how = Optimisation(epochs=1, batch_size=2, learning_rate=1e-3, seed=0)
+    Trainer(model, Objective(Learn()), rows, how, pad_id(tokenizer))
+    assert given == [None]

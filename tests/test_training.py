@@ -18,6 +18,8 @@ from unlearnbench.data.benchmark import Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.errors import TrainingError
+from unlearnbench.evaluation.prediction import Predictor
+from unlearnbench.evaluation.tree import tree_of
 from unlearnbench.losses import Reference
 from unlearnbench.method import Part, Sampling
 from unlearnbench.models.loading import pad_id
@@ -81,6 +83,29 @@ def trainer_of(
     )
     trained, sampler = copy.deepcopy(model), sampler_of(tokenizer, objective, settings.seed)
     return Trainer(trained, objective, rows, settings, pad_id(tokenizer), references, sampler)
+
+
+def test_what_was_trained_in_bf16_is_evaluated_like_any_model(
+    model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    """An autocast left around `forward` hides the output layer, and changes every number."""
+    rows = rows_of(tokenizer, QUESTIONS)
+    trainer = trainer_of(
+        model, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16", batch_size=2
+    )
+    [*_] = trainer.epoch(1)
+    tree = tree_of(rows.retain[:1], tuple(rows.retain[0].ids[: rows.retain[0].start]))
+    with trainer.evaluated() as trained:
+        fresh = copy.deepcopy(model).eval()
+        fresh.load_state_dict(trained.state_dict())
+        states: list[Tensor] = []
+        for one in (trained, fresh):
+            predictor = Predictor(one, tree, pad=pad_id(tokenizer), longest=100)
+            assert predictor.layer is not None
+            assert predictor.packed
+            with torch.inference_mode(), predictor.ready():
+                states.append(predictor.tree_states([tree]))
+    assert torch.equal(*states)
 
 
 def sampler_of(tokenizer: Any, objective: Objective, seed: int) -> Sampler | None:

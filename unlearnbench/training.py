@@ -21,6 +21,7 @@ from accelerate.state import AcceleratorState
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.errors import TrainingError
@@ -81,9 +82,7 @@ class Trainer:
             shard(model.to(self.accelerator.device))
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation)]
-        if not is_sharded(model):
-            model, *self.optimizers = self.accelerator.prepare(model, *self.optimizers)
-        self.model: Any = model
+        self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self._checked = 0, False
@@ -266,6 +265,17 @@ class Trainer:
     def _trained(self) -> dict[str, nn.Parameter]:
         model = self.accelerator.unwrap_model(self.model)
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _placed(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """The model on this process's device, its gradients summed over processes where there are some.
+
+    Not by `Accelerator.prepare`: that leaves an autocast around `forward`, so that a model trained
+    in bf16 would be evaluated in another precision than those it is compared with; and it numbers
+    devices by LOCAL_RANK, where a process that Ray started sees its own alone, as number 0.
+    """
+    model = model.to(accelerator.device)
+    return DistributedDataParallel(model) if accelerator.num_processes > 1 else model
 
 
 def _freeze(model: nn.Module, method: Method) -> None:
