@@ -179,7 +179,7 @@ def test_a_failure_of_one_process_is_told_and_ends_them_all(
         assert [next(said), next(said)] == [[10, 11], [20, 21]]
         next(said)
 
-    with joined(config):
+    with joined(config, pytest.fail):
         import ray
 
         for broken in (0, 1):

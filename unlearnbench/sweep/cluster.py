@@ -5,24 +5,25 @@ from __future__ import annotations
 import logging
 import math
 import tempfile
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from unlearnbench import environment
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.execution import LOCAL_RUNS, Resources
+from unlearnbench.execution import LOCAL_RUNS
 from unlearnbench.settings import SweepConfig
 from unlearnbench.sweep import nodes
 from unlearnbench.sweep.faults import RayLostError, kill_local_ray
+from unlearnbench.sweep.placement import alive, processes_that_fit, runs_that_fit
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: specs and metrics pass through it, no models."""
 
 
 @contextmanager
-def joined(config: SweepConfig) -> Generator[int, None, None]:
+def joined(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, None, None]:
     """Ray for the time of the `with`; yields how many runs go at a time.
 
     Raises: UnlearnbenchError where no cluster answers, where its nodes are not like this one, or
@@ -39,10 +40,12 @@ def joined(config: SweepConfig) -> Generator[int, None, None]:
         setattr(worker, "_worker_logs_enabled", False)  # noqa: B010  # it may be gone one day
         try:
             _start(config)
-            there = [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
-            slots = _slots(config, [node["Resources"] for node in there])
+            there = alive()
+            slots = slots_of(config, [node["Resources"] for node in there])
             if config.ray.address is not None:
                 nodes.check_nodes(config, [n for n in there if _takes_a_run(config, n)])
+            if idle := idle_gpus(config, slots, [node["Resources"] for node in there]):
+                warn(idle)
             yield slots
         except RayLostError:
             lost = True
@@ -84,17 +87,19 @@ def _where(config: SweepConfig) -> dict[str, Any]:
             environment.check_output(config.output)
         return {"address": environment.check_address(how.address)}
     wanted = [config.resources_of(model.name) for model in config.models]
-    at_a_time = how.concurrent or LOCAL_RUNS
+    on_gpus = any(one.gpu for one in wanted)
+    at_a_time = how.concurrent or (None if on_gpus else LOCAL_RUNS)
+    cores = max(one.cpu * one.world for one in wanted)
     return {
         "address": "local",
         "include_dashboard": False,
-        "num_cpus": math.ceil(at_a_time * max(one.cpu * one.world for one in wanted)),
-        "num_gpus": None if any(one.gpu for one in wanted) else 0,
+        "num_cpus": math.ceil(at_a_time * cores) if at_a_time else None,  # None: what there is
+        "num_gpus": None if on_gpus else 0,
         "object_store_memory": STORE_BYTES,
     }
 
 
-def _slots(config: SweepConfig, resources: Sequence[dict[str, float]]) -> int:
+def slots_of(config: SweepConfig, resources: Sequence[dict[str, float]]) -> int:
     """How many runs fit at a time; an error where one fits nowhere: Ray would wait forever."""
     how = config.ray
     if how.address is not None and how.concurrent is not None:
@@ -102,7 +107,7 @@ def _slots(config: SweepConfig, resources: Sequence[dict[str, float]]) -> int:
     most = 0
     for model in config.models:
         wanted = config.resources_of(model.name)
-        fitting = sum(_fitting(node, wanted) for node in resources) // wanted.world
+        fitting = runs_that_fit(resources, wanted)
         if not fitting:
             there = "; ".join(
                 ", ".join(f"{node.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
@@ -116,15 +121,25 @@ def _slots(config: SweepConfig, resources: Sequence[dict[str, float]]) -> int:
                 f"cpu: {wanted.cpu:g}){grows}"
             )
         most = max(most, fitting)
-    return most if how.address else min(how.concurrent or LOCAL_RUNS, most)
+    if how.address is None:
+        on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
+        most = min(how.concurrent or (most if on_gpus else LOCAL_RUNS), most)
+    return most
+
+
+def idle_gpus(config: SweepConfig, slots: int, nodes: Sequence[dict[str, float]]) -> str:
+    """A warning where so many runs at a time leave most GPUs unused; else empty."""
+    there = sum(node.get("GPU", 0.0) for node in nodes)
+    used = slots * max(config.resources_of(model.name).gpu for model in config.models)
+    if not used or 2 * used >= there:
+        return ""
+    return (
+        f"{used:g} of {there:g} GPUs are used: {slots} runs at a time; leave ray.concurrent out "
+        "to use all that fit"
+    )
 
 
 def _takes_a_run(config: SweepConfig, node: dict[str, Any]) -> bool:
     """Whether a process of some run fits onto the node; a head often takes none."""
     wanted = [config.resources_of(model.name) for model in config.models]
-    return any(_fitting(node["Resources"], one) for one in wanted)
-
-
-def _fitting(node: dict[str, float], wanted: Resources) -> int:
-    """Processes of a run that fit onto one machine."""
-    return min(int(node.get(name, 0.0) / need + 1e-9) for name, need in wanted.each.items())
+    return any(processes_that_fit(node["Resources"], one) for one in wanted)

@@ -121,7 +121,7 @@ def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger, stack: ExitStack) -> Pl
 def _begin(config: SweepConfig, ledger: Ledger, stack: ExitStack) -> None:
     """Ray, and whoever looks out for its end and ours, for the time of `stack`."""
     stack.enter_context(stop_file(ledger.folder))
-    slots = stack.enter_context(joined(config))
+    slots = stack.enter_context(joined(config, ledger.progress.warn))
     install()  # Ray has taken SIGTERM over
     ledger.spent.begin(slots)
     stack.enter_context(_told(ledger))

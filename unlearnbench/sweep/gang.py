@@ -20,6 +20,7 @@ from typing import Any, Generic, TypeVar
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import Resources
+from unlearnbench.sweep.placement import alive, strategy
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
@@ -52,7 +53,10 @@ def bundles(resources: Resources) -> Any:
     """A placement group for a task that works `together`, to be removed when that is done."""
     import ray
 
-    return ray.util.placement_group([resources.each] * resources.world)
+    nodes = [node["Resources"] for node in alive()]
+    return ray.util.placement_group(
+        [resources.each] * resources.world, strategy=strategy(nodes, resources)
+    )
 
 
 def first_of(group: Any) -> Any:

@@ -19,6 +19,7 @@ from unlearnbench.sweep.faults import Guard, Worker, with_notices
 from unlearnbench.sweep.gang import together
 from unlearnbench.sweep.halving import halving
 from unlearnbench.sweep.nodes import Luggage
+from unlearnbench.sweep.placement import alive, strategy
 from unlearnbench.sweep.search import Search, searcher
 from unlearnbench.sweep.told import heard, told
 
@@ -79,11 +80,14 @@ def _placement(config: SweepConfig) -> Any:
     """What a trial takes, by its model."""
     from ray import tune
 
+    nodes = [node["Resources"] for node in alive()]
     each = {model.name: config.resources_of(model.name) for model in config.models}
 
     def factory(trial: dict[str, Any]) -> Any:
         wanted = each[trial["run"]["model"]]
-        return tune.PlacementGroupFactory([wanted.each] * wanted.world)
+        return tune.PlacementGroupFactory(
+            [wanted.each] * wanted.world, strategy=strategy(nodes, wanted)
+        )
 
     return factory
 
