@@ -21,7 +21,7 @@ _DRIVER = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # relative paths of the configuration stay right
-    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # what Ray does by itself, without its warning
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # see `of_worker`
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the command, as everywhere
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # records are the only state
@@ -83,6 +83,7 @@ def of_worker(cpus: float) -> dict[str, str]:
         "OMP_NUM_THREADS": threads,
         "MKL_NUM_THREADS": threads,
         "TOKENIZERS_PARALLELISM": "false",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a run without GPUs sees none
         **passed,
     }
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from unlearnbench.device import use_device
 from unlearnbench.group import leads, of_leader
 from unlearnbench.judged import WrappedRun
 from unlearnbench.method import Wrapper
@@ -29,6 +30,7 @@ def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
 
     An interrupted run goes on after the last epoch that it finished, with the same numbers.
     """
+    use_device(config.resources_of(spec.model.name))
     quiet_transformers()
     space, method = workspace(config.model_dump_json(), folder), method_from_spec(spec.method)
     done = space.record(spec.id)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from unlearnbench.data.benchmark import split_name
 from unlearnbench.data.loading import fingerprint
+from unlearnbench.device import use_device
 from unlearnbench.evaluation.log import read_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.result import Evaluation
@@ -94,6 +95,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
 def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
     """Do `task` unless it is done; returns the seconds it took. Collective."""
     begin = time.monotonic()
+    use_device(config.resources_of(task.model))
     told = _teller(_steps_file(task, folder))
     space = workspace(config.model_dump_json(), folder)
     models = space.models(task.model)

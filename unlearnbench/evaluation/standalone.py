@@ -16,6 +16,7 @@ from typing import Any
 
 from unlearnbench.data.encoding import TemplateArgs, resolve_template
 from unlearnbench.data.loading import load_benchmark
+from unlearnbench.device import steady_attention
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator, Told, evaluation_sets
 from unlearnbench.evaluation.profiles import Profile, get_profile
@@ -64,6 +65,7 @@ def evaluate_model(
     sets = evaluation_sets(benchmark, forget, rules)
     _join_processes()
     quiet_transformers()
+    steady_attention()
     named = isinstance(model, str | Path)
     settings = model_settings(str(model) if named else "in memory", template, dtype)
     if tokenizer is None or isinstance(tokenizer, str | Path):

@@ -1,0 +1,60 @@
+"""A run has the device that its resources say, or ends before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from unlearnbench import device
+from unlearnbench.config import load_config
+from unlearnbench.device import use_device
+from unlearnbench.environment import of_worker
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.execution import Resources
+from unlearnbench.models import loading
+from unlearnbench.tasks import PreparationTask, execute_task
+
+
+def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
+    monkeypatch.setattr(device, "_DRIVER", driver)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("a model was loaded"))
+    config = load_config("quickstart", ["resources.gpu=1", f"output={tmp_path}"])
+    name = config.models[0].name
+    task = PreparationTask("base", "base model", (), False, name, "base")
+    with pytest.raises(UnlearnbenchError, match=r"torch finds no GPU") as caught:
+        execute_task(task, config, tmp_path)
+    message = str(caught.value)
+    assert torch.__version__ in message
+    assert "NVIDIA driver 535.183.01" in message
+    assert "--set resources.gpu=0" in message
+
+
+def test_a_machine_without_a_driver_is_named_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(device, "_DRIVER", tmp_path / "missing")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UnlearnbenchError, match="no NVIDIA driver"):
+        use_device(Resources(gpu=0.5))
+
+
+def test_no_gpu_means_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    use_device(Resources(gpu=0))
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert of_worker(1)["RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"] == "1"
+
+
+def test_attention_makes_no_plan_for_every_shape(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.backends.cuda.enable_cudnn_sdp(True)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    use_device(Resources(gpu=1))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()

@@ -1,0 +1,57 @@
+"""The device of a run: what its `resources` say, checked before anything is loaded."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.execution import Resources
+
+_DRIVER = Path("/proc/driver/nvidia/version")
+
+
+def use_device(resources: Resources) -> None:
+    """Hide GPUs from a run that takes none; call before anything is computed in the process.
+
+    Raises: UnlearnbenchError where a run was given a GPU that torch cannot use: it would be
+    carried out on the CPU, while the GPU stands idle.
+    """
+    if not resources.gpu:
+        # Ray hides GPUs from processes that ask for none; a run without Ray has to do it itself.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif not torch.cuda.is_available():
+        raise UnlearnbenchError(
+            f"resources.gpu: {resources.gpu:g}, but torch finds no GPU to use: torch "
+            f"{torch.__version__} is built for {_built_for()}, and the machine has "
+            f"{_driver()}; install a torch that is built for a CUDA version which the driver "
+            "supports, or run on the CPU with --set resources.gpu=0"
+        )
+    steady_attention()
+
+
+def steady_attention() -> None:
+    """Keep cuDNN's attention off.
+
+    On H100 and later it comes first, and makes a plan for every new shape of a batch: tens of
+    milliseconds, again and again, where batches differ in their lengths.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def _built_for() -> str:
+    version: str | None = torch.version.cuda
+    return f"CUDA {version}" if version else "CPUs alone"
+
+
+def _driver() -> str:
+    """The version of NVIDIA's driver, in words."""
+    try:
+        first = _DRIVER.read_text(encoding="utf-8").splitlines()[0]
+    except (OSError, IndexError):
+        return "no NVIDIA driver"
+    words = first.split()
+    number = next((word for word in words if word[0].isdigit() and "." in word), "unknown")
+    return f"NVIDIA driver {number}"
