@@ -95,7 +95,7 @@ class Workspace:
         made = models.cache in Path(source.place).parents  # or is yet to be
         weights = Path(source.place).name if made else source.identity()
         data = fingerprint(self.benchmark, fraction)
-        identity = [model, target, weights, fraction, self.profile.id, data]
+        identity: list[str | float] = [model, target, weights, fraction, self.profile.id, data]
         digest = template_digest(models.settings)
         return [*identity, digest] if digest else identity
 

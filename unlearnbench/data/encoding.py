@@ -73,7 +73,7 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     Raises: ModelError where the template drops the question, or writes today's date into prompts.
     """
     marker = "\x00"
-    variables = dict(args or {})
+    variables: dict[str, Any] = dict(args or {})
     system = variables.pop("system_prompt", None)
     messages = [] if system is None else [{"role": "system", "content": str(system)}]
     messages.append({"role": "user", "content": marker})
@@ -82,10 +82,9 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         return str(
             tokenizer.apply_chat_template(
                 messages,
-                chat_template=template,
                 tokenize=False,
                 add_generation_prompt=True,
-                **variables,
+                **variables | {"chat_template": template},
             )
         )
 
