@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.links import LINKS_FILE, Links, read_links, server_of, shown, write_links
+from unlearnbench.links import LINKS_FILE, Links, read_links, server_of, write_links
 from unlearnbench.records import EpochResult, Record, write_record
+from unlearnbench.redaction import redact
 from unlearnbench.report import build_report
 
 LINKS = Links("https://mlflow.example/base", "7", "f00d", {"aaaa": "beef"})
@@ -85,4 +86,4 @@ def test_a_report_has_them(tmp_path: Path) -> None:
     ],
 )
 def test_no_password_is_shown(uri: str, told: str, server: str | None) -> None:
-    assert (shown(uri), server_of(uri)) == (told, server)
+    assert (redact(uri), server_of(uri)) == (told, server)

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.parser import build_parser
+from unlearnbench.redaction import redact
 from unlearnbench.stopping import EXIT_CODE, Stopped
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
@@ -32,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except UnlearnbenchError as error:
-        sys.stderr.write(f"{error}\n")
+        sys.stderr.write(f"{redact(str(error))}\n")
         return USER_ERROR
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}, and the same command goes on where this one stopped\n")

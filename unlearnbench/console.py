@@ -12,6 +12,8 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, TextIO
 
+from unlearnbench.redaction import redact
+
 
 def duration(seconds: float) -> str:
     """`45 s`, `3 min 20 s`, `2 h 05 min`."""
@@ -24,7 +26,7 @@ def duration(seconds: float) -> str:
 
 
 class Console:
-    """Where a command tells what it is doing."""
+    """Where a command tells what it is doing; no secret of an address gets through."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or sys.stdout
@@ -32,12 +34,12 @@ class Console:
 
     def note(self, text: str) -> None:
         """A line about what is going on."""
-        self.err.write(text + "\n")
+        self.err.write(redact(text) + "\n")
         self.err.flush()
 
     def print(self, text: str = "") -> None:
         """A line of the result."""
-        self.out.write(text + "\n")
+        self.out.write(redact(text) + "\n")
         self.out.flush()
 
     def print_json(self, value: Any) -> None:
@@ -151,4 +153,4 @@ def finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+    return f"{value:.6g}" if isinstance(value, float) else redact(str(value))

@@ -14,6 +14,8 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from unlearnbench.redaction import redact
+
 LINKS_FILE = "mlflow.json"
 _ID = re.compile(r"[0-9A-Za-z_-]+")
 
@@ -49,23 +51,9 @@ class Links:
         return f"{self.server}/#/experiments/{self.experiment}/runs/{run}"
 
 
-def shown(uri: str) -> str:
-    """A tracking URI without user and password, for people and files."""
-    scheme, mark, rest = uri.partition("://")
-    place, slash, path = rest.partition("/")
-    return f"{scheme}{mark}{place.rpartition('@')[2]}{slash}{path}"
-
-
-def without_secret(text: str, uri: str) -> str:
-    """What somebody else says about a tracking URI, without its user and password."""
-    place = uri.partition("://")[2].partition("/")[0]
-    secret = place.rpartition("@")[0]
-    return text.replace(f"{secret}@", "") if secret else text
-
-
 def server_of(uri: str) -> str | None:
     """Where the pages of a tracking URI are, without user and password; None where it has none."""
-    parts = urlsplit(shown(uri))
+    parts = urlsplit(redact(uri))
     if parts.scheme not in ("http", "https") or not parts.hostname:
         return None
     return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}"

@@ -19,6 +19,7 @@ from typing import Any
 from unlearnbench import registry
 from unlearnbench.errors import ConfigError, Problem, RecordError
 from unlearnbench.frozen import Settings
+from unlearnbench.redaction import redact, redacted
 from unlearnbench.settings import (
     DataSettings,
     EvaluationSettings,
@@ -90,8 +91,8 @@ class RunSpec(Settings):
         }
         if self.evaluation.stop_below is None:  # a rule that is not there changes nothing either
             changes_no_number["evaluation"] = {"batch_tokens", "stop_below"}
-        identity: dict[str, Any] = json_ready(
-            self.model_dump(mode="json", exclude=changes_no_number)
+        identity: dict[str, Any] = redacted(
+            json_ready(self.model_dump(mode="json", exclude=changes_no_number))
         )
         if self.training.optimizer == "adamw":  # as in runs from before there was a choice
             del identity["training"]["optimizer"]
@@ -122,8 +123,8 @@ class RunSpec(Settings):
         )
 
     def to_json(self) -> dict[str, Any]:
-        """Every field, ready for JSON; infinite floats become text."""
-        fields: dict[str, Any] = json_ready(self.model_dump(mode="json"))
+        """Every field, ready for JSON: infinite floats become text, secrets are removed."""
+        fields: dict[str, Any] = redacted(json_ready(self.model_dump(mode="json")))
         return fields
 
 
@@ -186,11 +187,11 @@ class Plan:
         return {
             "schema": SCHEMA,
             "name": self.config.name,
-            "description": self.config.description,
+            "description": redact(self.config.description),
             "data": {f"{fraction:g}": value for fraction, value in self.fingerprints.items()},
             "rows": {f"{fraction:g}": dict(sets) for fraction, sets in self.rows.items()},
             "plugin_files": [str(path) for path in registry.plugin_files()],
-            "config": json_ready(self.config.model_dump(mode="json")),
+            "config": redacted(json_ready(self.config.model_dump(mode="json"))),
             "runs": [
                 {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs
             ],

@@ -22,6 +22,7 @@ from unlearnbench.display import Display, View
 from unlearnbench.forecast import Clock, Forecast
 from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult, Record
+from unlearnbench.redaction import redact
 from unlearnbench.standing import Leader, Panel, Standing
 
 BEAT_SECONDS = 30.0
@@ -232,6 +233,7 @@ class Progress:
         self._told, self._beat = best, self._clock()
 
     def _say(self, text: str) -> None:
+        text = redact(text)
         with self._lock:
             if self._log is not None:
                 note_down(text, self._log)
@@ -281,4 +283,4 @@ def note_down(text: str, path: Path) -> None:
     """A line in a log, with the time; a disk that does not take it is no reason to end a sweep."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError), path.open("a", encoding="utf-8") as file:
-        file.write(f"{now}  {text}\n")
+        file.write(f"{now}  {redact(text)}\n")

@@ -32,6 +32,7 @@ from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.floats import plain, revive
 from unlearnbench.plan import RunSpec
+from unlearnbench.redaction import redacted
 from unlearnbench.step import StepResult
 
 SCHEMA = 1
@@ -123,7 +124,7 @@ class StoredEvaluations(Mapping[int, Evaluation]):
 
 
 def run_record(run: RunSpec, **found: Any) -> Record:
-    """The record of a run: what its spec says, and the other fields as given."""
+    """The record of a run: what its spec says, and the other fields as given; no secrets."""
     return Record(
         id=run.id,
         kind="run",
@@ -133,7 +134,7 @@ def run_record(run: RunSpec, **found: Any) -> Record:
         learning_rate=run.learning_rate,
         seed=run.seed,
         spec=run.to_json(),
-        **found,
+        **(found | {"error": redacted(found.get("error"))}),
     )
 
 
@@ -174,7 +175,7 @@ def _write_files(record: Record, part: Path) -> None:
         write_log(evaluation, path)
         digests[str(epoch)] = file_hash(path)
         _flush(path)
-    document = {"schema": SCHEMA, **_fields(record), "evaluations": digests}
+    document = {"schema": SCHEMA, **redacted(_fields(record)), "evaluations": digests}
     text = json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)
     (part / "record.json").write_text(text + "\n", encoding="utf-8")
     _flush(part / "record.json")
@@ -240,6 +241,8 @@ def read_record(path: Path) -> Record:
 
 def _record(path: Path, document: dict[str, Any]) -> Record:
     values = {f.name: document[f.name] for f in fields(Record)}
+    # Those of earlier versions may hold secrets, which pages and MLflow would show.
+    values |= {name: redacted(values[name]) for name in ("spec", "provenance", "error")}
     values["epochs"] = tuple(EpochResult(**e) for e in document["epochs"])
     values["steps"] = tuple(StepResult(**s) for s in document["steps"])
     digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}

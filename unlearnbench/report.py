@@ -25,6 +25,7 @@ from unlearnbench.ranking import (
     start_utility,
 )
 from unlearnbench.records import Record, read_records
+from unlearnbench.redaction import redacted
 from unlearnbench.registry import load
 from unlearnbench.selection import read_selection
 from unlearnbench.table import COLUMNS, METRICS, Row, table, to_csv
@@ -142,7 +143,7 @@ def _plan(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        plan: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        plan: dict[str, Any] = redacted(json.loads(path.read_text(encoding="utf-8")))
         _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(

@@ -8,13 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
 from unlearnbench.frozen import Settings
+from unlearnbench.redaction import redact
 from unlearnbench.searching import Range, SearchSettings, SelectSettings
 
 RetainTermName = Literal["nll", "kl"]
+STORAGES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
+"""Schemes of `storage`, by fsspec's names."""
 
 
 class DataSettings(Settings):
@@ -262,6 +265,14 @@ class SweepConfig(Settings):
         description="path, s3:// or gs:// that machines share results and checkpoints through, "
         "where they do not all see `output`",
     )
+
+    @field_validator("storage")
+    @classmethod
+    def _reachable(cls, storage: str | None) -> str | None:
+        scheme, mark, _ = (storage or "").partition("://")
+        if mark and scheme not in STORAGES:
+            raise ValueError(f"expected a path, s3:// or gs://, got {redact(str(storage))!r}")
+        return storage
 
     @property
     def cache_folder(self) -> Path:

@@ -26,6 +26,7 @@ from unlearnbench.digests import file_hash
 from unlearnbench.errors import StorageError
 from unlearnbench.locks import alone
 from unlearnbench.records import PART
+from unlearnbench.redaction import redact
 from unlearnbench.settings import SweepConfig
 
 MANIFEST = "manifest.json"
@@ -59,9 +60,13 @@ class Storage:
             self._do("write", lambda: self._files.pipe_file(probe, text))
             found = self._do("read", lambda: self._files.cat_file(probe))
         except FileNotFoundError as error:
-            raise StorageError(f"storage {self.url}: there is no such place: {error}") from None
+            raise StorageError(
+                f"storage {redact(str(self.url))}: there is no such place: {error}"
+            ) from None
         if found != text:
-            raise StorageError(f"storage {self.url}: what was written is not what is read")
+            raise StorageError(
+                f"storage {redact(str(self.url))}: what was written is not what is read"
+            )
         self._remove(probe)
 
     def has(self, place: Path) -> bool:
@@ -163,7 +168,9 @@ class Storage:
                 f"storage: {protocol}:// needs a package that is not here: {fix}"
             ) from None
         except ValueError as error:
-            raise StorageError(f"storage: {url}: {error}; give a path, s3:// or gs://") from None
+            raise StorageError(
+                f"storage: {redact(url)}: {error}; give a path, s3:// or gs://"
+            ) from None
         return files, str(root)
 
     @property
@@ -235,9 +242,10 @@ class Storage:
                 pause = next(pauses, None)
                 if pause is None:
                     reason = " ".join(str(error).split())[:200] or type(error).__name__
+                    reason = redact(reason, str(self.url))
                     raise StorageError(
-                        f"storage {self.url}: cannot {what}: {reason}; what is on this machine is "
-                        "kept: start the same command again once it can be reached"
+                        f"storage {redact(str(self.url))}: cannot {what}: {reason}; what is on "
+                        "this machine is kept: start the same command again once it can be reached"
                     ) from error
                 time.sleep(pause)
 

@@ -51,9 +51,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(autouse=True)
 def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "5")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    # What the code sets for itself in this process must not be there before it does.
+    for name in ENVIRONMENT:
+        monkeypatch.delenv(name, raising=False)
 
 
 def _metrics(utility: float, quality: float | None) -> dict[str, float | None]:
@@ -181,13 +181,12 @@ class Kit:
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", backend]
         command += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
-        own = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false", **(environment or {})}
         with (folder / "server.log").open("wb") as said:
             process = subprocess.Popen(
                 command,
                 stdout=said,
                 stderr=said,
-                env={**os.environ, **ENVIRONMENT, **own},
+                env={**os.environ, **(environment or {})},
                 start_new_session=True,
             )
             address = f"http://127.0.0.1:{port}"

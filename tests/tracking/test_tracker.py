@@ -26,11 +26,6 @@ from unlearnbench.step import StepResult
 from unlearnbench.tracking import Tracker, replay
 
 
-@pytest.fixture(autouse=True)
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
-
-
 def test_records_become_nested_runs_with_everything_in_its_place(
     tmp_path: Path, kit: Any, seen: Any
 ) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
+from unlearnbench.redaction import redact
 from unlearnbench.settings import LoRA, ModelSettings
 
 WEIGHTS = ("*.safetensors",)
@@ -31,6 +32,11 @@ class Source:
 
         revision  where the text names none
         """
+        if "://" in text:
+            raise ModelError(
+                f"{redact(text)!r} is an address, and a model is a folder or a hub id; download it "
+                "and give the folder"
+            )
         place, at, own = text.rpartition("@")
         if not at or Path(text).is_dir():
             return cls(text, revision)

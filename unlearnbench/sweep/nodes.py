@@ -23,6 +23,7 @@ from typing import Any
 
 from unlearnbench import registry
 from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.execution import TrackingSettings
 from unlearnbench.provenance import code_travelled, git_state, versions
 from unlearnbench.settings import SweepConfig
 from unlearnbench.storage import Storage
@@ -213,7 +214,9 @@ class Luggage:
         import ray
 
         return cls(
-            config=config,
+            # Workers log nothing, and Tune writes what they are given to disk: no secret of a
+            # tracking server among it.
+            config=config.model_copy(update={"tracking": TrackingSettings()}),
             folder=folder,
             working_folder=Path.cwd(),
             node=ray.get_runtime_context().get_node_id(),

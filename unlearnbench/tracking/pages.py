@@ -19,8 +19,16 @@ from tempfile import TemporaryFile
 from typing import IO, Any
 
 from unlearnbench.errors import RecordError, UnlearnbenchError
-from unlearnbench.links import Links, server_of, shown, without_secret
-from unlearnbench.mlflow_store import ENVIRONMENT, STORE, import_mlflow, store_uri
+from unlearnbench.links import Links, server_of
+from unlearnbench.mlflow_store import (
+    ENVIRONMENT,
+    STORE,
+    check_store,
+    explained,
+    import_mlflow,
+    store_uri,
+)
+from unlearnbench.redaction import redact
 from unlearnbench.settings import SweepConfig
 from unlearnbench.tracking.replaying import sweep_config
 from unlearnbench.tracking.store import ARTIFACTS, experiment_name, sweep_id
@@ -87,6 +95,7 @@ def open_ui(
 def _find(folder: Path, config: SweepConfig, uri: str) -> tuple[Links, str]:
     """Where the sweep is, by MLflow's ids, and the folder of its artifacts if they are files."""
     expected = import_mlflow()
+    check_store(uri)
     from mlflow import MlflowClient
 
     try:
@@ -94,11 +103,10 @@ def _find(folder: Path, config: SweepConfig, uri: str) -> tuple[Links, str]:
         found = client.get_experiment_by_name(experiment_name(config.tracking, config))
         condition = f"tags.`unlearnbench.sweep_id` = '{sweep_id(config)}'"
         runs = client.search_runs([found.experiment_id], condition) if found else []
-    except expected as error:
-        reason = without_secret(str(error).strip().partition("\n")[0], uri)[:300]
-        raise UnlearnbenchError(f"MLflow at {shown(uri)}: {reason}; is it running?") from None
+    except (*expected, ValueError, ImportError) as error:
+        raise UnlearnbenchError(f"MLflow at {redact(uri)}: {explained(error, uri)}") from None
     if not runs:
-        raise _unlogged(folder, f"{folder} is not logged at {shown(uri)}")
+        raise _unlogged(folder, f"{folder} is not logged at {redact(uri)}")
     info = runs[0].info
     artifacts = str(info.artifact_uri)
     folder_of = artifacts.removeprefix("file://") if artifacts.startswith("file://") else ""

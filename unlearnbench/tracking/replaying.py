@@ -12,9 +12,9 @@ from pydantic import ValidationError
 
 from unlearnbench.entries import milliseconds
 from unlearnbench.errors import RecordError, UnlearnbenchError
-from unlearnbench.links import shown
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.records import Record, read_records
+from unlearnbench.redaction import redact
 from unlearnbench.selection import SELECTION_FILE
 from unlearnbench.settings import SweepConfig
 from unlearnbench.tracking.store import Span
@@ -48,7 +48,7 @@ def replay(folder: Path, uri: str | None = None) -> Replayed:
     """
     config = sweep_config(folder)
     settings = config.tracking.model_copy(
-        update={"enabled": True, "uri": uri or config.tracking.uri}
+        update={"enabled": True, "uri": config.tracking.uri if uri is None else uri}
     )
     messages: list[str] = []
     records = read_records(folder)
@@ -60,11 +60,12 @@ def replay(folder: Path, uri: str | None = None) -> Replayed:
         tracker.settle()
         if records:
             tracker.log_files([folder / name for name in FILES])
-    place = shown(tracker.uri)
     if messages:
-        raise UnlearnbenchError(f"MLflow at {place}: {tracker.trouble}; start it, or give --uri")
+        raise UnlearnbenchError(f"{tracker.trouble}; start it, or give --uri")
     links = tracker.links
-    return Replayed(place, tracker.logged, len(records), links.of_sweep if links else None)
+    return Replayed(
+        redact(tracker.uri), tracker.logged, len(records), links.of_sweep if links else None
+    )
 
 
 def _span(records: Iterable[Record]) -> Span:

@@ -24,6 +24,7 @@ from unlearnbench.plan import content_hash
 from unlearnbench.provenance import git_state
 from unlearnbench.ranking import start_utility
 from unlearnbench.records import Record
+from unlearnbench.redaction import redact
 from unlearnbench.settings import SweepConfig
 from unlearnbench.table import Row, table
 from unlearnbench.tracking.datasets import inputs_of, inputs_of_sweep, read_data
@@ -39,6 +40,7 @@ _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopp
 _TABLES = '[{"path": "answers.json", "type": "table"}]'
 """What MLflow's own `log_table` says of a table."""
 
+_TEXTS = (".json", ".log", ".html", ".csv")
 
 Span = tuple[int | None, int | None]
 """Milliseconds since 1970; None is now."""
@@ -215,7 +217,12 @@ class Store:
 
     def _attach(self, run: str, files: Iterable[Path], place: str | None = None) -> None:
         for file in files:
-            if file.is_file():
+            if not file.is_file():
+                continue
+            text = file.read_text("utf-8", "replace") if file.suffix in _TEXTS else ""
+            if (clean := redact(text)) != text:  # written by a version that kept secrets
+                self._client.log_text(run, clean, f"{place}/{file.name}" if place else file.name)
+            else:
                 self._client.log_artifact(run, str(file), place)
 
 

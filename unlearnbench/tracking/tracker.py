@@ -13,10 +13,11 @@ from typing import Any
 from unlearnbench.background import Background, Job
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import TrackingSettings
-from unlearnbench.links import Links, shown, without_secret, write_links
-from unlearnbench.mlflow_store import import_mlflow, store_uri
+from unlearnbench.links import Links, write_links
+from unlearnbench.mlflow_store import check_store, explained, import_mlflow, store_uri
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.records import Record
+from unlearnbench.redaction import redact
 from unlearnbench.report import build_report
 from unlearnbench.settings import SweepConfig
 from unlearnbench.tracking.describing import describe_sweep
@@ -57,6 +58,7 @@ class Tracker:
         """Records that were not there before."""
         self._warn, self._seconds, self._span = warn, seconds, span
         self._background: Background | None = None
+        self._expected: tuple[type[Exception], ...] = ()
         self._monitor: Any = None
         self._store: Store | None = None
         self._status = "KILLED"
@@ -66,9 +68,9 @@ class Tracker:
         if self.settings.enabled:
             # Imported here, not in the thread: two threads that import large packages at once can
             # see each other's half-imported modules.
-            expected = (*import_mlflow(), UnlearnbenchError)
-            self._background = Background("mlflow", expected, self._give_up)
-            self._background.put(self._open)
+            self._expected = import_mlflow()
+            self._background = Background("mlflow", (UnlearnbenchError,), self._give_up)
+            self._put(self._open)
         return self
 
     def __exit__(
@@ -88,8 +90,7 @@ class Tracker:
     @property
     def trouble(self) -> str | None:
         """Why nothing is logged any more."""
-        told = None if self._background is None else self._background.trouble
-        return told and without_secret(told, self.uri)
+        return None if self._background is None else self._background.trouble
 
     @property
     def links(self) -> Links | None:
@@ -119,15 +120,19 @@ class Tracker:
 
     def _put(self, job: Job) -> None:
         if self._background is not None:
-            self._background.put(job)
+            self._background.put(lambda: self._in_words(job))
+
+    def _in_words(self, job: Job) -> None:
+        """Do `job`; what MLflow and its libraries raise becomes one line of ours."""
+        try:
+            job()
+        except self._expected as error:
+            reason = explained(error, self.uri)
+            raise UnlearnbenchError(f"MLflow at {redact(self.uri)}: {reason}") from error
 
     def _give_up(self, reason: str) -> None:
-        told = without_secret(reason, self.uri)[:300]
         again = f"`unlearnbench track {shlex.quote(str(self.folder))}` logs them later"
-        self._warn(
-            f"MLflow at {shown(self.uri)}: {told}; no run is lost: records are complete, "
-            f"and {again}"
-        )
+        self._warn(f"{reason}; no run is lost: records are complete, and {again}")
 
     @property
     def _told(self) -> Store:
@@ -137,7 +142,13 @@ class Tracker:
 
     def _open(self) -> None:
         span = self._span or (None, None)
-        self._store = Store(self.uri, self.folder, self.config, self.settings, span)
+        check_store(self.uri)
+        try:
+            self._store = Store(self.uri, self.folder, self.config, self.settings, span)
+        except (ValueError, ImportError) as error:
+            # An address, or a variable of MLflow's, that MLflow cannot read.
+            reason = explained(error, self.uri)
+            raise UnlearnbenchError(f"MLflow at {redact(self.uri)}: {reason}") from error
         self._store.attach([self.folder / PLAN_FILE])
         if self._span is None:
             self._monitor = monitor(self.uri, self._store.parent)

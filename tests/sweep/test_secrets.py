@@ -1,0 +1,93 @@
+"""Passwords in addresses: a sweep uses them, and nothing that it leaves has them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.bench.noop import NOOP, noop_config
+from unlearnbench.cli import main
+from unlearnbench.console import Console
+from unlearnbench.execution import TrackingSettings
+from unlearnbench.plan import RunSpec, make_plan
+from unlearnbench.records import EpochResult
+from unlearnbench.report import write_report
+from unlearnbench.settings import SweepConfig
+from unlearnbench.sweep import run_sweep
+
+SECRET = "hunter2"
+
+
+def holders(folder: Path) -> list[str]:
+    """Files that hold the secret."""
+    files = [path for path in folder.rglob("*") if path.is_file() and not path.is_symlink()]
+    return [str(path) for path in files if SECRET.encode() in path.read_bytes()]
+
+
+def looking(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
+    """A run that fails where the secret is on the disk while it is at work."""
+    if found := holders(folder):
+        raise RuntimeError(f"secret in {len(found)} files: {[Path(f).name for f in found]}")
+    yield from NOOP.run_epochs(run, config, folder)
+
+
+def test_a_sweep_leaves_no_secret_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+    config = noop_config(tmp_path / "out", 2).model_copy(
+        update={
+            "tracking": TrackingSettings(uri=f"http://u:{SECRET}@127.0.0.1:9"),
+            "storage": f"file://{tmp_path}/kept?token={SECRET}",
+            "description": f"logged to https://{SECRET}@h/",
+        }
+    )
+    err = StringIO()
+    runtime = replace(NOOP, run_epochs=looking, report=write_report)
+    result = run_sweep(config, Console(err=err), runtime)
+    assert not result.failed, err.getvalue()
+    assert "127.0.0.1:9: the connection is refused" in err.getvalue()
+    assert SECRET not in err.getvalue()
+    assert holders(tmp_path) == []
+    stored = next(tmp_path.glob("kept*"))
+    assert stored.name == f"kept?token={SECRET}", "the storage itself was reached with it"
+    assert len(list(stored.glob("*/records/*"))) >= 2
+    plan = json.loads((result.folder / "plan.json").read_text())
+    assert plan["config"]["storage"].endswith("/kept?token=***")
+    assert plan["config"]["tracking"]["uri"] == "http://127.0.0.1:9"
+
+    before = sorted(path.stat().st_mtime_ns for path in result.folder.glob("records/*"))
+    again = run_sweep(config, Console(err=StringIO()), runtime)
+    assert (again.finished, again.failed) == (result.finished, 0)
+    after = sorted(path.stat().st_mtime_ns for path in result.folder.glob("records/*"))
+    assert after == before, "nothing was run again"
+
+
+def test_ids_do_not_depend_on_secrets_and_stay_where_there_are_none(tmp_path: Path) -> None:
+    config = noop_config(tmp_path, 1)
+    (run,) = make_plan(config, "d1").runs[:1]
+    assert run.id == type(run).model_validate_json(run.model_dump_json()).id
+    base = run.model.model_copy(update={"fine_tuned": f"x://u:{SECRET}@h/m"})
+    other = run.model.model_copy(update={"fine_tuned": "x://h/m"})
+    ids = {run.model_copy(update={"model": model}).id for model in (base, other)}
+    assert len(ids) == 1
+    assert SECRET not in json.dumps(run.model_copy(update={"model": base}).to_json())
+
+
+@pytest.mark.parametrize(
+    ("setting", "expected"),
+    [
+        (f"storage=ftp://u:{SECRET}@h/x", "expected a path, s3:// or gs://, got 'ftp://h/x'"),
+        (f"models.0.base=https://u:{SECRET}@evil/x", "'https://evil/x' is an address"),
+        (f"models.0.fine_tuned=https://u:{SECRET}@evil/x", "'https://evil/x' is an address"),
+    ],
+)
+def test_plan_refuses_without_printing_it(
+    setting: str, expected: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", "quickstart", "--set", setting]) == 2
+    out, err = capsys.readouterr()
+    assert expected in err
+    assert SECRET not in out + err
