@@ -261,6 +261,14 @@ class TestRefused:
         told = self.refusal(side("near", records), side("far", records))
         assert f"record {FAR[0].id} is by profile {OPEN_UNLEARNING.id}, the retain" in told
 
+    def test_other_precisions(self) -> None:
+        found = replace(evaluation(GOAL), precision="bfloat16")
+        odd = [replace(r, evaluations={2: found}) for r in FAR]
+        goal = replace(ANCHORS[1], evaluations={0: replace(evaluation(GOAL), precision="float32")})
+        records = (ANCHORS[0], goal, *NEAR, *odd)
+        told = self.refusal(side("near", records), side("far", records))
+        assert f"record {FAR[0].id} is evaluated in bfloat16, the retain model in float32" in told
+
     def test_other_questions(self) -> None:
         odd = [replace(r, evaluations={2: evaluation(GOAL, ask="Where was")}) for r in FAR]
         records = (*ANCHORS, *NEAR, *odd)

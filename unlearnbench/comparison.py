@@ -11,6 +11,7 @@ import numpy as np
 
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.metrics import first_difference, forget_ratios
+from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.result import Evaluation, FloatArray
 from unlearnbench.matching import TOLERANCE, Contender, Side, match, paired_rows, side_of
 from unlearnbench.paired import Paired, holm, paired_test
@@ -150,6 +151,12 @@ def _ratios(side: Contender, rows: Sequence[Row], retain: Evaluation) -> FloatAr
                 f"{side.name}: record {row.run_id} is by profile {evaluation.profile}, the retain "
                 f"model by {retain.profile}: numbers of different profiles do not compare"
             )
+        check_precision(
+            f"{side.name}: record {row.run_id}",
+            evaluation.precision,
+            "the retain model",
+            retain.precision,
+        )
         i = first_difference(questions, asked)
         if len(questions) != len(asked) or i is not None:
             what = (

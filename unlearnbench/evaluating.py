@@ -29,7 +29,7 @@ def evaluate(args: argparse.Namespace) -> int:
     is_file = is_log(given) or Path(given).is_file()
     if is_file:
         retain = read_log(Path(given), profile=profile)
-        _check_profile(given, retain, profile)
+        _check_profile(given, retain, profile, args.dtype)
     elif given:
         check_any_model(Source(given))
     quiet_transformers()
@@ -86,13 +86,16 @@ def _check_outputs(args: argparse.Namespace, profile: Profile) -> None:
             check_profile(profile.id, Path(args.out))
 
 
-def _check_profile(place: str, log: Evaluation, profile: Profile) -> None:
+def _check_profile(place: str, log: Evaluation, profile: Profile, dtype: str) -> None:
+    from unlearnbench.evaluation.precision import check_precision
+
     if log.profile != profile.id:
         raise EvaluationError(
             f"{place} is by profile {log.profile}, and the model is to be evaluated by "
             f"{profile.id}: numbers of different profiles do not compare; choose that one with "
             "--profile, or give the retain model itself"
         )
+    check_precision(place, log.precision, "the model", dtype)
 
 
 def _evaluated(
@@ -124,10 +127,12 @@ def _print_metrics(
     counts = {name: len(found.answer_loss) for name, found in evaluation.sets.items()}
     console = Console()
     if as_json:
-        console.print_json({"profile": evaluation.profile, "questions": counts} | metrics)
+        how = {"profile": evaluation.profile, "precision": evaluation.precision}
+        console.print_json({**how, "questions": counts} | metrics)
     else:
         told = ", ".join(f"{n} {name}" for name, n in counts.items())
-        title = f"profile {evaluation.profile}: {told}"
+        precision = f" in {evaluation.precision}" if evaluation.precision else ""
+        title = f"profile {evaluation.profile}{precision}: {told}"
         console.table(("metric", "value"), list(metrics.items()), title)
         if retain is None:
             console.note("Forget Quality needs the retain model: --retain MODEL_OR_LOG")

@@ -94,6 +94,9 @@ class RunSpec(Settings):
         identity: dict[str, Any] = redacted(
             json_ready(self.model_dump(mode="json", exclude=changes_no_number))
         )
+        if self.training.precision == "bf16":
+            # Evaluated under autocast once, and in the weights' precision since: other numbers.
+            identity["evaluation"]["precision"] = self.model.dtype
         if self.training.optimizer == "adamw":  # as in runs from before there was a choice
             del identity["training"]["optimizer"]
         if not self.model.template_args:

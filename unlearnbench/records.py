@@ -22,13 +22,14 @@ import os
 import platform
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
+from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.floats import plain, revive
 from unlearnbench.plan import RunSpec
@@ -73,6 +74,9 @@ class Record:
     status: Literal["finished", "collapsed", "failed", "stopped"]
     """collapsed: finite no more, or too little utility left; stopped: given up by a search."""
     profile: str
+    precision: str | None = "float32"
+    """In which its models were evaluated, see `evaluation/precision.py`; None where a log of a
+    retain model does not say it."""
     epochs: tuple[EpochResult, ...] = ()
     steps: tuple[StepResult, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
@@ -100,11 +104,14 @@ class StoredEvaluations(Mapping[int, Evaluation]):
     folder: Path
     digests: Mapping[int, str]
     """SHA-256 of each file, by epoch."""
+    precision: str | None = None
+    """The record's, for logs of versions that did not write it."""
 
     def __getitem__(self, epoch: int) -> Evaluation:
         from unlearnbench.evaluation.log import read_log
 
-        return read_log(self.path(epoch))
+        found = read_log(self.path(epoch))
+        return found if found.precision else replace(found, precision=self.precision)
 
     def path(self, epoch: int) -> Path:
         """The file, whole. Raises: DamagedError."""
@@ -125,6 +132,9 @@ class StoredEvaluations(Mapping[int, Evaluation]):
 
 def run_record(run: RunSpec, **found: Any) -> Record:
     """The record of a run: what its spec says, and the other fields as given; no secrets."""
+    spec = run.to_json()
+    evaluations = found.get("evaluations") or {}
+    known = next((one.precision for one in evaluations.values()), None)
     return Record(
         id=run.id,
         kind="run",
@@ -133,7 +143,8 @@ def run_record(run: RunSpec, **found: Any) -> Record:
         method=run.method.label,
         learning_rate=run.learning_rate,
         seed=run.seed,
-        spec=run.to_json(),
+        spec=spec,
+        precision=known or precision_of_spec(spec),
         **(found | {"error": redacted(found.get("error"))}),
     )
 
@@ -240,13 +251,16 @@ def read_record(path: Path) -> Record:
 
 
 def _record(path: Path, document: dict[str, Any]) -> Record:
+    # Before there was a choice, models were evaluated in the precision of their settings.
+    document = {"precision": precision_of_spec(document["spec"]) or "float32", **document}
     values = {f.name: document[f.name] for f in fields(Record)}
     # Those of earlier versions may hold secrets, which pages and MLflow would show.
     values |= {name: redacted(values[name]) for name in ("spec", "provenance", "error")}
     values["epochs"] = tuple(EpochResult(**e) for e in document["epochs"])
     values["steps"] = tuple(StepResult(**s) for s in document["steps"])
     digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}
-    values["evaluations"] = StoredEvaluations(path, dict(sorted(digests.items())))
+    own = values["precision"]
+    values["evaluations"] = StoredEvaluations(path, dict(sorted(digests.items())), own)
     return Record(**values)
 
 

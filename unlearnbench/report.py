@@ -100,7 +100,8 @@ def make_report(
     """A report of `records`; where `planned` names run ids, other runs are left out."""
     records = tuple(records)
     ids = None if planned is None else frozenset(planned)
-    shown = tuple(r for r in records if r.kind != "run" or ids is None or r.id in ids)
+    kept = [r for r in records if r.kind != "run" or ids is None or r.id in ids]
+    shown = tuple(r for r in kept if r.kind == "run" or _fits(r, kept))
     return Report(
         name=name,
         description=description,
@@ -112,6 +113,17 @@ def make_report(
         links=links or {},
         selection=selection,
     )
+
+
+def _fits(anchor: Record, records: Iterable[Record]) -> bool:
+    """Whether runs of its panel are of its precision, as far as that is known of any.
+
+    One that a folder has kept from before a model's `dtype` was changed stays out.
+    """
+    here = (anchor.model, anchor.forget_fraction)
+    runs = [r for r in records if r.kind == "run" and (r.model, r.forget_fraction) == here]
+    precisions = {r.precision for r in runs if r.epochs}
+    return not precisions or anchor.precision in (None, *precisions) or None in precisions
 
 
 def build_report(folder: Path, records: Sequence[Record] | None = None) -> Report:

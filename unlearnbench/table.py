@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.precision import several
 from unlearnbench.evaluation.result import SetName
 from unlearnbench.plan import json_ready
 from unlearnbench.records import Record
@@ -68,7 +69,7 @@ def table(records: Iterable[Record]) -> tuple[Row, ...]:
     Raises: RecordError where records were evaluated by different rules.
     """
     records = tuple(records)
-    _refuse_mixed_profiles(records)
+    _refuse_mixed(records)
     labels = Labels(records)
     rows = [
         Row(
@@ -91,7 +92,7 @@ def table(records: Iterable[Record]) -> tuple[Row, ...]:
     return tuple(sorted(rows, key=lambda r: (*r.setting, r.seed, r.epoch, r.run_id)))
 
 
-def _refuse_mixed_profiles(records: Sequence[Record]) -> None:
+def _refuse_mixed(records: Sequence[Record]) -> None:
     evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
     by_profile = {r.profile: r.id for r in reversed(evaluated)}
     if len(by_profile) > 1:
@@ -100,6 +101,16 @@ def _refuse_mixed_profiles(records: Sequence[Record]) -> None:
             f"records of different evaluation rules do not compare: {listed}; "
             "report them from separate folders"
         )
+    panels: dict[tuple[str, float], dict[str | None, str]] = defaultdict(dict)
+    for record in reversed(evaluated):
+        panels[record.model, record.forget_fraction][record.precision] = record.id
+    for (model, fraction), found in sorted(panels.items()):
+        if several(found):
+            listed = ", ".join(f"{p} (record {i})" for p, i in found.items())
+            raise RecordError(
+                f"{model}, forget {100 * fraction:g} %: records of different precisions do not "
+                f"compare: {listed}; report them from separate folders, or as models of two names"
+            )
 
 
 def hyperparameters_of(record: Record) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from unlearnbench.data.loading import fingerprint
 from unlearnbench.device import use_device
 from unlearnbench.evaluation.log import read_log
 from unlearnbench.evaluation.metrics import summarize
+from unlearnbench.evaluation.precision import check_precision, precision_of_spec
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.group import leads, of_leader, wait
 from unlearnbench.models.loading import (
@@ -26,7 +27,7 @@ from unlearnbench.models.loading import (
 from unlearnbench.plan import RunSpec, content_hash
 from unlearnbench.preparation import Told, is_prepared
 from unlearnbench.provenance import provenance
-from unlearnbench.records import EpochResult, Record, write_record
+from unlearnbench.records import EpochResult, Record, read_record, write_record
 from unlearnbench.settings import SweepConfig
 from unlearnbench.workspace import Workspace, workspace
 
@@ -69,7 +70,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
             folder = models.base_folder() if target == "base" else models.tuned_folder(target)
             done = is_prepared(folder) or space.storage.has(folder)
         else:
-            done = space.record(space.anchor_id(name, target, fraction)).is_dir()
+            done = _is_evaluated(space, name, target, fraction)
         tasks.append(PreparationTask(key, label, after, done, name, target, fraction))
         return key
 
@@ -90,6 +91,20 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
         forget = split_name("forget", fraction)
         add("full", f"{name}: evaluate fine-tuned on {forget}", (*full, judged), fraction)
     return tasks
+
+
+def _is_evaluated(space: Workspace, model: str, target: str, fraction: float) -> bool:
+    """Whether the anchor is there. Raises: EvaluationError where it is of another precision."""
+    place = space.record(space.anchor_id(model, target, fraction))
+    if not place.is_dir():
+        return False
+    how = {
+        "model": space.models(model).settings.model_dump(),
+        "evaluation": space.config.evaluation.model_dump(),
+    }
+    stored = read_record(place).precision
+    check_precision(f"{place}: {target}", stored, "runs", precision_of_spec(how))
+    return True
 
 
 def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
@@ -171,6 +186,7 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
         },
         status="finished",
         profile=space.profile.id,
+        precision=evaluation.precision,
         epochs=(EpochResult(0, metrics, 0.0, seconds),),
         provenance=provenance(
             data=fingerprint(space.benchmark, fraction),

@@ -246,7 +246,11 @@ class Trainer:
     @contextmanager
     @torch.no_grad()
     def evaluated(self) -> Generator[Any, None, None]:
-        """The model to evaluate, in evaluation mode: start + `update_scale` · what was learned."""
+        """The model to evaluate, in evaluation mode: start + `update_scale` · what was learned.
+
+        In the precision of its weights, as the models that it is compared with, whatever
+        `training.precision` is.
+        """
         model = self.accelerator.unwrap_model(self.model).eval()
         scale = self.objective.method.update_scale()
         trained = {name: p.clone() for name, p in self._trained().items() if name in self._start}
@@ -255,7 +259,7 @@ class Trainer:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
         try:
-            with whole(model):
+            with whole(model), _without_autocast(model):
                 yield model
         finally:
             for name, parameter in self._trained().items():
@@ -295,6 +299,20 @@ def _copies(model: nn.Module) -> dict[str, Tensor]:
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return {name: p.clone() for name, p in trained.items() if "lora_A" not in name}
+
+
+@contextmanager
+def _without_autocast(model: Any) -> Generator[None, None, None]:
+    """Undo, for the time of the `with`, what accelerate has wrapped around the forward pass."""
+    original, wrapped = model.__dict__.get("_original_forward"), model.__dict__.get("forward")
+    if original is None or wrapped is None:
+        yield
+        return
+    model.forward = original
+    try:
+        yield
+    finally:
+        model.forward = wrapped
 
 
 def _accelerator(precision: str) -> Accelerator:

@@ -146,3 +146,30 @@ def test_retain_models_are_the_same_up_to_rounding() -> None:
     assert not merging.one_model(pack(ratios), pack(ratios[1:]))
     ratios[0] = rounded[0] = np.inf
     assert merging.one_model(pack(ratios), pack(rounded))
+
+
+def test_lines_of_two_precisions_are_not_of_one_board(sweep: Sweep) -> None:
+    whole = lines_of(sweep("a", ("npo",), (0, 1, 2)))
+    changed = []
+    for line in whole:
+        entry = json.loads(line)
+        first = entry["kind"] == "fine-tuned"
+        changed.append(resigned(line, precision="bfloat16") if first else line)
+    merged = board(changed)
+    assert len(merged.lines) == len(whole) - 1
+    (refused,) = merged.refused
+    assert "precision of the evaluation: 'bfloat16', and 'float32' in 4 lines" in refused.reason
+
+
+def test_lines_of_before_precision_was_written_are_believed(sweep: Sweep) -> None:
+    whole = lines_of(sweep("a", ("npo",), (0,)))
+    old = []
+    for line in whole:
+        entry = json.loads(line)
+        assert entry.pop("precision") == "float32"
+        old.append(canonical(signed(entry)))
+    assert len(board(old).lines) == len(whole)
+    assert board(old, whole).equal == len(whole), "of one id, and the same numbers"
+    lie = [resigned(line, precision="bfloat16") for line in whole]
+    reasons = [one.reason for one in board(lie).refused]
+    assert reasons == ["precision: 'bfloat16', and 'float32' by its identity"]

@@ -19,6 +19,7 @@ from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.generation import Answer, Prompt, decode, steps_of
+from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.profiles import Profile
 from unlearnbench.evaluation.result import (
@@ -145,7 +146,7 @@ class Evaluator:
         clock.append(time.monotonic())
         alone = steps_of([a.tokens for a in answers], prompts, predictor.slot_tokens)
         statistics = _statistics(items, scores, answers, (steps, alone - steps), clock)
-        return Evaluation(self.profile.id, sets, statistics, ids)
+        return Evaluation(self.profile.id, sets, statistics, ids, precision_of_model(model))
 
     def _judged(
         self,

@@ -1,10 +1,10 @@
 """Evaluations as files: TOFU's own `eval_log_aggregated.json`, written and read.
 
 Four top-level keys, one per set, and in each set a table per metric, {"0": value, "1": value, ...}.
-TOFU's aggregator walks over whatever is at the top level, so what is ours (`question` and
-`profile`) lies inside the sets, where it is not looked at. Losses that TOFU stores twice, as sum
-and as mean, are kept here as means; the sums, `truth_ratio` and `normalized_gt_loss` are written
-for other readers and not read back.
+TOFU's aggregator walks over whatever is at the top level, so what is ours (`question`, `profile`
+and `precision`) lies inside the sets, where it is not looked at. Losses that TOFU stores twice, as
+sum and as mean, are kept here as means; the sums, `truth_ratio` and `normalized_gt_loss` are
+written for other readers and not read back.
 """
 
 from __future__ import annotations
@@ -68,8 +68,9 @@ def write_log(
 
 
 def _to_json(evaluation: Evaluation) -> dict[str, Any]:
+    known = {} if evaluation.precision is None else {"precision": evaluation.precision}
     return {
-        file: _set_to_json(name, evaluation.sets[name], evaluation.profile)
+        file: _set_to_json(name, evaluation.sets[name], evaluation.profile) | known
         for name, file in FILES.items()
     }
 
@@ -90,13 +91,16 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
             f"{', '.join(FILES.values())}"
         )
     tables = {name: _Tables(path, file, document[file]) for name, file in FILES.items()}
-    profiles = {table.profile(profile.id) for table in tables.values()}
-    if len(profiles) > 1:
-        raise EvaluationError(
-            f"{path}: sets of different profiles ({', '.join(sorted(profiles))}); evaluate again "
-            "and write them in one go"
-        )
-    return Evaluation(profiles.pop(), {name: _set_from_json(tables[name]) for name in FILES})
+    profiles = {table.text("profile", profile.id) for table in tables.values()}
+    precisions = {table.text("precision", "") for table in tables.values()}
+    for what, found in (("profiles", profiles), ("precisions", precisions)):
+        if len(found) > 1:
+            raise EvaluationError(
+                f"{path}: sets of different {what} ({', '.join(sorted(found))}); evaluate again "
+                "and write them in one go"
+            )
+    sets = {name: _set_from_json(tables[name]) for name in FILES}
+    return Evaluation(profiles.pop(), sets, precision=precisions.pop() or None)
 
 
 class _Tables:
@@ -127,12 +131,12 @@ class _Tables:
             raise self.error(key, "missing" if table is None else "not a table by index")
         return table
 
-    def profile(self, default: str) -> str:
-        """The id of the rules; `default` where the log names none."""
-        profile = self._tables.get("profile", default)
-        if not isinstance(profile, str):
-            raise self.error("profile", f"expected text, got {profile!r}")
-        return profile
+    def text(self, key: str, default: str) -> str:
+        """What is one text for the whole set; `default` where the log does not say it."""
+        text = self._tables.get(key, default)
+        if not isinstance(text, str):
+            raise self.error(key, f"expected text, got {text!r:.60}")
+        return text
 
     def column(self, key: str) -> list[Any]:
         """[n] values in the order of the questions."""

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import numpy as np
 
 from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.profiles import Profile, profile_of_id
 from unlearnbench.evaluation.result import Evaluation, FloatArray, SetEvaluation, SetName
 
@@ -231,6 +232,7 @@ def summarize(
         _check_same_profile(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
+        check_precision("the model", evaluation.precision, "the retain model", retain.precision)
         _check_same_questions(evaluation.sets["forget"].questions, retain.sets["forget"].questions)
     return summary(
         {name: scores(name, evaluation.sets[name], profile) for name in SUMMARY_SETS},

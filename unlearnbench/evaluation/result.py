@@ -77,3 +77,5 @@ class Evaluation:
     """None where the evaluation was read from a log."""
     answers: Mapping[SetName, tuple[tuple[int, ...], ...]] | None = None
     """Ids of the greedy answers, without EOS: drafts for the next evaluation; not in logs."""
+    precision: str | None = None
+    """`float32`, `bfloat16`, see `precision.py`; None where a log does not say it."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.evaluation.files import writing
-from unlearnbench.leaderboard.line import SAME, Entry, line_of
+from unlearnbench.leaderboard.line import SAME, Entry, line_of, precision_of
 from unlearnbench.leaderboard.verify import RefusedError, verified
 from unlearnbench.records import EpochResult, Record
 from unlearnbench.report import build_report
@@ -120,6 +120,7 @@ def _record(entry: Entry, telling: Iterable[str]) -> Record:
         id=entry["id"],
         **{key: entry[key] for key in SAME},
         spec=spec,
+        precision=precision_of(entry),
         epochs=tuple(
             EpochResult(e["epoch"], e["metrics"], e["training_seconds"], e["evaluation_seconds"])
             for e in entry["epochs"]

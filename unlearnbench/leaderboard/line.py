@@ -4,8 +4,9 @@
     id          of the record: the hash of `identity`, which is all that its numbers depend on
     identity    of a run the RunSpec's; of an anchor [model, target, weights, fraction, profile,
                 data]
-    kind, status, model, forget_fraction, method, learning_rate, seed, profile
-                as in the record; what `identity` says, too, must be the same there
+    kind, status, model, forget_fraction, method, learning_rate, seed, profile, precision
+                as in the record; what `identity` says, too, must be the same there; lines of
+                earlier versions have no precision
     data        hash of the benchmark's rows
     weights     hash of the start weights; of an anchor, of its own
     epochs      epoch, metrics, seconds, `log` (SHA-256 of the evaluation's file) and `evidence`:
@@ -32,6 +33,7 @@ import numpy as np
 
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.metrics import Scores, scores, truth_ratios
+from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.profiles import Profile, profile_of_id
 from unlearnbench.evaluation.result import SETS, Evaluation, FloatArray, SetName
 from unlearnbench.plan import RunSpec
@@ -100,6 +102,7 @@ def line_of(record: Record, retain: Evaluation) -> str:
         "id": record.id,
         "identity": _identity(record),
         **{key: getattr(record, key) for key in SAME},
+        "precision": record.precision,
         "data": made.get("data"),
         "weights": made.get("weights"),
         "epochs": epochs,
@@ -113,6 +116,14 @@ SAME = (
     *("kind", "status", "model", "forget_fraction", "method", "learning_rate", "seed", "profile"),
 )
 """Named in a line as in a record."""
+
+
+def precision_of(entry: Entry) -> str | None:
+    """In which precision a line's numbers were computed; None where an early line cannot say."""
+    own: str | None = entry.get("precision")
+    if own is None and entry["kind"] == "run":
+        return precision_of_spec(entry["identity"])
+    return own
 
 
 def _identity(record: Record) -> Any:

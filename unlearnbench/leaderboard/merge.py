@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.leaderboard.line import Entry, canonical, unpack
+from unlearnbench.leaderboard.line import Entry, canonical, precision_of, unpack
 from unlearnbench.leaderboard.verify import RefusedError, verified
 
 ROUNDING = 0.05
@@ -95,6 +95,11 @@ _RULES = (
         itemgetter("weights"),
     ),
     _Rule(
+        "precision of the evaluation",
+        lambda entry: (*_panel(entry), entry["profile"]) if precision_of(entry) else None,
+        precision_of,
+    ),
+    _Rule(
         "truth ratios of the retain model",
         lambda entry: (*_panel(entry), entry["profile"]),
         itemgetter("retain"),
@@ -170,7 +175,9 @@ def _begun(one: _Candidate) -> tuple[str, str]:
 
 def _numbers(entry: Entry) -> dict[str, Any]:
     """A line without when, where and how fast it was made."""
-    told = {key: value for key, value in entry.items() if key not in ("provenance", "sha256")}
+    # Lines of earlier versions lack the precision; of one id it is the same.
+    others = ("provenance", "sha256", "precision")
+    told = {key: value for key, value in entry.items() if key not in others}
     made = ("training_seconds", "evaluation_seconds", "log")
     epochs = [{key: e[key] for key in e if key not in made} for e in entry["epochs"]]
     return told | {"epochs": epochs}

@@ -9,6 +9,7 @@ from typing import Any
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.evaluation.metrics import summary
+from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.profiles import Profile, get_profile, profile_of_id
 from unlearnbench.leaderboard.line import SCHEMA, Entry, canonical, scores_of, signed, unpack
 from unlearnbench.plan import content_hash
@@ -32,6 +33,8 @@ _TYPES: Mapping[str, tuple[type, ...]] = {
     "provenance": (dict,),
     "sha256": (str,),
 }
+_SINCE: Mapping[str, tuple[type, ...]] = {"precision": (str, type(None))}
+"""Not in lines of earlier versions."""
 _EPOCH: Mapping[str, tuple[type, ...]] = {
     "epoch": (int,),
     "metrics": (dict,),
@@ -53,7 +56,7 @@ def verified(text: str) -> Entry:
             f"schema {entry.get('schema')!r}, and this version reads {SCHEMA}: merge it with the "
             "version that wrote it"
         )
-    _check_types(entry, _TYPES, "")
+    _check_types(entry, {k: t for k, t in _SINCE.items() if k in entry} | _TYPES, "")
     if signed(entry)["sha256"] != entry["sha256"]:
         raise RefusedError("its sha256 is not that of the line: it was changed, or damaged")
     for epoch in entry["epochs"]:
@@ -109,7 +112,7 @@ def _check_identity(entry: Entry) -> None:
         raise RefusedError(f"kind {entry['kind']!r}, status {entry['status']!r}: there are no such")
     try:
         if entry["kind"] == "run":
-            says, planned = _run(entry["identity"])
+            says, planned = _run(entry)
         else:
             says, planned = _anchor(entry["identity"])
     except (KeyError, TypeError, ValueError, UnlearnbenchError) as error:
@@ -125,7 +128,8 @@ def _check_identity(entry: Entry) -> None:
         raise RefusedError(f"epochs: {epochs} of a {entry['status']} run, planned {planned}")
 
 
-def _run(identity: Any) -> tuple[dict[str, Any], list[int]]:
+def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
+    identity: Any = entry["identity"]
     how = identity["evaluation"]
     profile = get_profile(how["profile"], rows=how["rows"], max_length=how["max_length"])
     says = {
@@ -135,6 +139,8 @@ def _run(identity: Any) -> tuple[dict[str, Any], list[int]]:
         "profile": profile.id,
         **{key: identity[key] for key in ("forget_fraction", "learning_rate", "seed")},
     }
+    if "precision" in entry:
+        says["precision"] = precision_of_spec(identity)
     return says, list(identity["evaluate_at"])
 
 
