@@ -42,6 +42,7 @@ def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) ->
     if config is not None:
         _check_methods_distinct(config, report)
         _check_search(config, report)
+        _check_patience(config, report)
         _check_select(config, report)
         if config.cache is None and config.name == "cache":
             report(("name",), "'cache' is the folder of prepared models; choose another name")
@@ -149,6 +150,20 @@ def _check_search(config: SweepConfig, report: _Reporter) -> None:
     elif config.epochs <= scheduler.grace:
         text = f"{scheduler.grace} epochs of grace leave nothing of {config.epochs} to stop"
         report(("search", "scheduler", "grace"), f"{text}; raise epochs")
+
+
+def _check_patience(config: SweepConfig, report: _Reporter) -> None:
+    """Its metric is a column, and there are epochs that it can leave out."""
+    rule = config.evaluation.patience
+    if rule is None:
+        return
+    _check_metric(rule.metric, ("evaluation", "patience", "metric"), report)
+    if config.epochs_as == "runs":
+        text = "epochs_as: runs evaluates a run once, at its end: there is nothing to end early"
+        report(("evaluation", "patience"), f"{text}; take epochs_as: checkpoints")
+    elif rule.epochs >= config.epochs:
+        text = f"{rule.epochs} epochs of patience end no run of {config.epochs}"
+        report(("evaluation", "patience", "epochs"), f"{text}; lower it, or raise epochs")
 
 
 def _check_metric(metric: Metric, key: Loc, report: _Reporter) -> None:

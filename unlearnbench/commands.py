@@ -178,10 +178,10 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:
 
 def _rows(config: SweepConfig, benchmark: Benchmark, fraction: float) -> Rows:
     from unlearnbench.evaluation.evaluator import evaluation_sets
-    from unlearnbench.evaluation.profiles import get_profile
+    from unlearnbench.evaluation.profiles import profile_of
 
     how = config.evaluation
-    profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
+    profile = profile_of(how)
     sets = evaluation_sets(benchmark, fraction, profile)
     return Rows(len(benchmark.splits[fraction].forget), sum(map(len, sets.values())))
 

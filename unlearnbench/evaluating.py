@@ -69,7 +69,12 @@ def score(args: argparse.Namespace) -> int:
 def _profile(args: argparse.Namespace) -> Profile:
     from unlearnbench.evaluation.profiles import get_profile
 
-    return get_profile(args.profile, rows=args.rows, max_length=args.max_length)
+    return get_profile(
+        args.profile,
+        rows=args.rows,
+        max_length=args.max_length,
+        question_key=args.question_key,
+    )
 
 
 def _check_outputs(args: argparse.Namespace, profile: Profile) -> None:

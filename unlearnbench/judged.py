@@ -69,7 +69,7 @@ class Run:
         short = {"out_of_memory": self.shortages.seen} if self.shortages.seen else {}
         return self.peak.to_json() | short
 
-    def _finish(self, status: Any, error: str | None) -> None:
+    def _finish(self, status: Any, error: str | None, ended: str | None = None) -> None:
         spec, space = self.spec, self.space
         record = run_record(
             spec,
@@ -84,6 +84,7 @@ class Run:
             )
             | {"processes": world(), "interruptions": self.interruptions, **self._memory()},
             error=error,
+            ended=ended,
             evaluations=self.evaluations,
         )
         if leads():

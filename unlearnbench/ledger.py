@@ -151,14 +151,12 @@ def provisional_record(
     error: str | None,
 ) -> Record:
     """What is kept of a run that failed for good, or left nothing when it was stopped."""
-    from unlearnbench.evaluation.profiles import get_profile
+    from unlearnbench.evaluation.profiles import profile_of
 
-    how = run.evaluation
-    profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
     return run_record(
         run,
         status=status,
-        profile=profile.id,
+        profile=profile_of(run.evaluation).id,
         epochs=tuple(epochs),
         provenance=provenance(data=run.data_fingerprint),
         error=error,
@@ -261,7 +259,7 @@ class Ledger:
         self.tracker.log(record)
         self.progress.recorded(record)
         last = record.epochs[-1] if record.epochs else None
-        self.progress.ended(run, last, record.status)
+        self.progress.ended(run, last, "ended early" if record.ended else record.status)
 
     def _keep(self, record: Record) -> None:
         try:

@@ -113,9 +113,9 @@ def list_profiles(args: argparse.Namespace) -> int:
 
 def show_profile(args: argparse.Namespace) -> int:
     """`unlearnbench profiles show NAME`: every choice, and what is common to all."""
-    from unlearnbench.evaluation.profiles import COMMON, get_profile
+    from unlearnbench.evaluation.profiles import COMMON, profile_named
 
-    profile = get_profile(args.name)
+    profile = profile_named(args.name)
     console = Console()
     if args.json:
         console.print_json(_profile(profile) | {"common": COMMON})
@@ -129,9 +129,9 @@ def show_profile(args: argparse.Namespace) -> int:
 
 def diff_profiles(args: argparse.Namespace) -> int:
     """`unlearnbench profiles diff A B`: only what differs."""
-    from unlearnbench.evaluation.profiles import differences, get_profile
+    from unlearnbench.evaluation.profiles import differences, profile_named
 
-    first, second = get_profile(args.first), get_profile(args.second)
+    first, second = profile_named(args.first), profile_named(args.second)
     found = differences(first, second)
     console = Console()
     if args.json:

@@ -196,6 +196,11 @@ def _add_evaluations(subparsers: Subparsers) -> None:
         parser.add_argument(
             "--max-length", type=at_least_one, help="tokens, in place of the profile's"
         )
+        parser.add_argument(
+            "--question-key",
+            choices=("question", "paraphrased_question"),
+            help="column that is asked of forget and retain sets, in place of the profile's",
+        )
         add_json(parser)
 
 

@@ -89,8 +89,12 @@ class RunSpec(Settings):
             "evaluation": {"batch_tokens"},
             "model": {"gradient_checkpointing", "resources"},
         }
-        if self.evaluation.stop_below is None:  # a rule that is not there changes nothing either
-            changes_no_number["evaluation"] = {"batch_tokens", "stop_below"}
+        # A rule that is not there changes nothing either.
+        rules = ("stop_below", "question_key", "patience")
+        absent = {key for key in rules if getattr(self.evaluation, key) is None}
+        if self.learning_rate is None:
+            absent.add("patience")  # what trains nothing is evaluated once
+        changes_no_number["evaluation"] |= absent
         identity: dict[str, Any] = redacted(
             json_ready(self.model_dump(mode="json", exclude=changes_no_number))
         )

@@ -83,6 +83,8 @@ class Record:
     """Commit, versions, device, host, times, hashes of data and start weights."""
     error: str | None = None
     """What a failed run died of; the first line says it, a traceback may follow."""
+    ended: str | None = None
+    """Why a finished run has fewer epochs than planned: its patience (`evaluation.patience`)."""
     evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
     """By epoch; read from disk when asked for."""
 
@@ -252,7 +254,8 @@ def read_record(path: Path) -> Record:
 
 def _record(path: Path, document: dict[str, Any]) -> Record:
     # Before there was a choice, models were evaluated in the precision of their settings.
-    document = {"precision": precision_of_spec(document["spec"]) or "float32", **document}
+    early = {"precision": precision_of_spec(document["spec"]) or "float32", "ended": None}
+    document = early | document
     values = {f.name: document[f.name] for f in fields(Record)}
     # Those of earlier versions may hold secrets, which pages and MLflow would show.
     values |= {name: redacted(values[name]) for name in ("spec", "provenance", "error")}

@@ -71,4 +71,7 @@ def _carried_out(
                 result.metrics[k] for k in ("model_utility", "log10_forget_quality")
             )
             told(f"epoch {result.epoch}: Model Utility {utility}, log10 Forget Quality {quality}")
-    return read_record(place)
+    record = read_record(place)
+    if record.ended:
+        told(f"ended early: {record.ended}")
+    return record

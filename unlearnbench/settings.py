@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, mod
 
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
 from unlearnbench.frozen import Settings
+from unlearnbench.patience import Patience
 from unlearnbench.redaction import redact
 from unlearnbench.searching import Range, SearchSettings, SelectSettings
 
@@ -170,6 +171,10 @@ class EvaluationSettings(Settings):
     rows: int | None = Field(
         default=None, ge=1, description="first rows of each set, in place of the profile's"
     )
+    question_key: Literal["question", "paraphrased_question"] | None = Field(
+        default=None,
+        description="column that is asked of forget and retain sets, in place of the profile's",
+    )
     batch_tokens: int | None = Field(
         default=None,
         ge=64,
@@ -180,6 +185,11 @@ class EvaluationSettings(Settings):
         gt=0,
         le=1,
         description="end a run whose Model Utility is below this share of the fine-tuned model's",
+    )
+    patience: Patience | None = Field(
+        default=None,
+        description="end a run whose metric has not improved for so many evaluated epochs: "
+        "{metric: …, epochs: …}",
     )
 
 

@@ -144,10 +144,10 @@ def _count(text: str) -> int:
 def _evaluated_tokens(benchmark: Benchmark, spec: RunSpec) -> int:
     """Of one evaluation: each question once, each of its answers, and the one that is generated."""
     from unlearnbench.evaluation.evaluator import evaluation_sets
-    from unlearnbench.evaluation.profiles import get_profile
+    from unlearnbench.evaluation.profiles import profile_of
 
     how = spec.evaluation
-    profile = get_profile(how.profile, rows=how.rows, max_length=how.max_length)
+    profile = profile_of(how)
     sets = evaluation_sets(benchmark, spec.forget_fraction, profile)
     return sum(
         _count(one.question) + TEMPLATE + sum(map(_count, (*one.scored_answers, one.answer)))

@@ -15,6 +15,7 @@ from safetensors import SafetensorError
 from unlearnbench.checkpoint import Checkpoints, Pulse
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
+from unlearnbench.evaluation.profiles import profile_of
 from unlearnbench.group import leads, of_all, of_leader, world
 from unlearnbench.judged import Run
 from unlearnbench.method import Method
@@ -27,7 +28,7 @@ from unlearnbench.step import StepResult
 from unlearnbench.stopping import Stopped, asked, check, held
 from unlearnbench.trainers import give_back, run_trainer
 from unlearnbench.training import NonFiniteError, Trainer
-from unlearnbench.workspace import Workspace, profile_of, workspace
+from unlearnbench.workspace import Workspace, workspace
 
 
 class TrainedRun(Run):
@@ -58,13 +59,13 @@ class TrainedRun(Run):
 
     def go_on(self) -> Iterator[EpochResult]:
         """The epochs that are still to do, then the record."""
-        error = self._collapse()
+        error, ended = self._collapse(), self._out_of_patience()
         try:
-            while self.epoch < self.spec.epochs and error is None:
+            while self.epoch < self.spec.epochs and error is None and ended is None:
                 result = self._train_epoch()
                 if result is not None:
                     yield result
-                    error = self._collapse()
+                    error, ended = self._collapse(), self._out_of_patience()
         except NonFiniteError as collapse:
             error = str(collapse)
         except BaseException as cut:
@@ -72,7 +73,7 @@ class TrainedRun(Run):
                 self.pulse.beat(self.trainer.step, self.epoch + 1, _said(cut))
             raise
         with held():
-            self._finish("finished" if error is None else "collapsed", error)
+            self._finish("finished" if error is None else "collapsed", error, ended)
             if leads():
                 self.checkpoints.remove()
                 self.space.storage.remove(self.checkpoints.folder)
@@ -93,6 +94,13 @@ class TrainedRun(Run):
             f"epoch {epoch}: Model Utility {utility:.4g} is below {share * start:.4g}, which is "
             f"{share:g} of the fine-tuned model's {start:.4g} (evaluation.stop_below)"
         )
+
+    def _out_of_patience(self) -> str | None:
+        """Why the run ends before its last epoch, by its own rule; None: it goes on. Collective."""
+        rule = self.spec.evaluation.patience
+        if rule is None or self.epoch >= self.spec.epochs:
+            return None
+        return of_leader(lambda: rule.ended((r.epoch, r.metrics) for r in self.results))
 
     def _train_epoch(self) -> EpochResult | None:
         """Go on with the epoch after `self.epoch`, at whichever of its steps the trainer is."""

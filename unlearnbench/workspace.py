@@ -11,13 +11,13 @@ from unlearnbench.data.draws import TrainingRows, training_rows
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
-from unlearnbench.evaluation.profiles import Profile, get_profile
+from unlearnbench.evaluation.profiles import Profile, profile_of
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.models.loading import load_tokenizer, pad_id, template_digest, template_of
 from unlearnbench.plan import content_hash
 from unlearnbench.preparation import Models
 from unlearnbench.records import read_evaluation
-from unlearnbench.settings import EvaluationSettings, SweepConfig
+from unlearnbench.settings import SweepConfig
 from unlearnbench.storage import storage_of
 
 
@@ -128,11 +128,6 @@ class Workspace:
     def record(self, key: str) -> Path:
         """Where the record called `key` lies once it is there."""
         return self.folder / "records" / key
-
-
-def profile_of(settings: EvaluationSettings) -> Profile:
-    """The profile that the settings name, with what they override."""
-    return get_profile(settings.profile, rows=settings.rows, max_length=settings.max_length)
 
 
 @lru_cache(maxsize=2)

@@ -58,6 +58,7 @@ def test_hash_covers_every_field_but_the_name() -> None:
         "eos_after_cut": True,
         "max_new_tokens": 7,
         "perturbed_mean": "arithmetic",
+        "question_key": "paraphrased_question",
         "truth_ratio_epsilon": 0.5,
         "options_epsilon": 0.5,
     }

@@ -13,10 +13,17 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
 from unlearnbench.errors import EvaluationError, did_you_mean
+
+if TYPE_CHECKING:
+    from unlearnbench.settings import EvaluationSettings
+
+
+QuestionKey = Literal["question", "paraphrased_question"]
 
 
 def _choice(meaning: str) -> Any:
@@ -44,11 +51,20 @@ class Profile:
     options_epsilon: float = _choice(
         "added to the denominator of the true facts' probability among their options"
     )
+    question_key: QuestionKey = field(
+        default="question",
+        metadata={
+            "meaning": "column of the forget and retain sets that is asked, for every metric; true "
+            "facts have one question each"
+        },
+    )
 
     @property
     def hash(self) -> str:
         """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
         rules = {key: value for key, value in asdict(self).items() if key != "name"}
+        if self.question_key == "question":  # as in ids from before there was a choice
+            del rules["question_key"]
         text = json.dumps(rules, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
@@ -86,7 +102,7 @@ class Choice(NamedTuple):
 
 
 COMMON = {
-    "questions": "as written; no metric reads the paraphrased questions",
+    "questions": "as written in the column that `question_key` names",
     "template": "the model's own (`template` of its settings, --template), with its BOS",
     "masked": "the prompt, by character offsets: a token that holds a character of the answer is "
     "scored, an answer's label (phi's `Answer:`) with it",
@@ -136,7 +152,13 @@ arXiv:2401.06121, section 2.2.1); lowers Model Utility by 0.02 to 0.04."""
 PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER)}
 
 
-def get_profile(name: str, *, rows: int | None = None, max_length: int | None = None) -> Profile:
+def get_profile(
+    name: str,
+    *,
+    rows: int | None = None,
+    max_length: int | None = None,
+    question_key: str | None = None,
+) -> Profile:
     """The profile called `name`; what is overridden shows in its name and changes its id."""
     if name not in PROFILES:
         raise EvaluationError(
@@ -151,15 +173,44 @@ def get_profile(name: str, *, rows: int | None = None, max_length: int | None = 
         _check_at_least_one("max_length", max_length)
         changed = f"{profile.name}+max_length={max_length}"
         profile = replace(profile, name=changed, max_length=max_length)
+    if question_key is not None and question_key != profile.question_key:
+        keys = get_args(QuestionKey)
+        if question_key not in keys:
+            raise EvaluationError(
+                f"evaluation question_key {question_key!r} is unknown"
+                f"{did_you_mean(question_key, keys)}; there are: {', '.join(keys)}"
+            )
+        changed = f"{profile.name}+question_key={question_key}"
+        profile = replace(profile, name=changed, question_key=cast("QuestionKey", question_key))
     return profile
+
+
+def profile_of(how: EvaluationSettings) -> Profile:
+    """The profile that settings name, with what they override."""
+    return get_profile(
+        how.profile, rows=how.rows, max_length=how.max_length, question_key=how.question_key
+    )
+
+
+def profile_named(text: str) -> Profile:
+    """A profile by its name with overrides, as its id begins: `tofu+rows=50`."""
+    name, *overrides = text.split("+")
+    values: dict[str, Any] = {}
+    for override in overrides:
+        if not _OVERRIDE(override):
+            raise EvaluationError(
+                f"evaluation profile {text!r}: {override!r} is no override; expected rows=N, "
+                f"max_length=N or question_key={'|'.join(get_args(QuestionKey))}"
+            )
+        key, _, value = override.partition("=")
+        values[key] = value if key == "question_key" else int(value)
+    return get_profile(name, **values)
 
 
 def profile_of_id(identity: str) -> Profile:
     """The profile that an evaluation carries the id of; an error where its rules have changed."""
-    name, *overrides = identity.partition("@")[0].split("+")
-    values = {key: int(value) for key, value in (o.split("=") for o in overrides if _OVERRIDE(o))}
-    if name in PROFILES and len(values) == len(overrides):
-        profile = get_profile(name, **values)
+    with suppress(EvaluationError):
+        profile = profile_named(identity.partition("@")[0])
         if profile.id == identity:
             return profile
     raise EvaluationError(
@@ -168,7 +219,7 @@ def profile_of_id(identity: str) -> Profile:
     )
 
 
-_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]*").fullmatch
+_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]{0,8}|question_key=[a-z_]+").fullmatch
 
 
 def differences(first: Profile, second: Profile) -> tuple[tuple[Choice, Choice], ...]:

@@ -12,6 +12,7 @@ from unlearnbench.evaluation.metrics import summary
 from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.profiles import Profile, get_profile, profile_of_id
 from unlearnbench.leaderboard.line import SCHEMA, Entry, canonical, scores_of, signed, unpack
+from unlearnbench.patience import Patience
 from unlearnbench.plan import content_hash
 from unlearnbench.settings import MethodSpec
 
@@ -123,15 +124,31 @@ def _check_identity(entry: Entry) -> None:
         if entry[key] != value:
             raise RefusedError(f"{key}: {entry[key]!r}, and {value!r} by its identity")
     epochs = [epoch["epoch"] for epoch in entry["epochs"]]
-    whole = entry["status"] == "finished"
+    whole = entry["status"] == "finished" and not _out_of_patience(entry, planned)
     if not epochs or epochs != (planned if whole else planned[: len(epochs)]):
         raise RefusedError(f"epochs: {epochs} of a {entry['status']} run, planned {planned}")
+
+
+def _out_of_patience(entry: Entry, planned: list[int]) -> bool:
+    """Whether the run has ended early by a rule that its identity holds, and just then."""
+    if entry["kind"] != "run" or len(entry["epochs"]) >= len(planned):
+        return False
+    held = entry["identity"]["evaluation"].get("patience")
+    if held is None:
+        return False
+    try:
+        rule = Patience.model_validate(held)
+        numbers = [(one["epoch"], one["metrics"]) for one in entry["epochs"]]
+        return rule.ended(numbers) is not None and rule.ended(numbers[:-1]) is None
+    except (ValueError, TypeError):
+        return False
 
 
 def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
     identity: Any = entry["identity"]
     how = identity["evaluation"]
-    profile = get_profile(how["profile"], rows=how["rows"], max_length=how["max_length"])
+    overrides = {key: how.get(key) for key in ("rows", "max_length", "question_key")}
+    profile = get_profile(how["profile"], **overrides)
     says = {
         "model": identity["model"]["name"],
         "method": MethodSpec.model_validate(identity["method"]).label,

@@ -14,7 +14,7 @@ from typing import Any
 
 from unlearnbench.data.benchmark import split_name
 from unlearnbench.entries import fingerprint
-from unlearnbench.evaluation.profiles import get_profile
+from unlearnbench.evaluation.profiles import profile_of
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.records import Record
 from unlearnbench.settings import DataSettings, SweepConfig
@@ -82,8 +82,7 @@ def _count(counts: Mapping[str, int], role: str) -> dict[str, int]:
 
 def _asked(counts: Mapping[str, int], config: SweepConfig) -> dict[str, int]:
     """Questions of one evaluation, by set; a profile may ask only the first ones."""
-    how = config.evaluation
-    most = get_profile(how.profile, rows=how.rows, max_length=how.max_length).rows
+    most = profile_of(config.evaluation).rows
     sets = {
         name.removesuffix("_perturbed"): count if most is None else min(count, most)
         for name, count in counts.items()

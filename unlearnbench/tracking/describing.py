@@ -43,7 +43,8 @@ def _outcome(record: Record, start: float | None) -> str:
         "stopped": f"Stopped by the search after epoch {last.epoch}: ",
     }.get(record.status, "")
     sentence = ended + told
-    return f"{sentence[0].upper()}{sentence[1:]}."
+    early = f". Ended early: {record.ended}" if record.ended else ""
+    return f"{sentence[0].upper()}{sentence[1:]}{early}."
 
 
 def _best(best: Setting, start: float | None) -> str:

@@ -1,0 +1,133 @@
+"""Metrics on paraphrased questions: another profile, of the same answers."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.cli import main
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.evaluator import evaluation_sets
+from unlearnbench.evaluation.log import read_log
+from unlearnbench.evaluation.profiles import (
+    TOFU,
+    get_profile,
+    profile_named,
+    profile_of,
+    profile_of_id,
+)
+from unlearnbench.plan import make_plan
+from unlearnbench.settings import (
+    DataSettings,
+    EvaluationSettings,
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    SweepConfig,
+)
+
+PARAPHRASED = get_profile("tofu", question_key="paraphrased_question")
+DATA = DataSettings(authors=4, questions_per_author=2, pretraining_authors=0)
+
+
+def test_the_override_shows_in_the_id_which_can_be_read_back() -> None:
+    assert PARAPHRASED.id.startswith("tofu+question_key=paraphrased_question@")
+    assert PARAPHRASED.hash != TOFU.hash
+    assert profile_of_id(PARAPHRASED.id) == PARAPHRASED
+    assert profile_named("tofu+rows=5+question_key=paraphrased_question").rows == 5
+    assert get_profile("tofu", question_key="question") is TOFU
+    with pytest.raises(EvaluationError, match="did you mean 'paraphrased_question'"):
+        get_profile("tofu", question_key="paraphrased_questions")
+    for name in ("tofu+rows=0", "tofu+template=chat", "tofu+rows", "tofu+question_key=x"):
+        with pytest.raises(EvaluationError):
+            profile_named(name)
+
+
+def config(**evaluation: Any) -> SweepConfig:
+    return SweepConfig(
+        name="small",
+        models=(ModelSettings(name="tiny", base="tiny"),),
+        forget_fractions=(0.1,),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        evaluation=EvaluationSettings(**evaluation),
+    )
+
+
+def test_runs_are_the_same_ones_unless_it_is_set() -> None:
+    (plain,) = make_plan(config(), "d1").runs
+    assert "question_key" not in plain.identity["evaluation"]
+    (other,) = make_plan(config(question_key="paraphrased_question"), "d1").runs
+    assert other.id != plain.id
+    assert profile_of(other.evaluation) == PARAPHRASED
+
+
+def test_forget_and_retain_are_asked_in_other_words_and_facts_as_ever() -> None:
+    benchmark = load_benchmark(DATA, (0.25,))
+    plain = evaluation_sets(benchmark, 0.25, TOFU)
+    found = evaluation_sets(benchmark, 0.25, PARAPHRASED)
+    for name in ("retain", "forget"):
+        assert [q.question for q in found[name]] == [q.paraphrased_question for q in plain[name]]
+        assert [q.scored_answers for q in found[name]] == [q.scored_answers for q in plain[name]]
+    for name in ("real_authors", "world_facts"):
+        assert found[name] == plain[name]
+
+
+def test_tofus_own_files_have_the_column(tofu_folder: Path) -> None:
+    benchmark = load_benchmark(DataSettings(source="tofu", path=str(tofu_folder)), (0.01,))
+    found = evaluation_sets(benchmark, 0.01, PARAPHRASED)
+    asked = {name: {q.question for q in rows} for name, rows in found.items()}
+    written = {q.question for q in benchmark.full}
+    assert not asked["forget"] & written
+    assert len(asked["retain"] - written) > 290  # TOFU repeats a few questions as they are
+
+
+def test_a_row_without_the_column_is_one_message() -> None:
+    benchmark = load_benchmark(DATA, (0.25,))
+    rows = benchmark.retain_perturbed
+    odd = replace(
+        benchmark, retain_perturbed=(rows[0], replace(rows[1], paraphrased_question=None))
+    )
+    assert len(evaluation_sets(odd, 0.25, TOFU)["retain"]) == 2
+    with pytest.raises(EvaluationError, match=r"^set retain \(retain_perturbed\): row 2 has no"):
+        evaluation_sets(odd, 0.25, PARAPHRASED)
+
+
+def test_the_command_line_asks_them(
+    tmp_path: Path, model: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place, log = tmp_path / "model", tmp_path / "log.json"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    capsys.readouterr()
+    how = ["--rows", "2", "--question-key", "paraphrased_question", "--json"]
+    named = ["evaluate", str(place), "--data", "synthetic", "--out", str(log), *how]
+    assert main(named) == 0
+    told = json.loads(capsys.readouterr().out)
+    assert told["profile"].startswith("tofu+rows=2+question_key=paraphrased_question@")
+    benchmark = load_benchmark(DataSettings(), (0.1,))
+    asked = benchmark.splits[0.1].forget_perturbed[:2]
+    assert read_log(log).sets["forget"].questions == tuple(q.paraphrased_question for q in asked)
+    assert main(["score", str(log), *how]) == 0
+    assert json.loads(capsys.readouterr().out)["model_utility"] == told["model_utility"]
+    assert main(["score", str(log), "--rows", "2"]) == 2, "another profile's numbers"
+
+
+def test_profiles_show_and_diff_take_it(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "tofu+question_key=paraphrased_question"
+    assert main(["profiles", "show", name]) == 0
+    out = capsys.readouterr().out
+    assert PARAPHRASED.id in out
+    assert any(
+        line.split()[:2] == ["question_key", "paraphrased_question"] for line in out.splitlines()
+    )
+    assert main(["profiles", "diff", "tofu", name, "--json"]) == 0
+    (differ,) = json.loads(capsys.readouterr().out)["differ"]
+    assert (differ["choice"], differ["values"]) == (
+        "question_key",
+        ["question", "paraphrased_question"],
+    )
