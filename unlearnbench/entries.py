@@ -59,6 +59,7 @@ def tags(record: Record, sweep: str) -> dict[str, str]:
         "kind": record.kind,
         "status": record.status,
         "profile": record.profile,
+        "evaluation_precision": record.precision,
         "data": fingerprint(record),
         "device": record.provenance.get("device"),
         "error": first_line(record.error),

@@ -203,3 +203,21 @@ def test_arrays_are_whole_floats_of_eight_bytes() -> None:
     values = np.array([0.1, np.inf, -np.nan, 5e-324])
     assert unpack(pack(values)).tobytes() == values.astype("<f8").tobytes()
     assert base64.b64decode(pack(np.array([1.0]))) == b"\x00\x00\x00\x00\x00\x00\xf0?"
+
+
+def patient(line: Entry, **rule: Any) -> Entry:
+    """Planned for three epochs, with a rule on a metric that never changes."""
+    held = {"metric": "ks_n", "epochs": 1, "min_delta": 0.0, "mode": None} | rule
+    line["identity"] |= {"epochs": 3, "evaluate_at": [1, 2, 3]}
+    line["identity"]["evaluation"]["patience"] = held
+    line["id"] = content_hash(line["identity"])
+    return line
+
+
+def test_a_run_that_its_own_patience_has_ended_is_whole(line: Entry) -> None:
+    assert verified(canonical(signed(patient(line))))["status"] == "finished"
+
+
+@pytest.mark.parametrize("rule", [{"epochs": 2}, {"epochs": 0}, {"metric": 3}])
+def test_a_run_that_ended_for_no_reason_is_not(line: Entry, rule: Entry) -> None:
+    assert refused(patient(line, **rule)) == "epochs: [1, 2] of a finished run, planned [1, 2, 3]"
