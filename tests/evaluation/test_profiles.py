@@ -114,6 +114,7 @@ def test_every_choice_has_a_value_and_a_meaning_in_words() -> None:
         "perturbed_mean": "geometric",
         "truth_ratio_epsilon": "1e-10",
         "options_epsilon": "1e-10",
+        "question_key": "question",
     }
     told = {choice.key: choice.told for choice in TOFU.choices()}
     assert (told["max_new_tokens"], told["eos_after_cut"]) == (
