@@ -259,7 +259,7 @@ class Trainer:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
         try:
-            with whole(model), _without_autocast(model):
+            with whole(model):
                 yield model
         finally:
             for name, parameter in self._trained().items():
@@ -299,20 +299,6 @@ def _copies(model: nn.Module) -> dict[str, Tensor]:
     """
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
     return {name: p.clone() for name, p in trained.items() if "lora_A" not in name}
-
-
-@contextmanager
-def _without_autocast(model: Any) -> Generator[None, None, None]:
-    """Undo, for the time of the `with`, what accelerate has wrapped around the forward pass."""
-    original, wrapped = model.__dict__.get("_original_forward"), model.__dict__.get("forward")
-    if original is None or wrapped is None:
-        yield
-        return
-    model.forward = original
-    try:
-        yield
-    finally:
-        model.forward = wrapped
 
 
 def _accelerator(precision: str) -> Accelerator:

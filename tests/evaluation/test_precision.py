@@ -12,19 +12,14 @@ import torch
 
 from unlearnbench import evaluate_model, get_profile, summarize
 from unlearnbench.cli import main
-from unlearnbench.data.draws import TrainingRows
-from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.log import read_log, write_log
 from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.models.loading import pad_id
-from unlearnbench.optimisation import Optimisation
 from unlearnbench.plan import make_plan
 from unlearnbench.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.report import make_report
-from unlearnbench.retain import Objective
 from unlearnbench.settings import (
     DataSettings,
     MethodGrid,
@@ -34,7 +29,6 @@ from unlearnbench.settings import (
     TrainingSettings,
 )
 from unlearnbench.table import table
-from unlearnbench.training import Learn, Trainer
 
 DATA = DataSettings(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=200)
@@ -96,25 +90,6 @@ def test_the_command_line_refuses_a_log_of_another_precision(
     assert "numbers of different precisions do not compare" in capsys.readouterr().err
     assert main(["score", str(own), "--json", *how]) == 0
     assert json.loads(capsys.readouterr().out)["precision"] == "float32"
-
-
-def test_training_under_autocast_is_judged_in_the_weights_own_precision(
-    model: Any, tokenizer: Any, questions: Any
-) -> None:
-    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = [encoder.row(q.question, q.answer) for q in questions]
-    how = Optimisation(epochs=1, batch_size=4, learning_rate=1e-3, seed=1, precision="bf16")
-    trainer = Trainer(model, Objective(Learn()), TrainingRows([], rows, 0), how, pad_id(tokenizer))
-    ids = torch.tensor([rows[0].ids])
-    with torch.no_grad():
-        rounded = trainer.model(input_ids=ids).logits
-        with trainer.evaluated() as judged:
-            exact = judged(input_ids=ids).logits
-        again = trainer.model(input_ids=ids).logits
-        plain = type(model).forward(model, input_ids=ids).logits
-    assert torch.equal(exact, plain)
-    assert not torch.equal(exact, rounded), "autocast would have changed nothing"
-    assert torch.equal(again, rounded), "training goes on as before"
 
 
 def config(**changes: Any) -> SweepConfig:
