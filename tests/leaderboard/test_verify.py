@@ -221,3 +221,14 @@ def test_a_run_that_its_own_patience_has_ended_is_whole(line: Entry) -> None:
 @pytest.mark.parametrize("rule", [{"epochs": 2}, {"epochs": 0}, {"metric": 3}])
 def test_a_run_that_ended_for_no_reason_is_not(line: Entry, rule: Entry) -> None:
     assert refused(patient(line, **rule)) == "epochs: [1, 2] of a finished run, planned [1, 2, 3]"
+
+
+def test_an_anchors_identity_may_end_in_a_templates_digest(sweep: Sweep) -> None:
+    entries = [json.loads(text) for text in lines_of(sweep("a", ("npo",), (0,)))]
+    anchor = next(entry for entry in entries if entry["kind"] == "fine-tuned")
+    anchor["identity"].append("0123456789abcdef")
+    anchor["id"] = content_hash(anchor["identity"])
+    assert verified(canonical(signed(anchor)))["id"] == anchor["id"]
+    anchor["identity"].append("more")
+    anchor["id"] = content_hash(anchor["identity"])
+    assert "its identity is none of a fine-tuned" in refused(anchor)

@@ -162,7 +162,9 @@ def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
 
 
 def _anchor(identity: Any) -> tuple[dict[str, Any], list[int]]:
-    model, target, _, fraction, profile, data = identity
+    model, target, _, fraction, profile, data, *template = identity
+    if len(template) > 1:  # the digest of a rendered chat template, where there is one
+        raise ValueError(f"{len(identity)} parts")
     kind = "fine-tuned" if target == "full" else "retain"
     says = {
         **{"model": model, "kind": kind, "method": kind, "learning_rate": None},
