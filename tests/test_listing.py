@@ -120,7 +120,7 @@ def test_profiles(run: Run) -> None:
     _, out, _ = run("profiles", "list", "--json")
     found = {row["name"]: row for row in json.loads(out)}
     assert found["open-unlearning"]["id"] == "open-unlearning@553d2179"
-    assert len(found["tofu"]["choices"]) == 8
+    assert len(found["tofu"]["choices"]) == 9
 
 
 def test_a_profile_with_every_choice(run: Run) -> None:

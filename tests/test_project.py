@@ -22,9 +22,11 @@ SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 FLOW = [
     *(
         "errors",
+        "redaction",
         "stopping",
         "notices",
         "digests",
+        "durable",
         "locks",
         "step",
         "frozen",
@@ -32,6 +34,7 @@ FLOW = [
         "sharding",
         "execution",
         "searching",
+        "patience",
         "settings",
         "projection",
         "fused",

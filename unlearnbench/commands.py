@@ -177,8 +177,8 @@ def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:
 
 
 def _rows(config: SweepConfig, benchmark: Benchmark, fraction: float) -> Rows:
-    from unlearnbench.evaluation.evaluator import evaluation_sets
     from unlearnbench.evaluation.profiles import profile_of
+    from unlearnbench.evaluation.sets import evaluation_sets
 
     how = config.evaluation
     profile = profile_of(how)

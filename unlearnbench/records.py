@@ -15,7 +15,6 @@ command. JSON has no infinity: a float that is not finite is stored as `{"$float
 
 from __future__ import annotations
 
-import errno
 import json
 import math
 import os
@@ -28,6 +27,7 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from unlearnbench.digests import file_hash
+from unlearnbench.durable import flush, rename_new
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.result import Evaluation
@@ -39,10 +39,8 @@ from unlearnbench.step import StepResult
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
 """Ends the name of a record, by its status, that gives way to any other of the same id."""
-DAMAGED, PART = (
-    ".damaged",
-    ".part-",
-)  # the second begins the name of what is being written; host and process follow
+DAMAGED, PART = ".damaged", ".part-"
+"""The second begins the name of what is being written; host and process follow."""
 
 
 @dataclass(frozen=True)
@@ -165,7 +163,7 @@ def write_record(record: Record, folder: Path) -> Path:
         shutil.rmtree(place, ignore_errors=True)
         part.mkdir(parents=True)
         _write_files(record, part)
-        _rename(part, place)
+        rename_new(part, place)
         for other in {record.id + end for end in PROVISIONAL.values()} - {place.name}:
             shutil.rmtree(place.with_name(other), ignore_errors=True)
     except OSError as error:
@@ -187,12 +185,12 @@ def _write_files(record: Record, part: Path) -> None:
         path = part / _evaluation_name(epoch)
         write_log(evaluation, path)
         digests[str(epoch)] = file_hash(path)
-        _flush(path)
+        flush(path)
     document = {"schema": SCHEMA, **redacted(_fields(record)), "evaluations": digests}
     text = json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)
     (part / "record.json").write_text(text + "\n", encoding="utf-8")
-    _flush(part / "record.json")
-    _flush(part)
+    flush(part / "record.json")
+    flush(part)
 
 
 def _fields(record: Record) -> dict[str, Any]:
@@ -200,25 +198,6 @@ def _fields(record: Record) -> dict[str, Any]:
     own = {f.name: getattr(record, f.name) for f in fields(record) if f.name != "evaluations"}
     epochs, steps = ([vars(one) for one in many] for many in (record.epochs, record.steps))
     return own | {"epochs": epochs, "steps": steps}
-
-
-def _rename(part: Path, place: Path) -> None:
-    """Put the folder where it belongs, unless another process was first."""
-    try:
-        part.rename(place)
-    except OSError as error:
-        if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
-            raise
-    _flush(place.parent)
-
-
-def _flush(path: Path) -> None:
-    """Force a file, or a folder's names, onto the disk: a rename alone survives no power cut."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def read_record(path: Path) -> Record:

@@ -143,8 +143,8 @@ def _count(text: str) -> int:
 
 def _evaluated_tokens(benchmark: Benchmark, spec: RunSpec) -> int:
     """Of one evaluation: each question once, each of its answers, and the one that is generated."""
-    from unlearnbench.evaluation.evaluator import evaluation_sets
     from unlearnbench.evaluation.profiles import profile_of
+    from unlearnbench.evaluation.sets import evaluation_sets
 
     how = spec.evaluation
     profile = profile_of(how)

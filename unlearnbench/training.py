@@ -246,11 +246,7 @@ class Trainer:
     @contextmanager
     @torch.no_grad()
     def evaluated(self) -> Generator[Any, None, None]:
-        """The model to evaluate, in evaluation mode: start + `update_scale` · what was learned.
-
-        In the precision of its weights, as the models that it is compared with, whatever
-        `training.precision` is.
-        """
+        """The model to evaluate, in evaluation mode: start + `update_scale` · what was learned."""
         model = self.accelerator.unwrap_model(self.model).eval()
         scale = self.objective.method.update_scale()
         trained = {name: p.clone() for name, p in self._trained().items() if name in self._start}

@@ -10,9 +10,10 @@ from unlearnbench.data.benchmark import Benchmark, split_name
 from unlearnbench.data.draws import TrainingRows, training_rows
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
+from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.profiles import Profile, profile_of
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.loading import load_tokenizer, pad_id, template_digest, template_of
 from unlearnbench.plan import content_hash
 from unlearnbench.preparation import Models

@@ -12,7 +12,6 @@ import pytest
 from unlearnbench.cli import main
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.evaluator import evaluation_sets
 from unlearnbench.evaluation.log import read_log
 from unlearnbench.evaluation.profiles import (
     TOFU,
@@ -21,6 +20,7 @@ from unlearnbench.evaluation.profiles import (
     profile_of,
     profile_of_id,
 )
+from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.plan import make_plan
 from unlearnbench.settings import (
     DataSettings,

@@ -16,9 +16,10 @@ from unlearnbench import evaluate_model, get_profile, summarize
 from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError, ModelError
-from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
+from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.profiles import Profile
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.standalone import data_settings
 from unlearnbench.settings import DataSettings
 

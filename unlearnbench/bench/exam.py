@@ -13,9 +13,10 @@ from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.evaluator import Evaluator, evaluation_sets
+from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.profiles import Profile, get_profile
 from unlearnbench.evaluation.result import SetName
+from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.standalone import data_settings
 from unlearnbench.models.loading import pad_id
 from unlearnbench.settings import DataSettings

@@ -8,14 +8,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from unlearnbench.data.batching import fast_batch_tokens
-from unlearnbench.data.benchmark import Benchmark, Question
+from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.generation import Answer, Prompt, decode, steps_of
@@ -38,39 +38,6 @@ from unlearnbench.shortage import in_smaller_batches
 
 Told = Callable[[int, int], None]
 """Gets the work done and the work of all; both count a question when scored, and when answered."""
-
-
-def evaluation_sets(
-    benchmark: Benchmark, fraction: float, profile: Profile
-) -> dict[SetName, tuple[Question, ...]]:
-    """The questions of each set, as many as the profile takes, by the column that it asks.
-
-    Raises: EvaluationError for a row without that column.
-    """
-    sets: dict[SetName, tuple[Question, ...]] = {
-        "retain": benchmark.retain_perturbed,
-        "forget": benchmark.splits[fraction].forget_perturbed,
-        "real_authors": benchmark.real_authors,
-        "world_facts": benchmark.world_facts,
-    }
-    sets = {name: rows[: profile.rows] for name, rows in sets.items()}
-    if profile.question_key == "question":
-        return sets
-    split = benchmark.splits[fraction].name
-    files: dict[SetName, str] = {"retain": "retain_perturbed", "forget": f"{split}_perturbed"}
-    return sets | {
-        name: tuple(_paraphrased(row, i, name, file) for i, row in enumerate(sets[name], start=1))
-        for name, file in files.items()
-    }
-
-
-def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:
-    if not row.paraphrased_question:
-        raise EvaluationError(
-            f"set {name} ({file}): row {number} has no 'paraphrased_question', which question_key "
-            "asks; add the column to that file, or leave question_key out"
-        )
-    return replace(row, question=row.paraphrased_question)
 
 
 @dataclass(frozen=True)

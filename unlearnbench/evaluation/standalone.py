@@ -18,9 +18,10 @@ from unlearnbench.data.encoding import TemplateArgs, resolve_template
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.device import steady_attention
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.evaluator import Evaluator, Told, evaluation_sets
+from unlearnbench.evaluation.evaluator import Evaluator, Told
 from unlearnbench.evaluation.profiles import Profile, get_profile
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.adapters import base_of, is_adapter, load_any_model
 from unlearnbench.models.loading import (
     Source,
