@@ -3,7 +3,7 @@
 A rule of the run itself, and part of its identity: every run of a sweep has the same one, whatever
 else is running. A scheduler's stop depends on other runs, and is another thing (status `stopped`).
 
-The same rule is no equal budget: where that is wanted, leave it out and choose the epoch afterwards.
+The same rule is no equal budget: where that is wanted, leave it out and choose epochs afterwards.
 A late epoch's mean is over the seeds that reached it.
 """
 
