@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -137,7 +138,7 @@ def paired_test(
     if np.isnan(a).any() or np.isnan(b).any() or np.isnan(retain).any():
         return None
     all_a, all_b = (
-        (chosen, *(one for one in others if not np.isnan(one).any()))
+        [np.array(one, np.float64) for one in (chosen, *others) if not np.isnan(one).any()]
         for chosen, others in ((a, others_a), (b, others_b))
     )
     seeds, n = a.shape
@@ -149,9 +150,10 @@ def paired_test(
     p_value, exact = _p_value(
         _below(loser, cuts), [_below(one, cuts) for one in winners], of_retain, d_a - d_b, swaps
     )
+    goal = np.array(retain, np.float64).tobytes(), RESAMPLES
     # [settings, RESAMPLES] D of each setting over resampled questions, less its mean.
     drawn_a, drawn_b = (
-        np.stack([_resampled(_below(one, cuts), of_retain) for one in side]) / (seeds * n)
+        np.stack([_resampled(one.tobytes(), seeds, goal) for one in side]) / (seeds * n)
         for side in (all_a, all_b)
     )
     off_a, off_b = (one - one.mean(axis=1, keepdims=True) for one in (drawn_a, drawn_b))
@@ -235,19 +237,36 @@ def _drawn_swaps(n: int, count: int) -> Iterator[Counts]:
         yield rng.integers(0, 2, (min(_AT_ONCE, count - start), n)).astype(np.float32)
 
 
-def _resampled(one: Counts, retain: Counts) -> FloatArray:
-    """[RESAMPLES] D of a setting, n and seeds times, over questions drawn with replacement."""
-    n = len(one)
-    rng = np.random.default_rng(0)  # the same questions for every setting
-    found: list[FloatArray] = []
-    for start in range(0, RESAMPLES, _AT_ONCE):
-        times = rng.multinomial(n, [1 / n] * n, min(_AT_ONCE, RESAMPLES - start))
-        counts, goal = (
-            (times.astype(np.float32) @ each.reshape(n, -1)).reshape(-1, *each.shape[1:])
-            for each in (one, retain)
-        )
-        found.append(_distances(counts, goal).astype(np.float64))
-    return np.concatenate(found)
+@lru_cache(maxsize=512)  # the leader of a panel is compared with every other method
+def _resampled(ratios: bytes, seeds: int, goal: tuple[bytes, int]) -> FloatArray:
+    """[resamples] D of a setting, n and seeds times, over questions drawn with replacement.
+
+    ratios  [s, n]; bytes, as is the retain model's, by which the result is kept
+    goal    as the arguments of `_drawn_questions`
+    """
+    times, of_retain = _drawn_questions(*goal)
+    cuts = np.unique(np.frombuffer(goal[0]))
+    one = _below(np.frombuffer(ratios).reshape(seeds, -1), cuts)
+    n, *rest = one.shape
+    parts = range(0, len(times), _AT_ONCE)
+    flat = one.reshape(n, -1)
+    return np.concatenate(
+        [
+            _distances(
+                (times[i : i + _AT_ONCE] @ flat).reshape(-1, *rest), of_retain[i : i + _AT_ONCE]
+            )
+            for i in parts
+        ]
+    ).astype(np.float64)
+
+
+@lru_cache(maxsize=2)
+def _drawn_questions(retain: bytes, resamples: int) -> tuple[Counts, Counts]:
+    """[resamples, n] how often each question is drawn; [resamples, 1, c] the retain model's."""
+    ratios = np.frombuffer(retain)
+    n = len(ratios)
+    times = np.random.default_rng(0).multinomial(n, [1 / n] * n, resamples).astype(np.float32)
+    return times, (times @ _below(ratios[None], np.unique(ratios))[:, 0])[:, None]
 
 
 def holm(p_values: Sequence[float]) -> tuple[float, ...]:
