@@ -42,6 +42,11 @@ class Standing:
     """Of all its settings and epochs, over `PanelClaims.corner`; None without a corner."""
 
     @property
+    def log10_quality(self) -> float | None:
+        """Of the best setting, which the order is by."""
+        return None if self.best is None else self.best.metrics[QUALITY]
+
+    @property
     def seeds(self) -> int:
         """Of the best setting."""
         return 0 if self.best is None else len({row.seed for row in self.best.rows})
@@ -93,6 +98,11 @@ class PanelClaims:
     """How the leading method stands to the others; None without one."""
     unequal: tuple[str, ...]
     """Settings that the methods share and that are not the same for them."""
+
+    @property
+    def unequal_told(self) -> tuple[str, ...]:
+        """Settings in which the methods differ, for people."""
+        return tuple(f"Not the same for all: {one}." for one in self.unequal)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -165,7 +175,7 @@ def order(standings: Iterable[Standing]) -> tuple[Standing, ...]:
     def place(one: Standing) -> tuple[float, float, str]:
         if one.best is None:
             return float("inf"), 0.0, one.method
-        return -(_quality(one) or 0.0), -(one.best.metrics[UTILITY] or 0.0), one.method
+        return -(one.log10_quality or 0.0), -(one.best.metrics[UTILITY] or 0.0), one.method
 
     return tuple(sorted(standings, key=place))
 
@@ -178,16 +188,12 @@ def doubts(standings: Sequence[Standing]) -> tuple[Doubt, ...]:
             higher,
             lower,
             few_seeds=min(higher.seeds, lower.seeds) < ENOUGH_SEEDS,
-            equal=_quality(higher) == _quality(lower),
+            equal=higher.log10_quality == lower.log10_quality,
             close=_overlap(higher.quality, lower.quality),
         )
         for higher, lower in pairwise(placed)
     ]
     return tuple(one for one in found if one.few_seeds or one.equal or one.close)
-
-
-def _quality(one: Standing) -> float | None:
-    return None if one.best is None else one.best.metrics[QUALITY]
 
 
 def _overlap(higher: Interval | None, lower: Interval | None) -> bool:

@@ -52,7 +52,9 @@ def test_the_page_says_what_an_order_rests_on(fabric: Fabric) -> None:
     assert "With 80 forget questions" in told
     assert "from 2 panels (models × forget fractions)" in told
     assert "Left out, for want of runs on every panel: idk." in told
-    assert re.search(r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+11\.44\s+2\s+6\.64", told)
+    assert re.search(
+        r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+−2\.00\s+11\.44\s+2\s+−8\.00\s+6\.64", told
+    )
 
 
 def test_an_order_that_seeds_bear_out_is_not_doubted(fabric: Fabric) -> None:
