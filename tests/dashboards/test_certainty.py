@@ -67,5 +67,31 @@ def test_an_order_that_seeds_bear_out_is_not_doubted(fabric: Fabric) -> None:
     assert "may change it" not in told
 
 
+def test_only_equal_numbers_look_equal(fabric: Fabric) -> None:
+    records = [fabric.anchor("fine-tuned")]
+    for method, quality in (("npo", -2.0), ("dpo", -2.0004), ("idk", -2.0)):
+        records.append(fabric.run(method, points=((0.8, quality),)))
+    found = section(records)
+    places = dict(re.findall(r"(npo|dpo|idk)\s+(\d\S*)\s+−2\.00", found))
+    assert places == {"npo": "1.5", "dpo": "3", "idk": "1.5"}
+    shown = dict(re.findall(r"(npo|dpo|idk)\s+\d\S*\s+(−2\.\d+)", found))
+    assert shown == {"npo": "−2.0000", "dpo": "−2.0004", "idk": "−2.0000"}
+
+
+def test_the_leaders_rivals_and_unequal_defaults_are_named(fabric: Fabric) -> None:
+    records = [fabric.anchor("fine-tuned"), fabric.anchor("retain")]
+    for method, skipped in (("npo", 0), ("dpo", 0), ("ce-u", 1)):
+        more = {"ignore_first_answer_tokens": skipped}
+        records.append(fabric.run(method, points=((0.8, -2.0),), hyperparameters=more))
+    told = section(records)
+    assert re.search(r"\S+ leads, but is not told apart from 2 methods: ", told)
+    assert "Not the same for all: ignore_first_answer_tokens is 1 for ce-u and 0 for the" in told
+
+
+def test_two_panels_have_no_interval(fabric: Fabric) -> None:
+    told = section(two_panels(fabric))
+    assert "about the lowest and highest that two panels give: no 95 % interval" in told
+
+
 def test_without_runs_nothing_is_claimed(fabric: Fabric) -> None:
     assert section([fabric.anchor("fine-tuned")]) == ""
