@@ -361,7 +361,7 @@ class TestRivals:
     """Which methods the leading one is not told apart from."""
 
     TWIN = tuple(run("twin", [(0.80, off(0.2, s + 9))], seed=s) for s in range(3))
-    AWAY = run("away", [(0.9, off(2.9))])
+    AWAY = run("away", [(0.95, off(2.9))])
 
     def test_told_apart_or_not(self) -> None:
         records = (*ANCHORS, *NEAR, *FAR, *self.TWIN)
