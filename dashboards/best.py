@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unlearnbench.intervals import LEVEL
+from unlearnbench.claims import Claims
+from unlearnbench.intervals import ENOUGH_SEEDS
 from unlearnbench.ranking import (
     UTILITY_SHARE,
     Setting,
@@ -34,7 +35,7 @@ class Line:
     model: str
     forget_fraction: float
     tried: int
-    """Settings that could have been chosen."""
+    """Settings that could have been chosen; by the page's rule, each after each epoch."""
     setting: Setting | None
     why_not: str = ""
     """Why there is no setting."""
@@ -61,6 +62,16 @@ class Table:
         return any(line.chosen_by for line in self.lines)
 
     @property
+    def brackets(self) -> tuple[str, ...]:
+        """What stands in the brackets of its lines, for people."""
+        found = {
+            interval.n: interval.name
+            for line in self.lines
+            if line.setting is not None and (interval := line.setting.interval(QUALITY)) is not None
+        }
+        return tuple(name for _, name in sorted(found.items()))
+
+    @property
     def fewest_seeds(self) -> int | None:
         """Behind any of its numbers."""
         found = [len(line.setting.rows) for line in self.lines if line.setting]
@@ -74,10 +85,11 @@ def tables(report: Report) -> tuple[Table, ...]:
 
 
 def _by_default(rows: Sequence[Row]) -> Table:
-    tried: dict[tuple[str, float, str], set[tuple[str, float | None]]] = defaultdict(set)
+    tried: dict[tuple[str, float, str], set[tuple[str, float | None, int]]] = defaultdict(set)
     for row in rows:
-        place = (row.model, row.forget_fraction, row.family)
-        tried[place].add((row.method, row.learning_rate))
+        if row.epoch > 0:
+            place = (row.model, row.forget_fraction, row.family)
+            tried[place].add((row.method, row.learning_rate, row.epoch))
     lines: list[Line] = []
     for best in best_per_method(rows):
         start = start_utility(rows, best.model, best.forget_fraction)
@@ -169,13 +181,35 @@ def _quality(line: Line) -> float:
     return float("-inf") if value is None else value
 
 
-def exported(table: Table) -> dict[str, Any]:
+def caveats(table: Table, sure: Claims) -> tuple[str, ...]:
+    """What a reader of the copied table has to know, a sentence each."""
+    placed = [line for line in table.lines if line.setting is not None]
+    told: list[str] = []
+    if (fewest := table.fewest_seeds) is not None and fewest < ENOUGH_SEEDS:
+        what = "Fewer than three seeds stand" if fewest > 1 else "One seed stands"
+        told.append(f"{what} behind some lines: differences between them may be chance.")
+    counts = sorted({line.tried for line in placed})
+    if counts and counts[-1] > 1 and not table.chosen_apart:
+        number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
+        told.append(
+            f"Each line is the best of {number} settings (learning rates x hyper-parameters x "
+            "epochs), chosen by the numbers shown, which favours methods with more of them."
+        )
+    for one in sure.panels:
+        place = f"{one.model}, forget {100 * one.forget_fraction:g} %: "
+        prefix = place if len(sure.panels) > 1 else ""
+        found = [] if one.rivals is None else [*one.rivals.told]
+        told += [prefix + each.replace("`", "") for each in (*found, *one.unequal_told)]
+    return tuple(told)
+
+
+def exported(table: Table, caveats: Sequence[str] = ()) -> dict[str, Any]:
     """What the page copies as CSV, Markdown and LaTeX: values to the last digit, and the rule."""
     return {
         "title": table.title,
         "rule": table.rule,
         "seeds": list(table.seeds),
-        "level": LEVEL,
+        "caveats": list(caveats),
         "lines": [_exported(line) for line in table.lines],
     }
 
@@ -191,7 +225,10 @@ def _exported(line: Line) -> dict[str, Any]:
     }
     if found is None:
         return told
+    interval = found.interval(QUALITY) or found.interval(UTILITY)
     return told | {
+        "interval": None if interval is None else interval.name,
+        "range": interval is not None and interval.is_range,
         "rate": found.learning_rate,
         "epoch": found.epoch,
         "seeds": [row.seed for row in found.rows],

@@ -27,7 +27,7 @@ from unlearnbench.report import Report
 from unlearnbench.table import METRICS, Row
 
 from . import certainty
-from .best import exported, tables
+from .best import caveats, exported, tables
 from .drawing import Look, draw
 from .held import first_look
 from .labels import LARGE, MEDIUM
@@ -62,6 +62,7 @@ def build(report: Report) -> str:
     shown = panels(report.rows, published=_is_papers_benchmark(report))
     chosen = tables(report)
     sure = claims(report.rows, report.records)
+    ranked = certainty.lines(sure)
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -69,7 +70,10 @@ def build(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    data = _json(_data(report, shown, look) | {"tables": {t.name: exported(t) for t in chosen}})
+    data = _json(
+        _data(report, shown, look)
+        | {"tables": {t.name: exported(t, caveats(t, sure)) for t in chosen}}
+    )
     spent = _REST_BYTES + len(_plotly()) + len(data.encode())
     return environment.get_template("page.html.j2").render(
         report=report,
@@ -87,7 +91,8 @@ def build(report: Report) -> str:
         questions=sorted({p.questions for p in shown if p.questions is not None}),
         tables=chosen,
         claims=sure,
-        ranked=certainty.lines(sure),
+        ranked=ranked,
+        digits=certainty.digits(ranked),
         collapse_share=COLLAPSE_SHARE,
         max_steps=steps_drawn(report.records),
         origin=origin(report),

@@ -60,11 +60,12 @@ def hover(setting: Setting, panel: Panel) -> str:
 
 
 def _mean(mean: float, interval: Interval | None, digits: int) -> str:
-    """A mean and, in brackets, its interval."""
+    """A mean and, in brackets, its interval; of two seeds their range."""
     text = signed(mean, digits)
     if interval is None:
         return text
-    return f"{text} [{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
+    name = "min-max " if interval.is_range else ""
+    return f"{text} {name}[{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
 
 
 def _seeds(setting: Setting) -> list[str]:
@@ -74,9 +75,17 @@ def _seeds(setting: Setting) -> list[str]:
     if kept is None or quality is None:
         return []
     interval = setting.interval("model_utility")
-    level = "" if interval is None else f"; brackets: {interval.level:.0%} interval of the mean"
+    if interval is None or interval.is_range:
+        return [f"mean of {len(setting.rows)} seeds; min-max: their smallest and largest value"]
     return [
-        f"mean of {len(setting.rows)} seeds{level}",
+        f"mean of {len(setting.rows)} seeds; brackets: {interval.level:.0%} interval of the mean",
+        *_coverage(interval),
         f"range over seeds: {signed(kept[0], 3)} to {signed(kept[1], 3)}, "
         f"{signed(quality[0], 2)} to {signed(quality[1], 2)}",
     ]
+
+
+def _coverage(interval: Interval) -> list[str]:
+    """How often such an interval holds the mean, where that is not its level."""
+    _, semicolon, measured = interval.name.partition("; ")
+    return [f"({measured})"] if semicolon else []

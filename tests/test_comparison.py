@@ -17,9 +17,12 @@ from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.metrics import forget_quality
 from unlearnbench.evaluation.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, FloatArray, SetEvaluation
-from unlearnbench.matching import Contender, find, match
+from unlearnbench.matching import Contender, find, match, rows_of
+from unlearnbench.ranking import average_seeds
 from unlearnbench.records import EpochResult, Record, write_record
+from unlearnbench.rivals import rivals
 from unlearnbench.table import table
+from unlearnbench.unequal import unequal
 from unlearnbench.verdict import overview, verdict
 
 N = 40
@@ -60,6 +63,7 @@ def run(
         found = forget_quality(ratios, GOAL[: len(ratios)])
         quality = None if found is None else found.log10_p
         metrics = {"model_utility": utility, "log10_forget_quality": quality, "ks_n": float(N)}
+        metrics["ks_statistic"] = None if found is None else found.statistic
         results.append(EpochResult(k, metrics, 1.0, 1.0))
     fields: dict[str, Any] = {
         "id": f"{method}-{rate}-{seed}-{more.get('model', '')}",
@@ -130,12 +134,23 @@ class TestMatch:
     def test_utilities_that_do_not_meet_are_told(self) -> None:
         records = (*ANCHORS, run("a", [(0.89, off(1.0))]), run("b", [(0.75, off(0.1))]))
         assert chosen("a", "b", records) == (
-            "Their utilities do not meet: the best setting of a keeps 0.890 and forgets less, that "
-            "of b keeps 0.750 and forgets more, and none of b lies within 0.02 of 0.890; more "
-            "epochs or learning rates may give one"
+            "No setting of b has the utility of a's best, 0.890, within 0.02: b's best has 0.750 "
+            "and forgets more. Try --within 0.14, which compares 0.890 with 0.750; or train with "
+            "more epochs or learning rates"
         )
         assert chosen("b", "a", records) == chosen("a", "b", records)
         assert chosen("a", "b", records, tolerance=0.15) == (1, 1, True)
+
+    @pytest.mark.parametrize("utility", [0.7413, 0.75, 0.79, 0.8697, 0.86])
+    def test_the_tolerance_that_is_proposed_answers_and_less_does_not(self, utility: float) -> None:
+        b = run("b", [(utility, off(0.5)), (0.73, off(0.1))])
+        records = (*ANCHORS, run("a", [(0.89, off(1.0))]), b)
+        told = chosen("a", "b", records)
+        within = float(str(told).partition("--within ")[2].partition(",")[0])
+        assert f"compares 0.890 with {utility:.3f}" in told
+        assert within - (0.89 - utility) == pytest.approx(0.0005, abs=0.0005001)
+        assert chosen("a", "b", records, tolerance=within) == (1, 1, True)
+        assert isinstance(chosen("a", "b", records, tolerance=within - 0.001), str)
 
     def test_without_a_setting_that_keeps_its_utility(self) -> None:
         records = (*ANCHORS, run("a", [(0.89, off(1.0))]), run("b", [(0.5, off(0.1))]))
@@ -240,6 +255,156 @@ class TestCompare:
         records = (*ANCHORS, *NEAR, run("near", [(0.8, off(2.0))], learning_rate=1e-4))
         (panel,) = compared("near", "near lr 1e-05", records).panels
         assert panel.why_not == "The best setting of both is the same one"
+
+
+class TestChoice:
+    """How many settings a side had to choose from, and what came of it."""
+
+    MANY = tuple(
+        run("many", [(0.80 + i / 1000, off(0.5, 20 + i))], learning_rate=1e-5 * (1 + i))
+        for i in range(9)
+    )
+
+    def test_counts_are_stated_and_settings_about_as_good_are_weighed(self) -> None:
+        records = (*ANCHORS, run("one", [(0.8, off(1.0))]), *self.MANY)
+        (panel,) = compared("one", "many", records).panels
+        assert panel.a is not None
+        assert panel.b is not None
+        assert panel.test is not None
+        assert (panel.a.tried, panel.b.tried) == (1, 9)
+        assert panel.test.choices == (1, 9)
+        told = " ".join(verdict(panel, "one", "many", 1))
+        assert "favours the method with more settings tried (one: 1, many: 9, as learning" in told
+        alone = [r for r in self.MANY if r.id == panel.b.runs[0]]
+        (single,) = compared("one", "many", (*ANCHORS, records[2], *alone)).panels
+        assert single.test is not None
+        assert single.test.difference == panel.test.difference
+        assert single.test.p_value <= panel.test.p_value
+        assert single.test.high < panel.test.high or single.test.low > panel.test.low
+        assert "settings tried" not in " ".join(verdict(single, "one", "many", 1))
+
+    def test_settings_that_are_far_off_or_keep_too_little_are_counted_and_not_weighed(self) -> None:
+        far_off = run("many", [(0.8, off(3.0))], learning_rate=1.0)
+        useless = run("many", [(0.3, off(0.5))], learning_rate=2.0)
+        records = (*ANCHORS, run("one", [(0.8, off(1.0))]), *self.MANY, far_off, useless)
+        (panel,) = compared("one", "many", records).panels
+        assert panel.b is not None
+        assert panel.test is not None
+        assert (panel.b.tried, panel.test.choices) == (11, (1, 9))
+
+    def test_a_choice_on_other_seeds_is_compared_on_its_own(self) -> None:
+        seeds = [run("many", [(0.81, off(0.5, 40 + s))], seed=s) for s in range(1, 4)]
+        records = (*ANCHORS, *NEAR, *self.MANY, *seeds)
+        choice = {
+            **{"model": "tiny", "forget_fraction": 0.1, "method": "many", "epoch": 1},
+            **{"candidates": 9, "reported_runs": [r.id for r in seeds]},
+        }
+        selection = {"chosen_on_seeds": [0], "choices": [choice]}
+        many = replace(side("many", records), selection=selection)
+        (panel,) = compare(side("near", records), many).panels
+        assert panel.b is not None
+        assert panel.test is not None
+        assert (panel.b.tried, panel.b.chosen_on, panel.b.runs) == (
+            9,
+            (0,),
+            tuple(r.id for r in seeds[:2]),
+        ), "of the seeds that near has, too"
+        assert panel.test.choices[1] == 1
+        told = " ".join(verdict(panel, "near", "many", 1))
+        assert "many was chosen from 9 settings on seed 0, and is compared on other seeds" in told
+
+    def test_settings_with_fewer_seeds_take_turns(self) -> None:
+        chosen = tuple(table(NEAR))[:1] * 3
+        (setting,) = average_seeds(table(FAR[:2]))[:1]
+        assert [row.seed for row in rows_of(setting, chosen)] == [0, 0, 0]
+        other = tuple(replace(row, seed=7 + i) for i, row in enumerate(chosen))
+        assert [row.seed for row in rows_of(setting, other)] == [0, 1, 0]
+
+
+class TestUnequal:
+    """Settings in which the methods differ, and that no number shows."""
+
+    def spec(self, **more: Any) -> dict[str, Any]:
+        training = {"weight_decay": more.pop("weight_decay", 0.0)}
+        return {"spec": {"method": {"hyperparameters": more}, "training": training}}
+
+    def test_between_two_methods(self) -> None:
+        a = run("a", [(0.8, off(0.2))], **self.spec(ignore_first_answer_tokens=1, beta=0.1))
+        b = run("b", [(0.8, off(1.0))], **self.spec(ignore_first_answer_tokens=0, weight_decay=0.1))
+        (panel,) = compared("a", "b", (*ANCHORS, a, b)).panels
+        assert panel.unequal == (
+            "ignore_first_answer_tokens is 1 for a and 0 for b",
+            "training.weight_decay is 0 for a and 0.1 for b",
+        )
+        told = verdict(panel, "a", "b", 1)[2]
+        assert "they are not trained alike: ignore_first_answer_tokens is 1 for a and 0 for" in told
+
+    def test_between_settings_of_one_method(self) -> None:
+        runs = [run("a", [(0.8, off(0.2))], learning_rate=r, **self.spec(beta=r)) for r in (1, 2)]
+        assert unequal({str(one.learning_rate): one for one in runs}) == ()
+
+    def test_among_many_methods(self) -> None:
+        values = {"a": 1, "b": 0, "c": 0, "d": 0}
+        runs = {
+            name: run(name, [], **self.spec(ignore_first_answer_tokens=v))
+            for name, v in values.items()
+        }
+        runs["a"].spec["method"]["hyperparameters"]["beta"] = 0.1
+        assert unequal(runs) == ("ignore_first_answer_tokens is 1 for a and 0 for the other 3",)
+        still = replace(runs["d"], learning_rate=None, spec={"training": {"weight_decay": 9}})
+        assert len(unequal(runs | {"d": still})) == 1, (
+            "what trains nothing has no rules of training"
+        )
+
+
+class TestRivals:
+    """Which methods the leading one is not told apart from."""
+
+    TWIN = tuple(run("twin", [(0.80, off(0.2, s + 9))], seed=s) for s in range(3))
+    AWAY = run("away", [(0.95, off(2.9))])
+
+    def test_told_apart_or_not(self) -> None:
+        records = (*ANCHORS, *NEAR, *FAR, *self.TWIN)
+        found = rivals(table(records), records, *TINY)
+        assert found is not None
+        assert {found.leader, *found.same} == {"near", "twin"}
+        assert (found.apart, found.untested) == (("far",), ())
+        assert (found.questions, found.resolution) == (40, 0.325)
+        assert set(found.near_retain) == {"near", "twin"}
+        first, second = found.told
+        assert first.startswith(f"{found.leader} leads, but is not told apart from 1 method: ")
+        assert second.startswith("All 2 of them lie below D = 0.325, the least that 40 questions")
+
+    def test_agrees_with_compare(self) -> None:
+        records = (*ANCHORS, *NEAR, *FAR, *self.TWIN)
+        found = rivals(table(records), records, *TINY)
+        assert found is not None
+        for other, better in [(found.same[0], None), ("far", found.leader)]:
+            (panel,) = compared(found.leader, other, records).panels
+            assert (panel.better and panel.better.name) == better
+
+    def test_without_a_rival(self) -> None:
+        records = (*ANCHORS, *NEAR, *FAR)
+        found = rivals(table(records), records, *TINY)
+        assert found is not None
+        assert found.told[0].startswith("near forgets more than 1 method tested (paired test over")
+
+    def test_no_test_is_named_with_the_command_that_states_why(self) -> None:
+        records = (*ANCHORS, *NEAR, self.AWAY)
+        found = rivals(table(records), records, *TINY)
+        assert found is not None
+        assert (found.same, found.apart, found.untested) == ((), (), ("away",))
+        assert "`unlearnbench compare near away` states why." in found.told[0]
+
+    def test_answers_that_cannot_be_read_leave_a_method_untested(self) -> None:
+        records = (*ANCHORS, *NEAR, *(replace(r, evaluations={}) for r in FAR))
+        found = rivals(table(records), records, *TINY)
+        assert found is not None
+        assert found.untested == ("far",)
+
+    def test_no_setting_keeps_its_utility(self) -> None:
+        records = (*ANCHORS, run("a", [(0.1, off(0.1))]))
+        assert rivals(table(records), records, *TINY) is None
 
 
 class TestRefused:

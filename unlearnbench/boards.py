@@ -140,9 +140,10 @@ def _print_best(profile: str, best: Sequence[Best], rows: Sequence[Row], console
 
     columns = (
         *("model", "forget", "method", "learning rate", "epoch"),
-        *("log10 FQ", "95 %", "Model Utility", "95 %", "seeds"),
+        *("log10 FQ", "over seeds", "Model Utility", "over seeds", "seeds"),
     )
     lines: list[tuple[Any, ...]] = []
+    names: dict[int, str] = {}
     for one in best:
         place = (one.model, one.forget_fraction, one.method)
         setting = one.setting
@@ -157,10 +158,14 @@ def _print_best(profile: str, best: Sequence[Best], rows: Sequence[Row], console
         for metric in ("log10_forget_quality", "model_utility"):
             interval = setting.interval(metric)
             told = None if interval is None else f"{interval.low:.3g} to {interval.high:.3g}"
+            if interval is not None:
+                names[interval.n] = interval.name
             numbers += [setting.metrics[metric], told]
         lines.append((*place, setting.learning_rate, setting.epoch, *numbers, len(setting.rows)))
     lines.sort(key=lambda row: (row[0], row[1], row[5] is None, -(row[5] or 0.0)))
     console.table(columns, lines, f"best of each method, by {profile}")
+    for _, name in sorted(names.items()):
+        console.print(f"Over seeds: {name}.")
     if any(one.setting is not None and len(one.setting.rows) < ENOUGH_SEEDS for one in best):
         console.print(
             "Fewer than three seeds stand behind some of these lines: small differences may be "

@@ -20,7 +20,9 @@ from unlearnbench.ranking import (
 )
 from unlearnbench.ranks import QUALITY, Ranks, rank_methods
 from unlearnbench.records import Record
+from unlearnbench.rivals import Rivals, rivals
 from unlearnbench.table import Row
+from unlearnbench.unequal import unequal
 
 UTILITY = "model_utility"
 
@@ -38,6 +40,11 @@ class Standing:
     utility: Interval | None
     hypervolume: float | None
     """Of all its settings and epochs, over `PanelClaims.corner`; None without a corner."""
+
+    @property
+    def log10_quality(self) -> float | None:
+        """Of the best setting, which the order is by."""
+        return None if self.best is None else self.best.metrics[QUALITY]
 
     @property
     def seeds(self) -> int:
@@ -87,6 +94,15 @@ class PanelClaims:
     doubts: tuple[Doubt, ...]
     sensitivity: Sensitivity | None
     """None where no Forget Quality is known."""
+    rivals: Rivals | None
+    """How the leading method stands to the others; None without one."""
+    unequal: tuple[str, ...]
+    """Settings that the methods share and that are not the same for them."""
+
+    @property
+    def unequal_told(self) -> tuple[str, ...]:
+        """Settings in which the methods differ, for people."""
+        return tuple(f"Not the same for all: {one}." for one in self.unequal)
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -105,10 +121,12 @@ class Claims:
 def claims(
     rows: Sequence[Row], records: Iterable[Record], utility_share: float = UTILITY_SHARE
 ) -> Claims:
-    """What a table's rows, and the retain models among `records`, let one say.
+    """What a table's rows, and the evaluations of `records`, let one claim.
 
-    Reads the retain models' evaluations, one a panel, and no other.
+    Reads the retain models' evaluations, one a panel, those of each method's best setting, and of
+    the leading method's others that were about as good.
     """
+    records = tuple(records)
     best = best_per_method(rows, utility_share)
     retains = {(r.model, r.forget_fraction): r for r in records if r.kind == "retain"}
     panels: list[PanelClaims] = []
@@ -130,7 +148,24 @@ def claims(
             if (one.model, one.forget_fraction) == place
         )
         sensitivity = _sensitivity(here, retains.get(place))
-        panels.append(PanelClaims(*place, corner, standings, doubts(standings), sensitivity))
+        by_id = {one.id: one for one in records}
+        panels.append(
+            PanelClaims(
+                *place,
+                corner,
+                standings,
+                doubts(standings),
+                sensitivity,
+                rivals(here, records, *place, utility_share),
+                unequal(
+                    {
+                        one.method: by_id[one.best.rows[0].run_id]
+                        for one in standings
+                        if one.best is not None
+                    }
+                ),
+            )
+        )
     return Claims(tuple(panels), rank_methods(best))
 
 
@@ -140,7 +175,7 @@ def order(standings: Iterable[Standing]) -> tuple[Standing, ...]:
     def place(one: Standing) -> tuple[float, float, str]:
         if one.best is None:
             return float("inf"), 0.0, one.method
-        return -(_quality(one) or 0.0), -(one.best.metrics[UTILITY] or 0.0), one.method
+        return -(one.log10_quality or 0.0), -(one.best.metrics[UTILITY] or 0.0), one.method
 
     return tuple(sorted(standings, key=place))
 
@@ -153,16 +188,12 @@ def doubts(standings: Sequence[Standing]) -> tuple[Doubt, ...]:
             higher,
             lower,
             few_seeds=min(higher.seeds, lower.seeds) < ENOUGH_SEEDS,
-            equal=_quality(higher) == _quality(lower),
+            equal=higher.log10_quality == lower.log10_quality,
             close=_overlap(higher.quality, lower.quality),
         )
         for higher, lower in pairwise(placed)
     ]
     return tuple(one for one in found if one.few_seeds or one.equal or one.close)
-
-
-def _quality(one: Standing) -> float | None:
-    return None if one.best is None else one.best.metrics[QUALITY]
 
 
 def _overlap(higher: Interval | None, lower: Interval | None) -> bool:

@@ -3,18 +3,17 @@
   const { data, byId } = page;
   const plain = (value, digits) => page.number(value, digits);
   const several = (lines, name) => new Set(lines.map((line) => line[name])).size > 1;
-  const anyInterval = (lines) => lines.some((line) => line.quality?.low !== undefined);
 
   // Columns for people: title, value as text; `number` writes one number.
   const columns = (lines, number, log) => {
-    const mean = (value, digits) => value === undefined || value.mean === null ? "" : value.low === undefined ? number(value.mean, digits)
-      : `${number(value.mean, digits)} [${number(value.low, digits)}, ${number(value.high, digits)}]`;
+    const mean = (line, name, digits, value = line[name]) => value === undefined || value.mean === null ? "" : value.low === undefined ? number(value.mean, digits)
+      : `${number(value.mean, digits)} ${line.range ? "min-max " : ""}[${number(value.low, digits)}, ${number(value.high, digits)}]`;
     return [
       ["Method", (line) => line.method],
       several(lines, "model") ? ["Model", (line) => line.model] : null,
       several(lines, "fraction") ? ["Forget", (line) => page.percent(line.fraction)] : null,
-      [log, (line) => mean(line.quality, 2)],
-      ["Model Utility", (line) => mean(line.utility, 3)],
+      [log, (line) => mean(line, "quality", 2)],
+      ["Model Utility", (line) => mean(line, "utility", 3)],
       ["Rate", (line) => (line.rate === undefined ? "" : page.rate(line.rate))],
       ["Epoch", (line) => String(line.epoch ?? "")],
       ["Seeds", (line) => (line.seeds ? String(line.seeds.length) : "")],
@@ -24,8 +23,9 @@
     `${table.title}: ${table.rule}.`,
     several(lines, "model") || several(lines, "fraction") ? "" : `${lines[0].model}, forget ${page.percent(lines[0].fraction)}.`,
     table.seeds.length > 1 ? `Means over seeds ${table.seeds.join(", ")}.` : `Seed ${table.seeds.join("")}.`,
-    anyInterval(lines) ? `Brackets: ${Math.round(100 * table.level)} % bootstrap interval of the mean over seeds.` : "",
+    ...[...new Set(lines.map((line) => line.interval).filter(Boolean))].map((name) => `Brackets: ${name}.`),
     lines.some((line) => line.note) ? `Left empty: ${[...new Set(lines.map((line) => line.note).filter(Boolean))].join("; ")}.` : "",
+    ...table.caveats,
   ].filter(Boolean).join(" ");
 
   const csv = (table, lines) => {
@@ -34,10 +34,10 @@
     const spread = (name) => ["mean", "low", "high", "spread"].map((part) => (line) => line[name]?.[part]);
     const titles = ["method", "model", "forget_fraction", "learning_rate", "epoch", "seeds",
       ...["log10_forget_quality", "model_utility"].flatMap((name) => [name, `${name}_low`, `${name}_high`, `${name}_standard_deviation`]),
-      "utility_kept", "ks_statistic", "settings_tried", "note"];
+      "utility_kept", "ks_statistic", "settings_tried", "interval", "note", "caveats"];
     const values = [(line) => line.method, (line) => line.model, (line) => line.fraction, (line) => line.rate, (line) => line.epoch,
       (line) => line.seeds?.join(" "), ...spread("quality"), ...spread("utility"), (line) => line.kept, (line) => line.statistic,
-      (line) => line.tried, (line) => line.note];
+      (line) => line.tried, (line) => line.interval, (line) => line.note, () => table.caveats.join(" ")];
     return [titles.join(","), ...lines.map((line) => values.map((value) => quoted(value(line))).join(","))].join("\n") + "\n";
   };
 

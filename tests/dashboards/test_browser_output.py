@@ -69,6 +69,7 @@ class TestCopies:
         assert float(odd["log10_forget_quality_standard_deviation"]) == pytest.approx(1.0)
         assert float(odd["log10_forget_quality_low"]) < -2.5
         assert odd["seeds"] == "0 1 2"
+        assert odd["interval"].endswith("in 75 % of cases, of skewed values in 70 %")
         assert len(rows) == 10
 
     def test_markdown_is_a_table(self, visit: Visit, path: Path) -> None:
@@ -90,6 +91,34 @@ class TestCopies:
         body = text.split("\\midrule")[1].split("\\bottomrule")[0].strip().splitlines()
         assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {5}
         assert not [c for c in text if ord(c) > 127]
+
+    def test_two_seeds_are_a_range_and_caveats_travel_with_the_table(
+        self, visit: Visit, fabric: Fabric, tmp_path: Path
+    ) -> None:
+        runs = [
+            fabric.run(method, points=((0.8, quality),), seed=seed, rate=rate)
+            for method, quality in (("npo", -6.14), ("dpo", -7.0))
+            for seed in (0, 1)
+            for rate in (1e-5, 1e-4)
+        ]
+        page = visit(written(make_report([fabric.anchor("fine-tuned"), *runs], name="x"), tmp_path))
+        (line, _) = csv.DictReader(io.StringIO(copied(page, "CSV")))
+        assert line["interval"] == "min-max of 2 seeds, which is no interval of the mean"
+        assert line["settings_tried"] == "2"
+        few = "Fewer than three seeds stand behind some lines: differences between them may be"
+        chosen = "Each line is the best of 2 settings (learning rates x hyper-parameters x epochs)"
+        for text in (line["caveats"], copied(page, "Markdown"), copied(page, "LaTeX")):
+            assert few in text
+            assert chosen in text
+            assert "Not tested against npo: dpo." in text
+        latex = copied(page, "LaTeX")
+        assert "$-6.14$ min-max [$-6.14$, $-6.14$]" in latex
+        assert "Brackets: min-max of 2 seeds, which is no interval of the mean." in latex
+        assert "95" not in latex
+        assert "−6.14 min-max [−6.14, −6.14]" in copied(page, "Markdown")
+        shown = page.locator("#best").inner_text()
+        assert "min-max [−6.14, −6.14]" in shown
+        assert "95 %" not in shown
 
     def test_lines_are_those_shown_in_their_order(self, visit: Visit, path: Path) -> None:
         page = visit(path, "#method=npo&method=ce-u")

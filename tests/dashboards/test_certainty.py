@@ -52,7 +52,9 @@ def test_the_page_says_what_an_order_rests_on(fabric: Fabric) -> None:
     assert "With 80 forget questions" in told
     assert "from 2 panels (models × forget fractions)" in told
     assert "Left out, for want of runs on every panel: idk." in told
-    assert re.search(r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+11\.44\s+2\s+6\.64", told)
+    assert re.search(
+        r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+−2\.00\s+11\.44\s+2\s+−8\.00\s+6\.64", told
+    )
 
 
 def test_an_order_that_seeds_bear_out_is_not_doubted(fabric: Fabric) -> None:
@@ -63,6 +65,32 @@ def test_an_order_that_seeds_bear_out_is_not_doubted(fabric: Fabric) -> None:
     told = section(records)
     assert "Three seeds or more stand behind every best setting" in told
     assert "may change it" not in told
+
+
+def test_only_equal_numbers_look_equal(fabric: Fabric) -> None:
+    records = [fabric.anchor("fine-tuned")]
+    for method, quality in (("npo", -2.0), ("dpo", -2.0004), ("idk", -2.0)):
+        records.append(fabric.run(method, points=((0.8, quality),)))
+    found = section(records)
+    places = dict(re.findall(r"(npo|dpo|idk)\s+(\d\S*)\s+−2\.00", found))
+    assert places == {"npo": "1.5", "dpo": "3", "idk": "1.5"}
+    shown = dict(re.findall(r"(npo|dpo|idk)\s+\d\S*\s+(−2\.\d+)", found))
+    assert shown == {"npo": "−2.0000", "dpo": "−2.0004", "idk": "−2.0000"}
+
+
+def test_the_leaders_rivals_and_unequal_defaults_are_named(fabric: Fabric) -> None:
+    records = [fabric.anchor("fine-tuned"), fabric.anchor("retain")]
+    for method, skipped in (("npo", 0), ("dpo", 0), ("ce-u", 1)):
+        more = {"ignore_first_answer_tokens": skipped}
+        records.append(fabric.run(method, points=((0.8, -2.0),), hyperparameters=more))
+    told = section(records)
+    assert re.search(r"\S+ leads, but is not told apart from 2 methods: ", told)
+    assert "Not the same for all: ignore_first_answer_tokens is 1 for ce-u and 0 for the" in told
+
+
+def test_two_panels_have_no_interval(fabric: Fabric) -> None:
+    told = section(two_panels(fabric))
+    assert "about the lowest and highest that two panels give: no 95 % interval" in told
 
 
 def test_without_runs_nothing_is_claimed(fabric: Fabric) -> None:

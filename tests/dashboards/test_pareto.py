@@ -130,6 +130,22 @@ class TestFigure:
         assert "mean of 5 seeds; brackets: 95% interval of the mean" in told
         assert "range over seeds: 0.700 to 0.700, −9.00 to −3.00" in told
 
+    def test_two_seeds_have_a_range_and_three_an_interval_with_its_coverage(
+        self, fabric: Fabric
+    ) -> None:
+        runs = [fabric.run(points=((0.7, -9.0 + s),), seed=s) for s in range(3)]
+        for count, wanted, unwanted in (
+            (2, "mean of 2 seeds; min-max: their smallest and largest value", "95%"),
+            (3, "(measured, it holds the mean in 75 % of cases, of skewed values in 70 %)", "min-"),
+        ):
+            (figure,) = drawing.pareto(table([*anchors(fabric), *runs[:count]]))
+            (line,) = traces(figure, "trajectory")
+            assert wanted in line.hovertext[1]
+            assert unwanted not in line.hovertext[1]
+        (figure,) = drawing.pareto(table([*anchors(fabric), *runs[:2]]))
+        (line,) = traces(figure, "trajectory")
+        assert "−8.50 min-max [−9.00, −8.00]" in line.hovertext[1]
+
     def test_bars_are_inside_the_panel(self, fabric: Fabric) -> None:
         runs = [fabric.run(points=((u, -9.0),), seed=s) for s, u in enumerate((0.2, 0.8))]
         (figure,) = drawing.pareto(table([*anchors(fabric), *runs]))
