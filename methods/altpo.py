@@ -39,13 +39,13 @@ class AltPO(Method):
 
     A model that knows the answer by heart mostly repeats it when it is asked the plain question,
     the default here, and a pair of equal rows teaches nothing. The authors show chat models the
-    answer and instruct them to write another: `asked: authors` is their instruction for Llama-2, their
-    `prefix` of the reply and their words that end it, `stop`. Without these an alternative is the
-    tokens that were sampled, and one that met the limit of `max_new_tokens` has no EOS to learn.
-    With `prefix` or `stop` it is a text, as in their code: cut before the first word that ends it,
-    without outer white space, encoded as the rows of the data are, and so with an EOS. (Sampling
-    goes on to the EOS or the limit; what follows such a word is dropped.) A higher `temperature`
-    serves small models.
+    answer and instruct them to write another: `asked: authors` is their instruction for Llama-2,
+    their `prefix` of the reply and their words that end it, `stop`. Without these an alternative
+    is the tokens that were sampled, and one that met the limit of `max_new_tokens` has no EOS to
+    learn. With `prefix` or `stop` it is a text, as in their code: cut before the first word that
+    ends it, without outer white space, encoded as the rows of the data are, and so with an EOS.
+    (Sampling goes on to the EOS or the limit; what follows such a word is dropped.) A higher
+    `temperature` serves small models.
 
     Literature: `{method: altpo, asked: authors, retain: {term: nll}}` at 5.0e-5 for 2 epochs, in
     batches of 35. For other models the authors search β 0.05, 0.1, 0.5, rates 1.0e-5, 2.0e-5,
