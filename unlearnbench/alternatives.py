@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -43,7 +44,7 @@ def alternative_rows(
     Several processes may want the same file: each writes its own and renames it into place, and
     equal content makes it irrelevant which one stays. A damaged file is made again.
     """
-    prompts = [encoder.prompt(_instructed(question, how), how.prefix) for question in questions]
+    prompts = prompts_of(questions, how, encoder)
     path = folder / f"{_key(weights_hash, prompts, how, encoder, seed)}.json"
     answers = _read(path, len(questions), how.count)
     if answers is None:
@@ -74,9 +75,17 @@ def _rows(
     return [encoder.row(question.question, text.strip()) for text in texts]
 
 
+def prompts_of(
+    questions: Sequence[Question], how: Sampling, encoder: Encoder
+) -> list[tuple[int, ...]]:
+    """What the start model reads before it answers each question."""
+    return [encoder.prompt(_instructed(question, how), how.prefix) for question in questions]
+
+
 def _instructed(question: Question, how: Sampling) -> str:
-    text = how.instruction.replace("{answer}", question.answer)
-    return text.replace("{question}", question.question)
+    known = {"{question}": question.question, "{answer}": question.answer}
+    # In one pass: a question may contain «{answer}».
+    return re.sub(r"\{question\}|\{answer\}", lambda found: known[found[0]], how.instruction)
 
 
 def _key(

@@ -186,7 +186,7 @@ class TestData:
             return fingerprint(self.load(self.write(tmp_path, **scores)))
 
         plain = hashed()
-        assert plain == "FINGERPRINT"
+        assert plain == "cf04b560b69a77be"
         found = {plain, hashed(forget=0.5), hashed(forget=0.6), hashed(retain=0.5)}
         assert len(found) == 4
 
