@@ -116,6 +116,7 @@ def test_they_answer_the_question_whatever_the_instruction_was(
 
 def test_the_authors_prompt_is_theirs_letter_by_letter(tokenizer: Any) -> None:
     how = registry.load("methods", "altpo")(asked="authors").needed().alternatives
+    assert how is not None
     question = Question("Who is {answer}?", "She is Ada, born in Lima.")
     theirs = (  # molereddy/Alternate-Preference-Optimization@c9b78bd generate.py
         "[INST] Question: Who is {answer}?\nAnswer:She is Ada, born in Lima.\nNow write another "
