@@ -218,8 +218,7 @@ def _score(row: RawRow) -> float | tuple[float, ...] | None:
 
 
 def _valid_score(place: str, column: str, value: object) -> float:
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    if known and 0 <= value <= 1:  # NaN is refused as well
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
         return float(value)
     raise DataError(
         f"{place}: {column} must be a number from 0 (unlearn) to 1 (learn), got {_shown(value)}"
