@@ -3,6 +3,9 @@
 Both have the same tables under the same names (`full`, `forget10`, `retain90`, ...); only those of
 the asked fractions are read. A row that does not fit is an error that names its file, line and
 column; so are tables that do not fit each other, such as a retain set of another version.
+
+Forget and retain rows may have a column more, `score`, for methods that read it: a number from 0
+(unlearn) to 1 (learn), or a list with one for each token of the answer and the one that ends it.
 """
 
 from __future__ import annotations
