@@ -27,7 +27,9 @@ class CEU(Method):
     ignore_first_answer_tokens: int = Field(
         default=1,
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see",
+        description="first tokens of each forget row's answer that the loss does not see "
+        "[source: Yang 2025, arXiv:2503.01224; "
+        "locuslab/open-unlearning@d3d7cf9 configs/trainer/CEU.yaml]",
     )
 
     def loss(self, batch: LossBatch) -> Tensor:

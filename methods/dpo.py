@@ -15,26 +15,49 @@ from unlearnbench.method import LossBatch, Method, Needs
 class DPO(Method):
     """DPO: Rafailov et al. 2023, arXiv:2305.18290, equation 7, with TOFU's refusals as winners.
 
-    L = −mean_b log σ(β · ((s_w − s_ref,w) − (s_l − s_ref,l)))
+    L = −k · mean_b log σ(β · ((s_w − s_ref,w) − (s_l − s_ref,l)))
 
     b         pair of rows with the same forget question: w  a refusal, l  the true answer
     s, s_ref  summed answer log-probability [B], policy and frozen start
-    The NPO repository multiplies this by 2/β; here it is the paper's, so rates are not the same.
+    k         1, as in equation 7, or 2/β with `scaled: true`, as in the code of NPO and AltPO and
+              in open-unlearning: 20 times as much at β 0.1. Rates and retain weights belong to
+              one of the two conventions. `altpo` scales by default, `dpo` does not; set both
+              alike to compare them.
+
+    Literature: the authors of AltPO run this with 2/β, β 0.1 and a retain term,
+    `{method: dpo, scaled: true, retain: {term: nll}}` at 2.0e-5 for 10 epochs.
+    [source: molereddy/Alternate-Preference-Optimization@c9b78bd README.md (IdkDPO), dataloader.py]
     """
 
     needs: ClassVar[Needs] = Needs(
         parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"})
     )
 
-    beta: float = Field(default=0.1, gt=0, description="inverse temperature β")
+    later: ClassVar[frozenset[str]] = frozenset({"scaled"})
+
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="inverse temperature β [source: locuslab/open-unlearning@d3d7cf9 "
+        "configs/trainer/DPO.yaml]",
+    )
+    scaled: bool = Field(
+        default=False,
+        description="multiply the loss by 2/β [source: Rafailov et al. 2023, arXiv:2305.18290, "
+        "equation 7: no factor]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""
         reference = batch.reference
         win = batch.refusal.sequence_logprob - reference.refusal.sequence_logprob  # [B]
         lose = batch.forget.sequence_logprob - reference.forget.sequence_logprob  # [B]
-        return batch.forget.mean_sequences(softplus(-self.beta * (win - lose)))
+        return batch.forget.mean_sequences(self._scale * softplus(-self.beta * (win - lose)))
 
     def value_at_reference(self) -> float:
         """That of softplus of a margin of 0."""
-        return math.log(2)
+        return self._scale * math.log(2)
+
+    @property
+    def _scale(self) -> float:
+        return 2 / self.beta if self.scaled else 1.0

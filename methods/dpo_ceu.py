@@ -24,16 +24,27 @@ class DPOCEU(Method):
     likelier the loser is. Here ∇s_l is replaced by ∇Σ_t CEU_t, which is strongest where the loser
     is sure; how far a pair is from being learned, w_b, is DPO's own. How the paper would
     weigh and reduce this it does not say: that is ours. The value is not comparable with DPO's.
+    The weight is that of `dpo` without the factor 2/β of NPO's and AltPO's code.
 
     Literature: none; as with DPO, `retain: {term: nll}` or `{term: kl}` can be added.
+    [source: ours: no run has been published]
     """
 
     needs: ClassVar[Needs] = Needs(
         parts=frozenset({"forget", "refusal"}), logprobs=frozenset({"forget", "refusal"})
     )
 
-    beta: float = Field(default=0.1, gt=0, description="inverse temperature β")
-    score: float = Field(default=0.0, ge=0, le=1, description="score r of the loser; 0 unlearns")
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="inverse temperature β [source: ours: that of `dpo`]",
+    )
+    score: float = Field(
+        default=0.0,
+        ge=0,
+        le=1,
+        description="score r of the loser; 0 unlearns [source: Yang 2025, arXiv:2503.01224]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -49,11 +49,16 @@ class FLAT(Method):
     prompt and padding counted as 0; here P is of a row's answer tokens, and rows are averaged last.
 
     Literature: no retain term and no reference. The gradient vanishes where P is near 0 or 1.
+    [source: Wang et al. 2024, arXiv:2410.11143]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "refusal"}))
 
-    divergence: Divergence = Field(default="total-variation", description="the divergence D_f")
+    divergence: Divergence = Field(
+        default="total-variation",
+        description="the divergence D_f [source: ours: bounded, and one of the four that the paper "
+        "reports]",
+    )
 
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `refusal` and `forget`."""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import ClassVar, Self
+from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 from torch import Tensor
 
 from unlearnbench.losses import mean_over_union
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.method import LossBatch, Method, Needs, Part, Sampling
+
+from .grpo import withheld
 
 
 class GeneralCEU(Method):
@@ -16,8 +18,21 @@ class GeneralCEU(Method):
 
     L = mean_t −Σ_v a_tv log p_tv,   a_t = r · onehot(y) + (1 − r) · q_t
 
-    q_t  softmax of the logits with z_ty = −∞, detached;  r  score of the row: 1 learns, 0 unlearns
-    The mean is over the tokens of forget and retain rows together, so each weighs by its tokens.
+    q_t  softmax of the logits with z_ty = −∞, detached;  r  score, 1 learns, 0 unlearns
+    t    scored token of a forget row or, with `scores: reward`, of a sample, or of a retain row
+    The mean is over the tokens of both sides together, so each weighs by its tokens.
+
+    Scores of the forget side come from (`scores`)
+    constant  `forget_score`, the same for all
+    column    the column `score` of the forget rows: a number in [0, 1], or a list with one for
+              each token of the answer and the one that ends it (such as a process reward model's)
+    reward    answers that the model samples to the forget questions in each step, `samples` to
+              each, in place of the forget rows. r is a sample's reward, 1 − ROUGE-L recall against
+              the answer to forget (as in `grpo`): what gives it away is unlearned, what does not is
+              learned. A method of one's own derives from this class and defines `reward(answer,
+              truth)`, or `token_rewards(answer, tokens, truth)` with a number for each token.
+    The retain rows' are constant or a column (`retain_scores`). The paper proposes such scores for
+    whole answers and for steps; that a reward is taken as r unchanged is ours.
 
     With `raw`, a score takes the place of z_ty itself: r = σ(score − log Σ_{v≠y} exp z_tv), where
     +inf learns and −inf unlearns. (The paper's listing sends −inf to the learning target as well;
@@ -25,16 +40,57 @@ class GeneralCEU(Method):
     the logits, which is why that is the default.
     """
 
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
+    needs: ClassVar[Needs] = Needs(
+        parts=frozenset({"forget", "retain", "sample"}),
+        samples=Sampling(8),
+        scores=frozenset({"forget", "retain", "sample"}),
+    )
+    later: ClassVar[frozenset[str]] = frozenset(
+        {"scores", "retain_scores", "samples", "max_new_tokens"}
+    )
 
     ignore_first_answer_tokens: int = Field(
         default=1,
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see",
+        description="first tokens of each forget row's answer that the loss does not see "
+        "[source: Yang 2025, arXiv:2503.01224]",
     )
-    forget_score: float = Field(default=0.0, description="score of the forget rows; 0 unlearns")
-    retain_score: float = Field(default=1.0, description="score of the retain rows; 1 learns")
-    raw: bool = Field(default=False, description="scores are logits (+inf learns, -inf unlearns)")
+    scores: Literal["constant", "column", "reward"] = Field(
+        default="constant",
+        description="where scores of the forget side come from [source: Yang 2025, "
+        "arXiv:2503.01224: 0 for all that is to be forgotten]",
+    )
+    retain_scores: Literal["constant", "column"] = Field(
+        default="constant",
+        description="where scores of the retain rows come from [source: Yang 2025, "
+        "arXiv:2503.01224: 1 for all that is kept]",
+    )
+    forget_score: float = Field(
+        default=0.0,
+        description="constant score of the forget rows; 0 unlearns [source: Yang 2025, "
+        "arXiv:2503.01224]",
+    )
+    retain_score: float = Field(
+        default=1.0,
+        description="constant score of the retain rows; 1 learns [source: Yang 2025, "
+        "arXiv:2503.01224]",
+    )
+    raw: bool = Field(
+        default=False,
+        description="constant scores are logits (+inf learns, -inf unlearns) [source: ours: a "
+        "score that does not depend on the scale of the logits]",
+    )
+    samples: int = Field(
+        default=8,
+        ge=1,
+        description="answers sampled to each question, with scores: reward [source: ours: as in "
+        "`grpo`]",
+    )
+    max_new_tokens: int = Field(
+        default=64,
+        ge=1,
+        description="most tokens of a sampled answer [source: ours: as in `grpo`]",
+    )
 
     @model_validator(mode="after")
     def _in_range(self) -> Self:
@@ -42,12 +98,49 @@ class GeneralCEU(Method):
             score = getattr(self, name)
             if not self.raw and not 0 <= score <= 1:
                 raise ValueError(f"{name} must lie in [0, 1] unless raw is true, got {score}")
+        if self.raw and (self.scores, self.retain_scores) != ("constant", "constant"):
+            raise ValueError(
+                "raw is for constant scores; those of a column or reward are in [0, 1]"
+            )
+        self._unused("forget_score", "scores", self.scores == "constant")
+        self._unused("retain_score", "retain_scores", self.retain_scores == "constant")
+        self._unused("samples", "scores", self.scores == "reward")
+        self._unused("max_new_tokens", "scores", self.scores == "reward")
         return self
 
+    def _unused(self, name: str, source: str, used: bool) -> None:
+        """ValueError where a value is given that nothing would read."""
+        if not used and getattr(self, name) != type(self).model_fields[name].default:
+            raise ValueError(
+                f"{name} has no effect with {source}: {getattr(self, source)}; drop it"
+            )
+
+    def needed(self) -> Needs:
+        """The samples only where they are scored."""
+        kept: frozenset[Part] = frozenset({"retain"} if self.retain_scores == "column" else ())
+        if self.scores == "reward":
+            return Needs(
+                parts=frozenset({"sample", "retain"}),
+                samples=Sampling(self.samples, max_new_tokens=self.max_new_tokens),
+                scores=kept | {"sample"},
+            )
+        forgotten: frozenset[Part] = frozenset({"forget"} if self.scores == "column" else ())
+        return Needs(parts=frozenset({"forget", "retain"}), scores=kept | forgotten)
+
+    def reward(self, answer: str, truth: str) -> float:
+        """Score of a sampled answer, in [0, 1]."""
+        return withheld(answer, truth)
+
     def loss(self, batch: LossBatch) -> Tensor:
-        """Scalar."""
-        forget, retain = batch.forget, batch.retain
+        """Scalar; with samples it reports their mean reward."""
+        retain, scored = batch.retain, batch.sample if self.scores == "reward" else batch.forget
+        if self.scores == "reward":
+            if batch.rewards is None:
+                raise LookupError(f"{type(self).__name__} needs the samples' rewards")
+            batch.report("reward", scored.mean_sequences(batch.rewards))
+        r = self.forget_score if self.scores == "constant" else scored.token_scores
+        kept = self.retain_score if self.retain_scores == "constant" else retain.token_scores
         return mean_over_union(
-            (forget, forget.unified_cross_entropy(self.forget_score, raw=self.raw)),
-            (retain, retain.unified_cross_entropy(self.retain_score, raw=self.raw)),
+            (scored, scored.unified_cross_entropy(r, raw=self.raw, by_token=True)),
+            (retain, retain.unified_cross_entropy(kept, raw=self.raw, by_token=True)),
         )

@@ -20,7 +20,12 @@ class GradientDifference(Method):
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
 
-    retain_weight: float = Field(default=1.0, ge=0, description="weight of the retain term")
+    retain_weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="weight of the retain term [source: locuslab/tofu dataloader.py; "
+        "locuslab/open-unlearning@d3d7cf9 configs/trainer/GradDiff.yaml]",
+    )
 
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""

@@ -25,7 +25,11 @@ class KLMinimization(Method):
         parts=frozenset({"forget", "retain"}), distributions=frozenset({"retain"})
     )
 
-    retain_weight: float = Field(default=1.0, ge=0, description="weight of the retain rows' KL")
+    retain_weight: float = Field(
+        default=1.0,
+        ge=0,
+        description="weight of the retain rows' KL [source: locuslab/tofu dataloader.py]",
+    )
 
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""

@@ -27,7 +27,10 @@ class KTO(Method):
     equation 18), which has λ = 2/β (`weight: 20`) and does not clamp (`clamp: false`). Its code
     leaves z₀ without β, unlike its equation 19 (`scale_baseline: false`), and adds constants.
 
-    Literature: the NPO paper also adds `retain: {term: nll}`.
+    Literature: the NPO paper also adds `retain: {term: nll}`. With
+    `{value: log-sigmoid, clamp: false, weight: 20, scale_baseline: false}` the gradient is that of
+    its code at β 0.1, whose constant has a slip of precedence, 1 − σ(…) · 2/β.
+    [source: licong-lin/negative-preference-optimization@1207bbe TOFU/dataloader.py]
     """
 
     needs: ClassVar[Needs] = Needs(
@@ -36,13 +39,32 @@ class KTO(Method):
         statistics=frozenset({"refusal"}),
     )
 
-    beta: float = Field(default=0.1, gt=0, description="inverse temperature β")
-    weight: float = Field(default=1.0, gt=0, description="weight λ of undesirable answers")
-    value: Literal["sigmoid", "log-sigmoid"] = Field(
-        default="sigmoid", description="sigmoid as in KTO, log-sigmoid as in the NPO paper"
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="inverse temperature β [source: Ethayarajh et al. 2024, arXiv:2402.01306; "
+        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml]",
     )
-    clamp: bool = Field(default=True, description="z₀ is at least 0")
-    scale_baseline: bool = Field(default=True, description="z₀ is multiplied by β")
+    weight: float = Field(
+        default=1.0,
+        gt=0,
+        description="weight λ of undesirable answers [source: Ethayarajh et al. 2024, "
+        "arXiv:2402.01306]",
+    )
+    value: Literal["sigmoid", "log-sigmoid"] = Field(
+        default="sigmoid",
+        description="sigmoid as in KTO, log-sigmoid as in the NPO paper [source: Ethayarajh et al. "
+        "2024, arXiv:2402.01306]",
+    )
+    clamp: bool = Field(
+        default=True,
+        description="z₀ is at least 0 [source: Ethayarajh et al. 2024, arXiv:2402.01306]",
+    )
+    scale_baseline: bool = Field(
+        default=True,
+        description="z₀ is multiplied by β [source: Ethayarajh et al. 2024, arXiv:2402.01306; "
+        "arXiv:2404.05868, equation 19]",
+    )
 
     def statistics(self, batch: LossBatch) -> Terms:
         """The mean log-ratio of the refusals."""

@@ -23,7 +23,12 @@ class NPO(Method):
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
 
-    beta: float = Field(default=0.1, gt=0, description="inverse temperature β")
+    beta: float = Field(
+        default=0.1,
+        gt=0,
+        description="inverse temperature β [source: "
+        "licong-lin/negative-preference-optimization@1207bbe TOFU/config/forget.yaml]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -24,15 +24,37 @@ class PDU(Method):
     The authors' code masks the positions after the answer tokens instead of before, and moves λ per
     micro-batch and process. It trains 5 of 10 to 30 epochs with λ fixed (TOFU) or 3 of 10 (MUSE).
 
-    Literature: the retain term is part of it; none is to be added.
+    Literature: the retain term is part of it; none is to be added. For 10 epochs or more, the
+    authors' warm-up on TOFU is `warmup_epochs: 5`.
+    [source: locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, README.md]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "retain"}))
 
-    epsilon: float = Field(default=0.3, ge=0, description="bound ε on the retain rows' mean NLL")
-    dual_start: float = Field(default=100.0, ge=0, description="λ before the first step")
-    dual_rate: float = Field(default=5.0, ge=0, description="step size η of λ")
-    warmup_epochs: int = Field(default=1, ge=0, description="first epochs in which λ stays")
+    epsilon: float = Field(
+        default=0.3,
+        ge=0,
+        description="bound ε on the retain rows' mean NLL [source: "
+        "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU]",
+    )
+    dual_start: float = Field(
+        default=100.0,
+        ge=0,
+        description="λ before the first step [source: "
+        "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU]",
+    )
+    dual_rate: float = Field(
+        default=5.0,
+        ge=0,
+        description="step size η of λ [source: "
+        "locuslab/open-unlearning@d3d7cf9 community/methods/PDU/run.sh, TOFU]",
+    )
+    warmup_epochs: int = Field(
+        default=1,
+        ge=0,
+        description="first epochs in which λ stays [source: ours: runs have 5 epochs by default, "
+        "all of which the authors' 5 of 10 to 30 would take]",
+    )
 
     def start(self) -> Mapping[str, float]:
         """λ."""

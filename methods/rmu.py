@@ -34,24 +34,55 @@ class RMU(Method):
     whole model, with c 2 and α 1.) Other weights stay, whatever retain term is added.
 
     The norm is a sum over D as in the paper. WMDP's code takes the mean over D, which scales both
-    terms alike, and over prompt and padding; its defaults for a 7B model are those here.
+    terms alike, and over prompt and padding.
 
-    Literature: the retain term is part of it; G-effect replaces it by `retain: {term: kl}`, which
-    is `{retain_weight: 0, retain: {term: kl}}` here.
+    Literature: the retain term is part of it; c 6.5 and α 1200 at layer 8 of 32 are WMDP's for
+    Zephyr-7B. [source: Li et al. 2024, arXiv:2403.03218; centerforaisafety/wmdp]
+    Another loss under this name is G-effect's, which cannot be expressed here: its forget term is a
+    mean over D towards c · U[0, 1)^D that is not normalised (c 2; its norm is about c √(D/3), 37 c
+    at D 4096), after layer 10, 21 or 32, all weights are trained, and the retain term is a KL with
+    weight 1. `{retain_weight: 0, retain: {term: kl}}` is not that: its forget term is D times
+    heavier against the same KL, and its target at equal c 37 times shorter.
+    [source: tmlr-group/G-effect@ef368ee dataloader.py]
     """
 
     needs: ClassVar[Needs] = Needs(
         parts=frozenset({"forget", "retain"}), states=frozenset({"retain"})
     )
 
-    layer: int = Field(default=2, ge=1, description="decoder layer ℓ whose states count, from 1")
-    steering: float = Field(default=6.5, gt=0, description="length c of the target state")
-    retain_weight: float = Field(default=1200.0, ge=0, description="weight α of the retain rows")
-    trained: Literal["down-projection", "all"] = Field(
-        default="down-projection", description="which weights of the trained layers change"
+    layer: int = Field(
+        default=2,
+        ge=1,
+        description="decoder layer ℓ whose states count, from 1 [source: ours: the smallest models "
+        "have as many; WMDP's 7 from 0 is 8 here]",
     )
-    trained_layers: int = Field(default=3, ge=1, description="layers that are trained, ℓ the last")
-    direction_seed: int = Field(default=0, ge=0, description="seed of the random direction u")
+    steering: float = Field(
+        default=6.5,
+        gt=0,
+        description="length c of the target state [source: Li et al. 2024, arXiv:2403.03218; "
+        "centerforaisafety/wmdp, for Zephyr-7B]",
+    )
+    retain_weight: float = Field(
+        default=1200.0,
+        ge=0,
+        description="weight α of the retain rows [source: Li et al. 2024, arXiv:2403.03218; "
+        "centerforaisafety/wmdp, for Zephyr-7B]",
+    )
+    trained: Literal["down-projection", "all"] = Field(
+        default="down-projection",
+        description="which weights of the trained layers change [source: centerforaisafety/wmdp]",
+    )
+    trained_layers: int = Field(
+        default=3,
+        ge=1,
+        description="layers that are trained, ℓ the last [source: centerforaisafety/wmdp: layers 5 "
+        "to 7 from 0]",
+    )
+    direction_seed: int = Field(
+        default=0,
+        ge=0,
+        description="seed of the random direction u [source: ours: any number does]",
+    )
 
     def needed(self) -> Needs:
         """The states after `layer`."""

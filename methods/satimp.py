@@ -22,14 +22,29 @@ class SatImp(Method):
     A model that knows the forget set by heart starts slowly, for a p_t near 1 has hardly any
     weight. 1 − p_t is computed from log-odds and stays exact there.
 
-    Literature: `retain: {term: nll, weight: 10}`, open-unlearning's ratio (0.1 to 1 in its
-    configuration; the defaults of its class have the two swapped).
+    Literature: `retain: {term: nll, weight: 0.1}`, a forget loss 10 times as heavy as the retain
+    loss, as in the authors' repository (coefficient 0.1 on the retain loss) and in their text for
+    open-unlearning (γ 1, α 0.1). The class of open-unlearning has these values, its YAML has them
+    swapped. β₂ is 1 here, as in their text for open-unlearning; the README of their repository
+    recommends 0.1: `beta2: [0.1, 1.0]` tries both.
+    [source: locuslab/open-unlearning@d3d7cf9 community/methods/SatImp/README.md,
+    configs/trainer/SatImp.yaml; Puning97/SatImp-for-LLM-Unlearning README.md]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
 
-    beta1: float = Field(default=5.0, ge=0, description="exponent β₁ of p, saturation")
-    beta2: float = Field(default=1.0, ge=0, description="exponent β₂ of 1 − p, importance")
+    beta1: float = Field(
+        default=5.0,
+        ge=0,
+        description="exponent β₁ of p, saturation [source: locuslab/open-unlearning@d3d7cf9 "
+        "community/methods/SatImp/README.md]",
+    )
+    beta2: float = Field(
+        default=1.0,
+        ge=0,
+        description="exponent β₂ of 1 − p, importance [source: locuslab/open-unlearning@d3d7cf9 "
+        "community/methods/SatImp/README.md; the authors' own repository recommends 0.1]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -24,14 +24,32 @@ class SimNPO(Method):
 
     Literature: with a retain term; the authors' TOFU forget10 is
     `{method: simnpo, forget_weight: 0.125, retain: {term: nll}}`, forget05 β 2.5 and 0.1375.
+    [source: OPTML-Group/Unlearn-Simple@f1a355d TOFU/README.md]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
 
-    beta: float = Field(default=4.5, gt=0, description="inverse temperature β")
-    gamma: float = Field(default=0.0, ge=0, description="margin γ")
-    scale_gamma: bool = Field(default=False, description="multiply γ by β, as the code does")
-    forget_weight: float = Field(default=1.0, gt=0, description="weight w against a retain term")
+    beta: float = Field(
+        default=4.5,
+        gt=0,
+        description="inverse temperature β [source: OPTML-Group/Unlearn-Simple@f1a355d "
+        "TOFU/README.md, forget10]",
+    )
+    gamma: float = Field(
+        default=0.0,
+        ge=0,
+        description="margin γ [source: OPTML-Group/Unlearn-Simple@f1a355d TOFU/config/forget.yaml]",
+    )
+    scale_gamma: bool = Field(
+        default=False,
+        description="multiply γ by β, as the code does [source: Fan et al. 2024, arXiv:2410.07163]",
+    )
+    forget_weight: float = Field(
+        default=1.0,
+        gt=0,
+        description="weight w against a retain term [source: ours: the loss alone has no retain "
+        "term; with one, 0.125 and 0.1375 are the authors']",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

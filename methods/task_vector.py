@@ -20,14 +20,20 @@ class TaskVector(Method):
         update, scaled by α. The training loss falls, as it should.
     Every epoch evaluates its own negation; training goes on from the weights that were trained.
 
-    Literature: MUSE (Shi et al. 2024, arXiv:2407.06460) uses α 5 after 10 epochs on its news. An
-    added `retain` term is negated with the rest: `nll` would unlearn the retain rows too, whereas
-    `kl` only keeps the update from touching them.
+    Literature: MUSE uses α 5 after 10 epochs on its news: `{method: task-vector, alpha: 5.0}`.
+    [source: Shi et al. 2024, arXiv:2407.06460]
+    An added `retain` term is negated with the rest: `nll` would unlearn the retain rows too,
+    whereas `kl` only keeps the update from touching them. [source: ours: the equation]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
 
-    alpha: float = Field(default=1.0, gt=0, description="scale α of the negated update")
+    alpha: float = Field(
+        default=1.0,
+        gt=0,
+        description="scale α of the negated update [source: MUSE's code, as in "
+        "OPTML-Group/Unlearn-Simple@f1a355d MUSE/baselines/unlearn.py]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

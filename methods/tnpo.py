@@ -21,13 +21,25 @@ class TNPO(Method):
     The paper sums a row's tokens; its code and this file average over all tokens. The code adds
     1e-5 to the denominator, which makes the weight of rare tokens smaller; here it is exact.
 
-    Literature: the code's WTNPO has β 0.1; the paper recommends `retain: {term: kl}`.
+    Literature: the training code has β 4 for both, and α 1.5 for WTNPO: `{alpha: 1.5}`. (The β 0.1
+    in its dataloader_ge.py only measures, and is overwritten there.) The paper recommends
+    `retain: {term: kl}`.
+    [source: tmlr-group/G-effect@ef368ee dataloader.py; Wang et al. 2025, arXiv:2502.19301]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), logprobs=frozenset({"forget"}))
 
-    beta: float = Field(default=4.0, gt=0, description="inverse temperature β")
-    alpha: float = Field(default=0.0, ge=0, description="exponent α of WTNPO's weight; 0 is TNPO")
+    beta: float = Field(
+        default=4.0,
+        gt=0,
+        description="inverse temperature β [source: tmlr-group/G-effect@ef368ee dataloader.py]",
+    )
+    alpha: float = Field(
+        default=0.0,
+        ge=0,
+        description="exponent α of WTNPO's weight; 0 is TNPO [source: ours: the simpler of the "
+        "two; 1.5 in tmlr-group/G-effect@ef368ee dataloader.py]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -22,12 +22,19 @@ class UNDIAL(Method):
     Only answer tokens count. Both known implementations average over prompt and padding as well,
     and open-unlearning's uses their label −100 as an index, penalising an unrelated token there.
 
-    Literature: no retain term; the authors suggest β in {3, 10, 30} and LoRA at a rate of 1e-4.
+    Literature: no retain term; the authors suggest β in {3, 10, 30}, and LoRA (rank 8, α 16) at a
+    rate of 1e-4 in batches of 32.
+    [source: locuslab/open-unlearning@d3d7cf9 community/methods/UNDIAL/README.md]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}), distributions=frozenset({"forget"}))
 
-    beta: float = Field(default=10.0, gt=0, description="how far true logits are lowered, β")
+    beta: float = Field(
+        default=10.0,
+        gt=0,
+        description="how far true logits are lowered, β [source: locuslab/open-unlearning@d3d7cf9 "
+        "configs/trainer/UNDIAL.yaml]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -20,13 +20,20 @@ class WGA(Method):
     The paper sums a row's tokens; its code, open-unlearning and this file average over all tokens.
     The value −p^β |log p| has a minimum at p = e^(−1/β): below, it rises while p still falls.
 
-    Literature: the authors' code has β 5 and no retain term, open-unlearning β 1 with
-    `{method: wga, retain: {term: nll}}`.
+    Literature: the authors' training code has β 5, without a retain term or with a KL of weight 1;
+    their text for open-unlearning has β 1 with `{method: wga, retain: {term: nll}}`.
+    [source: tmlr-group/G-effect@ef368ee dataloader.py; locuslab/open-unlearning@d3d7cf9
+    community/methods/WGA/README.md, configs/trainer/WGA.yaml]
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
 
-    beta: float = Field(default=1.0, ge=0, description="exponent β of the weight")
+    beta: float = Field(
+        default=1.0,
+        ge=0,
+        description="exponent β of the weight [source: locuslab/open-unlearning@d3d7cf9 "
+        "community/methods/WGA/README.md; 5 in tmlr-group/G-effect@ef368ee dataloader.py]",
+    )
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

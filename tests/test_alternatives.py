@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import hashlib
 import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +13,8 @@ from typing import Any
 import pytest
 import torch
 
-from unlearnbench.alternatives import alternative_rows
+from unlearnbench import registry
+from unlearnbench.alternatives import alternative_rows, prompts_of
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
@@ -110,6 +112,70 @@ def test_they_answer_the_question_whatever_the_instruction_was(
         for row in rows:
             assert row.ids[: row.start] == prompt
             assert row.scored >= 1
+
+
+def test_the_authors_prompt_is_theirs_letter_by_letter(tokenizer: Any) -> None:
+    how = registry.load("methods", "altpo")(asked="authors").needed().alternatives
+    assert how is not None
+    question = Question("Who is {answer}?", "She is Ada, born in Lima.")
+    theirs = (  # molereddy/Alternate-Preference-Optimization@c9b78bd generate.py
+        "[INST] Question: Who is {answer}?\nAnswer:She is Ada, born in Lima.\nNow write another "
+        "version of the answer with some alternate plausible facts that change answer details.\n"
+        " [/INST] Alternate Answer :"
+    )
+    asked: list[str] = []
+
+    class Tokenizer:
+        is_fast, eos_token_id = True, 2
+
+        def __call__(self, text: str, **how: Any) -> Any:
+            asked.append(text)
+            return tokenizer(text, **how)
+
+    encoder = Encoder(Tokenizer(), TEMPLATES["llama-2"], 400)
+    prompts_of([question], how, encoder)
+    assert asked == [theirs]
+    assert how.stop == ("Question:", "Q:")
+
+
+def test_a_prefix_is_asked_with_and_not_learned(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    plain, told = made(), made(prefix=" Alternate Answer :")
+    assert plain != told
+    assert len([*(tmp_path / "alternatives").iterdir()]) == 2
+    for rows, question in zip(told, questions, strict=False):
+        assert [row.ids[: row.start] for row in rows] == [encoder.prompt(question.question)] * 2
+
+
+def test_words_end_an_alternative(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path, loads: list[int]
+) -> None:
+    """Cut before the first of them, without white space, and with an EOS as the data's rows."""
+    made(max_new_tokens=30)
+    (path,) = (tmp_path / "alternatives").iterdir()
+    texts = [[a["text"] for a in q["answers"]] for q in json.loads(path.read_text())["questions"]]
+    letters = sorted({c for some in texts for text in some for c in text if c.isalnum()})
+    stop = (letters[0], letters[1])
+    found = made(max_new_tokens=30, stop=stop)
+    assert len(loads) == 1, "what was sampled does not depend on what ends it"
+    for rows, some, question in zip(found, texts, questions, strict=False):
+        for row, text in zip(rows, some, strict=True):
+            end = min(len(text.partition(word)[0]) for word in stop)
+            assert row == encoder.row(question.question, text[:end].strip())
+            assert row.ids[-1] == encoder.eos
+    assert any(end in text for some in texts for text in some for end in stop)
+
+
+def test_the_old_way_of_asking_keeps_its_file(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    made()
+    prompts = [encoder.prompt(question.question) for question in questions[:4]]
+    how = {"count": 2, "temperature": 1.0, "max_new_tokens": 6, "instruction": "{question}"}
+    asked = ["a", how, encoder.max_length, encoder.eos, 0, prompts]
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+    assert [path.stem for path in (tmp_path / "alternatives").iterdir()] == [key]
 
 
 def test_an_empty_answer_is_a_row_with_eos_alone(

@@ -57,6 +57,9 @@ def test_a_method_with_its_equation_and_bounds(run: Run) -> None:
     _, out, _ = run("methods", "show", "npo", "--json")
     beta = json.loads(out)["hyperparameters"][-1]
     assert (beta["name"], beta["type"], beta["default"]) == ("beta", "float", 0.1)
+    assert beta["meaning"] == "inverse temperature β"
+    assert beta["source"].startswith("licong-lin/negative-preference-optimization@")
+    assert not beta["source"].endswith("]")
 
 
 def test_a_wrapping_method_is_shown_without_learning_rates(run: Run) -> None:

@@ -98,6 +98,29 @@ class TestIdentity:
     def test_is_the_same_for_a_larger_sweep(self) -> None:
         assert self.first().id == self.first(seeds=(0,), learning_rates=(1e-5,), name="other").id
 
+    @pytest.mark.parametrize(
+        ("name", "known"),
+        [
+            ("altpo", "760577e71902fb18"),
+            ("dpo", "152778d928bf36bd"),
+            ("eco", "4baa4cd64e4a0951"),
+            ("general-ce-u", "f470652e6e58814c"),
+            ("satimp", "9b0cf52d5657b14e"),
+        ],
+    )
+    def test_is_that_of_runs_from_before_a_method_had_more_settings(
+        self, name: str, known: str
+    ) -> None:
+        """The ids that commit 299428d gave."""
+        grid = MethodGrid(specs=(method_spec(name, {}),))
+        plain = SweepConfig(
+            name="x",
+            models=(ModelSettings(name="tiny", base="tiny"),),
+            forget_fractions=(0.1,),
+            methods=(grid,),
+        )
+        assert make_plan(plain, "f" * 16).runs[0].id == known
+
     def test_ignores_what_changes_no_number(self) -> None:
         first = self.first()
         assert first.id == self.first(evaluation=EvaluationSettings(batch_tokens=64)).id

@@ -248,3 +248,20 @@ def test_a_weighted_metric() -> None:
     assert weighted({"model_utility": 2.0, "log10_forget_quality": 0.1}, metrics) == 0.8
     assert weighted({"model_utility": 1.0, "ks_n": 1.0}, metrics) is None
     assert weighted("model_utility", {"model_utility": math.nan}) is None
+
+
+def test_a_setting_that_came_later_is_an_axis_like_any(load: Load) -> None:
+    entry = (
+        "methods=[{method: eco, corruption: [rand_noise_first_n, zero_out_top_k], dims: [1, 8]}]"
+    )
+    space = Space(load(entry).methods[0], load(entry))
+    assert space.axes["corruption"] == ("rand_noise_first_n", "zero_out_top_k")
+    points = [*space.everything()]
+    assert [space.values(point) for point in points] == [
+        {"corruption": corruption, "dims": dims}
+        for corruption in ("rand_noise_first_n", "zero_out_top_k")
+        for dims in (1, 8)
+    ]
+    assert ["corruption" in spec.hyperparameters for spec, _ in points] == [
+        *(False, False, True, True)
+    ]

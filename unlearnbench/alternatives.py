@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -43,7 +44,7 @@ def alternative_rows(
     Several processes may want the same file: each writes its own and renames it into place, and
     equal content makes it irrelevant which one stays. A damaged file is made again.
     """
-    prompts = [encoder.prompt(_instructed(question, how)) for question in questions]
+    prompts = prompts_of(questions, how, encoder)
     path = folder / f"{_key(weights_hash, prompts, how, encoder, seed)}.json"
     answers = _read(path, len(questions), how.count)
     if answers is None:
@@ -55,19 +56,36 @@ def alternative_rows(
         said = sample(load(), asked, how, encoder, pad, batch_tokens)
         answers = [said[i : i + how.count] for i in range(0, len(said), how.count)]
         _write(path, questions, answers, encoder)
-    # An instruction is longer than the question that takes its place, so no row grows too long.
     return [
-        tuple(
-            row.without_first(skipped)
-            for row in answer_rows(encoder.prompt(question.question), found)
-        )
+        tuple(row.without_first(skipped) for row in _rows(question, found, how, encoder))
         for question, found in zip(questions, answers, strict=True)
     ]
 
 
+def _rows(
+    question: Question, answers: Sequence[tuple[int, ...]], how: Sampling, encoder: Encoder
+) -> list[Row]:
+    """The question with each of `answers` in place of its own."""
+    if not (how.prefix or how.stop):
+        # An instruction is longer than the question that takes its place: no row grows too long.
+        return answer_rows(encoder.prompt(question.question), answers)
+    texts = [encoder.decode(answer) for answer in answers]
+    for end in how.stop:
+        texts = [text.split(end)[0] for text in texts]
+    return [encoder.row(question.question, text.strip()) for text in texts]
+
+
+def prompts_of(
+    questions: Sequence[Question], how: Sampling, encoder: Encoder
+) -> list[tuple[int, ...]]:
+    """What the start model reads before it answers each question."""
+    return [encoder.prompt(_instructed(question, how), how.prefix) for question in questions]
+
+
 def _instructed(question: Question, how: Sampling) -> str:
-    text = how.instruction.replace("{answer}", question.answer)
-    return text.replace("{question}", question.question)
+    known = {"{question}": question.question, "{answer}": question.answer}
+    # In one pass: a question may contain «{answer}».
+    return re.sub(r"\{question\}|\{answer\}", lambda found: known[found[0]], how.instruction)
 
 
 def _key(
@@ -77,8 +95,10 @@ def _key(
     encoder: Encoder,
     seed: int,
 ) -> str:
-    # The prompts' ids stand for questions, instruction, tokenizer and template.
-    asked = [weights_hash, asdict(how), encoder.max_length, encoder.eos, seed, prompts]
+    # The prompts' ids stand for questions, instruction, prefix, tokenizer and template. What ends
+    # an answer is looked for in what was sampled, which does not depend on it.
+    sampled = {k: v for k, v in asdict(how).items() if k not in ("prefix", "stop")}
+    asked = [weights_hash, sampled, encoder.max_length, encoder.eos, seed, prompts]
     return hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
 
 

@@ -155,7 +155,9 @@ def _batch(method: Method, odds: float, start: float) -> tuple[LossBatch, Tensor
             layer: torch.randn(count, _WIDTH, generator=generator, dtype=torch.float64)
             for layer in sorted(needs.layers)
         }
-        parts[part] = Predictions(logits, _PLAIN, labels, rows, count, count, count, states)
+        # Half learned, half unlearned: the curve of a token whose score is in the middle.
+        scores = torch.full((count,), 0.5).double() if part in needs.scores else None
+        parts[part] = Predictions(logits, _PLAIN, labels, rows, count, count, count, states, scores)
         if part in needs.reference:
             logprob = logsigmoid(torch.full((count,), known, dtype=torch.float64))
             told = _logits(others, known).repeat(count, 1)

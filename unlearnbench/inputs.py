@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from unlearnbench import registry
 from unlearnbench.data.benchmark import Benchmark
+from unlearnbench.data.encoding import check_scored
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.models.loading import check_sources, template_digest
 from unlearnbench.plan import Plan, make_plan
@@ -25,4 +27,19 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     templates = {m.name: digest for m in config.models if (digest := template_digest(m))}
-    return replace(make_plan(config, fingerprints, templates), rows=rows), benchmark
+    plan = replace(make_plan(config, fingerprints, templates), rows=rows)
+    _check_scores(plan, benchmark)
+    return plan, benchmark
+
+
+def _check_scores(plan: Plan, benchmark: Benchmark) -> None:
+    """DataError where a method reads scores that the rows do not have."""
+    from unlearnbench.method import Method  # it imports torch
+
+    for spec in {repr(run.method): run.method for run in plan.runs}.values():
+        method = registry.method_from_spec(spec)
+        parts = method.needed().scores if isinstance(method, Method) else frozenset[str]()
+        for split in benchmark.splits.values():
+            for part, rows in (("forget", split.forget), ("retain", split.retain)):
+                for row in rows if part in parts else ():
+                    check_scored(row)

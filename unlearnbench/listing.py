@@ -61,8 +61,9 @@ def show_method(args: argparse.Namespace) -> int:
         return 0
     console.print(f"{args.name}  ({offer.source}, {offer.target})\n\n{text}\n")
     console.print(f"reads: {', '.join(_needs(method))}\n")
-    columns = ("hyper-parameter", "type", "default", "bounds", "meaning")
-    cells = [(p["name"], p["type"], p["default"], p["bounds"], p["meaning"]) for p in parameters]
+    columns = ("hyper-parameter", "type", "default", "bounds", "meaning", "default from")
+    named = ("name", "type", "default", "bounds", "meaning", "source")
+    cells = [tuple(p[key] for key in named) for p in parameters]
     console.table(columns, cells)
     example = next((p for p in parameters if p["type"] == "float"), None)
     grid = f", {example['name']}: [{example['default']}]" if example else ""
@@ -185,12 +186,14 @@ def _parameter(key: str, info: FieldInfo) -> dict[str, Any]:
         if getattr(rule, name, None) is not None
     ]
     kind = info.annotation
+    meaning, _, source = (info.description or "").partition(" [source: ")
     return {
         "name": key,
         "type": kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""),
         "default": "required" if info.is_required() else info.get_default(),
         "bounds": ", ".join(bounds),
-        "meaning": info.description or "",
+        "meaning": meaning,
+        "source": source.removesuffix("]"),
     }
 
 

@@ -49,6 +49,15 @@ class Predictions:
     """Sequences of this part in the whole optimiser step."""
     states: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
     """[N, D] hidden states after each decoder layer that the method's needs declare."""
+    scores: Tensor | None = None
+    """[N] score in [0, 1] of each token, where the method's needs declare it."""
+
+    @property
+    def token_scores(self) -> Tensor:
+        """[N] score of each token: column `score` of the data, or the reward of a sample."""
+        if self.scores is None:
+            raise LookupError("the loss reads scores by token, which its `needs` does not declare")
+        return self.scores
 
     @property
     def logits(self) -> Tensor:
@@ -96,20 +105,27 @@ class Predictions:
         """[N] −log(1 − p_y), finite as long as the logits are (Welleck et al. 2020)."""
         return softplus(self.log_odds)
 
-    def unified_cross_entropy(self, score: float | Tensor, *, raw: bool = False) -> Tensor:
+    def unified_cross_entropy(
+        self, score: float | Tensor, *, raw: bool = False, by_token: bool = False
+    ) -> Tensor:
         """[N] cross entropy against r · onehot(y) + (1 − r) · q, detached: General CE-U, Yang 2025.
 
         score  r in [0, 1], one number, [B] or [N]: 1 learns (negative log-likelihood), 0 unlearns
                (CE-U). With `raw`, the score replaces the true label's logit, +inf to −inf, so that
                r = σ(score − log Σ_{v≠y} exp z_v).
+        by_token  a score with dimensions is [N], also where B is N: then a row can be empty
         """
-        r = torch.as_tensor(score, dtype=precise(self.hidden).dtype, device=self.hidden.device)
-        r = r[self.rows] if r.ndim and len(r) == self.row_count else r
-        r = r.expand(len(self.labels))
+        r = self.spread(score, by_token=by_token)
         if "_odds" in self.__dict__ and not raw:  # one pass over the logits serves both
             return unified_value(*self._odds, r)
         kernel = UnifiedCrossEntropy(self.labels, r.detach(), raw)
         return fused(self.hidden, self.projection, kernel, eager=True)[0]
+
+    def spread(self, score: float | Tensor, *, by_token: bool) -> Tensor:
+        """[N] of one number, [B] or [N]; `by_token`: never [B], as where B is N and a row empty."""
+        r = torch.as_tensor(score, dtype=precise(self.hidden).dtype, device=self.hidden.device)
+        by_row = r.ndim > 0 and len(r) == self.row_count and not by_token
+        return (r[self.rows] if by_row else r).expand(len(self.labels))
 
     def kl_from(
         self, reference: Reference, *, reverse: bool = False, lowered: float = 0.0

@@ -41,6 +41,10 @@ class Sampling:
     instruction: str = "{question}"
     """What the model is asked: `{question}` and `{answer}` stand for the forget row's. Read for
     alternatives only; the answers become rows of the question itself."""
+    prefix: str = ""
+    """Text that the model's reply begins with, and its answer goes on from; for alternatives."""
+    stop: tuple[str, ...] = ()
+    """Texts that an answer ends before; for alternatives."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,9 @@ class Needs:
     """How the part `alternative` is made."""
     samples: Sampling | None = None
     """How the part `sample` is made."""
+    scores: Set[Part] = field(default_factory=frozenset[Part])
+    """Parts whose scores by token are read: of `forget` and `retain` rows the column `score` of
+    the data, of `sample` what `Method.token_rewards` returns."""
 
     @property
     def reference(self) -> Set[Part]:
@@ -82,6 +89,7 @@ class Needs:
             frozenset(self.statistics) | other.statistics,
             self.alternatives or other.alternatives,
             self.samples or other.samples,
+            frozenset(self.scores) | other.scores,
         )
 
 
@@ -162,6 +170,19 @@ class HyperParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Hyper-parameters added after runs were published: a run's identity names them only where
+    they differ from their defaults, so that earlier runs keep their ids."""
+
+    def resolved(self) -> dict[str, Any]:
+        """Hyper-parameters by name, without those of `later` at their defaults."""
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in self.model_dump().items()
+            if key not in self.later or value != fields[key].get_default()
+        }
+
     @field_validator("*")
     @classmethod
     def _is_a_number(cls, value: Any) -> Any:
@@ -203,7 +224,12 @@ class Wrapper(HyperParameters, ABC):
 
 
 class Method(HyperParameters, ABC):
-    """Base of methods that train; a subclass adds hyper-parameters, `needs` and `loss`."""
+    """Base of methods that train; a subclass adds hyper-parameters, `needs` and `loss`.
+
+    The description of a hyper-parameter may end with where its default comes from, and so may a
+    paragraph of advice in the docstring: `[source: paper, or owner/repository@commit path]`, or
+    `[source: ours: the reason]`. `methods show` lists it.
+    """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
     """All that the method may need, whatever its hyper-parameters."""
@@ -211,7 +237,8 @@ class Method(HyperParameters, ABC):
     ignore_first_answer_tokens: int = Field(
         default=0,
         ge=0,
-        description="first tokens of any answer to a forget question that the loss does not see",
+        description="first tokens of any answer to a forget question that the loss does not see "
+        "[source: ours: all tokens count, as in locuslab/tofu]",
     )
 
     @abstractmethod
@@ -246,6 +273,14 @@ class Method(HyperParameters, ABC):
     def reward(self, answer: str, truth: str) -> float:
         """What a sampled `answer` is worth; `truth` is the answer to forget."""
         raise NotImplementedError(f"{type(self).__name__} needs samples but defines no reward")
+
+    def token_rewards(self, answer: str, tokens: Sequence[str], truth: str) -> Sequence[float]:
+        """Score in [0, 1] of each token of a sampled `answer`; by default all have its reward.
+
+        tokens  texts of the answer's tokens, the one that ends it included
+        Called where `needs.scores` names the part `sample`.
+        """
+        return [self.reward(answer, truth)] * len(tokens)
 
     def value_at_reference(self) -> float | Mapping[str, float] | None:
         """The loss, or some of its terms, where the model still is the start model.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,7 +69,8 @@ class Minibatches:
         names = self.needs.parts if only is None else set(only)
         rows: dict[Part, list[Row]] = {p: self.rows_of(p, draws, step) for p in PARTS if p in names}
         together = [row for part in rows.values() for row in part]
-        parts = split(self.reader(model, together, self.needs.layers), rows, step.counts)
+        found = self.reader(model, together, self.needs.layers)
+        parts = split(found, rows, step.counts, self.needs.scores)
         device = next(iter(parts.values())).hidden.device
         references: dict[Part, Reference] = {
             part: known.batch(rows[part], device)
@@ -78,16 +79,22 @@ class Minibatches:
         }
         rewards = None
         if "sample" in parts:
-            found = [reward for draw in draws for reward in step.samples[draw.index].rewards]
+            worth = [reward for draw in draws for reward in step.samples[draw.index].rewards]
             dtype = precise(parts["sample"].hidden).dtype
-            rewards = torch.tensor(found, dtype=dtype, device=device)
+            rewards = torch.tensor(worth, dtype=dtype, device=device)
         return LossBatch(parts, References(references), step.state, step.statistics, rewards)
 
 
 def split(
-    found: RowStates, rows: Mapping[Part, Sequence[Row]], counts: Counts
+    found: RowStates,
+    rows: Mapping[Part, Sequence[Row]],
+    counts: Counts,
+    scored: Set[Part] = frozenset(),
 ) -> dict[Part, Predictions]:
-    """The predictions of each part, from what a model says of the parts' rows in that order."""
+    """The predictions of each part, from what a model says of the parts' rows in that order.
+
+    scored  parts whose rows' scores by token go with them
+    """
     parts: dict[Part, Predictions] = {}
     begin = first_row = 0
     for part, part_rows in rows.items():
@@ -101,9 +108,16 @@ def split(
             len(part_rows),
             *counts[part],
             {layer: state[span] for layer, state in found.inner.items()},
+            _scores(part_rows, found.hidden) if part in scored else None,
         )
         begin, first_row = end, first_row + len(part_rows)
     return parts
+
+
+def _scores(rows: Sequence[Row], like: Tensor) -> Tensor:
+    """[N] scores of the rows' tokens, at least in fp32."""
+    numbers = [score for row in rows for score in row.scores]
+    return torch.tensor(numbers, dtype=precise(like[:0]).dtype, device=like.device)
 
 
 class Sums:

@@ -137,10 +137,10 @@ def method_spec(
     name: str, hyperparameters: Mapping[str, Any], retain: RetainSpec | None = None
 ) -> MethodSpec:
     """A spec with every hyper-parameter resolved; pydantic's ValidationError where one is wrong."""
-    method = load_method(name).model_validate(dict(hyperparameters))
+    made = load_method(name).model_validate(dict(hyperparameters))
     if retain is not None and not trains(name):
         raise PluginError(f"method {name!r} trains nothing: it takes no retain term")
-    values = method.model_dump()
+    values = made.resolved()
     for key, value in values.items():
         if not isinstance(value, bool | int | float | str):
             raise _broken(

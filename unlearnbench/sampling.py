@@ -9,7 +9,7 @@ another batch shifts a probability by 1e-7, a token changes once in about as man
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unlearnbench.data.batching import fast_batch_tokens, token_budget
 from unlearnbench.data.encoding import Encoder, Row
-from unlearnbench.errors import ModelError
+from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.method import Sampling
 from unlearnbench.models.forward import predict
 from unlearnbench.shortage import in_smaller_batches
@@ -162,6 +162,8 @@ class Sampler:
     skipped: int = 0
     """First answer tokens that the loss does not see."""
     batch_tokens: int | None = None
+    token_rewards: Callable[[str, Sequence[str], str], Sequence[float]] | None = None
+    """See `Method.token_rewards`; None where the loss reads no scores of samples."""
 
     def __call__(self, model: Any, indices: Sequence[int], step: int) -> dict[int, Sampled]:
         """`how.count` answers to each question of `indices`, the same for the same weights.
@@ -188,10 +190,29 @@ class Sampler:
         for index, prompt in zip(indices, prompts, strict=True):
             rows = answer_rows(prompt, [next(said) for _ in range(self.how.count)])
             texts = tuple(self.encoder.reference(row) for row in rows)
-            rewards = tuple(float(self.reward(text, self.truths[index])) for text in texts)
+            truth = self.truths[index]
+            rewards = tuple(float(self.reward(text, truth)) for text in texts)
+            if self.token_rewards is not None:
+                rows = [
+                    self._scored(row, text, truth) for row, text in zip(rows, texts, strict=True)
+                ]
             seen = tuple(row.without_first(self.skipped) for row in rows)
             found[index] = Sampled(seen, texts, rewards)
         return found
+
+    def _scored(self, row: Row, text: str, truth: str) -> Row:
+        """A sampled row with the score of each of its tokens."""
+        tokens = [str(self.encoder.tokenizer.decode([token])) for token in row.ids[row.start :]]
+        found = self.token_rewards(text, tokens, truth) if self.token_rewards else ()
+        scores = tuple(float(score) for score in found)
+        if len(scores) != row.scored or not all(0 <= score <= 1 for score in scores):
+            told = ", ".join(f"{score:g}" for score in scores[:8])
+            raise TrainingError(
+                f"token_rewards of the sample {text[:60]!r} returned {len(scores)} numbers "
+                f"({told}{', …' if len(scores) > 8 else ''}); wanted is one from 0 (unlearn) to 1 "
+                f"(learn) for each of its {row.scored} tokens"
+            )
+        return replace(row, scores=scores)
 
 
 def answer_rows(prompt: tuple[int, ...], answers: Sequence[tuple[int, ...]]) -> list[Row]:

@@ -29,7 +29,8 @@ class DataSettings(Settings):
     )
     path: str | None = Field(
         default=None,
-        description="tofu: folder of its JSON-lines files; without it the hub is asked",
+        description="tofu: folder of its JSON-lines files, whose forget and retain rows may have a "
+        "`score`; without it the hub is asked",
     )
     hub_id: str = Field(default="locuslab/TOFU", description="tofu: dataset id on the hub")
     revision: str | None = Field(default=None, description="tofu: commit or tag on the hub")

@@ -47,8 +47,11 @@ class Space:
         self.rates = rates_of(self.base, grid, config)
         self.axes: dict[str, Axis] = {}
         """What is not the same everywhere, by hyper-parameter, `retain` or `learning_rate`."""
-        for name in self.base.hyperparameters:
-            values = [spec.hyperparameters[name] for spec in grid.specs]
+        defaults = registry.default_hyperparameters(self.base.name)
+        self._defaults = {k: v for k, v in defaults.items() if k in self._method.later}
+        every = [self._defaults | spec.hyperparameters for spec in grid.specs]
+        for name in every[0]:
+            values = [known[name] for known in every]
             self._add(name, grid.ranges.get(name) or tuple(dict.fromkeys(values)))
         self._add(RETAIN, tuple(dict.fromkeys(spec.retain for spec in grid.specs)))
         if WEIGHT in grid.ranges:
@@ -88,16 +91,15 @@ class Space:
                 f"{self.base.name} does not take {told}, which lies in the ranges searched: "
                 f"{error.errors(include_url=False)[0]['msg']}; narrow them"
             ) from None
-        spec = self.base.model_copy(
-            update={"hyperparameters": method.model_dump(), "retain": retain}
-        )
+        spec = self.base.model_copy(update={"hyperparameters": method.resolved(), "retain": retain})
         first = None if isinstance(self.rates, Range) else self.rates[0]
         return spec, values.get(RATE, first)
 
     def values(self, point: Point) -> dict[str, Any] | None:
         """The values of the axes at a setting; None where it is no point of this space."""
         spec, rate = point
-        values: dict[str, Any] = {**spec.hyperparameters, RETAIN: spec.retain, RATE: rate}
+        own = self._defaults | spec.hyperparameters
+        values: dict[str, Any] = {**own, RETAIN: spec.retain, RATE: rate}
         if WEIGHT in self.axes and spec.retain is not None:
             values[WEIGHT] = spec.retain.weight
             low = float(self.grid.ranges[WEIGHT].low)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from unlearnbench.alternatives import alternative_rows
-from unlearnbench.data.draws import TrainingRows
+from unlearnbench.data.draws import TrainingRows, with_scores
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.errors import TrainingError
 from unlearnbench.group import leader_first
@@ -70,6 +70,8 @@ class _Parts:
         spec = self.spec
         length = spec.training.max_length
         rows = self.space.rows(spec.model.name, spec.forget_fraction, length, self.skipped)
+        split = self.space.benchmark.splits[spec.forget_fraction]
+        rows = with_scores(rows, split, self.encoder, self.skipped, self.needs.scores)
         if "alternative" not in self.needs.parts:
             return rows
         alternatives = alternative_rows(
@@ -111,6 +113,9 @@ class _Parts:
             self.spec.seed,
             self.pad,
             self.skipped,
+            token_rewards=(
+                self.objective.method.token_rewards if "sample" in self.needs.scores else None
+            ),
         )
 
 

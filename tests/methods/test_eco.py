@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor
 
 from unlearnbench import registry
 from unlearnbench.method import Prompt, Prompts, Wrapper
-from unlearnbench.models.shifted import mean_states
+from unlearnbench.models.shifted import Shifts, Span, mean_states
 
 FORGET: list[Prompt] = [(1, 5, 40 + i, 7) for i in range(12)]
 RETAIN: list[Prompt] = [(1, 9, 40 + i, 3 + i % 2, 8) for i in range(60)]
@@ -86,3 +87,113 @@ def test_sigma_is_in_units_of_the_embeddings(model: Any) -> None:
     assert values.shape == (103, table.shape[1]), "no more dimensions than there are"
     wanted = 1.5 * float(table.detach().double().pow(2).mean().sqrt())
     assert float(values[:-1].double().std()) == pytest.approx(wanted, rel=0.05)
+
+
+class Corrupted:
+    """Embeddings of prompts, clean and as a corrupted model sees them."""
+
+    def __init__(self, model: Any, asked: list[Prompt], **values: Any) -> None:
+        made = eco(threshold=0.0, **values).fit(model, Prompts(FORGET, RETAIN, 0, 3))
+        shifts_of, layer = Shifts(made, asked), model.get_input_embeddings()
+        width = max(map(len, asked))
+        ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in asked])
+        places = [range(i * width, i * width + len(p)) for i, p in enumerate(asked)]
+        with torch.no_grad():
+            clean = layer(ids)
+            with shifts_of.added(
+                model, [Span(p, 0, s) for p, s in zip(asked, places, strict=True)]
+            ):
+                seen = layer(ids)
+        self.clean = [rows[: len(p)] for rows, p in zip(clean, asked, strict=True)]
+        self.seen = [rows[: len(p)] for rows, p in zip(seen, asked, strict=True)]
+        for rows, before, prompt in zip(seen, clean, asked, strict=True):
+            torch.testing.assert_close(rows[len(prompt) - 1 :], before[len(prompt) - 1 :])
+
+    def tokens(self) -> list[tuple[list[float], list[float]]]:
+        """(before, after) of every token that is corrupted, as plain numbers."""
+        pairs = zip(self.clean, self.seen, strict=True)
+        return [
+            (before.tolist(), after.tolist())
+            for clean, seen in pairs
+            for before, after in zip(clean[:-1], seen[:-1], strict=True)
+        ]
+
+
+ASKED: list[Prompt] = [(1, 5, 40, 41, 7), (1, 9, 60, 3, 90, 91, 8)]
+
+
+def largest(values: list[float], count: int) -> list[int]:
+    return sorted(range(len(values)), key=lambda d: -abs(values[d]))[:count]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("dims", [1, 5, 10**6])
+@pytest.mark.parametrize(
+    "corruption", ["zero_out_first_n", "zero_out_top_k", "flip_sign_first_n", "flip_sign_top_k"]
+)
+def test_zeros_and_flipped_signs(
+    model: Any, corruption: str, dims: int, dtype: torch.dtype
+) -> None:
+    factor = 0.0 if corruption.startswith("zero") else -1.0
+    for before, after in Corrupted(
+        model.to(dtype), ASKED, corruption=corruption, dims=dims
+    ).tokens():
+        count = min(dims, len(before))
+        moved = [d for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        assert [after[d] for d in moved] == [factor * before[d] for d in moved], "exactly"
+        if corruption.endswith("first_n"):
+            assert moved == [*range(count)]
+        else:  # of values that are equal in size any may be taken
+            sizes = sorted((abs(value) for value in before), reverse=True)
+            assert sorted((abs(before[d]) for d in moved), reverse=True) == sizes[:count]
+
+
+@pytest.mark.parametrize("corruption", ["first_n", "top_k", "rand_n"])
+def test_noise_lies_where_its_name_says(model: Any, corruption: str) -> None:
+    name, dims = f"rand_noise_{corruption}", 4
+    found = Corrupted(model, ASKED, corruption=name, dims=dims, sigma=50.0, absolute=True).tokens()
+    chosen: list[list[int]] = []
+    for before, after in found:
+        moved = [d for d, (a, b) in enumerate(zip(before, after, strict=True)) if a != b]
+        assert len(moved) == dims
+        if corruption == "first_n":
+            assert moved == [0, 1, 2, 3]
+        if corruption == "top_k":
+            assert moved == sorted(largest(before, dims))
+        chosen.append(moved)
+    if corruption == "rand_n":
+        first, second = chosen[: len(ASKED[0]) - 1], chosen[len(ASKED[0]) - 1 :]
+        assert all(one == first[0] for one in first), "the same for all tokens of a prompt"
+        assert all(one == second[0] for one in second)
+        assert first[0] != second[0] != [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("corruption", ["first_n", "top_k", "rand_n"])
+def test_noise_is_normal_and_absolute_where_asked(model: Any, corruption: str) -> None:
+    asked: list[Prompt] = [(1, 5, *range(40, 240), 7)]
+    values: dict[str, Any] = {"corruption": f"rand_noise_{corruption}", "dims": 8, "sigma": 5.0}
+    noise: list[Tensor] = []
+    for absolute in (True, False):
+        tokens = Corrupted(model, asked, **values, absolute=absolute).tokens()
+        added = [b - a for pair in tokens for a, b in zip(*pair, strict=True) if a != b]
+        noise.append(torch.tensor(added, dtype=torch.float64))
+    assert len(noise[0]) == 8 * 202
+    assert float(noise[0].mean()) == pytest.approx(0.0, abs=5.0 * 4 / 1616**0.5)
+    assert float(noise[0].std()) == pytest.approx(5.0, rel=0.07)
+    size = float(model.get_input_embeddings().weight.detach().double().pow(2).mean().sqrt())
+    torch.testing.assert_close(noise[0] * size, noise[1], rtol=1e-3, atol=1e-4)
+
+
+def test_what_depends_on_the_embedding_is_read_behind_its_layer(build: Any) -> None:
+    """Gemma-like models scale embeddings in the layer; the table's rows are not what is seen."""
+    gemma = build("gemma3_text", {"head_dim": 8})
+    for before, after in Corrupted(gemma, ASKED, corruption="zero_out_top_k", dims=3).tokens():
+        chosen = largest(before, 3)
+        assert after == [0.0 if d in chosen else v for d, v in enumerate(before)]
+
+
+@pytest.mark.parametrize("name", ["sigma", "absolute"])
+def test_settings_of_noise_are_refused_without_noise(name: str) -> None:
+    value = {"sigma": 5.0, "absolute": True}[name]
+    with pytest.raises(ValidationError, match=f"{name} has no effect with corruption: zero_out"):
+        eco(corruption="zero_out_top_k", **{name: value})

@@ -81,6 +81,18 @@ def test_altpo_asks_for_its_alternatives() -> None:
         method("altpo", instruction="Say something else.")
 
 
+def test_altpo_as_its_authors_ask_or_in_other_words() -> None:
+    theirs = method("altpo", asked="authors").needed().alternatives
+    assert theirs is not None
+    assert theirs.prefix == " Alternate Answer :"
+    assert theirs.stop == ("Question:", "Q:")
+    own = method("altpo", prefix=" Well,", stop="Q:|\n").needed().alternatives
+    assert own == Sampling(5, 1.0, 200, "{question}", " Well,", ("Q:", "\n"))
+    for values in ({"stop": "Q:"}, {"prefix": "So"}, {"instruction": "{question}!"}):
+        with pytest.raises(ValidationError, match="has no effect with asked: authors"):
+            method("altpo", asked="authors", **values)
+
+
 def test_grpo(samples: Toy) -> None:
     by_sample: list[Tensor] = []
     for i, tokens in enumerate(rows(samples)):

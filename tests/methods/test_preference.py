@@ -128,3 +128,21 @@ def test_dpo_ceu_differs_from_dpo_in_the_loser_alone(toy: Toy) -> None:
         (a,), (b,) = (torch.autograd.grad(x, leaf, retain_graph=True) for x in (mine, theirs))
         # Row by row p − q against onehot − p: both lower the true logit, by another amount.
         assert not torch.allclose(a, b, rtol=1e-3)
+
+
+@pytest.mark.parametrize("scaled", [False, True])
+def test_dpo_and_altpo_share_both_conventions(scaled: bool) -> None:
+    """On equal pairs, with the same factor, they are one loss."""
+    toy = make_toy({"forget": (3, 2), "refusal": (2, 4)})
+    logits = {"forget": toy.logits["forget"], "alternative": toy.logits["refusal"]}
+    labels = {"forget": toy.labels["forget"], "alternative": toy.labels["refusal"]}
+    known = {"forget": toy.reference["forget"], "alternative": toy.reference["refusal"]}
+    twin = Toy(logits, labels, known)  # type: ignore[arg-type]
+    own = total(method("dpo", beta=0.2, scaled=scaled).loss(toy.batch()))
+    other = total(method("altpo", beta=0.2, scaled=scaled).loss(twin.batch()))
+    torch.testing.assert_close(own, other)
+    plain = total(method("dpo", beta=0.2).loss(toy.batch()))
+    torch.testing.assert_close(own, plain * (10.0 if scaled else 1.0))
+    assert method("dpo", beta=0.2, scaled=scaled).value_at_reference() == pytest.approx(
+        math.log(2) * (10.0 if scaled else 1.0)
+    )

@@ -43,13 +43,13 @@ class UsualPredictions(Predictions):
         """[N] −log p_y."""
         return -self.token_logprob
 
-    def unified_cross_entropy(self, score: float | Tensor, *, raw: bool = False) -> Tensor:
+    def unified_cross_entropy(
+        self, score: float | Tensor, *, raw: bool = False, by_token: bool = False
+    ) -> Tensor:
         """[N] with the whole target distribution; CE-U as its paper's listing has it."""
         z, at = self.full, self.labels.unsqueeze(1)
         with torch.no_grad():
-            given = torch.as_tensor(score).to(z)
-            given = given[self.rows] if given.ndim and len(given) == self.row_count else given
-            given = given.expand(len(z)).unsqueeze(1)
+            given = self.spread(score, by_token=by_token).to(z).unsqueeze(1)
             target = z.detach().clone()
             target = target.scatter(1, at, given if raw else float("-inf")).softmax(dim=1)
             if not raw and bool((given != 0).any()):

@@ -18,6 +18,11 @@ class Question:
     paraphrased_answer: str | None = None
     perturbed_answers: tuple[str, ...] = ()
     paraphrased_question: str | None = None
+    score: float | tuple[float, ...] | None = field(default=None, compare=False)
+    """How far the answer is to be learned (1) or unlearned (0): one number, or one for each of its
+    tokens and the one that ends it. Not part of what makes two rows equal."""
+    place: str = field(default="", compare=False)
+    """File and line of a row with a score."""
 
     @property
     def scored_answers(self) -> tuple[str, ...]:

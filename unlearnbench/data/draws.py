@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.data.benchmark import Benchmark
+from unlearnbench.data.benchmark import Benchmark, Split
 from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.method import Needs, Part
 
@@ -93,6 +93,21 @@ class TrainingRows:
         for epoch in range(1, epochs + 1):
             seen.update(dict.fromkeys(self.of(part, self.draws(needs, seed, epoch), needs)))
         return list(seen)
+
+
+def with_scores(
+    rows: TrainingRows, split: Split, encoder: Encoder, skipped: int, parts: Set[Part]
+) -> TrainingRows:
+    """`rows` with the scores of those `parts` that come from the data, token by token.
+
+    Raises: DataError for a row without a score or with too many or too few.
+    """
+    if "forget" in parts:
+        forget = [encoder.scored_row(q).without_first(skipped) for q in split.forget]
+        rows = replace(rows, forget=forget)
+    if "retain" in parts:
+        rows = replace(rows, retain=[encoder.scored_row(q) for q in split.retain])
+    return rows
 
 
 def training_rows(

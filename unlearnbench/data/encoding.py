@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import UndefinedError
 
-from unlearnbench.errors import ModelError
+from unlearnbench.data.benchmark import Question
+from unlearnbench.errors import DataError, ModelError
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerFast
@@ -154,6 +156,9 @@ class Row:
     ids: tuple[int, ...]
     start: int
     """Index of the first scored token, at least 1; `ids[start:]` are all scored."""
+    scores: tuple[float, ...] = field(default=(), compare=False)
+    """Score of each token of `ids[start:]`, or none. No part of what makes two rows equal: the
+    start model's predictions, which are looked up by row, do not depend on it."""
 
     @property
     def scored(self) -> int:
@@ -162,7 +167,17 @@ class Row:
 
     def without_first(self, tokens: int) -> Row:
         """The row with its first `tokens` answer tokens no longer scored."""
-        return Row(self.ids, min(self.start + tokens, len(self.ids)))
+        return Row(self.ids, min(self.start + tokens, len(self.ids)), self.scores[tokens:])
+
+
+def check_scored(row: Question) -> None:
+    """DataError where a row has no score."""
+    if row.score is None:
+        where = row.place or "the generated benchmark"
+        raise DataError(
+            f"{where}: no column 'score', which a method reads from every such row; add a number "
+            f"from 0 (unlearn) to 1 (learn), or set the method's scores to constant"
+        )
 
 
 @dataclass(frozen=True)
@@ -191,6 +206,25 @@ class Encoder:
         """Id of the token that ends an answer."""
         return int(self.tokenizer.eos_token_id)
 
+    def scored_row(self, row: Question) -> Row:
+        """Encode a row of the data with its score by token.
+
+        Raises: ModelError where the prompt fills the row, DataError where there is no score or not
+        one for each token of the answer.
+        """
+        check_scored(row)
+        made = self.row(row.question, row.answer)
+        if not isinstance(row.score, tuple):
+            return replace(made, scores=(float(row.score or 0),) * made.scored)
+        whole = replace(self, max_length=sys.maxsize).row(row.question, row.answer).scored
+        if len(row.score) != whole:
+            raise DataError(
+                f"{row.place}: column 'score' has {len(row.score)} numbers, and the answer has "
+                f"{whole} tokens as this model's tokenizer reads it, the one that ends it "
+                f"included; give one number for each of them, or one for the whole answer"
+            )
+        return replace(made, scores=row.score[: made.scored])
+
     def row(self, question: str, answer: str) -> Row:
         """Encode a question with its answer; raise ModelError where the prompt fills the row."""
         prompt = self.template.prompt(question)
@@ -212,10 +246,11 @@ class Encoder:
             )
         return Row(ids, start)
 
-    def prompt(self, question: str) -> tuple[int, ...]:
-        """Ids of the prompt alone, what generation starts from."""
+    def prompt(self, question: str, reply: str = "") -> tuple[int, ...]:
+        """Ids of the prompt alone, what generation starts from; `reply`: how the answer begins."""
         encoded = self.tokenizer(
-            self.template.prompt(question), add_special_tokens=self.template.special_tokens
+            self.template.prompt(question) + reply,
+            add_special_tokens=self.template.special_tokens,
         )
         return self._without_eos(encoded["input_ids"])
 

@@ -61,7 +61,11 @@ def fingerprint(benchmark: Benchmark, fraction: float | None = None) -> str:
 
 def _plain(rows: Iterable[Question]) -> list[list[object]]:
     return [
-        [r.question, r.answer, r.paraphrased_answer, r.perturbed_answers, r.paraphrased_question]
+        [
+            *(r.question, r.answer, r.paraphrased_answer, r.perturbed_answers),
+            r.paraphrased_question,
+            *(() if r.score is None else (r.score,)),  # rows without keep their fingerprint
+        ]
         for r in rows
     ]
 

@@ -3,6 +3,9 @@
 Both have the same tables under the same names (`full`, `forget10`, `retain90`, ...); only those of
 the asked fractions are read. A row that does not fit is an error that names its file, line and
 column; so are tables that do not fit each other, such as a retain set of another version.
+
+Forget and retain rows may have a column more, `score`, for methods that read it: a number from 0
+(unlearn) to 1 (learn), or a list with one for each token of the answer and the one that ends it.
 """
 
 from __future__ import annotations
@@ -158,7 +161,7 @@ def _checked(name: str, origin: str, rows: Sequence[RawRow]) -> Table:
 def _question(name: str, row: RawRow) -> Question:
     question, answer = _text(row, "question"), _text(row, "answer")
     if not name.endswith("_perturbed"):
-        return Question(question, answer)
+        return Question(question, answer, score=_score(row), place=row.place)
     wrong = _texts(row, "perturbed_answer")
     if name in _FACTS:
         return Question(question, answer, perturbed_answers=wrong)
@@ -199,6 +202,35 @@ def _texts(row: RawRow, column: str) -> tuple[str, ...]:
         _valid_text(row.place, f"{column!r} item {number}", item)
         for number, item in enumerate(items, 1)
     )
+
+
+def _score(row: RawRow) -> float | tuple[float, ...] | None:
+    """The column `score`, which a row may have: a number, or a list of them."""
+    value = row.columns.get("score")
+    if value is None:
+        return None
+    if not isinstance(value, list):
+        return _valid_score(row.place, "column 'score'", value)
+    items: list[object] = list(value)
+    if not items:
+        raise DataError(f"{row.place}: column 'score' is empty; give one number, or one a token")
+    return tuple(
+        _valid_score(row.place, f"column 'score' item {number}", item)
+        for number, item in enumerate(items, 1)
+    )
+
+
+def _valid_score(place: str, column: str, value: object) -> float:
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
+        return float(value)
+    raise DataError(
+        f"{place}: {column} must be a number from 0 (unlearn) to 1 (learn), got {_shown(value)}"
+    )
+
+
+def _shown(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:60]}…"
 
 
 def _valid_text(place: str, column: str, value: object) -> str:

@@ -86,6 +86,7 @@ def _compared(own: Needs, loss: Reads, more: Reads) -> Iterator[tuple[str, Any, 
     yield "distributions of", own.distributions, loss.distributions | more.distributions
     yield "start states of", own.states, loss.states | more.states
     yield "layer", own.layers, loss.layers | more.layers
+    yield "scores of", own.scores, loss.scores | more.scores
     if own.samples is not None:
         yield "", {"rewards"}, {"rewards"} if loss.rewards or more.rewards else set[str]()
 
@@ -93,7 +94,7 @@ def _compared(own: Needs, loss: Reads, more: Reads) -> Iterator[tuple[str, Any, 
 def _inconsistent(method: Method, own: Needs) -> str:
     """What contradicts itself in the declarations alone."""
     most = type(method).needs
-    for one in ("parts", "logprobs", "distributions", "states", "statistics"):
+    for one in ("parts", "logprobs", "distributions", "states", "statistics", "scores"):
         beyond = sorted(set(getattr(own, one)) - set(getattr(most, one)))
         if beyond:
             return f"needed() asks for {one} {beyond}, which the class's `needs` does not name"

@@ -71,19 +71,22 @@ class _Predictions(Predictions):
     kept: list[Tensor]
     given: Iterator[Tensor] | None
 
-    def unified_cross_entropy(self, score: float | Tensor, *, raw: bool = False) -> Tensor:
+    def unified_cross_entropy(
+        self, score: float | Tensor, *, raw: bool = False, by_token: bool = False
+    ) -> Tensor:
         with torch.no_grad():
-            target = _held(self._target(score, raw=raw), self.kept, self.given)
+            target = _held(
+                self._target(self.spread(score, by_token=by_token), raw=raw), self.kept, self.given
+            )
         return -(target * self.logits.log_softmax(dim=1)).sum(dim=1)
 
-    def _target(self, score: float | Tensor, *, raw: bool) -> Tensor:
+    def _target(self, score: Tensor, *, raw: bool) -> Tensor:
         """[N, V] r · onehot(y) + (1 − r) · q."""
         logits, at = self.logits, self.labels.unsqueeze(1)
         others = logits.scatter(1, at, -torch.inf)
-        r = torch.as_tensor(score, dtype=logits.dtype)
-        r = r[self.rows] if r.ndim and len(r) == self.row_count else r
+        r = score.to(logits.dtype)
         r = torch.sigmoid(r - others.logsumexp(dim=1)) if raw else r
-        r = r.expand(len(at)).unsqueeze(1)
+        r = r.unsqueeze(1)
         return ((1 - r) * others.softmax(dim=1)).scatter_add(1, at, r)
 
 

@@ -248,4 +248,27 @@ def _rows(
         )
         for i, p in enumerate(prompts)
     }
+    return _scored(rows, samples, needs, generator)
+
+
+def _scored(
+    rows: TrainingRows,
+    samples: Mapping[int, Sampled],
+    needs: Needs,
+    generator: torch.Generator,
+) -> tuple[TrainingRows, Mapping[int, Sampled]]:
+    """The same with random scores where the method reads them, drawn after all else."""
+
+    def one(row: Row) -> Row:
+        return replace(row, scores=tuple(torch.rand(row.scored, generator=generator).tolist()))
+
+    if "forget" in needs.scores:
+        rows = replace(rows, forget=[one(row) for row in rows.forget])
+    if "retain" in needs.scores:
+        rows = replace(rows, retain=[one(row) for row in rows.retain])
+    if "sample" in needs.scores:
+        samples = {
+            i: replace(known, rows=tuple(one(row) for row in known.rows))
+            for i, known in samples.items()
+        }
     return rows, samples

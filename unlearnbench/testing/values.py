@@ -176,7 +176,8 @@ def direction(lab: Laboratory) -> Outcome:
     loss = lab.total(batch)
     told: list[str] = []
     for part, slope in slopes(loss, batch).items() if loss.requires_grad else ():
-        sign = _wanted(part) * (1 if lab.method.update_scale() > 0 else -1)
+        wanted = 0 if part in lab.needs.scores else _wanted(part)  # the scores decide
+        sign = wanted * (1 if lab.method.update_scale() > 0 else -1)
         if slope is None or sign == 0 or not _reads_labels(lab, batch, part, loss.item()):
             continue
         push = float(own(slope, batch.parts[part].labels).sum())

@@ -29,6 +29,7 @@ class Reads:
     layers: set[int] = field(default_factory=set[int])
     state: set[str] = field(default_factory=set[str])
     statistics: set[str] = field(default_factory=set[str])
+    scores: set[str] = field(default_factory=set[str])
     rewards: bool = False
 
 
@@ -51,9 +52,16 @@ class _Recorded(Mapping[_K, _V]):
 
 
 class _Predictions(Predictions):
-    """Notes the layers whose hidden states are read."""
+    """Notes the layers whose hidden states are read, and that scores are."""
 
     layers: set[int]
+    part: Part
+    scored: set[str]
+
+    @property
+    def token_scores(self) -> Tensor:
+        self.scored.add(self.part)
+        return super().token_scores
 
     def hidden_states(self, layer: int) -> Tensor:
         self.layers.add(layer)
@@ -106,7 +114,9 @@ def watched(batch: LossBatch, parts: Set[Part]) -> tuple[LossBatch, Reads]:
     """The named parts of `batch`, and where what is read of them will be noted."""
     reads = Reads()
     predictions: dict[Part, Predictions] = {
-        part: _twin(_Predictions, replace(value), layers=reads.layers)
+        part: _twin(
+            _Predictions, replace(value), layers=reads.layers, part=part, scored=reads.scores
+        )
         for part, value in batch.parts.items()
         if part in parts
     }

@@ -1,0 +1,311 @@
+"""Scores of General CE-U: from a column of the data, from rewards, by row and by token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from unlearnbench import registry
+from unlearnbench.cli import main
+from unlearnbench.data import tofu
+from unlearnbench.data.benchmark import Benchmark, Question, Split
+from unlearnbench.data.draws import training_rows, with_scores
+from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.data.loading import fingerprint
+from unlearnbench.errors import DataError, TrainingError
+from unlearnbench.method import LossBatch, Part, Sampling
+from unlearnbench.models.loading import pad_id
+from unlearnbench.sampling import Sampler
+from unlearnbench.settings import DataSettings
+from unlearnbench.testing import check_method
+
+from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target
+
+FORGET = ((0.0, 0.25, 1.0, 0.5), (0.9,), (0.1, 0.2, 0.3))
+RETAIN = ((1.0, 0.75), (0.5, 1.0, 1.0, 0.0, 0.6), (1.0,))
+SAMPLE = ((0.5,), (0.0, 1.0), (0.3,), (0.7, 0.7)) * 2
+
+
+def with_column(toy: Toy, **scores: Sequence[Sequence[float]]) -> LossBatch:
+    """The batch with these scores by part and row."""
+    batch = toy.batch()
+    parts = dict(batch.parts)
+    for part, rows in scores.items():
+        flat = torch.tensor([r for row in rows for r in row], dtype=torch.float64)
+        name: Part = "forget" if part == "forget" else "retain" if part == "retain" else "sample"
+        parts[name] = replace(parts[name], scores=flat)
+    return replace(batch, parts=parts)
+
+
+def terms(toy: Toy, part: Part, scores: Sequence[float]) -> list[Tensor]:
+    """−Σ_v a_v log p_v of each token, from the equation."""
+    values: list[Tensor] = []
+    for (z, y, _), r in zip(toy.tokens(part), scores, strict=True):
+        one = torch.zeros_like(z)
+        one[y] = 1
+        values.append(ce_towards(r * one + (1 - r) * unlearning_target(z, y), z))
+    return values
+
+
+def flat(rows: Sequence[Sequence[float]]) -> list[float]:
+    return [score for row in rows for score in row]
+
+
+def test_a_column_of_the_forget_rows(toy: Toy) -> None:
+    batch = with_column(toy, forget=FORGET)
+    formula = mean([*terms(toy, "forget", flat(FORGET)), *terms(toy, "retain", [0.9] * 8)])
+    assert_same(toy, method("general-ce-u", scores="column", retain_score=0.9).loss(batch), formula)
+
+
+def test_columns_of_both_sides(toy: Toy) -> None:
+    batch = with_column(toy, forget=FORGET, retain=RETAIN)
+    formula = mean([*terms(toy, "forget", flat(FORGET)), *terms(toy, "retain", flat(RETAIN))])
+    made = method("general-ce-u", scores="column", retain_scores="column")
+    assert_same(toy, made.loss(batch), formula)
+
+
+def test_rewards_of_samples(toy: Toy) -> None:
+    batch = with_column(toy, sample=SAMPLE)
+    formula = mean([*terms(toy, "sample", flat(SAMPLE)), *terms(toy, "retain", [1.0] * 8)])
+    assert_same(toy, method("general-ce-u", scores="reward", samples=4).loss(batch), formula)
+    assert batch.reported["reward"].item() == pytest.approx(0.5)
+
+
+def test_scores_by_token_are_not_taken_for_scores_by_row() -> None:
+    """Three rows with three tokens, but one of them has none."""
+    toy = make_toy({"forget": (2, 1, 0), "retain": (1, 1, 1)})
+    scores = (0.1, 0.6, 0.9)
+    batch = with_column(toy, forget=(scores,))
+    formula = mean([*terms(toy, "forget", scores), *terms(toy, "retain", [1.0] * 3)])
+    assert_same(toy, method("general-ce-u", scores="column").loss(batch), formula)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"scores": "column", "forget_score": 0.5}, "forget_score has no effect with scores: col"),
+        (
+            {"retain_scores": "column", "retain_score": 0.5},
+            "retain_score has no effect with retain",
+        ),
+        ({"samples": 4}, "samples has no effect with scores: constant"),
+        ({"scores": "column", "max_new_tokens": 4}, "max_new_tokens has no effect with scores"),
+        ({"scores": "column", "raw": True}, "raw is for constant scores"),
+    ],
+)
+def test_a_setting_without_effect_is_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(ValidationError, match=words):
+        method("general-ce-u", **values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"scores": "column"},
+        {"scores": "column", "retain_scores": "column"},
+        {"scores": "reward", "samples": 2},
+    ],
+)
+def test_it_conforms_whatever_the_scores_come_from(values: dict[str, Any]) -> None:
+    results = check_method("general-ce-u", values)
+    assert not [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
+
+
+class TestData:
+    """The column `score` of a folder of JSON lines."""
+
+    def tables(self, forget: object = None, retain: object = None) -> dict[str, list[Any]]:
+        full = [{"question": f"Question {i}?", "answer": f"Answer {i}."} for i in range(10)]
+        fact = {"question": "Who?", "answer": "She", "perturbed_answer": ["he", "it", "they"]}
+        more = {"paraphrased_answer": "Or so.", "perturbed_answer": ["a", "b"]}
+        more["paraphrased_question"] = "Or?"
+        return {
+            "full": full,
+            "forget10": [{**r, **({} if forget is None else {"score": forget})} for r in full[9:]],
+            "retain90": [{**r, **({} if retain is None else {"score": retain})} for r in full[:9]],
+            "forget10_perturbed": [{**row, **more} for row in full[9:]],
+            "retain_perturbed": [{**row, **more} for row in full[:3]],
+            "real_authors_perturbed": [fact],
+            "world_facts_perturbed": [fact],
+        }
+
+    def write(self, folder: Path, **scores: object) -> Path:
+        folder.mkdir(exist_ok=True)
+        for name, rows in self.tables(**scores).items():
+            (folder / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
+        return folder
+
+    def load(self, folder: Path) -> Benchmark:
+        return tofu.load(DataSettings(source="tofu", path=str(folder)), (0.1,))
+
+    def test_one_number_or_one_for_each_token(self, tmp_path: Path) -> None:
+        (row,) = self.load(self.write(tmp_path, forget=1)).splits[0.1].forget
+        assert row.score == 1.0
+        assert isinstance(row.score, float)
+        split = self.load(self.write(tmp_path, forget=[0, 0.5], retain=0.9)).splits[0.1]
+        assert split.forget[0].score == (0.0, 0.5)
+        assert [row.score for row in split.retain] == [0.9] * 9
+
+    @pytest.mark.parametrize(
+        ("score", "words"),
+        [
+            (1.5, "must be a number from 0 (unlearn) to 1 (learn), got 1.5"),
+            (-1e-9, "got -1e-09"),
+            (float("nan"), "got nan"),
+            (float("inf"), "got inf"),
+            (True, "got True"),
+            ("0.5", "got '0.5'"),
+            ({"a": 1}, "got {'a': 1}"),
+            ([0.5, 2], "column 'score' item 2 must be a number from 0"),
+            ([0.5, None], "item 2 must be a number from 0 (unlearn) to 1 (learn), got None"),
+            ([], "column 'score' is empty; give one number, or one a token"),
+            (10**400, "got 1000000"),
+        ],
+    )
+    def test_what_is_no_score_is_named_with_file_and_line(
+        self, tmp_path: Path, score: object, words: str
+    ) -> None:
+        folder = self.write(tmp_path / "data", forget=score)
+        with pytest.raises(DataError) as caught:
+            self.load(folder)
+        text = str(caught.value)
+        assert text.startswith(f"{folder / 'forget10.json'}:1: column 'score' ")
+        assert words in text
+        assert len(text) < 300
+
+    def test_the_fingerprint_covers_scores_only_where_there_are_some(self, tmp_path: Path) -> None:
+        def hashed(**scores: object) -> str:
+            return fingerprint(self.load(self.write(tmp_path, **scores)))
+
+        plain = hashed()
+        assert plain == "cf04b560b69a77be"
+        found = {plain, hashed(forget=0.5), hashed(forget=0.6), hashed(retain=0.5)}
+        assert len(found) == 4
+
+    def config(self, folder: Path, method: str) -> list[str]:
+        (folder / "c.yaml").write_text(
+            f"name: c\ndata: {{source: tofu, path: {folder}}}\n"
+            "models: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"
+            f"methods: [{method}]\nlearning_rates: [1.0e-3]\nepochs: 1\n"
+        )
+        return ["plan", str(folder / "c.yaml")]
+
+    def test_a_column_that_is_read_must_be_there(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        folder = self.write(tmp_path, forget=0.5)
+        forget = "{method: general-ce-u, scores: column}"
+        assert main(self.config(folder, forget)) == 0
+        both = "{method: general-ce-u, scores: column, retain_scores: column}"
+        assert main(self.config(folder, both)) == 2
+        error = capsys.readouterr().err
+        assert f"{folder / 'retain90.json'}:1: no column 'score'" in error
+        assert main([*self.config(folder, forget), "--set", "data.source=synthetic",
+                     "--set", "data.path=null", "--set", "data.authors=10"]) == 2  # fmt: skip
+        assert "the generated benchmark: no column 'score'" in capsys.readouterr().err
+
+
+@pytest.fixture
+def encoder(tokenizer: Any) -> Encoder:
+    return Encoder(tokenizer, TEMPLATES["plain"], 200)
+
+
+def benchmark_of(questions: Sequence[Question]) -> Benchmark:
+    split = Split(0.1, tuple(questions[:2]), tuple(questions[2:]), tuple(questions[:2]))
+    return Benchmark("tofu", tuple(questions), {0.1: split}, (), (), (), ("No.",))
+
+
+class TestRows:
+    """Scores go with the tokens that they are of."""
+
+    def test_by_row_and_by_token(self, encoder: Encoder, questions: Sequence[Question]) -> None:
+        count = encoder.row(questions[1].question, questions[1].answer).scored
+        by_token = tuple(i / count for i in range(count))
+        scored = [replace(questions[0], score=0.5), replace(questions[1], score=by_token)]
+        data = benchmark_of([*scored, *questions[2:]])
+        plain = training_rows(data, 0.1, encoder, 1)
+        rows = with_scores(plain, data.splits[0.1], encoder, 1, {"forget"})
+        assert rows.forget == plain.forget, "the same rows for the start model's predictions"
+        assert rows.forget[0].scores == (0.5,) * rows.forget[0].scored
+        assert rows.forget[1].scores == by_token[1:], "the first token is not seen"
+        assert all(not row.scores for row in rows.retain)
+
+    def test_a_row_that_is_cut_keeps_the_scores_of_what_is_left(
+        self, encoder: Encoder, questions: Sequence[Question]
+    ) -> None:
+        whole = encoder.row(questions[1].question, questions[1].answer)
+        scores = tuple(i / whole.scored for i in range(whole.scored))
+        short = replace(encoder, max_length=len(whole.ids) - 3)
+        assert short.scored_row(replace(questions[1], score=scores)).scores == scores[:-3]
+
+    def test_another_number_of_scores_than_tokens(
+        self, encoder: Encoder, questions: Sequence[Question]
+    ) -> None:
+        row = replace(questions[0], score=(0.5, 0.5), place="d/forget10.json:7")
+        count = encoder.row(row.question, row.answer).scored
+        words = (
+            f"d/forget10.json:7: column 'score' has 2 numbers, and the answer has {count} tokens"
+        )
+        with pytest.raises(DataError, match=words):
+            encoder.scored_row(row)
+
+
+class TestSampler:
+    """Rewards become scores of the samples' tokens."""
+
+    def sampler(
+        self, encoder: Encoder, questions: Sequence[Question], skipped: int = 0, **more: Any
+    ) -> Sampler:
+        asked, truths = ([getattr(q, k) for q in questions] for k in ("question", "answer"))
+        pad, how = pad_id(encoder.tokenizer), Sampling(2, 1.0, 5)
+        made = method("general-ce-u", scores="reward")
+        more = {"token_rewards": made.token_rewards, **more}
+        return Sampler(asked, truths, encoder, how, made.reward, 5, pad, skipped, **more)
+
+    def test_a_reward_is_the_score_of_every_token(
+        self, model: Any, encoder: Encoder, questions: Sequence[Question]
+    ) -> None:
+        (found,) = self.sampler(encoder, questions)(model, [1], 0).values()
+        for row, reward in zip(found.rows, found.rewards, strict=True):
+            assert row.scores == (reward,) * row.scored
+
+    def test_a_reward_for_each_token(
+        self, model: Any, encoder: Encoder, questions: Sequence[Question]
+    ) -> None:
+        def rewards(answer: str, tokens: Sequence[str], truth: str) -> list[float]:
+            assert answer in "".join(tokens)
+            assert truth == questions[1].answer
+            return [1 / (1 + i) for i in range(len(tokens))]
+
+        sampler = self.sampler(encoder, questions, skipped=1, token_rewards=rewards)
+        (found,) = sampler(model, [1], 0).values()
+        for row in found.rows:
+            assert row.scores == tuple(1 / (2 + i) for i in range(row.scored))
+
+    @pytest.mark.parametrize("wrong", [[0.5], [2.0] * 5, [float("nan")] * 5])
+    def test_rewards_that_are_no_scores_are_an_error(
+        self, model: Any, encoder: Encoder, questions: Sequence[Question], wrong: list[float]
+    ) -> None:
+        sampler = self.sampler(encoder, questions, token_rewards=lambda *_: wrong)
+        with pytest.raises(
+            TrainingError, match=r"token_rewards of the sample .* wanted is one from"
+        ):
+            sampler(model, [1], 0)
+
+
+def test_what_is_new_stays_out_of_specs_at_its_default() -> None:
+    spec = registry.method_spec("general-ce-u", {"scores": "constant", "forget_score": 0.1})
+    assert {*spec.hyperparameters} == {
+        *("ignore_first_answer_tokens", "forget_score", "retain_score", "raw")
+    }
+    scored = registry.method_spec("general-ce-u", {"scores": "column"})
+    assert scored.hyperparameters["scores"] == "column"
+    assert getattr(registry.method_from_spec(spec), "scores") == "constant"  # noqa: B009

@@ -1,0 +1,96 @@
+"""Every default and every piece of advice in the built-in methods names where it comes from."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from pydantic import Field
+from torch import Tensor
+
+from unlearnbench import registry
+from unlearnbench.config import load_config
+from unlearnbench.method import LossBatch, Method, Needs, Wrapper
+
+BUILT_IN = [o.name for o in registry.offers("methods") if o.package == "unlearnbench"]
+SOURCE = re.compile(r"\[source: ([^\]]+)\]$")
+ADVICE = re.compile(r"(?m)^Literature: .*(?:\n\S.*)*")
+"""A paragraph that begins with this word, up to the next blank line."""
+KNOWN = re.compile(r"arXiv:\d{4}\.\d{5}|\b[\w.-]+/[\w.-]+\b|^ours: \w.{8,}")
+
+
+def unsourced(method: type[Method | Wrapper]) -> list[str]:
+    """Hyper-parameters and advice of a method that name no source."""
+    texts = {key: info.description or "" for key, info in method.model_fields.items()}
+    advice = ADVICE.findall(inspect.cleandoc(method.__doc__ or ""))
+    texts |= {part.partition("\n")[0]: " ".join(part.split()) for part in advice}
+    found = {where: SOURCE.search(text) for where, text in texts.items()}
+    return [where for where, one in found.items() if one is None or not KNOWN.search(one[1])]
+
+
+def test_there_are_built_in_methods() -> None:
+    assert {"ce-u", "satimp", "eco", "altpo", "rmu", "grpo"} <= {*BUILT_IN}
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_every_default_and_every_advice_has_a_source(name: str) -> None:
+    assert not unsourced(registry.load_method(name))
+
+
+def test_what_has_none_is_found() -> None:
+    class Unsourced(Method):
+        """A method.
+
+        Literature: everyone takes 10.
+        """
+
+        needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+        beta: float = Field(default=1.0, description="β")
+        gamma: float = Field(default=1.0, description="γ [source: ours]")
+        alpha: float = Field(default=1.0, description="α [source: ours: it is the neutral one]")
+        delta: float = Field(default=1.0, description="δ [source: arXiv:2404.05868, table 3]")
+
+        def loss(self, batch: LossBatch) -> Tensor:
+            return batch.forget.cross_entropy().sum()
+
+    assert unsourced(Unsourced) == ["beta", "gamma", "Literature: everyone takes 10."]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("satimp", "`retain: {term: nll, weight: 0.1}`"),
+        ("satimp", "recommends 0.1: `beta2: [0.1, 1.0]`"),
+        ("rmu", "mean over D towards c · U[0, 1)^D that is not normalised"),
+        ("tnpo", "β 4 for both, and α 1.5 for WTNPO"),
+        ("wga", "authors' training code has β 5"),
+        ("grpo", "G 64 and β 0.04"),
+        ("eco", "dims 507, 766, 1243"),
+        ("eco", "Thresholds are 0.99, at forget 10 % 0.9999"),
+        ("dpo", "2/β with `scaled: true`"),
+        ("altpo", "20 times less at β 0.1"),
+        ("pdu", "`warmup_epochs: 5`"),
+    ],
+)
+def test_advice_is_that_of_the_authors(name: str, text: str) -> None:
+    assert text in " ".join((registry.load_method(name).__doc__ or "").split())
+
+
+@pytest.mark.parametrize("name", BUILT_IN)
+def test_settings_of_advice_can_be_had(name: str, tmp_path: Path) -> None:
+    """A configuration takes what a docstring writes out between braces."""
+    for entry in re.findall(r"`(\{[^`]+\})`", registry.load_method(name).__doc__ or ""):
+        flat = " ".join(entry.split()).replace("50, H]", "50, 4096]").lstrip("{")
+        if flat.startswith("term:"):
+            flat = "retain: {" + flat + "}"
+        if not flat.startswith("method:"):
+            flat = f"method: {name}, {flat}"
+        text = (
+            "name: a\nmodels: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"
+            f"methods: [{{{flat}]\n"
+        )
+        (tmp_path / "a.yaml").write_text(text)
+        assert load_config(str(tmp_path / "a.yaml")).methods[0].specs
