@@ -21,13 +21,17 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
+from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.losses import Predictions, Reference
+from unlearnbench.settings import OWN_KEYS
 
 Part = Literal["forget", "retain", "refusal", "alternative", "sample"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Terms = Mapping[str, Tensor]
 _T = TypeVar("_T")
+_RESERVED = (*OWN_KEYS, "learning_rate")
+"""Names that no hyper-parameter can have: a configuration, or a search, means something else."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,14 @@ class Sampling:
     instruction: str = "{question}"
     """What the model is asked: `{question}` and `{answer}` stand for the forget row's. Read for
     alternatives only; the answers become rows of the question itself."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 1), ("max_new_tokens", 1)):
+            if getattr(self, name) < least:
+                value = getattr(self, name)
+                raise PluginError(f"Sampling({name}={value!r}): must be at least {least}")
+        if not self.temperature > 0:
+            raise PluginError(f"Sampling(temperature={self.temperature!r}): must be above 0")
 
 
 @dataclass(frozen=True)
@@ -67,6 +79,30 @@ class Needs:
     samples: Sampling | None = None
     """How the part `sample` is made."""
 
+    def __post_init__(self) -> None:
+        for field_ in ("parts", "logprobs", "distributions", "states", "statistics"):
+            object.__setattr__(self, field_, _part_names(field_, getattr(self, field_)))
+        given: Any = self.layers
+        layers = [given] if isinstance(given, int) else [*given]
+        for layer in layers:
+            if not isinstance(layer, int) or isinstance(layer, bool) or layer < 1:
+                raise PluginError(
+                    f"Needs(layers=…): {layer!r} is no decoder layer; they count from 1"
+                )
+        object.__setattr__(self, "layers", frozenset(layers))
+        unread = sorted(self.reference - self.parts - self.statistics)
+        if unread:
+            raise PluginError(
+                f"Needs: a reference for the part {unread[0]!r}, which neither `parts` nor "
+                "`statistics` names: nothing would read it"
+            )
+        for part, how in (("alternative", self.alternatives), ("sample", self.samples)):
+            if how is not None and part not in self.parts | self.statistics:
+                raise PluginError(
+                    f"Needs({part}s=…): how the part {part!r} is made, which neither `parts` nor "
+                    "`statistics` names; add it there"
+                )
+
     @property
     def reference(self) -> Set[Part]:
         """Parts of which anything under the frozen start model is read."""
@@ -83,6 +119,19 @@ class Needs:
             self.alternatives or other.alternatives,
             self.samples or other.samples,
         )
+
+
+def _part_names(field_: str, given: Any) -> frozenset[Part]:
+    """`given` as a set. Raises: PluginError for what is no name of a part."""
+    names: list[Any] = [given] if isinstance(given, str) else [*given]
+    for name in names:
+        if name not in PARTS:
+            near = did_you_mean(name, PARTS) if isinstance(name, str) else ""
+            raise PluginError(
+                f"Needs({field_}=…): unknown part {name!r}{near or ';'} "
+                f"parts are {', '.join(PARTS)}"
+            )
+    return frozenset(names)
 
 
 @dataclass(frozen=True)
@@ -162,6 +211,15 @@ class HyperParameters(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Refuse fields that no configuration could set."""
+        for key in cls.model_fields.keys() & set(_RESERVED):
+            raise PluginError(
+                f"{cls.__name__}.{key}: a hyper-parameter cannot be called {key!r}, which means "
+                f"something else in a configuration; rename it (reserved: {', '.join(_RESERVED)})"
+            )
+
     @field_validator("*")
     @classmethod
     def _is_a_number(cls, value: Any) -> Any:
@@ -213,6 +271,17 @@ class Method(HyperParameters, ABC):
         ge=0,
         description="first tokens of any answer to a forget question that the loss does not see",
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **how: Any) -> None:
+        """Refuse what contradicts itself before anything is trained."""
+        super().__pydantic_init_subclass__(**how)
+        found: object = getattr(cls, "needs", None)
+        if not isinstance(found, Needs):
+            raise PluginError(
+                f"{cls.__name__}.needs must be a Needs of the class: "
+                '`needs: ClassVar[Needs] = Needs(parts={"forget"})`'
+            )
 
     @abstractmethod
     def loss(self, batch: LossBatch) -> Tensor | Terms:
