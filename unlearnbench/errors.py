@@ -84,6 +84,9 @@ _SAME_AGAIN = (
     *(NotImplementedError, SyntaxError, TypeError, ValueError),
 )
 
+TRANSIENT = (OSError, RuntimeError, MemoryError, EOFError, ModelError, RecordError, StorageError)
+"""What another try may not meet again: a disk, a network, a device, a process that died."""
+
 
 def is_deterministic(error: BaseException) -> bool:
     """True if the same work would raise the same error: no disk, network or device is involved."""

@@ -69,10 +69,10 @@ class Objective:
 def called(method: Method, part: str) -> Any:
     """A guard around a call of the method's `part`, such as its loss."""
     kind = type(method)
-    return plugin_code(f"`{part}` of {kind.__name__}", _file(kind))
+    return plugin_code(f"`{part}` of {kind.__name__}", source_file(kind))
 
 
-def _file(kind: type[Any]) -> str:
+def source_file(kind: type[Any]) -> str:
     """The file that defines a class; nothing for one made in a notebook."""
     try:
         return inspect.getfile(kind)

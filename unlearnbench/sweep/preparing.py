@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.errors import TRANSIENT, UnlearnbenchError
 from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
 from unlearnbench.notices import taken
 from unlearnbench.settings import SweepConfig
@@ -68,7 +68,7 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
         num_cpus=each["CPU"],
         num_gpus=each.get("GPU", 0),
         max_retries=config.ray.retries,
-        retry_exceptions=True,
+        retry_exceptions=list(TRANSIENT),
         **where,
     )
     def execute(task: Task) -> Outcome:
