@@ -49,7 +49,7 @@ def check(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json({name: [_plain(r) for r in results] for name, results in found.items()})
     else:
-        _report(console, found, _told(args), [n for n in names if _is_silent(n, values)])
+        report(console, found, _told(args), [n for n in names if _is_silent(n, values)])
     faults = any(r.outcome.verdict == "fault" for results in found.values() for r in results)
     return FAULT if faults else 0
 
@@ -139,7 +139,7 @@ def _is_silent(name: str, values: Mapping[str, Any]) -> bool:
     )
 
 
-def _report(
+def report(
     console: Console,
     found: Mapping[str, Sequence[Result]],
     told: str,

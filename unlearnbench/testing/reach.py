@@ -127,7 +127,7 @@ def _slopes(loss: Tensor, batch: LossBatch) -> dict[Part, list[Tensor | None]]:
     """The gradient at each part's free tensors: logits, and the hidden states that it may read."""
     leaves = {part: [one.hidden, *one.states.values()] for part, one in batch.parts.items()}
     flat = [leaf for own in leaves.values() for leaf in own]
-    found = iter(torch.autograd.grad(loss, flat, allow_unused=True))
+    found = iter(torch.autograd.grad(loss, flat, allow_unused=True, retain_graph=True))
     return {part: [next(found) for _ in own] for part, own in leaves.items()}
 
 
@@ -204,9 +204,11 @@ def balance(lab: Laboratory) -> Outcome:
         return not_applicable("it does not read both forget and retain rows")
     single, double = (change(lab.batch()) for change in (freed, partial(_doubled)))
     one, two = (
-        torch.cat([s.flatten() for s in _slopes(lab.total(b), b)["retain"] if s is not None])
-        for b in (single, double)
+        torch.cat([torch.zeros(1), *(s.flatten() for s in own if s is not None)])
+        for own in (_slopes(lab.total(b), b)["retain"] for b in (single, double))
     )
+    if not bool(one.any()):
+        return not_applicable("the retain rows have no gradient")
     scale = max(float(one.norm()), float(two.norm()))
     gap = float((one - two).norm())
     if gap <= NEAR * scale:
