@@ -35,6 +35,7 @@ class FreshProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            bufsize=0,  # `select` sees nothing of what a buffer holds already
             # Many small operations: threads that wait for one another only take time.
             env={**os.environ, "OMP_NUM_THREADS": "1"},
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -268,3 +269,12 @@ def test_required_values_come_from_examples() -> None:
     with pytest.raises(PluginError, match=r"Missing cannot be made: weight: .*--set KEY=VALUE"):
         check_method(Missing)
     assert check_method(Missing, {"weight": 1.0}, ["order"])
+
+
+def test_answers_that_nobody_waited_for_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unlearnbench.fresh_process.ANSWER_SECONDS", 60.0)
+    check_method(broken.Named)  # its answer is sent, and never read
+    check_method(broken.NotANumber)
+    begin = time.monotonic()
+    assert verdicts(broken.Hinge, "fresh-process") == {"fresh-process": "passed"}
+    assert time.monotonic() - begin < 60
