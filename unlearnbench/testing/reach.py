@@ -187,8 +187,9 @@ def _shifted(known: Reference, kind: str, generator: torch.Generator) -> Referen
 
     if kind == "states":
         return replace(known, states={layer: noisy(state) for layer, state in known.states.items()})
-    value: Tensor | None = getattr(known, kind)
-    return known if value is None else replace(known, **{kind: noisy(value)})
+    if kind == "token_logprob":
+        return replace(known, token_logprob=noisy(known.token_logprob))
+    return known if known.hidden is None else replace(known, hidden=noisy(known.hidden))
 
 
 @check(
