@@ -194,6 +194,16 @@ def test_errors_of_a_device_keep_their_type() -> None:
         raise RuntimeError("shapes")
 
 
+def test_an_error_that_cannot_be_printed_has_a_name_at_least() -> None:
+    class OddError(Exception):
+        def __str__(self) -> str:
+            raise ValueError("no words")
+
+    told = r"it raised OddError \(test_plugin_code\.py:\d+\)"
+    with pytest.raises(PluginError, match=told), plugin_code("it"):
+        raise OddError
+
+
 def test_what_is_printed_moves_no_cursor() -> None:
     assert printable("a\r\n\x1b[2J\x1b]0;title\x07b\u202ec") == "a b c"
     assert len(printable("x" * 10_000)) == LONGEST

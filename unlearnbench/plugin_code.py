@@ -10,7 +10,7 @@ import dis
 import re
 import traceback
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 
@@ -59,12 +59,13 @@ def plugin_code(
 
 def describe(error: BaseException, file: str = "") -> str:
     """`TypeError: message (file.py:12)` in one line that is safe to print."""
-    text = printable(str(error))
+    text = near = ""
+    with suppress(Exception):  # `__str__` and `__dir__` are a stranger's as well
+        text = printable(str(error))
+        if isinstance(error, AttributeError) and error.name is not None:
+            known = [name for name in dir(error.obj) if not name.startswith("_")]
+            near = did_you_mean(error.name, known)
     name = type(error).__name__
-    near = ""
-    if isinstance(error, AttributeError) and error.name is not None:
-        known = [name for name in dir(error.obj) if not name.startswith("_")]
-        near = did_you_mean(error.name, known)
     where = place(error, file)
     return f"{name}{': ' * bool(text)}{text}{near}" + (f" ({where})" if where else "")
 

@@ -275,7 +275,7 @@ class RootOfCounts(Summed):
     """
 
     def loss(self, batch: LossBatch) -> Tensor:
-        return batch.forget.token_logprob.sum() / max(batch.forget.step_tokens, 1) ** 0.5
+        return batch.forget.token_logprob.sum() / math.sqrt(max(batch.forget.step_tokens, 1))
 
 
 class DeadReference(Method):
