@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -193,23 +193,23 @@ def test_legal_losses_are_not_accused(method: type[Method]) -> None:
     assert faults(method) == set()
 
 
-@pytest.mark.parametrize(
-    ("value", "said"),
-    [
-        (lambda _: None, r"returned None \(is a `return` missing\?\)"),
-        (lambda batch: batch.forget.token_logprob, r"a tensor of shape \[22\].*`mean_tokens`"),
-        (lambda _: 0.5, "returned the float 0.5"),
-        (lambda _: 1, "returned the int 1"),
-        (lambda _: [], "returned the list"),
-        (lambda _: {}, "returned a mapping without terms"),
-        (lambda _: {"kl": None}, r"the term 'kl' of `loss` of Odd returned None"),
-        (lambda batch: batch.forget.labels.sum(), "returned a tensor of torch.int64"),
-        (lambda batch: batch.forget.token_logprob.mean().detach(), "without a gradient"),
-        (lambda batch: batch.forget.hidden.mul_(2).mean(), "changes a tensor of the batch in pl"),
-        (lambda batch: batch.retain, "reads the part 'retain', which its `needs`"),
-        (lambda _: sys.exit(0), r"`loss` of Odd called sys.exit\(0\).*\(test_conformance.py:"),
-    ],
-)
+NO_LOSSES: list[tuple[Callable[[LossBatch], Any], str]] = [
+    (lambda _: None, r"returned None \(is a `return` missing\?\)"),
+    (lambda batch: batch.forget.token_logprob, r"a tensor of shape \[22\].*`mean_tokens`"),
+    (lambda _: 0.5, "returned the float 0.5"),
+    (lambda _: 1, "returned the int 1"),
+    (lambda _: [], "returned the list"),
+    (lambda _: {}, "returned a mapping without terms"),
+    (lambda _: {"kl": None}, r"the term 'kl' of `loss` of Odd returned None"),
+    (lambda batch: batch.forget.labels.sum(), "returned a tensor of torch.int64"),
+    (lambda batch: batch.forget.token_logprob.mean().detach(), "without a gradient"),
+    (lambda batch: batch.forget.hidden.mul_(2).mean(), "changes a tensor of the batch in pl"),
+    (lambda batch: batch.retain, "reads the part 'retain', which its `needs`"),
+    (lambda _: sys.exit(0), r"`loss` of Odd called sys.exit\(0\).*\(test_conformance.py:"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), NO_LOSSES)
 def test_what_is_no_loss_has_one_message(value: Any, said: str) -> None:
     class Odd(broken.Summed):
         """Odd. 2024

@@ -72,7 +72,7 @@ def tokens(lab: Laboratory) -> Outcome:
 
 def _reached(lab: Laboratory) -> dict[Part, Tensor]:
     """[N] bool by part: whether a token has a gradient under any of several predictions."""
-    reached = {
+    reached: dict[Part, Tensor] = {
         part: torch.zeros(len(one.labels), dtype=torch.bool)
         for part, one in lab.batch().parts.items()
         if part in lab.needs.parts
@@ -125,7 +125,9 @@ def _states(lab: Laboratory) -> Iterator[Mapping[str, float]]:
 
 def _slopes(loss: Tensor, batch: LossBatch) -> dict[Part, list[Tensor | None]]:
     """The gradient at each part's free tensors: logits, and the hidden states that it may read."""
-    leaves = {part: [one.hidden, *one.states.values()] for part, one in batch.parts.items()}
+    leaves: dict[Part, list[Tensor]] = {
+        part: [one.hidden, *one.states.values()] for part, one in batch.parts.items()
+    }
     flat = [leaf for own in leaves.values() for leaf in own]
     found = iter(torch.autograd.grad(loss, flat, allow_unused=True, retain_graph=True))
     return {part: [next(found) for _ in own] for part, own in leaves.items()}
@@ -146,7 +148,9 @@ def references(lab: Laboratory) -> Outcome:
         "states": frozenset(needs.states),
     }
     names = {"token_logprob": "log-probabilities", "hidden": "distributions", "states": "states"}
-    found = [(kind, part) for kind, own in kinds.items() for part in sorted(own)]
+    found: list[tuple[str, Part]] = [
+        (kind, part) for kind, own in kinds.items() for part in sorted(own)
+    ]
     for kind, part in found:
         if not _matters(lab, part, kind):
             return fault(
@@ -163,7 +167,10 @@ def _matters(lab: Laboratory, part: Part, kind: str) -> bool:
         known = batch.reference.parts.get(part)
         if known is None:
             return True  # the check of needs has it
-        shifted = {**batch.reference.parts, part: _shifted(known, kind, generator)}
+        shifted: dict[Part, Reference] = {
+            **batch.reference.parts,
+            part: _shifted(known, kind, generator),
+        }
         one = lab.total(batch)
         other = lab.total(replace(batch, reference=References(shifted)))
         if one.item() != other.item():
