@@ -65,7 +65,7 @@ class TestNPO(MethodConformance):
         (broken.MicroBatchMean, "empty"),
         (broken.NaiveUnlikelihood, "extremes"),
         (broken.UnusedReference, "needs"),
-        (broken.UndeclaredReference, "needs"),
+        (broken.UndeclaredReference, "loss"),
         (broken.WrongSignNPO, "direction"),
         (broken.UnscaledNPO, "reference"),
         (broken.LocalMultiplier, "repeatable"),
