@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -73,13 +74,17 @@ def fake_runtime(
     *,
     behaviour: str = "",
     fail: float = 0.0,
+    wrong: float = 0.0,
+    leave: float = 0.0,
     die: float = 0.0,
     full: float = 0.0,
     seconds: float = 0.0,
 ) -> Runtime:
     """Runs that write what they do into `marks`.
 
-    fail       runs at this learning rate fail
+    fail       runs at this learning rate fail, as they do where a disk is away
+    wrong      they fail as code does that is wrong: each time
+    leave      they call `sys.exit(0)` in the second epoch
     die        their process is killed in the second epoch of the first try
     full       their disk takes no more than 100 bytes a file
     behaviour  `unprepared`: preparation fails
@@ -117,7 +122,11 @@ def fake_runtime(
         for epoch in range(1, run.epochs + 1):
             time.sleep(seconds)
             if run.learning_rate == fail:
-                raise ValueError(f"epoch {epoch} is not for me")
+                raise OSError(f"epoch {epoch} is not for me")
+            if run.learning_rate == wrong:
+                raise TypeError("a \x1b[31mloss\x1b[0m is no list")
+            if run.learning_rate == leave and epoch == 2:
+                sys.exit(0)
             if run.learning_rate == die and not tries and epoch == 2:
                 os.kill(os.getpid(), signal.SIGKILL)
             metrics = {"model_utility": 0.5, "log10_forget_quality": -3.0, "forget_quality": None}
@@ -187,9 +196,9 @@ def test_failures_and_kills_cost_no_other_run_and_what_is_done_is_not_done_again
     (failed,) = [r for r in read_records(result.folder) if r.status == "failed"]
     assert failed.learning_rate == 1e-5
     error = failed.error or ""
-    assert error.startswith("ValueError: epoch 1 is not for me\n")
+    assert error.startswith("OSError: epoch 1 is not for me\n")
     assert "in run_epochs" in error
-    assert sum("failed: ValueError: epoch 1 is not for me" in line for line in said) == 1
+    assert sum("failed: OSError: epoch 1 is not for me" in line for line in said) == 1
     assert sum("is not for me; trying again" in line for line in said) == 1
     assert sum("its process died: killed, or out of memory; trying" in x for x in said) == 1
     assert capfd.readouterr().out == "", "standard output is the command's own"
@@ -205,6 +214,23 @@ def test_failures_and_kills_cost_no_other_run_and_what_is_done_is_not_done_again
     assert (again.total, again.finished, again.failed) == (3, 3, 0)
     assert tries(marks, "end") == [1] * 3
     assert logged(result.folder) == ["FINISHED"] * 4, "a parent and a child per run"
+
+
+def test_an_error_that_would_come_again_is_not_tried_again(tmp_path: Path) -> None:
+    rates, marks = (1e-5, 2e-5, 3e-5), tmp_path / "marks"
+    config = a_config(tmp_path / "out", rates, forget_fractions=(0.2,))
+    result, said = sweep(config, fake_runtime(marks, wrong=1e-5, leave=2e-5))
+    assert (result.total, result.finished, result.failed) == (3, 1, 2)
+    assert (tries(marks), tries(marks, "end")) == ([1, 1, 1], [1]), "none is tried twice"
+    assert not any("trying again" in line for line in said)
+    failed = {r.learning_rate: r for r in read_records(result.folder) if r.status == "failed"}
+    wrong, left = failed[1e-5].error or "", failed[2e-5].error or ""
+    assert wrong.startswith("TypeError: a loss is no list\n\nTraceback")
+    assert "in run_epochs" in wrong
+    assert "ray" not in wrong.partition("run_epochs")[2], "no traceback of Ray's below the cause"
+    assert re.match(r"PluginError: sys\.exit\(0\) was called \(test_sweep\.py:\d+\)\n", left)
+    assert "killed" not in left
+    assert [e.epoch for e in failed[2e-5].epochs] == [1], "what it had evaluated is kept"
 
 
 def logged(folder: Path) -> list[str]:

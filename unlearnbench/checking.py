@@ -12,6 +12,7 @@ from unlearnbench import registry
 from unlearnbench.arguments import Subparsers, add_json, add_plugin, command
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError, UnlearnbenchError
+from unlearnbench.fresh_process import fresh_process
 from unlearnbench.scaffold import write_package
 
 if TYPE_CHECKING:
@@ -20,7 +21,13 @@ if TYPE_CHECKING:
     from unlearnbench.testing import Result
 
 FAULT = 1
-_SHORT = {"passed": "pass", "fault": "FAULT", "not declared": "-", "not applicable": "n/a"}
+_SHORT = {
+    "passed": "pass",
+    "fault": "FAULT",
+    "not declared": "-",
+    "not applicable": "n/a",
+    "not run": "skip",
+}
 
 
 def check(args: argparse.Namespace) -> int:
@@ -29,6 +36,8 @@ def check(args: argparse.Namespace) -> int:
     values = _values(args.set)
     if values and len(names) != 1:
         raise UnlearnbenchError("--set is for one method: name it in place of --all")
+    if not args.only or "fresh-process" in args.only:
+        fresh_process()  # its imports take as long as ours
     from unlearnbench.testing import check_method
 
     console = Console()
@@ -40,7 +49,7 @@ def check(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json({name: [_plain(r) for r in results] for name, results in found.items()})
     else:
-        _report(console, found, _told(args))
+        report(console, found, _told(args), [n for n in names if _is_silent(n, values)])
     faults = any(r.outcome.verdict == "fault" for results in found.values() for r in results)
     return FAULT if faults else 0
 
@@ -117,39 +126,77 @@ def _write(console: Console, path: str, text: str) -> None:
     console.print(f"wrote {path}")
 
 
-def _report(console: Console, found: Mapping[str, Sequence[Result]], told: str) -> None:
+def _is_silent(name: str, values: Mapping[str, Any]) -> bool:
+    """True if the method reads a reference and does not declare its value where it begins."""
+    from unlearnbench.method import Method
+    from unlearnbench.testing import example
+
+    one = example(name, values)
+    return (
+        isinstance(one, Method)
+        and bool(one.needed().reference)
+        and one.value_at_reference() is None
+    )
+
+
+def report(
+    console: Console,
+    found: Mapping[str, Sequence[Result]],
+    told: str,
+    silent: Sequence[str],
+) -> None:
+    """Table, explanations, and the last line, which names what no check could see."""
     if len(found) == 1:
         (results,) = found.values()
         seen = [(r.check.name, r.outcome.verdict, r.outcome.seen) for r in results]
         console.table(("check", "verdict", "what was seen"), seen)
     else:
-        names = [r.check.name for r in next(iter(found.values()))]
+        names = [*dict.fromkeys(r.check.name for results in found.values() for r in results)]
         rows = [
-            (name, *(_SHORT[r.outcome.verdict] for r in results)) for name, results in found.items()
+            (name, *(_SHORT[verdicts.get(check, "not run")] for check in names))
+            for name, verdicts in (
+                (name, {r.check.name: r.outcome.verdict for r in results})
+                for name, results in found.items()
+            )
         ]
         console.table(("method", *names), rows)
         console.print("\n-    the method declares nothing to compare with\nn/a  it does not arise")
+        if any(r.outcome.verdict == "not run" for results in found.values() for r in results):
+            console.print("skip another check failed, without which it means nothing")
     wrong = [(n, r) for n, rs in found.items() for r in rs if r.outcome.verdict == "fault"]
     for name, result in wrong:
+        if result.outcome.as_in:
+            continue  # explained where it was seen first
         console.print()
         for line in _explained(name, result, told):
             console.print(line)
     seconds = sum(r.seconds for results in found.values() for r in results)
     methods = f"{len(found)} methods" if len(found) > 1 else next(iter(found))
     faults = f"{len(wrong)} fault{'s' if len(wrong) != 1 else ''}"
-    console.print(f"\n{methods}: {faults if wrong else 'no fault'}, {seconds:.1f} s")
+    unseen = ""
+    if silent:
+        which = "it" if len(found) == 1 else " and ".join(silent)
+        unseen = (
+            f"; a wrong factor would not show: {which} declared no `value_at_reference` beside the "
+            "reference"
+        )
+    console.print(f"\n{methods}: {faults if wrong else 'no fault'}, {seconds:.1f} s{unseen}")
 
 
 def _explained(name: str, result: Result, told: str) -> list[str]:
     check, seen = result.check, result.outcome.seen
     lines = [f"{name}: {check.name}"]
-    for what, text in (
+    again = ("to see it", f"{check.see(name)}{told}")
+    blocks = [
         ("what", check.claim),
         ("seen", seen),
         ("why it matters", check.why),
-        ("to see it", f"{check.see(name)}{told}"),
+        again,
         ("look for", check.mend),
-    ):
+    ]
+    if result.outcome.error:  # what the check is about was not seen: its advice means nothing
+        blocks = [("seen", seen), again]
+    for what, text in blocks:
         lines += textwrap.wrap(
             text,
             width=100,

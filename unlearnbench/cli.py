@@ -10,9 +10,11 @@ import os
 import sys
 from collections.abc import Sequence
 
+from unlearnbench.console import results, results_apart
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.parser import build_parser
 from unlearnbench.redaction import redact
+from unlearnbench.plugin_code import place
 from unlearnbench.stopping import EXIT_CODE, Stopped
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
@@ -29,8 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
-        code: int = args.run(args)
-        sys.stdout.flush()
+        with results_apart():
+            code: int = args.run(args)
+            results().flush()
         return code
     except UnlearnbenchError as error:
         sys.stderr.write(f"{redact(str(error))}\n")
@@ -38,6 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Stopped as stopped:
         sys.stderr.write(f"{stopped}, and the same command goes on where this one stopped\n")
         return EXIT_CODE
+    except SystemExit as error:  # no command of ours ends like that
+        sys.stderr.write(
+            f"sys.exit({error.code!r}) was called at {place(error)}; nothing is done\n"
+        )
+        return USER_ERROR
     except KeyboardInterrupt:
         sys.stderr.write("interrupted; the same command goes on where this one stopped\n")
         return INTERRUPTED

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
 from typing import Any, TextIO
 
@@ -25,11 +26,33 @@ def duration(seconds: float) -> str:
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
 
 
+class _Results:
+    """Where results go while everything else that is printed goes elsewhere."""
+
+    stream: TextIO | None = None
+
+
+def results() -> TextIO:
+    """The stream of results: standard output, even inside `results_apart`."""
+    return _Results.stream or sys.stdout
+
+
+@contextmanager
+def results_apart() -> Generator[None, None, None]:
+    """Keep standard output for results: what others print, plug-ins say, goes to standard error."""
+    before, _Results.stream = _Results.stream, results()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _Results.stream = before
+
+
 class Console:
     """Where a command tells what it is doing; no secret of an address gets through."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
-        self.out = out or sys.stdout
+        self.out = out or results()
         self.err = err or sys.stderr
 
     def note(self, text: str) -> None:

@@ -78,7 +78,25 @@ class StorageError(UnlearnbenchError):
     """A storage that does not answer."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or nothing where none is near."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+_SAME_AGAIN = (
+    *(ConfigError, DataError, PluginError, TrainingError, EvaluationError),
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
+    *(NotImplementedError, SyntaxError, TypeError, ValueError),
+)
+
+TRANSIENT = (OSError, RuntimeError, MemoryError, EOFError, ModelError, RecordError, StorageError)
+"""What another try may not meet again: a disk, a network, a device, a process that died."""
+
+
+def is_deterministic(error: BaseException) -> bool:
+    """True if the same work would raise the same error: no disk, network or device is involved."""
+    return isinstance(error, _SAME_AGAIN)
+
+
+def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """`; did you mean 'x'?` for the nearest known name, or nothing where none is near.
+
+    cutoff  least similarity, 0 to 1, as difflib measures it
+    """
+    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"; did you mean {near[0]!r}?" if near else ""

@@ -67,7 +67,9 @@ class RaySettings(Settings):
         description="runs at a time; default: 2 on this machine, on a cluster what fits. More "
         "than fit now is for a cluster that grows",
     )
-    retries: int = Field(default=1, ge=0, description="further tries of a run that failed")
+    retries: int = Field(
+        default=1, ge=0, description="further tries of a run that failed for a reason that may pass"
+    )
 
     @field_validator("address")
     @classmethod

@@ -20,9 +20,8 @@ from unlearnbench.errors import PluginError, Problem
 from unlearnbench.problems import ZERO_RUNS, in_words, unknown_key, value_in_words
 from unlearnbench.ranges import number_of, read_range
 from unlearnbench.searching import Range
-from unlearnbench.settings import HyperParameter, MethodGrid, MethodSpec, RetainSpec
+from unlearnbench.settings import OWN_KEYS, HyperParameter, MethodGrid, MethodSpec, RetainSpec
 
-OWN_KEYS = ("method", "retain", "learning_rates")
 WEIGHT = "retain.weight"
 
 

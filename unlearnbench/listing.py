@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pydantic.fields import FieldInfo
 
 from unlearnbench import registry
 from unlearnbench.config import find_config, load_config, shipped_configs
-from unlearnbench.console import Console
+from unlearnbench.console import Console, results
 from unlearnbench.errors import PluginError
 from unlearnbench.plan import json_ready
 
@@ -92,7 +91,7 @@ def show_config(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(json_ready(load_config(args.name).model_dump(mode="json")))
     else:
-        sys.stdout.write(find_config(args.name).text)
+        results().write(find_config(args.name).text)
     return 0
 
 

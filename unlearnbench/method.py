@@ -21,13 +21,17 @@ from typing import Any, ClassVar, Generic, Literal, TypeVar, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
+from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.losses import Predictions, Reference
+from unlearnbench.settings import OWN_KEYS
 
 Part = Literal["forget", "retain", "refusal", "alternative", "sample"]
 PARTS: tuple[Part, ...] = get_args(Part)
 
 Terms = Mapping[str, Tensor]
 _T = TypeVar("_T")
+_RESERVED = (*OWN_KEYS, "learning_rate")
+"""Names that no hyper-parameter can have: a configuration, or a search, means something else."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +49,14 @@ class Sampling:
     """Text that the model's reply begins with, and its answer goes on from; for alternatives."""
     stop: tuple[str, ...] = ()
     """Texts that an answer ends before; for alternatives."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("count", 1), ("max_new_tokens", 1)):
+            if getattr(self, name) < least:
+                value = getattr(self, name)
+                raise PluginError(f"Sampling({name}={value!r}): must be at least {least}")
+        if not self.temperature > 0:
+            raise PluginError(f"Sampling(temperature={self.temperature!r}): must be above 0")
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,30 @@ class Needs:
     """Parts whose scores by token are read: of `forget` and `retain` rows the column `score` of
     the data, of `sample` what `Method.token_rewards` returns."""
 
+    def __post_init__(self) -> None:
+        for field_ in ("parts", "logprobs", "distributions", "states", "statistics", "scores"):
+            object.__setattr__(self, field_, _part_names(field_, getattr(self, field_)))
+        given: Any = self.layers
+        layers = [given] if isinstance(given, int) else [*given]
+        for layer in layers:
+            if not isinstance(layer, int) or isinstance(layer, bool) or layer < 1:
+                raise PluginError(
+                    f"Needs(layers=…): {layer!r} is no decoder layer; they count from 1"
+                )
+        object.__setattr__(self, "layers", frozenset(layers))
+        unread = sorted(self.reference - self.parts - self.statistics)
+        if unread:
+            raise PluginError(
+                f"Needs: a reference for the part {unread[0]!r}, which neither `parts` nor "
+                "`statistics` names: nothing would read it"
+            )
+        for part, how in (("alternative", self.alternatives), ("sample", self.samples)):
+            if how is not None and part not in self.parts | self.statistics:
+                raise PluginError(
+                    f"Needs({part}s=…): how the part {part!r} is made, which neither `parts` nor "
+                    "`statistics` names; add it there"
+                )
+
     @property
     def reference(self) -> Set[Part]:
         """Parts of which anything under the frozen start model is read."""
@@ -91,6 +127,19 @@ class Needs:
             self.samples or other.samples,
             frozenset(self.scores) | other.scores,
         )
+
+
+def _part_names(field_: str, given: Any) -> frozenset[Part]:
+    """`given` as a set. Raises: PluginError for what is no name of a part."""
+    names: list[Any] = [given] if isinstance(given, str) else [*given]
+    for name in names:
+        if name not in PARTS:
+            near = did_you_mean(name, PARTS) if isinstance(name, str) else ""
+            raise PluginError(
+                f"Needs({field_}=…): unknown part {name!r}{near or ';'} "
+                f"parts are {', '.join(PARTS)}"
+            )
+    return frozenset(names)
 
 
 @dataclass(frozen=True)
@@ -183,6 +232,15 @@ class HyperParameters(BaseModel):
             if key not in self.later or value != fields[key].get_default()
         }
 
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Refuse fields that no configuration could set."""
+        for key in cls.model_fields.keys() & set(_RESERVED):
+            raise PluginError(
+                f"{cls.__name__}.{key}: a hyper-parameter cannot be called {key!r}, which means "
+                f"something else in a configuration; rename it (reserved: {', '.join(_RESERVED)})"
+            )
+
     @field_validator("*")
     @classmethod
     def _is_a_number(cls, value: Any) -> Any:
@@ -240,6 +298,17 @@ class Method(HyperParameters, ABC):
         description="first tokens of any answer to a forget question that the loss does not see "
         "[source: ours: all tokens count, as in locuslab/tofu]",
     )
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **how: Any) -> None:
+        """Refuse what contradicts itself before anything is trained."""
+        super().__pydantic_init_subclass__(**how)
+        found: object = getattr(cls, "needs", None)
+        if not isinstance(found, Needs):
+            raise PluginError(
+                f"{cls.__name__}.needs must be a Needs of the class: "
+                '`needs: ClassVar[Needs] = Needs(parts={"forget"})`'
+            )
 
     @abstractmethod
     def loss(self, batch: LossBatch) -> Tensor | Terms:

@@ -12,8 +12,9 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
@@ -21,7 +22,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from pydantic import ValidationError
 
-from unlearnbench.errors import PluginError, did_you_mean
+from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.plugin_code import describe, place, plugin_code, printable
 from unlearnbench.settings import MethodSpec, RetainSpec
 
 if TYPE_CHECKING:  # it imports torch, which listing plugins has no need of
@@ -57,6 +59,8 @@ class _PluginFile:
 
 
 _files: dict[str, _PluginFile] = {}
+_NEAR = 0.65
+"""Least similarity of a name that is suggested: `bad-typo` is not meant to be `altpo` (0.62)."""
 
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
@@ -83,8 +87,11 @@ def find(kind: Kind, name: str) -> Offer:
     named = [offer for offer in on_offer if offer.name == name]
     if not named:
         known = sorted({offer.name for offer in on_offer})
-        near = did_you_mean(name, known) or "."
-        raise PluginError(f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}")
+        near = did_you_mean(name, known, _NEAR) or "."
+        files = "; one in a file of its own needs --plugin FILE" if kind == "methods" else ""
+        raise PluginError(
+            f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
+        )
     if len(named) > 1:
         packages = " and ".join(f"{offer.source} ({offer.target})" for offer in named)
         raise PluginError(
@@ -100,10 +107,7 @@ def load(kind: Kind, name: str) -> Any:
     if kind == "methods" and name in _files:
         return _files[name].method
     point = EntryPoint(offer.name, offer.target, f"unlearnbench.{kind}")
-    try:
-        value = point.load()
-    except Exception as error:  # whatever a stranger's module does when imported
-        raise _broken(offer, f"{type(error).__name__}: {error}") from error
+    value = _imported(offer, point.load)
     fault = _fault(kind, value)
     if fault:
         raise _broken(offer, fault)
@@ -137,10 +141,11 @@ def method_spec(
     name: str, hyperparameters: Mapping[str, Any], retain: RetainSpec | None = None
 ) -> MethodSpec:
     """A spec with every hyper-parameter resolved; pydantic's ValidationError where one is wrong."""
-    made = load_method(name).model_validate(dict(hyperparameters))
+    kind = load_method(name)
+    with plugin_code(f"method {name!r}", passing=ValidationError):
+        values = kind.model_validate(dict(hyperparameters)).resolved()
     if retain is not None and not trains(name):
         raise PluginError(f"method {name!r} trains nothing: it takes no retain term")
-    values = made.resolved()
     for key, value in values.items():
         if not isinstance(value, bool | int | float | str):
             raise _broken(
@@ -164,7 +169,8 @@ def method_from_spec(spec: MethodSpec) -> Method | Wrapper:
             "changed or was not given; start again with the same --plugin"
         )
     try:
-        return method.model_validate(spec.hyperparameters)
+        with plugin_code(f"method {spec.name!r}", passing=ValidationError):
+            return method.model_validate(spec.hyperparameters)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         key = ".".join(str(part) for part in first["loc"])
@@ -176,11 +182,9 @@ def method_from_spec(spec: MethodSpec) -> Method | Wrapper:
 
 def register_file(path: str | Path) -> str:
     """Offer the one method that a Python file defines, under the file's name; return that name."""
-    place = Path(path).resolve()
+    place, text = _plugin_text(path)
     name = place.stem.replace("_", "-")
-    if not place.is_file():
-        raise PluginError(f"plugin file {path} does not exist")
-    digest = hashlib.sha256(place.read_bytes()).hexdigest()[:16]
+    digest = hashlib.sha256(text).hexdigest()[:16]
     known = _files.get(name)
     if known is not None and known.path == place and known.digest == digest:
         return name  # a reused worker process is told of the same file again
@@ -215,10 +219,10 @@ def _method_of_file(name: str, path: Path) -> type[Method | Wrapper]:
     # Registered before it runs: pydantic looks annotations up in the class's module.
     sys.modules[module_name] = module
     try:
-        found.loader.exec_module(module)
-    except Exception as error:  # whatever a stranger's file does when run
+        _imported(offer, partial(found.loader.exec_module, module), str(path))
+    except BaseException:
         del sys.modules[module_name]
-        raise _broken(offer, f"{type(error).__name__}: {error}") from error
+        raise
     classes = [
         value
         for value in vars(module).values()
@@ -231,8 +235,49 @@ def _method_of_file(name: str, path: Path) -> type[Method | Wrapper]:
         listed = ", ".join(c.__name__ for c in classes) or "none"
         kinds = "a subclass of Method or Wrapper"
         raise _broken(offer, f"it must define exactly one method, {kinds}: {listed}")
+    fault = _fault("methods", classes[0])
+    if fault:
+        raise _broken(offer, fault)
     method: type[Method | Wrapper] = classes[0]
     return method
+
+
+def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
+    """The file's place and text. Raises: PluginError for whatever is no readable Python file."""
+    given = printable(str(path))
+    if not given:
+        raise PluginError("--plugin '': the path is empty; give a Python file")
+    try:
+        place = Path(path).resolve()
+        if place.is_dir():
+            raise PluginError(f"--plugin {given} is a folder; give the Python file in it")
+        if not place.exists():
+            raise PluginError(f"plugin file {given} does not exist")
+        if place.suffix != ".py":
+            raise PluginError(f"--plugin {given} is not a Python file: its name must end in .py")
+        if not place.is_file():
+            raise PluginError(f"--plugin {given} is not a regular file")
+        return place, place.read_bytes()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, no permission
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise PluginError(
+            f"--plugin {given} cannot be read: {printable(reason or str(error))}"
+        ) from None
+
+
+def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
+    """What `load` imports. Raises: PluginError for whatever a stranger's module raises."""
+    try:
+        with plugin_code("it", file):
+            return load()
+    except PluginError as error:  # of ours, such as a declaration that is refused; or made above
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, SystemExit):
+            raise _broken(offer, describe(cause, file)) from cause
+        where = place(error, file) if cause is None else ""
+        raise _broken(offer, str(error) + (f" ({where})" if where else "")) from error
+    except UnlearnbenchError as error:
+        raise _broken(offer, describe(error, file)) from error
 
 
 def _offer(kind: Kind, point: EntryPoint) -> Offer:

@@ -202,6 +202,8 @@ class RetainSpec(Settings):
 
 
 HyperParameter = bool | int | float | str
+OWN_KEYS = ("method", "retain", "learning_rates")
+"""Keys of a method's entry in a configuration that are no hyper-parameters."""
 
 
 class MethodSpec(Settings):

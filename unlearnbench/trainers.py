@@ -16,7 +16,7 @@ from unlearnbench.models.warm import warm_model
 from unlearnbench.optimisation import Optimisation, reseed
 from unlearnbench.plan import RunSpec
 from unlearnbench.reference import ReferenceParts, references_of
-from unlearnbench.retain import Objective
+from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
 from unlearnbench.training import Trainer
 from unlearnbench.workspace import Workspace
@@ -109,7 +109,7 @@ class _Parts:
             [question.answer for question in self.questions],
             self.encoder,
             self.needs.samples or Sampling(1),
-            self.objective.method.reward,
+            self._reward,
             self.spec.seed,
             self.pad,
             self.skipped,
@@ -117,6 +117,10 @@ class _Parts:
                 self.objective.method.token_rewards if "sample" in self.needs.scores else None
             ),
         )
+
+    def _reward(self, answer: str, truth: str) -> float:
+        with called(self.objective.method, "reward"):
+            return float(self.objective.method.reward(answer, truth))
 
 
 def optimisation(spec: RunSpec) -> Optimisation:

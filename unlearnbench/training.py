@@ -36,7 +36,7 @@ from unlearnbench.optimisation import (
     schedule,
 )
 from unlearnbench.reference import LiveReference, ReferenceRows
-from unlearnbench.retain import Objective
+from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
 from unlearnbench.sharding import gathered, is_sharded, kept, parted, shard, whole
 from unlearnbench.shortage import Shortages, no_fewer_rows_help
@@ -73,7 +73,8 @@ class Trainer:
         """`sampler`: for an objective that needs samples."""
         self.sampler = sampler
         self.objective, self.rows, self.how = objective, rows, optimisation
-        self.state: Mapping[str, float] = objective.method.start()
+        with called(objective.method, "start"):
+            self.state: Mapping[str, float] = objective.method.start()
         self.accelerator = _accelerator(optimisation.precision)
         _freeze(model, objective.method)
         # It tries the model out, which has to be whole for that.
@@ -169,7 +170,8 @@ class Trainer:
             terms.add(found, weight)
             reported.add(batch.reported, weight)
         told = reported.floats(self.accelerator)
-        self.state = self.objective.method.advance(self.state, told, epoch)
+        with called(self.objective.method, "advance"):
+            self.state = self.objective.method.advance(self.state, told, epoch)
         return terms.floats(self.accelerator), told
 
     def carried(self, draws: Sequence[Draw], mine: Sequence[Draw]) -> Carried:
@@ -201,7 +203,9 @@ class Trainer:
         for chunk, weight in chunks:
             with self.accelerator.autocast():
                 batch = self.batches.batch(self.model, chunk, step, only)
-                sums.add(self.objective.method.statistics(batch), weight)
+                with called(self.objective.method, "statistics"):
+                    found = self.objective.method.statistics(batch)
+                sums.add(found, weight)
         return sums.reduced(self.accelerator)
 
     def save(self, path: Path) -> None:
@@ -283,7 +287,9 @@ def _freeze(model: nn.Module, method: Method) -> None:
     config: Any = getattr(model, "config", None)
     layers = int(config.get_text_config().num_hidden_layers) if config is not None else 0
     for name, parameter in model.named_parameters():
-        if not method.trains(name, layers):
+        with called(method, "trains"):
+            trained = method.trains(name, layers)
+        if not trained:
             parameter.requires_grad_(False)
 
 

@@ -6,6 +6,7 @@ from unlearnbench.method import Prompts, Wrapper
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id
 from unlearnbench.models.shifted import ShiftedModel
 from unlearnbench.plan import RunSpec
+from unlearnbench.plugin_code import plugin_code
 from unlearnbench.workspace import Workspace
 
 
@@ -22,4 +23,7 @@ def wrapped_model(spec: RunSpec, space: Workspace, method: Wrapper) -> ShiftedMo
         [encoder.prompt(question.question) for question in side]
         for side in (split.forget, split.retain)
     )
-    return ShiftedModel(model, method.fit(model, Prompts(forget, retain, pad, spec.seed)))
+    prompts = Prompts(forget, retain, pad, spec.seed)
+    with plugin_code(f"`fit` of {type(method).__name__}"):
+        shift = method.fit(model, prompts)
+    return ShiftedModel(model, shift)

@@ -150,6 +150,14 @@ class TestContent:
         report = make_report([fabric.anchor("retain"), run], name="x", planned=[run.id, "b", "c"])
         assert "1 of 3 runs finished" in Page(build(report)).words
 
+    def test_a_failure_shows_its_reason_and_folds_its_traceback(self, fabric: Fabric) -> None:
+        error = "PluginError: `loss` of Odd raised (odd.py:9)\n\nTraceback\n\n  deep in Ray"
+        failed = fabric.run("dpo", points=(), status="failed", error=error)
+        text = build(make_report([fabric.anchor("retain"), failed], name="x"))
+        shown, _, rest = text.partition("PluginError: `loss` of Odd raised (odd.py:9)</pre>")
+        assert rest.startswith("<details><summary>Traceback</summary><pre>Traceback\n\n  deep in")
+        assert "deep in Ray" not in shown
+
     def test_failed_and_collapsed_runs_are_told(self, fabric: Fabric) -> None:
         report = make_report(
             [

@@ -6,6 +6,7 @@ All of them run, and most of them «work»: the loss falls and the forget set is
 from __future__ import annotations
 
 import math
+import random
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -15,6 +16,7 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 from torch.nn.utils.rnn import pad_sequence
 
+from unlearnbench.losses import mean_over_union
 from unlearnbench.method import LossBatch, Method, Needs, Part
 
 FORGET: frozenset[Part] = frozenset({"forget"})
@@ -233,3 +235,316 @@ class Lax(Method):
 
     def loss(self, batch: LossBatch) -> Tensor:
         return -batch.forget.mean_tokens(batch.forget.cross_entropy())
+
+
+# What follows passed every check of version 0.1.0's first conformance suite.
+
+
+class Summed(Method):
+    """A sum where a mean is meant. 2024
+
+    L = Σ_t log p_t
+
+    t  token
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=FORGET)
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return batch.forget.token_logprob.sum()
+
+
+class SummedRows(Summed):
+    """Sequences are summed, not averaged. 2024
+
+    L = Σ_b log p_b
+
+    b  row
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return batch.forget.sequence_logprob.sum()
+
+
+class RootOfCounts(Summed):
+    """Divides by the root of the count. 2024
+
+    L = Σ_t log p_t / √T
+
+    t  token
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return batch.forget.token_logprob.sum() / math.sqrt(max(batch.forget.step_tokens, 1))
+
+
+class DeadReference(Method):
+    """NPO whose reference is read and then weighed by 0. 2024
+
+    L = softplus(s_b)
+
+    b  row
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=FORGET, logprobs=FORGET)
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        known = batch.reference.forget.sequence_logprob
+        return batch.forget.mean_sequences(softplus(batch.forget.sequence_logprob - 0.0 * known))
+
+
+class DeadDistribution(Method):
+    """A divergence from the start model that counts for nothing. 2024
+
+    L = log p_t + 0 · KL
+
+    t  token
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=FORGET, distributions=FORGET)
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        divergence = batch.forget.kl_from(batch.reference.forget)
+        return batch.forget.mean_tokens(batch.forget.token_logprob + 0.0 * divergence)
+
+
+class LastTokenLost(Summed):
+    """A slice leaves the last token of each answer out. 2024
+
+    L = mean_t log p_t
+
+    t  token
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        rows = batch.forget.rows
+        inner = torch.cat([rows[1:] == rows[:-1], rows.new_zeros(1, dtype=torch.bool)])
+        return batch.forget.mean_tokens(batch.forget.token_logprob * inner)
+
+
+class FirstTokenOnly(Summed):
+    """Only the first token of each answer counts. 2024
+
+    L = mean_b log p_b1
+
+    b  row
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        rows = batch.forget.rows
+        first = torch.cat([rows.new_ones(1, dtype=torch.bool), rows[1:] != rows[:-1]])[: len(rows)]
+        return batch.forget.mean_tokens(batch.forget.token_logprob * first)
+
+
+class CutShort(Summed):
+    """Answers are cut after four tokens. 2024
+
+    L = mean_t log p_t
+
+    t  token
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        forget = batch.forget
+        begin = forget.lengths.cumsum(0) - forget.lengths
+        place = torch.arange(len(forget.rows)) - begin[forget.rows]
+        return forget.mean_tokens(forget.token_logprob * (place < 4))
+
+
+class DetachedRetain(Method):
+    """A retain term without a gradient. 2024
+
+    L = log p_f − log p_r
+
+    f, r  token
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=BOTH)
+
+    def loss(self, batch: LossBatch) -> Mapping[str, Tensor]:
+        retain = batch.retain.mean_tokens(batch.retain.cross_entropy())
+        return {"forget": self.forget(batch), "retain": self.weighed(retain, batch)}
+
+    def forget(self, batch: LossBatch) -> Tensor:
+        return -batch.forget.mean_tokens(batch.forget.cross_entropy())
+
+    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:  # noqa: ARG002  # others read it
+        return retain.detach()
+
+
+class ZeroRetain(DetachedRetain):
+    """A retain term of weight 0. 2024
+
+    L = log p_f − 0 · log p_r
+
+    f, r  token
+    """
+
+    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:  # noqa: ARG002  # as above
+        return 0.0 * retain
+
+
+class DetachedForget(DetachedRetain):
+    """Only the retain rows are trained on. 2024
+
+    L = log p_f − log p_r
+
+    f, r  token
+    """
+
+    def forget(self, batch: LossBatch) -> Tensor:
+        return super().forget(batch).detach()
+
+    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:  # noqa: ARG002  # as above
+        return retain
+
+
+class DetachedRefusal(Method):
+    """DPO whose winner is held fixed. 2024
+
+    L = softplus(s_f − s_e)
+
+    f, e  row
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "refusal"}))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        margin = batch.forget.sequence_logprob - batch.refusal.sequence_logprob.detach()
+        return batch.forget.mean_sequences(softplus(0.1 * margin))
+
+
+class RetainByForgetRows(DetachedRetain):
+    """The retain term grows with the rows to forget. 2024
+
+    L = log p_f − F / R · log p_r
+
+    F, R  rows
+    """
+
+    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:
+        return retain * batch.forget.step_rows / batch.retain.step_rows
+
+
+class RetainByForgetTokens(DetachedRetain):
+    """The retain rows' sum over the forget rows' tokens. 2024
+
+    L = log p_f − Σ_r log p_r / T_f
+
+    r  token
+    """
+
+    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:
+        return retain * batch.retain.step_tokens / max(batch.forget.step_tokens, 1)
+
+
+_first: dict[str, float] = {}
+
+
+class FirstBatchScale(Summed):
+    """A scale that the first batch fixes. 2024
+
+    L = mean_t log p_t / c
+
+    c  constant
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        value = batch.forget.mean_tokens(batch.forget.token_logprob)
+        return value / _first.setdefault("scale", abs(value.item()) or 1.0)
+
+
+_drawn = 1.0 + random.random()  # no secret: the fault that is looked for
+
+
+class DrawnAtImport(Summed):
+    """Another weight in every process. 2024
+
+    L = c · mean_t log p_t
+
+    c  constant
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return _drawn * batch.forget.mean_tokens(batch.forget.token_logprob)
+
+
+class InPlace(DeadReference):
+    """Clamps the reference in place. 2024
+
+    L = softplus(s_b − s_ref,b)
+
+    b  row
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        known = batch.reference.forget
+        ratio = batch.forget.token_logprob - known.token_logprob.clamp_(max=-1e-3)
+        return batch.forget.mean_tokens(softplus(ratio))
+
+
+class Dropping(Summed):
+    """Drops tokens at random. 2024
+
+    L = mean_t d_t · log p_t
+
+    d  0 or 1/p
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        kept = torch.nn.functional.dropout(batch.forget.token_logprob, 0.1)
+        return batch.forget.mean_tokens(kept)
+
+
+class Named(Summed):
+    """A name that is nearly right. 2024
+
+    L = mean_t log p_t
+
+    t  token
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        made: Tensor = batch.forget.mean_tokens(batch.forget.token_logprobs)  # type: ignore[attr-defined]  # pyright: ignore
+        return made
+
+
+class NotANumber(Summed):
+    """Not a number, on any batch. 2024
+
+    L = NaN
+
+    t  token
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return batch.forget.mean_tokens(batch.forget.token_logprob) * math.nan
+
+
+class Hinge(Summed):
+    """Legal: nothing is gained below a probability of 0.1. 2024
+
+    L = mean_t max(0, log p_t + 2.3)
+
+    t  token
+    """
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        return batch.forget.mean_tokens((batch.forget.token_logprob + 2.3).clamp(min=0))
+
+
+class UnionMean(Method):
+    """Legal: a mean over the tokens of both parts. 2024
+
+    L = mean_fr ± log p
+
+    f, r  token
+    """
+
+    needs: ClassVar[Needs] = Needs(parts=BOTH)
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        forget, retain = batch.forget, batch.retain
+        return mean_over_union(
+            (forget, forget.unlearning_cross_entropy), (retain, retain.cross_entropy())
+        )

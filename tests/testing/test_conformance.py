@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+import sys
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
-from unlearnbench import registry
+from unlearnbench import checking, registry
+from unlearnbench.console import Console
 from unlearnbench.data.batching import TokenBatch, collate
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import PluginError
-from unlearnbench.method import Method, Wrapper
+from unlearnbench.method import LossBatch, Method, Wrapper
 from unlearnbench.reference import ReferenceRows, references_of
 from unlearnbench.testing import CHECKS, MethodConformance, check_method
 
@@ -60,10 +65,10 @@ class TestNPO(MethodConformance):
         (broken.MicroBatchMean, "empty"),
         (broken.NaiveUnlikelihood, "extremes"),
         (broken.UnusedReference, "needs"),
-        (broken.UndeclaredReference, "needs"),
+        (broken.UndeclaredReference, "loss"),
         (broken.WrongSignNPO, "direction"),
         (broken.UnscaledNPO, "reference"),
-        (broken.LocalMultiplier, "processes"),
+        (broken.LocalMultiplier, "repeatable"),
         (broken.FirstRowIsBaseline, "order"),
         (broken.SpreadOfOne, "one-token"),
         (broken.WronglyDetached, "step"),
@@ -133,11 +138,113 @@ def test_a_method_that_raises_is_at_fault_with_its_place() -> None:
         def loss(self, batch: Any) -> Any:  # noqa: ARG002  # it fails before it reads
             raise ZeroDivisionError("nothing to divide by")
 
-    (result,) = check_method(Raising, only=["order"])
-    assert result.outcome.verdict == "fault"
+    result, order = check_method(Raising, only=["order"])
+    assert (result.check.name, result.outcome.verdict) == ("loss", "fault")
     assert "raised ZeroDivisionError: nothing to divide by (test_conformance.py:" in (
         result.outcome.seen
     )
+    assert (order.outcome.verdict, order.outcome.seen) == ("not run", "'loss' failed")
+
+
+@pytest.mark.parametrize(
+    ("method", "check", "seen"),
+    [
+        (broken.Summed, "doubling", "loss is -9.09384 once, -18.1877 with the same rows twice"),
+        (broken.SummedRows, "doubling", "with the same rows twice"),
+        (broken.RootOfCounts, "doubling", "with the same rows twice"),
+        (broken.DeadReference, "references", "log-probabilities of part 'forget' change neither"),
+        (broken.DeadDistribution, "references", "distributions of part 'forget' change neither"),
+        (broken.LastTokenLost, "tokens", "6 of 22 scored tokens of part 'forget' never have a"),
+        (broken.FirstTokenOnly, "tokens", "16 of 22 scored tokens of part 'forget' never"),
+        (broken.CutShort, "tokens", "first token 5 of 7 in row 3"),
+        (broken.DetachedRetain, "parts", "no gradient ever reaches 'retain'"),
+        (broken.ZeroRetain, "parts", "no gradient ever reaches 'retain'"),
+        (broken.DetachedForget, "parts", "no gradient ever reaches 'forget'"),
+        (broken.DetachedRefusal, "parts", "no gradient ever reaches 'refusal'"),
+        (broken.RetainByForgetRows, "balance", "beside twice as many"),
+        (broken.RetainByForgetTokens, "balance", "beside twice as many"),
+        (broken.FirstBatchScale, "fresh-process", "something is kept from an earlier call"),
+        (broken.DrawnAtImport, "fresh-process", "something is kept from an earlier call"),
+        (broken.InPlace, "read-only", "changes batch.reference.forget.token_logprob in place"),
+        (broken.Dropping, "repeatable", "when called again on the same batch: random numbers"),
+        (broken.Named, "loss", "no attribute 'token_logprobs'; did you mean 'token_logprob'?"),
+        (broken.NotANumber, "loss", "the loss is nan on an ordinary batch"),
+    ],
+)
+def test_a_fault_is_named_once_and_by_its_cause(
+    method: type[Method], check: str, seen: str
+) -> None:
+    results = check_method(method)
+    (only,) = [r for r in results if r.outcome.verdict == "fault"]
+    assert (only.check.name, seen in only.outcome.seen) == (check, True), only.outcome.seen
+    skipped = {r.check.name for r in results if r.outcome.verdict == "not run"}
+    passing = {"hyper-parameters", "docstring", check}
+    names = [r.check.name for r in results]
+    first = ("loss", "read-only", "repeatable")
+    if check in first:
+        before = set(first[: first.index(check)])
+        assert skipped == set(names) - passing - before, "nothing passes that means nothing"
+    else:
+        assert not skipped
+
+
+@pytest.mark.parametrize("method", [broken.Hinge, broken.UnionMean])
+def test_legal_losses_are_not_accused(method: type[Method]) -> None:
+    assert faults(method) == set()
+
+
+NO_LOSSES: list[tuple[Callable[[LossBatch], Any], str]] = [
+    (lambda _: None, r"returned None \(is a `return` missing\?\)"),
+    (lambda batch: batch.forget.token_logprob, r"a tensor of shape \[22\].*`mean_tokens`"),
+    (lambda _: 0.5, "returned the float 0.5"),
+    (lambda _: 1, "returned the int 1"),
+    (lambda _: [], "returned the list"),
+    (lambda _: {}, "returned a mapping without terms"),
+    (lambda _: {"kl": None}, r"the term 'kl' of `loss` of Odd returned None"),
+    (lambda batch: batch.forget.labels.sum(), "returned a tensor of torch.int64"),
+    (lambda batch: batch.forget.token_logprob.mean().detach(), "without a gradient"),
+    (lambda batch: batch.forget.hidden.mul_(2).mean(), "changes a tensor of the batch in pl"),
+    (lambda batch: batch.retain, "reads the part 'retain', which its `needs`"),
+    (lambda _: sys.exit(0), r"`loss` of Odd called sys.exit\(0\).*\(test_conformance.py:"),
+]
+
+
+@pytest.mark.parametrize(("value", "said"), NO_LOSSES)
+def test_what_is_no_loss_has_one_message(value: Any, said: str) -> None:
+    class Odd(broken.Summed):
+        """Odd. 2024
+
+        L = odd
+
+        t  token
+        """
+
+        def loss(self, batch: LossBatch) -> Any:
+            return value(batch)
+
+    (only,) = [r for r in check_method(Odd) if r.outcome.verdict == "fault"]
+    assert only.check.name == "loss"
+    assert re.search(said, only.outcome.seen), only.outcome.seen
+
+
+def test_an_error_of_several_checks_is_explained_once(capsys: pytest.CaptureFixture[str]) -> None:
+    class Fewer(broken.Summed):
+        def loss(self, batch: LossBatch) -> Tensor:
+            if batch.forget.row_count != 6:
+                raise ZeroDivisionError("six rows are expected")
+            return batch.forget.mean_tokens(batch.forget.token_logprob)
+
+    seen = {r.check.name: r.outcome for r in check_method(Fewer) if r.outcome.verdict == "fault"}
+    first, *others = seen.values()
+    assert "raised ZeroDivisionError: six rows are expected (test_conf" in first.seen
+    assert others
+    assert {one.as_in for one in others} == {next(iter(seen))}
+    console = Console()
+    checking.report(console, {"fewer": check_method(Fewer)}, "", ["fewer"])
+    out = capsys.readouterr().out
+    assert out.count("\n  seen ") == 1 + ("docstring" in seen)
+    last = out.splitlines()[-1]
+    assert last.endswith("it declared no `value_at_reference` beside the reference")
 
 
 def test_wrong_requests_are_refused() -> None:
@@ -162,3 +269,12 @@ def test_required_values_come_from_examples() -> None:
     with pytest.raises(PluginError, match=r"Missing cannot be made: weight: .*--set KEY=VALUE"):
         check_method(Missing)
     assert check_method(Missing, {"weight": 1.0}, ["order"])
+
+
+def test_answers_that_nobody_waited_for_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unlearnbench.fresh_process.ANSWER_SECONDS", 60.0)
+    check_method(broken.Named)  # its answer is sent, and never read
+    check_method(broken.NotANumber)
+    begin = time.monotonic()
+    assert verdicts(broken.Hinge, "fresh-process") == {"fresh-process": "passed"}
+    assert time.monotonic() - begin < 60

@@ -36,7 +36,8 @@ def run_sweep(
     """Carry out every run that has no record yet, then write the report.
 
     Raises: UnlearnbenchError where the folder is another sweep's or in use, or where a preparation
-    fails. A run that fails is tried again, then recorded as failed, and the others go on.
+    fails. A run that fails is tried again, unless the same error would come again, then recorded as
+    failed, and the others go on.
     """
     begin = time.monotonic()
     runtime = runtime or default_runtime()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.errors import TRANSIENT, UnlearnbenchError
 from unlearnbench.ledger import Ledger, Runtime, Task, last_failure
 from unlearnbench.notices import taken
 from unlearnbench.settings import SweepConfig
@@ -58,17 +58,17 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
     luggage, wanted = Luggage.of(config, ledger.folder), config.resources_of(task.model)
     slots, each = ledger.spent.slots, wanted.each
     group: Any = None
-    where: dict[str, Any] = {}
+    # Ray takes a list of exceptions, though its types know only true and false.
+    where: dict[str, Any] = {"retry_exceptions": list(TRANSIENT)}
     if wanted.world > 1:
         group = bundles(wanted)
         # A process that was one of several is of no use to other tasks.
-        where = {"scheduling_strategy": first_of(group), "max_calls": 1}
+        where |= {"scheduling_strategy": first_of(group), "max_calls": 1}
 
     @ray.remote(
         num_cpus=each["CPU"],
         num_gpus=each.get("GPU", 0),
         max_retries=config.ray.retries,
-        retry_exceptions=True,
         **where,
     )
     def execute(task: Task) -> Outcome:

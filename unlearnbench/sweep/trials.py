@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import shutil
+import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.errors import PluginError, is_deterministic
+from unlearnbench.execution import Resources
 from unlearnbench.ledger import Ledger, Runtime
 from unlearnbench.plan import RunSpec
+from unlearnbench.plugin_code import place
 from unlearnbench.records import EpochResult, Record
 from unlearnbench.searching import Scheduler
 from unlearnbench.settings import SweepConfig
-from unlearnbench.stopping import held
+from unlearnbench.stopping import Stopped, held
 from unlearnbench.sweep.devices import own_devices
 from unlearnbench.sweep.faults import Guard, Worker, with_notices
 from unlearnbench.sweep.gang import together
@@ -137,7 +141,9 @@ def _watcher(
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             guard.left(trial)
             run = _run(trial)
-            if ledger.storage.fetch(ledger.folder / "records" / run.id):
+            if failed := trial.last_result.get("failed"):
+                tell(ledger.gave_up(run, failed))
+            elif ledger.storage.fetch(ledger.folder / "records" / run.id):
                 tell(ledger.ended(run))
             else:  # the scheduler ended it between two epochs
                 tell(ledger.stopped(run, left_by(run)))
@@ -184,22 +190,42 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
 
         def step(self) -> dict[str, Any]:
             with self._worker.at_work():
-                return with_notices(self._epoch())
-
-        def _epoch(self) -> dict[str, Any]:
-            if self._results is None:
                 resources = config.resources_of(self._run.model.name)
+                try:
+                    return with_notices(self._epoch(resources))
+                except Stopped:
+                    raise
+                except (Exception, SystemExit) as error:
+                    cause = _no_exit(error)
+                    # Tried again it would fail again. The processes of several are ended anyway.
+                    if not is_deterministic(cause) or resources.world > 1:
+                        raise cause  # noqa: B904  # its cause is set
+                    text = "".join(traceback.format_exception(cause))
+                    end = {"failed": text, "done": True, "told": True}
+                    return with_notices({**self._last, **end})
+
+        def _epoch(self, resources: Resources) -> dict[str, Any]:
+            if self._results is None:
                 self._results = iter(
                     together(partial(_epochs, runtime, self._run, luggage), resources)
                 )
             result: EpochResult | None = next(self._results, None)
             if result is None:
                 return {**self._last, "done": True, "told": True}
-            devices = own_devices(config.resources_of(self._run.model.name), slots)
+            devices = own_devices(resources, slots)
             self._last = {"epoch": result.epoch, "result": told(result, devices), "done": False}
             return self._last
 
     return Run
+
+
+def _no_exit(error: BaseException) -> BaseException:
+    """`error`, but for `sys.exit`, which Ray would take for a process that was killed."""
+    if not isinstance(error, SystemExit):
+        return error
+    made = PluginError(f"sys.exit({error.code!r}) was called ({place(error)})")
+    made.__cause__ = error
+    return made
 
 
 def _epochs(runtime: Runtime, run: RunSpec, luggage: Luggage) -> Iterator[EpochResult]:

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeVar
 from unlearnbench.method import HyperParameters
 from unlearnbench.testing.laboratory import Laboratory
 
-Verdict = Literal["passed", "fault", "not declared", "not applicable"]
+Verdict = Literal["passed", "fault", "not declared", "not applicable", "not run"]
 
 
 @dataclass(frozen=True)
@@ -20,6 +20,10 @@ class Outcome:
     verdict: Verdict
     seen: str
     """The numbers behind it, in a line."""
+    error: bool = False
+    """Whether the method raised: what the check is about was not seen."""
+    as_in: str = ""
+    """Name of the check that has ended in the same error before."""
 
 
 def passed(seen: str) -> Outcome:
@@ -42,6 +46,16 @@ def not_applicable(seen: str) -> Outcome:
     return Outcome("not applicable", seen)
 
 
+def not_run(seen: str) -> Outcome:
+    """Another check failed, without which this one means nothing."""
+    return Outcome("not run", seen)
+
+
+def raised(seen: str, as_in: str = "") -> Outcome:
+    """The method raised an error, the same as in the check `as_in`."""
+    return Outcome("fault", seen, error=True, as_in=as_in)
+
+
 @dataclass(frozen=True)
 class Check:
     """One question to a method."""
@@ -56,6 +70,7 @@ class Check:
     run: Callable[[Any], Outcome]
     """Takes the laboratory, or where `alone` the method itself."""
     alone: bool = False
+    first: bool = False
 
     def see(self, method: str) -> str:
         """The command that shows it again."""
@@ -66,15 +81,16 @@ _T = TypeVar("_T", Laboratory, HyperParameters)
 
 
 def check(
-    name: str, *, why: str, mend: str, alone: bool = False
+    name: str, *, why: str, mend: str, alone: bool = False, first: bool = False
 ) -> Callable[[Callable[[_T], Outcome]], Check]:
     """Make a check of a function, whose docstring's first paragraph is the claim.
 
     alone  the function takes the method itself: it asks what a method says, not what it does
+    first  the others, but for those `alone`, mean nothing where this one fails
     """
 
     def made(function: Callable[[_T], Outcome]) -> Check:
         claim = " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())
-        return Check(name, claim, why, mend, function, alone)
+        return Check(name, claim, why, mend, function, alone, first)
 
     return made

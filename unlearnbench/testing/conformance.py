@@ -3,27 +3,36 @@
 from __future__ import annotations
 
 import time
-import traceback
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
+import torch
 from pydantic import ValidationError
 from pydantic_core import PydanticUndefined
 
 from unlearnbench import registry
-from unlearnbench.errors import PluginError, did_you_mean
+from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.fresh_process import FreshError
 from unlearnbench.method import Method, Wrapper
+from unlearnbench.plugin_code import describe
 from unlearnbench.problems import in_words
-from unlearnbench.testing import contract, invariance, positions, values
-from unlearnbench.testing.check import Check, Outcome, fault, not_applicable
+from unlearnbench.retain import source_file
+from unlearnbench.testing import basics, contract, fresh, invariance, positions, reach, values
+from unlearnbench.testing.check import Check, Outcome, not_applicable, not_run, raised
 from unlearnbench.testing.laboratory import Laboratory
 
 CHECKS: tuple[Check, ...] = (
+    basics.loss,
+    basics.read_only,
+    basics.repeatable,
     invariance.padding,
     invariance.order,
     invariance.accumulation,
+    invariance.doubling,
     invariance.processes,
+    fresh.fresh,
     positions.prompt,
     positions.shift,
     positions.labels,
@@ -35,6 +44,10 @@ CHECKS: tuple[Check, ...] = (
     values.direction,
     values.bf16,
     contract.needs,
+    reach.parts,
+    reach.tokens,
+    reach.references,
+    reach.balance,
     contract.hyper_parameters,
     contract.docstring,
 )
@@ -82,6 +95,9 @@ def check_method(
 ) -> Sequence[Result]:
     """Carry out all checks, or `only` those named, on a method or on what has that name.
 
+    Where a check that comes first fails, those that build on it are not run, and its own result is
+    there whether it is named or not.
+
     Raises: PluginError where there is no such method or check, or its values are refused.
     """
     known = [check.name for check in CHECKS]
@@ -91,8 +107,49 @@ def check_method(
             raise PluginError(f"unknown check {name!r}{near} There are: {', '.join(known)}")
     made = example(method, hyperparameters)
     lab = Laboratory(made) if isinstance(made, Method) and made.needed().parts else None
-    asked = [check for check in CHECKS if not only or check.name in only]
-    return [_carried_out(check, made, lab) for check in asked]
+    if lab is not None and (not only or fresh.fresh.name in only):
+        with suppress(FreshError, TypeError):  # the check itself says why
+            fresh.begin(lab)
+    results: list[Result] = []
+    failed, seen = "", dict[str, str]()
+    with _one_thread():
+        for check in CHECKS:
+            asked = not only or check.name in only
+            if not asked and not check.first:
+                continue
+            if failed and not check.alone:
+                if asked:
+                    results.append(Result(check, not_run(f"{failed!r} failed"), 0.0))
+                continue
+            result = _once(_carried_out(check, made, lab), seen)
+            faulty = result.outcome.verdict == "fault"
+            if check.first and faulty:
+                failed = check.name
+            if asked or faulty:
+                results.append(result)
+    return results
+
+
+def _once(result: Result, seen: dict[str, str]) -> Result:
+    """The result, with an error that another check was `seen` to end in named by that check."""
+    outcome = result.outcome
+    if not outcome.error:
+        return result
+    first = seen.setdefault(outcome.seen, result.check.name)
+    if first == result.check.name:
+        return result
+    return replace(result, outcome=raised(f"the same error as in {first!r}", first))
+
+
+@contextmanager
+def _one_thread() -> Generator[None, None, None]:
+    """One thread: the tensors are small, and threads that wait for one another only take time."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def _carried_out(check: Check, method: Method | Wrapper, lab: Laboratory | None) -> Result:
@@ -102,11 +159,10 @@ def _carried_out(check: Check, method: Method | Wrapper, lab: Laboratory | None)
     else:
         try:
             outcome = check.run(method if check.alone else lab)
+        except UnlearnbenchError as error:  # names the method and the place already
+            outcome = raised(str(error))
         except Exception as error:  # whatever a stranger's method does
-            place = traceback.extract_tb(error.__traceback__)[-1]
-            told = str(error).partition("\n")[0]
-            line = f"{place.filename.rpartition('/')[2]}:{place.lineno}"
-            outcome = fault(f"raised {type(error).__name__}: {told} ({line})")
+            outcome = raised(f"raised {describe(error, source_file(type(method)))}")
     return Result(check, outcome, time.perf_counter() - begin)
 
 
@@ -133,7 +189,8 @@ class MethodConformance:
 
         if not hasattr(self, "method"):
             raise TypeError(f"{type(self).__name__} names no method: write `method = MyMethod`")
-        (result,) = check_method(self.method, self.hyperparameters, [check.name])
+        results = check_method(self.method, self.hyperparameters, [check.name])
+        (result,) = (one for one in results if one.check.name == check.name)
         if result.outcome.verdict == "fault":
             raise AssertionError(
                 f"{check.claim}\nseen  {result.outcome.seen}\nwhy   {check.why}\nmend  {check.mend}"

@@ -17,6 +17,7 @@ from pydantic.fields import FieldInfo
 
 from unlearnbench.document import Reading
 from unlearnbench.method import HyperParameters, Method, Needs
+from unlearnbench.retain import called
 from unlearnbench.settings import HyperParameter
 from unlearnbench.testing.check import Outcome, check, fault, passed
 from unlearnbench.testing.laboratory import Laboratory
@@ -60,15 +61,17 @@ def _reads(lab: Laboratory) -> tuple[Reads, Reads]:
         batch = lab.batch(state)
         if lab.needs.statistics:
             counted, reads = watched(batch, lab.needs.statistics)
-            with torch.no_grad():
+            with torch.no_grad(), called(lab.method, "statistics"):
                 found = lab.method.statistics(counted)
             batch = replace(batch, statistics=found)
             _merge(statistics, reads)
         shown, reads = watched(batch, lab.needs.parts)
-        lab.method.loss(shown)
+        with called(lab.method, "loss"):
+            lab.method.loss(shown)
         _merge(loss, reads)
         reported = {name: value.item() for name, value in batch.reported.items()}
-        state = lab.method.advance(state, reported, epoch)
+        with called(lab.method, "advance"):
+            state = lab.method.advance(state, reported, epoch)
     return loss, statistics
 
 

@@ -28,14 +28,20 @@ class Token:
 
 
 def freed(batch: LossBatch, tokens: Mapping[Part, Token] | None = None) -> LossBatch:
-    """`batch` with logits as leaves that carry gradients, of the values in `tokens`."""
+    """`batch` with logits as leaves that carry gradients, of the values in `tokens`.
+
+    The hidden states that a loss may read are leaves as well, of the values that they have.
+    """
     given = tokens or {}
     parts: dict[Part, Predictions] = {}
     references: dict[Part, Reference] = dict(batch.reference.parts)
     for part, old in batch.parts.items():
         token = given.get(part, Token(old.logits, old.labels))
         leaf = token.logits.detach().clone().requires_grad_()
-        parts[part] = replace(old, hidden=leaf, projection=_PLAIN, labels=token.labels)
+        states = {k: s.detach().clone().requires_grad_() for k, s in old.states.items()}
+        parts[part] = replace(
+            old, hidden=leaf, projection=_PLAIN, labels=token.labels, states=states
+        )
         if part in references and token.reference is not None:
             references[part] = _reference(references[part], token.reference, token.labels)
     return replace(batch, parts=parts, reference=References(references))

@@ -91,6 +91,21 @@ def _trainedapart(lab: Laboratory) -> str:
 
 
 @check(
+    "doubling",
+    why="A sum where a mean is meant (`values.sum()`) makes the loss grow with the batch and the "
+    "answers' lengths: the same learning rate is another strength in every configuration.",
+    mend="`batch.forget.mean_tokens(values)` in place of `values.sum()`: means divide by the "
+    "counts of the whole optimiser step.",
+)
+def doubling(lab: Laboratory) -> Outcome:
+    """A step with the same rows twice has the same loss and gradient as with them once."""
+    draws = list(lab.draws)
+    once = lab.measure([draws])
+    found = difference(once, lab.measure([draws + draws]), "once", "with the same rows twice")
+    return fault(found) if found else passed(f"loss {once.loss:.6g} once and twice")
+
+
+@check(
     "processes",
     why="Results that change with the number of GPUs were reported for every harness "
     "(open-unlearning #139, #144; PDU's multiplier is updated by each process for itself).",
@@ -120,7 +135,7 @@ def difference(one: Measured, other: Measured, first: str, second: str) -> str:
             return f"{name} is {a:.6g} {first}, {b:.6g} {second}"
     gap = float((one.flat - other.flat).norm())
     if not gap <= NEAR * scale:
-        return f"the gradient differs by {gap / scale:.1%} of its norm: {first}, and {second}"
+        return f"the gradient differs by {gap / scale:.2g} of its norm: {first}, and {second}"
     for key in one.state.keys() | other.state.keys():
         a, b = one.state.get(key, 0.0), other.state.get(key, 0.0)
         if apart(a, b):

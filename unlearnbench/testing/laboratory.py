@@ -24,7 +24,7 @@ from unlearnbench.data.encoding import Row
 from unlearnbench.method import PARTS, LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches
 from unlearnbench.reference import ReferenceParts, references_of
-from unlearnbench.retain import Objective
+from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampled
 from unlearnbench.testing.tiny import (
     END,
@@ -89,6 +89,8 @@ class Laboratory:
         """
         self.method, self.objective, self.lengths = method, Objective(method), lengths
         self.needs = self.objective.needs
+        self.fresh: int | None = None
+        """Number of the request to a fresh process, once one was sent."""
         self.dtype, self.names = dtype, names
         learned = _learned(max([depth, *self.needs.layers]) + 1)
         self.start = in_type(learned.copied(), dtype)
@@ -152,12 +154,15 @@ class Laboratory:
     ) -> Iterator[LossBatch]:
         """The micro-batches of one optimiser step."""
         model = self.model if model is None else model
-        begin = self.method.start() if state is None else state
+        with called(self.method, "start"):
+            begin = self.method.start() if state is None else state
         made, step = self._minibatches(model, cuts, begin)
         sums: dict[str, Tensor] = {}
         for cut in cuts if self.needs.statistics else ():
             with torch.no_grad():
-                found = self.method.statistics(made.batch(model, cut, step, self.needs.statistics))
+                part = made.batch(model, cut, step, self.needs.statistics)
+                with called(self.method, "statistics"):
+                    found = self.method.statistics(part)
             _add(sums, found)
         step = replace(step, statistics=sums)
         for cut in cuts:
@@ -180,7 +185,8 @@ class Laboratory:
             name: torch.zeros_like(p) if p.grad is None else p.grad.clone() for name, p in named
         }
         told = {name: value.item() for name, value in reported.items()}
-        state = self.method.advance(self.method.start(), told, 1)
+        with called(self.method, "advance"):
+            state = self.method.advance(self.method.start(), told, 1)
         return Measured(sum(numbers.values()), numbers, gradients, dict(state))
 
     def batch(self, state: Mapping[str, float] | None = None) -> LossBatch:
@@ -192,7 +198,7 @@ class Laboratory:
     def total(self, batch: LossBatch) -> Tensor:
         """The scalar that is minimised, on a batch of any origin."""
         if self.needs.statistics:
-            with torch.no_grad():
+            with torch.no_grad(), called(self.method, "statistics"):
                 batch = replace(batch, statistics=self.method.statistics(batch))
         return torch.stack([*self.objective.terms(batch).values()]).sum()
 

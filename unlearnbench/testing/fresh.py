@@ -1,0 +1,123 @@
+"""A check in a fresh process, and that process: another row comes first, the numbers stay."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unlearnbench.fresh_process import FreshError, fresh_process
+from unlearnbench.method import Method
+from unlearnbench.plugin_code import describe
+from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
+from unlearnbench.testing.invariance import apart
+from unlearnbench.testing.laboratory import Laboratory
+
+
+@check(
+    "fresh-process",
+    why="A scale that is fixed by the first batch, or a cache that outlives a run, gives each "
+    "process of a sweep numbers of its own, and a resumed run others than an uninterrupted one.",
+    mend="Keep nothing between calls: what goes from step to step is `state`, and what the loss "
+    "needs of the whole step is `statistics`.",
+)
+def fresh(lab: Laboratory) -> Outcome:
+    """A fresh process that has seen another row first gives the same loss and gradient."""
+    kind = type(lab.method)
+    if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
+        return not_applicable("another process cannot import a class of a function or a notebook")
+    try:
+        found = fresh_process().answer(begin(lab))
+    except (FreshError, TypeError) as error:  # TypeError: values that JSON cannot hold
+        return not_applicable(f"no other process could be asked: {error}")
+    if "error" in found:
+        return fault(f"in a fresh process: {found['error']}")
+    here = lab.measure()
+    for what, a, b in (
+        ("loss", here.loss, found["loss"]),
+        ("gradient's norm", here.norm, found["norm"]),
+    ):
+        if apart(a, b, here.norm):
+            return fault(
+                f"the {what} is {a:.6g} here, {b:.6g} in a fresh process that has seen another "
+                "row first: something is kept from an earlier call"
+            )
+    return passed(f"loss {here.loss:.6g} in both")
+
+
+def begin(lab: Laboratory) -> int:
+    """Have a fresh process measure the laboratory's method while others are checked here.
+
+    Raises: FreshError, TypeError, as `FreshProcess.begin`.
+    """
+    if lab.fresh is None:
+        kind = type(lab.method)
+        lab.fresh = fresh_process().begin(
+            {
+                "path": sys.path,
+                "module": kind.__module__,
+                "file": getattr(sys.modules.get(kind.__module__), "__file__", None),
+                "name": kind.__qualname__,
+                "values": lab.method.model_dump(),
+            }
+        )
+    return lab.fresh
+
+
+def serve() -> None:
+    """Answer each line of standard input from a process forked for it, which is then fresh."""
+    torch.set_num_threads(1)  # no thread has been started when this process is forked
+    from unlearnbench.testing.laboratory import _learned  # pyright: ignore[reportPrivateUsage]
+
+    _learned(2)
+    out = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what a method prints is no answer
+    for line in sys.stdin:
+        read, write = os.pipe()
+        child, request = os.fork(), json.loads(line)
+        if child == 0:
+            os.close(read)
+            with os.fdopen(write, "w") as answer:
+                json.dump(_answer(request), answer)
+            os._exit(0)
+        os.close(write)
+        with os.fdopen(read) as answer:
+            text = answer.read()
+        os.waitpid(child, 0)
+        found = json.loads(text or json.dumps({"error": "the process died"}))
+        out.write(json.dumps({**found, "number": request["number"]}) + "\n")
+        out.flush()
+
+
+def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
+    try:
+        sys.path[:] = request["path"]
+        kind = _found(request["module"], request["file"], request["name"])
+        lab = Laboratory(kind.model_validate(request["values"]))
+        lab.measure([lab.draws[-1:]])
+        measured = lab.measure()
+        return {"loss": measured.loss, "norm": measured.norm}
+    except BaseException as error:  # whatever a stranger's method does, the answer names it
+        return {"error": describe(error)}
+
+
+def _found(module: str, file: str | None, name: str) -> type[Method]:
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError:  # a plug-in file, or a test that is on no path
+        spec = importlib.util.spec_from_file_location(module, Path(file)) if file else None
+        if spec is None or spec.loader is None:
+            raise
+        found = sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found)
+    for part in name.split("."):
+        found = getattr(found, part)
+    kind: type[Method] = found
+    return kind
