@@ -30,7 +30,8 @@ class GeneralCEU(Method):
     ignore_first_answer_tokens: int = Field(
         default=1,
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see",
+        description="first tokens of each forget row's answer that the loss does not see; "
+        "above 0, nor the label that a template puts before it (training.ignore_label)",
     )
     forget_score: float = Field(default=0.0, description="score of the forget rows; 0 unlearns")
     retain_score: float = Field(default=1.0, description="score of the retain rows; 1 learns")

@@ -58,7 +58,7 @@ def alternative_rows(
     # An instruction is longer than the question that takes its place, so no row grows too long.
     return [
         tuple(
-            row.without_first(skipped)
+            encoder.labelled(row).without_first(skipped)
             for row in answer_rows(encoder.prompt(question.question), found)
         )
         for question, found in zip(questions, answers, strict=True)

@@ -189,7 +189,7 @@ class Sampler:
             rows = answer_rows(prompt, [next(said) for _ in range(self.how.count)])
             texts = tuple(self.encoder.reference(row) for row in rows)
             rewards = tuple(float(self.reward(text, self.truths[index])) for text in texts)
-            seen = tuple(row.without_first(self.skipped) for row in rows)
+            seen = tuple(self.encoder.labelled(r).without_first(self.skipped) for r in rows)
             found[index] = Sampled(seen, texts, rewards)
         return found
 
