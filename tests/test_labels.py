@@ -15,7 +15,7 @@ from unlearnbench.method import Method, Sampling
 from unlearnbench.recipe import TrainingSettings
 from unlearnbench.registry import method_spec
 from unlearnbench.sampling import answer_rows
-from unlearnbench.settings import LABELLED, MethodGrid, ModelSettings
+from unlearnbench.settings import LABELLED, MethodGrid
 from unlearnbench.trainers import run_trainer
 from unlearnbench.training import Trainer
 from unlearnbench.workspace import Workspace
@@ -94,7 +94,7 @@ class TestRuns:
         (model,) = config_of(place).models
         config = config_of(
             place,
-            models=(ModelSettings(**{**dict(model), "template": "phi"}),),
+            models=(model.model_copy(update={"template": "phi"}),),
             methods=(MethodGrid(specs=(method_spec(method, hyper or {}),)),),
             training=TrainingSettings(batch_size=4, **training),
         )

@@ -118,7 +118,11 @@ def test_the_first_step_of_tofu_changes_no_weight(
 
 
 def test_a_step_goes_on_with_rows_of_the_next_epoch(
-    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Resumed after its first epoch, too."""
     rows, objective = rows_of(tokenizer, questions), objective_of("npo")
@@ -126,13 +130,13 @@ def test_a_step_goes_on_with_rows_of_the_next_epoch(
     how = {"schedule": "tofu", "batch_size": size, "epochs": size + 1}
     through = trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
     drawn: list[list[int]] = []
-    step_of = through._step
+    counts = through.batches.counts
 
-    def noting(draws: Any, epoch: int) -> Any:
+    def noting(draws: Any) -> Any:
         drawn.append([draw.index for draw in draws])
-        return step_of(draws, epoch)
+        return counts(draws)
 
-    through._step = noting  # type: ignore[method-assign]
+    monkeypatch.setattr(through.batches, "counts", noting)
     wanted = losses(through, size + 1)
     assert len(wanted) == size + 2, "one row of each epoch is left for a step of its own"
     epochs = [
