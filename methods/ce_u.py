@@ -18,8 +18,8 @@ class CEU(Method):
     t  scored answer token of a forget row;  z_t  its logits [V];  y  its label;  p_t = softmax(z_t)
 
     The gradient ∂L/∂z = p − q vanishes as p_y → 0 and grows as p_y → 1, the reverse of gradient
-    ascent; it equals that of token-level unlikelihood, −log(1 − p_y). The paper leaves the first
-    answer token out, and so does the default.
+    ascent; it equals that of token-level unlikelihood, −log(1 − p_y). The paper leaves out the
+    template's tokens and the first answer token, and so does the default.
     """
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
@@ -27,7 +27,8 @@ class CEU(Method):
     ignore_first_answer_tokens: int = Field(
         default=1,
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see "
+        description="first tokens of each forget row's answer that the loss does not see; "
+        "above 0, nor the label that a template puts before it (training.ignore_label) "
         "[source: Yang 2025, arXiv:2503.01224; "
         "locuslab/open-unlearning@d3d7cf9 configs/trainer/CEU.yaml]",
     )

@@ -52,7 +52,8 @@ class GeneralCEU(Method):
     ignore_first_answer_tokens: int = Field(
         default=1,
         ge=0,
-        description="first tokens of each forget row's answer that the loss does not see "
+        description="first tokens of each forget row's answer that the loss does not see; "
+        "above 0, nor the label that a template puts before it (training.ignore_label) "
         "[source: Yang 2025, arXiv:2503.01224]",
     )
     scores: Literal["constant", "column", "reward"] = Field(

@@ -16,6 +16,7 @@ from unlearnbench import trainers, workspace
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.models.warm import WarmModel
 from unlearnbench.plan import RunSpec, make_plan
+from unlearnbench.recipe import TrainingSettings
 from unlearnbench.records import Record, read_record, read_records, write_record
 from unlearnbench.registry import method_spec
 from unlearnbench.running import run_epochs, run_single
@@ -27,7 +28,6 @@ from unlearnbench.settings import (
     ModelSettings,
     Preparation,
     SweepConfig,
-    TrainingSettings,
 )
 from unlearnbench.table import table
 from unlearnbench.tasks import execute_task, preparation_tasks

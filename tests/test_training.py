@@ -23,7 +23,7 @@ from unlearnbench.evaluation.tree import tree_of
 from unlearnbench.losses import Reference
 from unlearnbench.method import Part, Sampling
 from unlearnbench.models.loading import pad_id
-from unlearnbench.optimisation import Optimisation, schedule
+from unlearnbench.optimisation import Optimisation
 from unlearnbench.projection import Projection
 from unlearnbench.reference import (
     LiveReference,
@@ -33,6 +33,7 @@ from unlearnbench.reference import (
 )
 from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
+from unlearnbench.schedule import Schedule
 from unlearnbench.settings import RetainSpec
 from unlearnbench.training import Learn, NonFiniteError, Trainer
 
@@ -353,8 +354,9 @@ def test_the_first_step_learns(
         ("cosine", 2, 0, [1, 0.51]),
     ],
 )
-def test_schedules(kind: str, steps: int, warmup: int, wanted: list[float]) -> None:
-    assert [schedule(kind, i, steps, warmup) for i in range(steps)] == pytest.approx(wanted)
+def test_schedules(kind: Any, steps: int, warmup: int, wanted: list[float]) -> None:
+    made = Schedule(kind, steps, 1, 1, warmup)
+    assert [made.factor(i) for i in range(made.steps)] == pytest.approx(wanted)
 
 
 def test_a_loss_that_is_not_finite_stops_the_run(

@@ -57,7 +57,10 @@ def alternative_rows(
         answers = [said[i : i + how.count] for i in range(0, len(said), how.count)]
         _write(path, questions, answers, encoder)
     return [
-        tuple(row.without_first(skipped) for row in _rows(question, found, how, encoder))
+        tuple(
+            encoder.labelled(row).without_first(skipped)
+            for row in _rows(question, found, how, encoder)
+        )
         for question, found in zip(questions, answers, strict=True)
     ]
 

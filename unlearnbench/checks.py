@@ -41,6 +41,7 @@ def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) ->
             report(("evaluation", "profile"), str(error))
     if config is not None:
         _check_methods_distinct(config, report)
+        _check_one_training(config, report)
         _check_search(config, report)
         _check_patience(config, report)
         _check_select(config, report)
@@ -130,6 +131,19 @@ def _check_methods_distinct(config: SweepConfig, report: _Reporter) -> None:
                     at = "" if rate is None else f" at {rate:g}"
                     message = f"{spec.label}{at} is in methods.{other} already: a run twice"
                     report(("methods", index), message)
+
+
+def _check_one_training(config: SweepConfig, report: _Reporter) -> None:
+    """Tables tell a method's runs apart by its hyper-parameters and rate, not by its training."""
+    first: dict[str, int] = {}
+    for index, grid in enumerate(config.methods):
+        name = grid.specs[0].name if grid.specs else ""
+        other = first.setdefault(name, index)
+        own, there = ((config.methods[i].training or config.training) for i in (index, other))
+        if name and own != there:
+            text = f"{name} trains otherwise in methods.{other}"
+            fix = "give all entries of a method the same, or another sweep"
+            report(("methods", index, "training"), f"{text}, and tables would mix the two; {fix}")
 
 
 def _check_search(config: SweepConfig, report: _Reporter) -> None:

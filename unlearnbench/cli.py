@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from unlearnbench.console import results, results_apart
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.parser import build_parser
-from unlearnbench.redaction import redact
 from unlearnbench.plugin_code import place
+from unlearnbench.redaction import redact
 from unlearnbench.stopping import EXIT_CODE, Stopped
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141

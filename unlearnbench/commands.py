@@ -14,7 +14,7 @@ from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.memory import memory_json, print_memory
 from unlearnbench.plan import Plan, RunSpec, check_folder, claim_folder
-from unlearnbench.planning import grouped, to_go
+from unlearnbench.planning import grouped, print_schedules, schedules, to_go
 from unlearnbench.searching import OBJECTIVES
 from unlearnbench.settings import SweepConfig
 from unlearnbench.workload import Rows, estimate
@@ -51,6 +51,8 @@ def plan(args: argparse.Namespace) -> int:
         told |= {"stages": [asdict(stage) for stage in stages]}
         if args.memory:
             told["memory"] = memory_json(planned, benchmark, args.flops)
+        if args.schedule:
+            told["schedules"] = schedules(planned, {f: one.forget for f, one in rows.items()})
         console.print_json(planned.to_json() | told)
         return 0
     up_to = "up to " if any(stage.at_most for stage in stages) else ""
@@ -71,6 +73,8 @@ def plan(args: argparse.Namespace) -> int:
         console.print(to_go(planned, first))
     if args.memory:
         print_memory(planned, benchmark, args.flops, console)
+    if args.schedule:
+        print_schedules(schedules(planned, {f: one.forget for f, one in rows.items()}), console)
     return 0
 
 
@@ -163,10 +167,13 @@ def _config(args: argparse.Namespace) -> SweepConfig:
 
 def _check_machine(config: SweepConfig) -> None:
     """Whether the optimiser is there, before anything is spent; on a cluster its workers say."""
-    if config.ray.address is None and config.training.optimizer != "adamw":
+    trainings = [config.training_of(name) for name in config.method_names]
+    optimizers = {training.optimizer for training in trainings} - {"adamw"}
+    if config.ray.address is None and optimizers:
         from unlearnbench.optimisation import check_optimizer
 
-        check_optimizer(config.training.optimizer)
+        for name in sorted(optimizers):
+            check_optimizer(name)
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:

@@ -132,7 +132,8 @@ def _read(
 def _validated(root: Entry, problems: list[Problem]) -> SweepConfig | None:
     sections = root.section
     kind = root.at(("search", "kind"))[0].value
-    reader = GridReader(problems, ranges=isinstance(kind, str) and kind != "grid")
+    searches = isinstance(kind, str) and kind != "grid"
+    reader = GridReader(problems, searches, sections.get("training"))
     values = {key: entry.plain() for key, entry in sections.items()}
     if isinstance(values.get("methods"), tuple):
         values["methods"] = _methods(sections["methods"], reader)

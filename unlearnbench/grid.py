@@ -17,6 +17,7 @@ from pydantic import FiniteFloat, TypeAdapter, ValidationError
 from unlearnbench import registry
 from unlearnbench.document import Entry, Loc, dotted
 from unlearnbench.errors import PluginError, Problem
+from unlearnbench.overrides import training_of_entry
 from unlearnbench.problems import ZERO_RUNS, in_words, unknown_key, value_in_words
 from unlearnbench.ranges import number_of, read_range
 from unlearnbench.searching import Range
@@ -32,6 +33,8 @@ class GridReader:
     problems: list[Problem]
     ranges: bool = False
     """Whether the configuration searches, and so may have ranges."""
+    training: Entry | None = None
+    """The sweep's own training section, which an entry's changes in part."""
     _found: dict[str, Range] = field(default_factory=dict[str, Range], init=False)
     """Ranges of the entry that is being read."""
 
@@ -45,11 +48,17 @@ class GridReader:
             if len(self.problems) > before:
                 return None
         rates = self._rates(section, loc)
+        training = training_of_entry(section.get("training"), self.training, (*loc, "training"))
+        if isinstance(training, list):
+            self.problems += training
+            training = None
         retains = self._retains(section.get("retain"), (*loc, "retain"))
         specs = self._specs(name, entry, section, loc, retains) if name is not None else ()
         if len(self.problems) > before:
             return None
-        return MethodGrid(specs=tuple(specs), learning_rates=rates, ranges=self._found)
+        return MethodGrid(
+            specs=tuple(specs), learning_rates=rates, training=training, ranges=self._found
+        )
 
     def _name(self, entry: Entry, section: dict[str, Entry], loc: Loc) -> str | None:
         given = section.get("method")
@@ -70,9 +79,10 @@ class GridReader:
 
     def _refuse(self, name: str, section: dict[str, Entry], loc: Loc) -> None:
         """Reports what a method without training has no use for."""
-        for key, what in (("retain", "retain term"), ("learning_rates", "learning rates")):
+        for key in OWN_KEYS[1:]:
             given = section.get(key)
             if given is not None and given.value is not None:
+                what = "retain term" if key == "retain" else key.replace("_", " ")
                 text = f"{name} changes the model's input and trains nothing: it takes no {what}"
                 self._report(given, (*loc, key), f"{text}; remove the key")
 
@@ -199,7 +209,7 @@ class GridReader:
             if key in OWN_KEYS:
                 continue
             if key not in fields:
-                known = (*fields, "retain", "learning_rates")
+                known = (*fields, *OWN_KEYS[1:])
                 self._report(item, (*loc, key), unknown_key(key, known, name))
                 continue
             axes[key] = self._axis(name, key, item, (*loc, key))

@@ -5,14 +5,17 @@ Here ends what can be found wrong before anything is written or spent.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from unlearnbench import registry
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.encoding import check_scored
 from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.errors import ConfigError, Problem, TrainingError
 from unlearnbench.models.loading import check_sources, template_digest
 from unlearnbench.plan import Plan, make_plan
+from unlearnbench.schedule import Schedule
 from unlearnbench.settings import SweepConfig
 
 
@@ -26,6 +29,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     benchmark = load_benchmark(config.data, config.forget_fractions)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
+    _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     templates = {m.name: digest for m in config.models if (digest := template_digest(m))}
     plan = replace(make_plan(config, fingerprints, templates), rows=rows)
     _check_scores(plan, benchmark)
@@ -43,3 +47,18 @@ def _check_scores(plan: Plan, benchmark: Benchmark) -> None:
             for part, rows in (("forget", split.forget), ("retain", split.retain)):
                 for row in rows if part in parts else ():
                     check_scored(row)
+
+
+def _check_steps(config: SweepConfig, rows: Mapping[float, int]) -> None:
+    """Raise ConfigError where a run would have no optimiser step; `rows` to forget, by fraction."""
+    problems: list[Problem] = []
+    for name in filter(registry.trains, config.method_names):
+        how = config.training_of(name)
+        for fraction, count in rows.items():
+            try:
+                Schedule(how.schedule, count, how.batch_size, config.epochs)
+            except TrainingError as error:
+                text = f"{name}, forget {fraction:g}: {error}"
+                problems.append(Problem(config.name, "training.batch_size", text))
+    if problems:
+        raise ConfigError(problems)

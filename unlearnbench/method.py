@@ -295,7 +295,8 @@ class Method(HyperParameters, ABC):
     ignore_first_answer_tokens: int = Field(
         default=0,
         ge=0,
-        description="first tokens of any answer to a forget question that the loss does not see "
+        description="first tokens of any answer to a forget question that the loss does not see; "
+        "above 0, nor the label that a template puts before it (training.ignore_label) "
         "[source: ours: all tokens count, as in locuslab/tofu]",
     )
 

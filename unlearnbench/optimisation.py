@@ -1,9 +1,8 @@
-"""How optimiser steps are made: learning rates, schedules, optimisers."""
+"""How optimiser steps are made: their settings, and the optimisers."""
 
 from __future__ import annotations
 
 import hashlib
-import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -13,11 +12,10 @@ import torch
 from torch import nn
 
 from unlearnbench.errors import TrainingError
+from unlearnbench.schedule import Schedule, ScheduleName
 
 EIGHT_BIT = {"adamw-8bit": "AdamW8bit", "paged-adamw-8bit": "PagedAdamW8bit"}
 """By setting, what bitsandbytes calls it."""
-COSINE_FLOOR = 0.02
-"""Share of the learning rate at which a cosine schedule ends."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Optimisation:
     optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = "adamw"
     embedding_learning_rate: float = 2e-3
     """Muon: AdamW's rate for what is no matrix of a block."""
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
+    schedule: ScheduleName = "constant"
     warmup_steps: int = 0
     weight_decay: float = 0.0
     max_grad_norm: float = 1.0
@@ -40,17 +38,9 @@ class Optimisation:
     parallel: Literal["fsdp", "ddp"] = "ddp"
     """Several processes hold parts of the weights, or copies."""
 
-
-def schedule(kind: str, step: int, steps: int, warmup: int) -> float:
-    """Factor of the learning rate at `step` (from 0) of `steps`; never 0."""
-    if step < warmup:
-        return (step + 1) / (warmup + 1)
-    done = (step - warmup) / max(steps - warmup, 1)  # [0, 1)
-    if kind == "linear":
-        return 1 - done
-    if kind == "cosine":
-        return COSINE_FLOOR + (1 - COSINE_FLOOR) * 0.5 * (1 + math.cos(math.pi * done))
-    return 1.0
+    def plan_steps(self, rows: int) -> Schedule:
+        """The steps over `rows` rows an epoch. Raises: TrainingError where there is none."""
+        return Schedule(self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps)
 
 
 def check_optimizer(name: str) -> None:

@@ -86,7 +86,13 @@ def _add_sweeps(subparsers: Subparsers) -> None:
         "print the runs of a config and what they cost; runs and writes nothing",
         "examples:\n  unlearnbench plan quickstart\n"
         "  unlearnbench plan my.yaml --set seeds=[0,1,2] --json\n"
-        "  unlearnbench plan tofu_phi_1_5 --memory --flops 200e12",
+        "  unlearnbench plan tofu_phi_1_5 --memory --flops 200e12\n"
+        "  unlearnbench plan tofu_llama2_7b --schedule --set methods=[ce-u]",
+    )
+    plan.add_argument(
+        "--schedule",
+        action="store_true",
+        help="also every optimiser step of each kind of run: its epoch, rows and learning rate",
     )
     plan.add_argument(
         "--memory",

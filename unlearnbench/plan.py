@@ -19,14 +19,16 @@ from typing import Any
 from unlearnbench import registry
 from unlearnbench.errors import ConfigError, Problem, RecordError
 from unlearnbench.frozen import Settings
+from unlearnbench.recipe import TrainingSettings
 from unlearnbench.redaction import redact, redacted
+from unlearnbench.schedule import Schedule
 from unlearnbench.settings import (
+    LABELLED,
     DataSettings,
     EvaluationSettings,
     MethodSpec,
     ModelSettings,
     SweepConfig,
-    TrainingSettings,
 )
 from unlearnbench.spaces import Point, points_of
 
@@ -79,6 +81,10 @@ class RunSpec(Settings):
     template_digest: str = ""
     """Of the model's rendered chat template; empty for the templates that are fixed here."""
 
+    leaves_out_label: bool = False
+    """Tokens that the template scores are left out of the loss, being its label. False in specs of
+    versions that counted them among the first answer tokens."""
+
     @property
     def identity(self) -> dict[str, Any]:
         """What the id is the hash of, ready for JSON."""
@@ -107,12 +113,20 @@ class RunSpec(Settings):
             del identity["model"]["template_args"]
         if not self.template_digest:
             del identity["template_digest"]
+        del identity["training"]["ignore_label"]  # `leaves_out_label` is where it counts
+        if not self.leaves_out_label:  # as in runs from before labels were left out
+            del identity["leaves_out_label"]
         return identity
 
     @property
     def id(self) -> str:
         """Content hash: equal specs on equal data are the same run."""
         return content_hash(self.identity)
+
+    def schedule(self, rows: int) -> Schedule:
+        """The steps of the run, given `rows` rows to forget. Raises: TrainingError for none."""
+        how = self.training
+        return Schedule(how.schedule, rows, how.batch_size, self.epochs, how.warmup_steps)
 
     @property
     def title(self) -> str:
@@ -157,6 +171,9 @@ class Plan:
     def runs_of(self, model: ModelSettings, fraction: float, point: Point) -> list[RunSpec]:
         """The runs of one setting: a seed each, or those that a choice is made on."""
         config, (spec, rate) = self.config, point
+        training = TrainingSettings() if rate is None else config.training_of(spec.name)
+        first = spec.hyperparameters.get("ignore_first_answer_tokens", 0)
+        labelled = training.ignore_label and model.template in LABELLED
         return [
             RunSpec(
                 data=config.data,
@@ -168,9 +185,10 @@ class Plan:
                 epochs=evaluate_at[-1],
                 evaluate_at=evaluate_at,
                 seed=seed,
-                training=TrainingSettings() if rate is None else config.training,
+                training=training,
                 evaluation=config.evaluation,
                 template_digest=self.templates.get(model.name, ""),
+                leaves_out_label=bool(first) and labelled,
             )
             for seed in (config.select.seeds if config.select else config.seeds)
             # What trains nothing is the same however long it would be trained.

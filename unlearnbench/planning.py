@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from unlearnbench import registry
-from unlearnbench.console import duration
+from unlearnbench.console import Console, duration
 from unlearnbench.errors import RecordError
 from unlearnbench.execution import LOCAL_RUNS
 from unlearnbench.forecast import Forecast, in_order
 from unlearnbench.plan import Plan, RunSpec
+from unlearnbench.schedule import Schedule
 
 
 def to_go(planned: Plan, runs: Sequence[RunSpec]) -> str:
@@ -61,3 +62,71 @@ def _told(one: RunSpec) -> str:
     weight = one.method.retain.weight if one.method.retain else 1.0
     told = changed | ({"retain.weight": weight} if weight != 1.0 else {})
     return ", ".join(f"{key}={value}" for key, value in told.items())
+
+
+def schedules(planned: Plan, rows: Mapping[float, int]) -> list[dict[str, Any]]:
+    """Every optimiser step of each kind of run, ready for JSON.
+
+    Runs of one kind have the same forget fraction, schedule, epochs and learning rate.
+
+    rows  to forget, by forget fraction
+    """
+    kinds: dict[tuple[float, float, tuple[int, ...], Schedule], list[str]] = {}
+    for one in planned.runs:
+        if one.learning_rate is not None:
+            made = one.schedule(rows[one.forget_fraction])
+            key = (one.forget_fraction, one.learning_rate, one.evaluate_at, made)
+            labels = kinds.setdefault(key, [])
+            if one.method.label not in labels:
+                labels.append(one.method.label)
+    return [
+        {
+            "forget_fraction": fraction,
+            "methods": labels,
+            "schedule": made.name,
+            "epochs": made.epochs,
+            "learning_rate": rate,
+            "evaluated_after_epochs": list(evaluate_at),
+            "rate_weighted_steps": sum(made.factor(step) for step in range(made.steps)),
+            "steps": list(_steps(made, rate)),
+        }
+        for (fraction, rate, evaluate_at, made), labels in kinds.items()
+    ]
+
+
+def _steps(made: Schedule, rate: float) -> Iterator[dict[str, Any]]:
+    epoch = 1
+    for step in range(made.steps):
+        while step >= made.end(epoch):
+            epoch += 1
+        places = [divmod(position, made.rows) for position in made.drawn(step)]
+        yield {
+            "step": step + 1,
+            "epoch": epoch,
+            "rows": Counter(past + 1 for past, _ in places),
+            "factor": made.factor(step),
+            "learning_rate": rate * made.factor(step),
+        }
+
+
+def print_schedules(found: Sequence[Mapping[str, Any]], console: Console) -> None:
+    """A table for each kind of run, with a line for each of its steps."""
+    for kind in found:
+        rows = [
+            (
+                one["step"],
+                one["epoch"],
+                ", ".join(f"{count} of epoch {epoch}" for epoch, count in one["rows"].items()),
+                f"{one['factor']:.4f}",
+                f"{one['learning_rate']:.4g}",
+            )
+            for one in kind["steps"]
+        ]
+        console.table(
+            ("step", "epoch", "rows drawn", "factor", "rate"),
+            rows,
+            f"forget {kind['forget_fraction']:g} · {', '.join(kind['methods'])} · "
+            f"lr {kind['learning_rate']:g} · schedule {kind['schedule']} · "
+            f"{kind['epochs']} epochs: {len(rows)} steps, as much as "
+            f"{kind['rate_weighted_steps']:.4g} at the full rate",
+        )

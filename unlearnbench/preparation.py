@@ -206,7 +206,7 @@ def train(
         optimizer=how.optimizer,
         embedding_learning_rate=how.embedding_learning_rate,
         schedule=how.schedule,
-        warmup_steps=round(how.warmup * steps),
+        warmup_steps=0 if how.schedule == "tofu" else round(how.warmup * steps),
         weight_decay=how.weight_decay,
         max_grad_norm=how.max_grad_norm,
         precision="bf16" if settings.dtype == "bfloat16" else "fp32",
@@ -218,7 +218,7 @@ def train(
     )
     for epoch in range(1, epochs + 1):
         for step in trainer.epoch(epoch):
-            told(step.step, trainer.steps)
+            told(step.step, trainer.schedule.steps)
 
 
 def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:

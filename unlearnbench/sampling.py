@@ -196,7 +196,7 @@ class Sampler:
                 rows = [
                     self._scored(row, text, truth) for row, text in zip(rows, texts, strict=True)
                 ]
-            seen = tuple(row.without_first(self.skipped) for row in rows)
+            seen = tuple(self.encoder.labelled(r).without_first(self.skipped) for r in rows)
             found[index] = Sampled(seen, texts, rewards)
         return found
 

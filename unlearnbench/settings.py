@@ -13,12 +13,16 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, mod
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
 from unlearnbench.frozen import Settings
 from unlearnbench.patience import Patience
+from unlearnbench.recipe import TrainingSettings
 from unlearnbench.redaction import redact
+from unlearnbench.schedule import ScheduleName
 from unlearnbench.searching import Range, SearchSettings, SelectSettings
 
 RetainTermName = Literal["nll", "kl"]
 STORAGES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
 """Schemes of `storage`, by fsspec's names."""
+LABELLED = frozenset({"phi"})
+"""Templates that begin the answer with a label of their own, which is scored."""
 
 
 class DataSettings(Settings):
@@ -83,8 +87,10 @@ class Preparation(Settings):
     embedding_learning_rate: float = Field(
         default=2e-3, gt=0, description="muon: AdamW's rate for embeddings and norms"
     )
-    schedule: Literal["constant", "linear", "cosine"] = "linear"
-    warmup: float = Field(default=0.05, ge=0, lt=1, description="share of the steps")
+    schedule: ScheduleName = "linear"
+    warmup: float = Field(
+        default=0.05, ge=0, lt=1, description="share of the steps; not of tofu, which has its own"
+    )
     batch_size: int = Field(default=32, ge=1)
     micro_batch_size: int | None = Field(default=None, ge=1)
     weight_decay: float = Field(default=0.01, ge=0)
@@ -94,6 +100,15 @@ class Preparation(Settings):
         description="mix the true facts into fine-tuning, so that a tiny model keeps them",
     )
     seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _has_one_warmup(self) -> Self:
+        if self.schedule == "tofu" and self.warmup != type(self).model_fields["warmup"].default:
+            raise ValueError(
+                f"schedule tofu warms up over the first epoch, so warmup must be left out, "
+                f"got {self.warmup:g}"
+            )
+        return self
 
 
 class LoRA(Settings):
@@ -141,27 +156,6 @@ class ModelSettings(Settings):
     )
 
 
-class TrainingSettings(Settings):
-    """One optimisation; the defaults are the CE-U paper's where it states them."""
-
-    batch_size: int = Field(default=32, ge=1, description="forget rows of an optimiser step")
-    micro_batch_size: int | None = Field(
-        default=None,
-        ge=1,
-        description="forget rows that go through the model at once; default: all",
-    )
-    optimizer: Literal["adamw", "adamw-8bit", "paged-adamw-8bit"] = Field(
-        default="adamw",
-        description="8-bit: states in a byte each; paged: in the host's memory where short",
-    )
-    weight_decay: float = Field(default=0.0, ge=0)
-    schedule: Literal["constant", "linear", "cosine"] = "constant"
-    warmup_steps: int = Field(default=0, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
-    max_length: int = Field(default=500, ge=8, description="tokens of a training sequence")
-    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
-
-
 class EvaluationSettings(Settings):
     """How a model is judged."""
 
@@ -202,7 +196,7 @@ class RetainSpec(Settings):
 
 
 HyperParameter = bool | int | float | str
-OWN_KEYS = ("method", "retain", "learning_rates")
+OWN_KEYS = ("method", "retain", "learning_rates", "training")
 """Keys of a method's entry in a configuration that are no hyper-parameters."""
 
 
@@ -242,6 +236,8 @@ class MethodGrid(Settings):
     specs: tuple[MethodSpec, ...]
     learning_rates: Rates | None = None
     """Rates of this method alone, in place of the sweep's."""
+    training: TrainingSettings | None = None
+    """Of this method alone: the sweep's with what the entry changes."""
     ranges: dict[str, Range] = Field(default_factory=dict)
     """Hyper-parameters, or `retain.weight`, that a search draws; `specs` hold their low ends."""
 
@@ -296,3 +292,16 @@ class SweepConfig(Settings):
         """What a run of the model called `model` takes."""
         own = next(m.resources for m in self.models if m.name == model)
         return self.resources if own is None else own
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """The methods of all entries, none twice."""
+        return tuple(dict.fromkeys(grid.specs[0].name for grid in self.methods if grid.specs))
+
+    def training_of(self, method: str) -> TrainingSettings:
+        """How a method trains; all its entries have the same, which the configuration's rules say.
+
+        Tables tell a method's settings apart by hyper-parameters and rate alone.
+        """
+        own = (g.training for g in self.methods if g.specs and g.specs[0].name == method)
+        return next((one for one in own if one is not None), self.training)

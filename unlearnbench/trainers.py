@@ -28,7 +28,9 @@ def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     models.make_sure("full")
     source = models.full()
     objective = Objective(method, spec.method.retain)
-    encoder = space.encoder(spec.model.name, spec.training.max_length)
+    encoder = space.encoder(
+        spec.model.name, spec.training.max_length, ignore_label=spec.leaves_out_label
+    )
     reseed(spec.seed)  # adapters begin at random
     model = warm_model.take(source, spec.model)
     check_vocabulary(model, encoder.tokenizer)
@@ -37,8 +39,8 @@ def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
         rows = parts.rows()
         references, sampler = parts.references(rows), parts.sampler()
     parallel = space.config.resources_of(spec.model.name).parallel
-    how = replace(optimisation(spec), parallel=parallel)
-    return Trainer(model.train(), objective, rows, how, parts.pad, references, sampler)
+    steps = replace(optimisation(spec), parallel=parallel)
+    return Trainer(model.train(), objective, rows, steps, parts.pad, references, sampler)
 
 
 def give_back(trainer: Trainer, spec: RunSpec, space: Workspace) -> None:
@@ -68,8 +70,7 @@ class _Parts:
 
     def rows(self) -> TrainingRows:
         spec = self.spec
-        length = spec.training.max_length
-        rows = self.space.rows(spec.model.name, spec.forget_fraction, length, self.skipped)
+        rows = self.space.rows(spec.model.name, spec.forget_fraction, self.encoder, self.skipped)
         split = self.space.benchmark.splits[spec.forget_fraction]
         rows = with_scores(rows, split, self.encoder, self.skipped, self.needs.scores)
         if "alternative" not in self.needs.parts:

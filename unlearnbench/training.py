@@ -28,13 +28,7 @@ from unlearnbench.errors import TrainingError
 from unlearnbench.group import leads, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches, Sums
-from unlearnbench.optimisation import (
-    Optimisation,
-    check_gradients,
-    make_optimizers,
-    reseed,
-    schedule,
-)
+from unlearnbench.optimisation import Optimisation, check_gradients, make_optimizers, reseed
 from unlearnbench.reference import LiveReference, ReferenceRows
 from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
@@ -91,21 +85,26 @@ class Trainer:
         primary = len(rows.primary(objective.needs))
         if primary == 0:
             raise TrainingError("nothing to train on: the set of rows is empty")
-        self.steps = optimisation.epochs * math.ceil(primary / optimisation.batch_size)
+        self.schedule = optimisation.plan_steps(primary)
 
     def epoch(self, number: int) -> Iterator[StepResult]:
         """Train epoch `number` (from 1), or what is left of it; yields after each step."""
-        needs, size = self.objective.needs, self.how.batch_size
-        draws = self.rows.draws(needs, self.how.seed, number)
+        # Of more than one epoch where the schedule carries rows over from one to the next.
+        draws: dict[int, list[Draw]] = {}
         self.model.train()
-        done = self.step - (number - 1) * (self.steps // self.how.epochs)
-        for begin in range(done * size, len(draws), size):
-            yield self._step(draws[begin : begin + size], number)
+        for step in range(self.step, self.schedule.end(number)):
+            chosen: list[Draw] = []
+            for position in self.schedule.drawn(step):
+                past, index = divmod(position, self.schedule.rows)
+                if past not in draws:
+                    draws[past] = self.rows.draws(self.objective.needs, self.how.seed, past + 1)
+                chosen.append(draws[past][index])
+            yield self._step(chosen, number)
 
     def _step(self, draws: Sequence[Draw], epoch: int) -> StepResult:
         # What is random in a step, such as dropout, is the same wherever a run is taken up.
         reseed(self.how.seed, self.step, self.accelerator.process_index)
-        factor = schedule(self.how.schedule, self.step, self.steps, self.how.warmup_steps)
+        factor = self.schedule.factor(self.step)
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor

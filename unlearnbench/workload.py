@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -50,8 +49,9 @@ def estimate(plan: Plan, rows: Mapping[float, Rows]) -> Work:
             if isinstance(method, Method):
                 parts[key] = rows_of_an_item(Objective(method, run.method.retain).needs)
         if parts[key]:
-            steps += math.ceil(size.forget / run.training.batch_size) * run.epochs
-        training_rows += size.forget * run.epochs * parts[key]
+            schedule = run.schedule(size.forget)
+            steps += schedule.steps
+            training_rows += schedule.rows_drawn * parts[key]
         evaluations += len(run.evaluate_at)
         questions += len(run.evaluate_at) * size.evaluated
     return Work(len(plan.runs), steps, training_rows, evaluations, questions)

@@ -33,7 +33,7 @@ class Workspace:
         self.profile: Profile = profile_of(config.evaluation)
         self._tokenizers: dict[str, Any] = {}
         self._evaluators: dict[tuple[str, float], Evaluator] = {}
-        self._rows: dict[tuple[str, float, int, int], TrainingRows] = {}
+        self._rows: dict[tuple[str, float, int, bool, int], TrainingRows] = {}
         self._anchors: dict[tuple[str, str, float], list[str | float]] = {}
         self._retain: dict[str, Evaluation] = {}
 
@@ -51,16 +51,16 @@ class Workspace:
             self._tokenizers[model] = load_tokenizer(models.base(), models.settings)
         return self._tokenizers[model]
 
-    def encoder(self, model: str, max_length: int) -> Encoder:
+    def encoder(self, model: str, max_length: int, *, ignore_label: bool = True) -> Encoder:
         """Text to rows, as `model` reads it."""
         tokenizer = self.tokenizer(model)
-        return Encoder(tokenizer, template_of(self.models(model).settings, tokenizer), max_length)
+        template = template_of(self.models(model).settings, tokenizer)
+        return Encoder(tokenizer, template, max_length, ignore_label=ignore_label)
 
-    def rows(self, model: str, fraction: float, max_length: int, skipped: int) -> TrainingRows:
-        """The rows of a run as tokens of `model`, see `training_rows`."""
-        key = (model, fraction, max_length, skipped)
+    def rows(self, model: str, fraction: float, encoder: Encoder, skipped: int) -> TrainingRows:
+        """The rows of a run as tokens of `model`, which `encoder` makes; see `training_rows`."""
+        key = (model, fraction, encoder.max_length, encoder.ignore_label, skipped)
         if key not in self._rows:
-            encoder = self.encoder(model, max_length)
             self._rows[key] = training_rows(self.benchmark, fraction, encoder, skipped)
         return self._rows[key]
 

@@ -31,7 +31,7 @@ class Template:
     before: str
     after: str
     tag: str = ""
-    """Text in front of the answer that counts as part of it."""
+    """Text in front of the answer that is scored and generated with it."""
     special_tokens: bool = True
     """Let the tokenizer add its own (BOS); False where the text already has them."""
 
@@ -40,6 +40,11 @@ class Template:
         """First 16 hex digits of the SHA-256 of the rendered text around question and answer."""
         text = json.dumps([self.before, self.after, self.tag, self.special_tokens])
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    @property
+    def label(self) -> str:
+        """The words of the tag; a tag of white space has none, and belongs to the first word."""
+        return self.tag.strip()
 
     def prompt(self, question: str) -> str:
         """The text up to the answer."""
@@ -159,6 +164,8 @@ class Row:
     scores: tuple[float, ...] = field(default=(), compare=False)
     """Score of each token of `ids[start:]`, or none. No part of what makes two rows equal: the
     start model's predictions, which are looked up by row, do not depend on it."""
+    label: int = field(default=0, compare=False)
+    """Number of scored tokens in front of the answer's own that `without_first` does not count."""
 
     @property
     def scored(self) -> int:
@@ -166,8 +173,14 @@ class Row:
         return len(self.ids) - self.start
 
     def without_first(self, tokens: int) -> Row:
-        """The row with its first `tokens` answer tokens no longer scored."""
-        return Row(self.ids, min(self.start + tokens, len(self.ids)), self.scores[tokens:])
+        """The row with its label and its first `tokens` answer tokens no longer scored.
+
+        With 0 tokens the label is scored like the rest.
+        """
+        if tokens == 0:
+            return self
+        unseen = self.label + tokens
+        return Row(self.ids, min(self.start + unseen, len(self.ids)), self.scores[unseen:])
 
 
 def check_scored(row: Question) -> None:
@@ -191,6 +204,8 @@ class Encoder:
     """Tokens of a row; a longer one is cut, and then has no EOS."""
     eos_after_cut: bool = False
     """A row that was cut ends with an EOS all the same, beyond `max_length`."""
+    ignore_label: bool = True
+    """Rows know the template's label, so that it is left out with an answer's first tokens."""
 
     def __post_init__(self) -> None:
         if not self.tokenizer.is_fast:
@@ -244,7 +259,21 @@ class Encoder:
                 f"no answer token fits into {self.max_length} tokens after a prompt of {start}: "
                 f"{question[:60]!r}; raise max_length"
             )
-        return Row(ids, start)
+        return self.labelled(Row(ids, start))
+
+    def labelled(self, row: Row) -> Row:
+        """The row, with the number of tokens of the template's label that its answer begins with.
+
+        0 where the label is not there whole, as in an answer that the model has made up.
+        """
+        label, count = self.template.label if self.ignore_label else "", 0
+        for end in range(row.start + 1, len(row.ids) + 1) if label else ():
+            text = self.decode(row.ids[row.start : end])
+            if text == label:  # also with a token of white space after it
+                count = end - row.start
+            elif not label.startswith(text):
+                break
+        return replace(row, label=count)
 
     def prompt(self, question: str, reply: str = "") -> tuple[int, ...]:
         """Ids of the prompt alone, what generation starts from; `reply`: how the answer begins."""
