@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+<<<<<<< HEAD
 from unlearnbench.errors import ConfigError, ModelError, RecordError
 from unlearnbench.inputs import plan_sweep
 from unlearnbench.plan import (
@@ -17,6 +18,11 @@ from unlearnbench.plan import (
     content_hash,
     make_plan,
 )
+=======
+from unlearnbench.errors import ConfigError, RecordError
+from unlearnbench.folder import claim_folder
+from unlearnbench.plan import Plan, RunSpec, content_hash, make_plan
+>>>>>>> 6ee4013 (Check places to write to before any work)
 from unlearnbench.registry import method_spec
 from unlearnbench.settings import (
     DataSettings,

@@ -22,6 +22,7 @@ SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 FLOW = [
     *(
         "errors",
+        "outputs",
         "stopping",
         "notices",
         "digests",

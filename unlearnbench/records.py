@@ -3,7 +3,7 @@
 On disk a record is a folder, written beside its place and renamed into it, so that it is there
 whole or not at all:
 
-    records/<id>/record.json            spec, provenance, metrics by epoch, loss terms by step
+    records/<id>/record.json            spec, provenance, metrics, loss terms, its own SHA-256
     records/<id>/epoch-<k>.json.gz      the evaluation in TOFU's own log format
     records/<id>.failed/record.json     a run that failed, until it succeeds
     records/<id>.stopped/…              a run that a search stopped, until it is run to its end
@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from unlearnbench.digests import file_hash
+from unlearnbench.digests import document_hash, file_hash
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.floats import plain, revive
@@ -37,10 +37,7 @@ from unlearnbench.step import StepResult
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
 """Ends the name of a record, by its status, that gives way to any other of the same id."""
-DAMAGED, PART = (
-    ".damaged",
-    ".part-",
-)  # the second begins the name of what is being written; host and process follow
+DAMAGED, PART = ".damaged", ".part-"  # PART begins a name; host and process follow
 
 
 @dataclass(frozen=True)
@@ -79,7 +76,7 @@ class Record:
     error: str | None = None
     """What a failed run died of; the first line says it, a traceback may follow."""
     evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
-    """By epoch; read from disk when asked for."""
+    """By epoch; read from disk when used."""
 
     @property
     def seconds(self) -> float:
@@ -174,8 +171,9 @@ def _write_files(record: Record, part: Path) -> None:
         write_log(evaluation, path)
         digests[str(epoch)] = file_hash(path)
         _flush(path)
-    document = {"schema": SCHEMA, **_fields(record), "evaluations": digests}
-    text = json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)
+    document = plain({"schema": SCHEMA, **_fields(record), "evaluations": digests})
+    sealed = document | {"sha256": document_hash(document)}
+    text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False)
     (part / "record.json").write_text(text + "\n", encoding="utf-8")
     _flush(part / "record.json")
     _flush(part)
@@ -214,12 +212,12 @@ def read_record(path: Path) -> Record:
     """
     file = path / "record.json"
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), object_hook=revive)
+        document = json.loads(text := file.read_text(encoding="utf-8"), object_hook=revive)
         if not isinstance(document, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(file, f"it is no whole JSON object ({error})") from None
     if document.get("schema") != SCHEMA:
         raise RecordError(
@@ -235,6 +233,9 @@ def read_record(path: Path) -> Record:
     for epoch in record.evaluations:
         if not (path / _evaluation_name(epoch)).is_file():
             raise _damaged(path / _evaluation_name(epoch), "it is missing")
+    # Records of earlier versions have no hash.
+    if "sha256" in document and document["sha256"] != document_hash(json.loads(text)):
+        raise _damaged(file, "its content is not what was written")
     return record
 
 

@@ -12,6 +12,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,6 +48,11 @@ class Storage:
     roots: Mapping[str, Path]
     """Local folders by their name in the storage: `{"cache": …, "quickstart": …}`."""
 
+    @property
+    def shown(self) -> str:
+        """Its address for messages."""
+        return without_user(str(self.url))
+
     def check(self) -> None:
         """Write, read and remove a file.
 
@@ -59,9 +65,9 @@ class Storage:
             self._do("write", lambda: self._files.pipe_file(probe, text))
             found = self._do("read", lambda: self._files.cat_file(probe))
         except FileNotFoundError as error:
-            raise StorageError(f"storage {self.url}: there is no such place: {error}") from None
+            raise StorageError(f"storage {self.shown}: there is no such place: {error}") from None
         if found != text:
-            raise StorageError(f"storage {self.url}: what was written is not what is read")
+            raise StorageError(f"storage {self.shown}: what was written is not what is read")
         self._remove(probe)
 
     def has(self, place: Path) -> bool:
@@ -163,7 +169,11 @@ class Storage:
                 f"storage: {protocol}:// needs a package that is not here: {fix}"
             ) from None
         except ValueError as error:
-            raise StorageError(f"storage: {url}: {error}; give a path, s3:// or gs://") from None
+            raise StorageError(
+                f"storage: {without_user(url)}: {error}; give a path, s3:// or gs://"
+            ) from None
+        except OSError as error:  # some connect as soon as they are made
+            raise StorageError(f"storage {without_user(url)}: cannot open: {error}") from error
         return files, str(root)
 
     @property
@@ -236,10 +246,15 @@ class Storage:
                 if pause is None:
                     reason = " ".join(str(error).split())[:200] or type(error).__name__
                     raise StorageError(
-                        f"storage {self.url}: cannot {what}: {reason}; what is on this machine is "
-                        "kept: start the same command again once it can be reached"
+                        f"storage {self.shown}: cannot {what}: {reason}; what is on this machine "
+                        "is kept: start the same command again once it can be reached"
                     ) from error
                 time.sleep(pause)
+
+
+def without_user(url: str) -> str:
+    """`url` without the name and password that may stand before its host."""
+    return re.sub(r"(?<=://)[^/@]*@", "", url)
 
 
 def storage_of(config: SweepConfig, folder: Path) -> Storage:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import re
 import warnings
+from collections.abc import Collection, Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +19,11 @@ from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.settings import LoRA, ModelSettings
 
 WEIGHTS = ("*.safetensors",)
+_BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
+"""Ends of names of position tables and causal masks, which old checkpoints hold: all are constants
+that the model computes, and no attention has a weight of these names."""
+_NAMED = 5
+"""Tensors that a message names."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +118,12 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
 
     source.check()
     source.check_tokenizer()
-    try:
+    with reading("tokenizer", source):
         return AutoTokenizer.from_pretrained(
             source.place,
             revision=source.revision,
             trust_remote_code=settings.trust_remote_code,
         )
-    except (OSError, ValueError) as error:
-        raise _unreachable("tokenizer", source, error) from None
 
 
 def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
@@ -148,11 +154,11 @@ def template_digest(settings: ModelSettings) -> str:
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:
     """A causal LM in the settings' dtype on the fastest device; with LoRA where asked and `train`.
 
-    Only safetensors are read. Raises ModelError with the place and the fix.
+    Only safetensors are read. Raises ModelError with the place and the fix, where weights and
+    architecture differ too: transformers fills what is missing with random numbers.
     """
     import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
     source.check()
     folder = source.folder
@@ -160,17 +166,23 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
         raise ModelError(
             f"{folder}: no *.safetensors; pickled weights are not loaded, convert them first"
         )
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
+    with reading("model", source):
+        config: Any = AutoConfig.from_pretrained(
+            source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
+        )
+        check_causal(source.place, config)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
             source.place,
             revision=source.revision,
             dtype=getattr(torch, settings.dtype),
             attn_implementation=settings.attention,
             trust_remote_code=settings.trust_remote_code,
             use_safetensors=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            output_loading_info=True,
         )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise _unreachable("model", source, error) from None
+        model, found = loaded
+        _check_tensors(source, model, found)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.config.use_cache = False
     if train and settings.lora is not None:
@@ -183,6 +195,77 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
         # Without this the adapters below the first checkpoint get no gradient.
         model.enable_input_require_grads()
     return model.train() if train else model.eval()
+
+
+@contextmanager
+def reading(what: str, source: Source) -> Generator[None, None, None]:
+    """Raise a ModelError for all that libraries raise on files that do not fit `source`'s kind.
+
+    The files are anybody's: a list for an object, text for a number and a token out of range end
+    as TypeError, AttributeError or a panic of Rust, wherever the library uses them first.
+    """
+    from unlearnbench.shortage import is_out_of_memory
+
+    try:
+        yield
+    except (UnlearnbenchError, MemoryError):
+        raise
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # of pyo3: no Exception, and not public
+        if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
+            raise
+        raise _unreachable(what, source, error) from error
+
+
+def check_causal(place: str, config: Any) -> None:
+    """Raise ModelError where the architecture of `config` reads in both directions, as BERT's."""
+    from transformers.models.auto import modeling_auto
+
+    encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if config.model_type in encoders and not getattr(config, "is_decoder", False):
+        raise ModelError(
+            f"{place}: a {config.model_type} model is an encoder, which predicts no next token; "
+            "give a causal language model"
+        )
+
+
+def _check_tensors(source: Source, model: Any, found: dict[str, Any]) -> None:
+    """Raise ModelError that names tensors in which weights and architecture differ."""
+    missing = sorted(found["missing_keys"])
+    unexpected = sorted(name for name in found["unexpected_keys"] if not _BUFFERS.search(name))
+    mismatched = sorted(
+        f"{name} {list(there)} for {list(here)}" for name, there, here in found["mismatched_keys"]
+    )
+    if not (missing or unexpected or mismatched):
+        return
+    told = [
+        f"{len(names)} {what}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
+        for names, what in (
+            (missing, "missing"),
+            (unexpected, "unexpected"),
+            (mismatched, "of another shape"),
+        )
+        if names
+    ]
+    fix = "copy or save the weights again, or correct config.json"
+    if missing and not mismatched and _all_of_head(model, missing):
+        fix = (
+            "the output layer is not in the weights and would be random: this is an encoder, a "
+            "classifier or a bare backbone; give a causal language model"
+        )
+    raise ModelError(
+        f"{source.place}: the weights are not those of a {type(model).__name__}: tensors "
+        f"{'; '.join(told)}; {fix}"
+    )
+
+
+def _all_of_head(model: Any, names: Collection[str]) -> bool:
+    """Whether the tensors called `names` all belong to the output layer."""
+    head = model.get_output_embeddings()
+    prefix = next((n for n, module in model.named_modules() if module is head), None)
+    top = (prefix or "").partition(".")[0]  # BERT's has a transform beside the projection
+    backbone = model.base_model_prefix
+    return bool(top) and top != backbone and all(n.partition(".")[0] == top for n in names)
 
 
 def add_lora(model: Any, lora: LoRA) -> Any:
@@ -216,7 +299,12 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
 
 
 def pad_id(tokenizer: Any) -> int:
-    """The id to pad with; attention leaves padding out, so any id serves."""
+    """The id to pad with; attention leaves padding out, so any id serves.
+
+    Raises: ModelError where the tokenizer has no EOS token, which ends every answer.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
     return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
@@ -231,9 +319,13 @@ def quiet_transformers() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _unreachable(what: str, source: Source, error: Exception) -> UnlearnbenchError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _unreachable(what: str, source: Source, error: BaseException) -> UnlearnbenchError:
+    reason = (str(error).strip().splitlines() or [""])[0][:300]
+    if not isinstance(error, OSError | ValueError | ImportError):
+        reason = f"{type(error).__name__}: {reason}"
+    fix = "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
+    if source.folder is not None:
+        fix = "its files are damaged or of another kind: copy or save them again"
     return ModelError(
-        f"{source.place}: the {what} cannot be loaded ({reason}); "
-        "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
+        f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
     )
