@@ -70,9 +70,10 @@ def one_line(text: object) -> str:
 
 def spreadsheet_cell(value: Any) -> Any:
     """`value`, with an apostrophe before a text that a spreadsheet would take for a formula."""
-    if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r"):
-        return f"'{value}"
-    return value
+    if not isinstance(value, str):
+        return value
+    text = value.replace("\r", "\\r")  # the csv module writes it bare, which ends a row
+    return f"'{text}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else text
 
 
 def check_arguments(arguments: Mapping[str, Any], outputs: Sequence[Output]) -> None:
@@ -127,20 +128,17 @@ def check_file(path: str | Path, what: str, suffixes: Sequence[str] = ()) -> Non
     try:
         if path.is_dir():
             raise _refused(path, what, "a folder")
-        if path.exists() and not path.is_file():
+        if os.path.lexists(path) and not path.is_file():
             raise _refused(path, what, "neither a file nor a new one")
-        os.path.lexists(path.with_name(path.name + _BESIDE))  # the name that is written first
-        if path.name and len(os.fsencode(path.name + _BESIDE)) > _longest_name(path):
-            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
     except OSError as error:
         raise _refused(path, what, error.strerror or str(error)) from error
-    _check_writable(path.parent, path, what)
+    _check_writable(path.parent, path.with_name(path.name + _BESIDE), path, what)
 
 
 def check_folder(path: str | Path, what: str) -> None:
     """Raise OutputError where no folder can be made, or written into; nothing is left there."""
     path = Path(check_name(path, what))
-    _check_writable(path, path, what)
+    _check_writable(path, path, path, what)
 
 
 def check_storage(url: str) -> None:
@@ -185,9 +183,14 @@ def _longest_name(path: Path) -> int:
     return 255
 
 
-def _check_writable(folder: Path, place: Path, what: str) -> None:
-    """Raise OutputError unless a file can be made in `folder`, or in what it would be made in."""
+def _check_writable(folder: Path, longest: Path, place: Path, what: str) -> None:
+    """Raise OutputError unless a file can be made in `folder`, or in what it would be made in.
+
+    longest  what will be written there first;  place: what messages call it
+    """
     try:
+        if max(len(os.fsencode(part)) for part in ("", *longest.parts)) > _longest_name(place):
+            raise OSError(errno.ENAMETOOLONG, os.strerror(errno.ENAMETOOLONG))
         for near in (folder, *folder.absolute().parents):
             if near.is_dir():
                 with tempfile.TemporaryFile(dir=near):  # leaves no name, not even while it is open

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import logging
-import re
 import warnings
-from collections.abc import Collection, Generator
+from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
@@ -16,14 +15,10 @@ from typing import Any
 from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
+from unlearnbench.models.tensors import check_causal, check_tensors
 from unlearnbench.settings import LoRA, ModelSettings
 
 WEIGHTS = ("*.safetensors",)
-_BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
-"""Ends of names of position tables and causal masks, which old checkpoints hold: all are constants
-that the model computes, and no attention has a weight of these names."""
-_NAMED = 5
-"""Tensors that a message names."""
 
 
 @dataclass(frozen=True)
@@ -182,7 +177,7 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
             output_loading_info=True,
         )
         model, found = loaded
-        _check_tensors(source, model, found)
+        check_tensors(source.place, model, found)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.config.use_cache = False
     if train and settings.lora is not None:
@@ -215,57 +210,6 @@ def reading(what: str, source: Source) -> Generator[None, None, None]:
         if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
             raise
         raise _unreachable(what, source, error) from error
-
-
-def check_causal(place: str, config: Any) -> None:
-    """Raise ModelError where the architecture of `config` reads in both directions, as BERT's."""
-    from transformers.models.auto import modeling_auto
-
-    encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    if config.model_type in encoders and not getattr(config, "is_decoder", False):
-        raise ModelError(
-            f"{place}: a {config.model_type} model is an encoder, which predicts no next token; "
-            "give a causal language model"
-        )
-
-
-def _check_tensors(source: Source, model: Any, found: dict[str, Any]) -> None:
-    """Raise ModelError that names tensors in which weights and architecture differ."""
-    missing = sorted(found["missing_keys"])
-    unexpected = sorted(name for name in found["unexpected_keys"] if not _BUFFERS.search(name))
-    mismatched = sorted(
-        f"{name} {list(there)} for {list(here)}" for name, there, here in found["mismatched_keys"]
-    )
-    if not (missing or unexpected or mismatched):
-        return
-    told = [
-        f"{len(names)} {what}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
-        for names, what in (
-            (missing, "missing"),
-            (unexpected, "unexpected"),
-            (mismatched, "of another shape"),
-        )
-        if names
-    ]
-    fix = "copy or save the weights again, or correct config.json"
-    if missing and not mismatched and _all_of_head(model, missing):
-        fix = (
-            "the output layer is not in the weights and would be random: this is an encoder, a "
-            "classifier or a bare backbone; give a causal language model"
-        )
-    raise ModelError(
-        f"{source.place}: the weights are not those of a {type(model).__name__}: tensors "
-        f"{'; '.join(told)}; {fix}"
-    )
-
-
-def _all_of_head(model: Any, names: Collection[str]) -> bool:
-    """Whether the tensors called `names` all belong to the output layer."""
-    head = model.get_output_embeddings()
-    prefix = next((n for n, module in model.named_modules() if module is head), None)
-    top = (prefix or "").partition(".")[0]  # BERT's has a transform beside the projection
-    backbone = model.base_model_prefix
-    return bool(top) and top != backbone and all(n.partition(".")[0] == top for n in names)
 
 
 def add_lora(model: Any, lora: LoRA) -> Any:
@@ -320,12 +264,15 @@ def quiet_transformers() -> None:
 
 
 def _unreachable(what: str, source: Source, error: BaseException) -> UnlearnbenchError:
-    reason = (str(error).strip().splitlines() or [""])[0][:300]
+    reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
     if not isinstance(error, OSError | ValueError | ImportError):
         reason = f"{type(error).__name__}: {reason}"
     fix = "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
     if source.folder is not None:
-        fix = "its files are damaged or of another kind: copy or save them again"
+        fix = (
+            "a file in it is damaged (copy or save it again), or the settings (attention, dtype) "
+            "do not suit the model"
+        )
     return ModelError(
         f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
     )

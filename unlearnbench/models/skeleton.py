@@ -17,10 +17,10 @@ from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import (
     Source,
     add_lora,
-    check_causal,
     quiet_transformers,
     reading,
 )
+from unlearnbench.models.tensors import check_causal
 from unlearnbench.settings import ModelSettings
 
 Trains = Callable[[str, int], bool]
