@@ -115,6 +115,12 @@ def test_a_storage_that_nothing_can_be_shared_through_is_refused_without_its_pas
         assert "hunter2" not in err
 
 
+def test_an_empty_storage_is_none(run: Run) -> None:
+    code, _, err = run("plan", "small.yaml", "--set", 'storage=""')
+    assert (code, err.count("\n")) == (2, 1)
+    assert "storage: empty; give a path" in err
+
+
 def test_a_sweep_does_not_write_over_what_it_reads(run: Run) -> None:
     Path("runs/small").mkdir()
     log = Path("runs/small/results.csv")
@@ -273,6 +279,7 @@ def command(*args: str, how: str = "") -> tuple[int, str]:
     ("args", "how", "message"),
     [
         (("configs", "list"), ">/dev/full", "standard output: No space left on device\n"),
+        (("configs", "show", "quickstart"), ">/dev/full", "standard output: No space left on"),
         (("configs", "list"), ">&-", "standard output is closed, so no result could be printed"),
         (("configs", "list"), ">&- 2>&-", ""),
         (("plan", "nosuch"), "2>/dev/full", ""),

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import sys
 from typing import TYPE_CHECKING, Any
 
 from pydantic.fields import FieldInfo
@@ -91,7 +90,7 @@ def show_config(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(json_ready(load_config(args.name).model_dump(mode="json")))
     else:
-        sys.stdout.write(find_config(args.name).text)
+        console.print(find_config(args.name).text.removesuffix("\n"))
     return 0
 
 

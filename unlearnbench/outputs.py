@@ -147,6 +147,8 @@ def check_storage(url: str) -> None:
     A path must be one that can be written. Of anything else the message has the scheme alone: a
     password may stand behind it.
     """
+    if not url.strip():
+        raise StorageError("storage: empty; give a path, s3:// or gs://, or leave the key out")
     scheme, is_url, rest = url.partition("://")
     if not is_url:
         check_folder(url, "storage")

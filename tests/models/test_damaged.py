@@ -112,7 +112,7 @@ def test_a_config_of_wrong_types_is_one_message(folder: Path, text: str) -> None
         lambda: load_tokenizer(source, SETTINGS),
         lambda: config_of(SETTINGS, source),
     ):
-        with pytest.raises(ModelError, match="cannot be loaded|is not to be had") as caught:
+        with pytest.raises(ModelError, match=r"cannot be loaded|is not to be had") as caught:
             use()
         assert "\n" not in str(caught.value)
 
