@@ -10,7 +10,7 @@ from pathlib import Path
 
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.models.loading import check_sources, template_digest
+from unlearnbench.models.loading import check_sources, check_weights, template_digest
 from unlearnbench.outputs import check_apart, check_file, check_folder, check_name, check_storage
 from unlearnbench.plan import PLAN_FILE, Plan, make_plan
 from unlearnbench.registry import plugin_files
@@ -28,6 +28,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     check_outputs(config)
     for model in config.models:
         check_sources(model)
+        check_weights(model)
     benchmark = load_benchmark(config.data, config.forget_fractions)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}

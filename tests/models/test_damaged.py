@@ -13,7 +13,13 @@ from safetensors.torch import load_file, save_file
 
 from unlearnbench.data.encoding import resolve_template
 from unlearnbench.errors import ModelError
-from unlearnbench.models.loading import Source, load_model, load_tokenizer, pad_id
+from unlearnbench.models.loading import (
+    Source,
+    check_weights,
+    load_model,
+    load_tokenizer,
+    pad_id,
+)
 from unlearnbench.models.skeleton import config_of
 from unlearnbench.settings import LoRA, ModelSettings
 
@@ -79,9 +85,15 @@ UP = "model.layers.1.mlp.up_proj.weight"
 def test_tensors_that_do_not_fit_are_named(
     folder: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
 ) -> None:
+    whole = {"base": "hub/model", "fine_tuned": str(folder), "retain": {"retain90": str(folder)}}
+    check_weights(SETTINGS.model_copy(update=whole))
     change_weights(folder, change)
-    with pytest.raises(ModelError, match=f"not those of a LlamaForCausalLM: tensors {message}"):
+    refused = f"not those of a LlamaForCausalLM: tensors {message}"
+    with pytest.raises(ModelError, match=refused):
         load(folder)
+    for changes in ({"base": str(folder)}, {"base": "tiny", "fine_tuned": str(folder)}):
+        with pytest.raises(ModelError, match=refused):
+            check_weights(SETTINGS.model_copy(update=changes))
 
 
 @pytest.mark.parametrize(

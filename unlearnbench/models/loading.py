@@ -153,7 +153,6 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
     architecture differ too: transformers fills what is missing with random numbers.
     """
     import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
 
     source.check()
     folder = source.folder
@@ -161,6 +160,41 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
         raise ModelError(
             f"{folder}: no *.safetensors; pickled weights are not loaded, convert them first"
         )
+    model = _loaded(source, settings)
+    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
+    model.config.use_cache = False
+    if train and settings.lora is not None:
+        model = add_lora(model, settings.lora)
+    if train and settings.gradient_checkpointing:
+        # Renamed in transformers 5.2x; the old name stays for what is installed elsewhere.
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        enable = enable or model.gradient_checkpointing_enable
+        enable({"use_reentrant": False})
+        # Without this the adapters below the first checkpoint get no gradient.
+        model.enable_input_require_grads()
+    return model.train() if train else model.eval()
+
+
+def check_weights(settings: ModelSettings) -> None:
+    """Raise ModelError where a model's folder here does not hold the weights of its architecture.
+
+    Reads names and shapes alone, so that it takes no memory and, for billions of weights, seconds.
+    """
+    named = [settings.fine_tuned, *settings.retain.values()]
+    sources = [Source.named(place) for place in named if place and not is_log(place)]
+    if settings.base != "tiny":
+        sources.append(Source.named(settings.base, settings.revision))
+    for source in sources:
+        if source.folder is not None and any(source.folder.glob("*.safetensors")):
+            quiet_transformers()
+            _loaded(source, settings, device_map="meta")
+
+
+def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
+    """The model as transformers loads it. Raises: ModelError."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     with reading("model", source):
         config: Any = AutoConfig.from_pretrained(
             source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
@@ -175,21 +209,10 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
+            **how,
         )
-        model, found = loaded
-        check_tensors(source.place, model, found)
-    model = model.to("cuda" if torch.cuda.is_available() else "cpu")
-    model.config.use_cache = False
-    if train and settings.lora is not None:
-        model = add_lora(model, settings.lora)
-    if train and settings.gradient_checkpointing:
-        # Renamed in transformers 5.2x; the old name stays for what is installed elsewhere.
-        enable = getattr(model, "activation_checkpointing_enable", None)
-        enable = enable or model.gradient_checkpointing_enable
-        enable({"use_reentrant": False})
-        # Without this the adapters below the first checkpoint get no gradient.
-        model.enable_input_require_grads()
-    return model.train() if train else model.eval()
+        check_tensors(source.place, *loaded)
+    return loaded[0]
 
 
 @contextmanager
