@@ -178,10 +178,10 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
 def check_weights(settings: ModelSettings) -> None:
     """Raise ModelError where a model's folder here does not hold the weights of its architecture.
 
-    Reads names and shapes alone, so that it takes no memory and, for billions of weights, seconds.
+    Reads names and shapes alone, which takes no memory.
     """
-    named = [settings.fine_tuned, *settings.retain.values()]
-    sources = [Source.named(place) for place in named if place and not is_log(place)]
+    places = [settings.fine_tuned, *settings.retain.values()]
+    sources = [Source.named(one) for one in places if one and not is_log(one)]
     if settings.base != "tiny":
         sources.append(Source.named(settings.base, settings.revision))
     for source in sources:
@@ -292,10 +292,7 @@ def _unreachable(what: str, source: Source, error: BaseException) -> Unlearnbenc
         reason = f"{type(error).__name__}: {reason}"
     fix = "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
     if source.folder is not None:
-        fix = (
-            "a file in it is damaged (copy or save it again), or the settings (attention, dtype) "
-            "do not suit the model"
-        )
+        fix = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
     return ModelError(
         f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
     )
