@@ -54,6 +54,7 @@ def test_whole_models_of_every_architecture_load(
 ) -> None:
     model, _ = architecture
     model.save_pretrained(tmp_path)
+    check_weights(SETTINGS.model_copy(update={"base": str(tmp_path)}))
     loaded = load(tmp_path, attention="eager")
     ids = torch.tensor([[5, 9, 17, 200]])
     assert torch.equal(loaded(ids).logits, loaded(ids).logits)

@@ -187,7 +187,8 @@ def check_weights(settings: ModelSettings) -> None:
     for source in sources:
         if source.folder is not None and any(source.folder.glob("*.safetensors")):
             quiet_transformers()
-            _loaded(source, settings, device_map="meta")
+            # A flash attention need not be installed where a sweep is planned.
+            _loaded(source, settings, device_map="meta", attn_implementation="eager")
 
 
 def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
@@ -204,12 +205,11 @@ def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
             source.place,
             revision=source.revision,
             dtype=getattr(torch, settings.dtype),
-            attn_implementation=settings.attention,
             trust_remote_code=settings.trust_remote_code,
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
-            **how,
+            **{"attn_implementation": settings.attention} | how,
         )
         check_tensors(source.place, *loaded)
     return loaded[0]
