@@ -200,7 +200,8 @@ class TestPlan:
     def test_tells_what_is_recorded(self, run: Run) -> None:
         from unlearnbench.config import load_config
         from unlearnbench.data.loading import fingerprint, load_benchmark
-        from unlearnbench.plan import claim_folder, make_plan
+        from unlearnbench.folder import claim_folder
+        from unlearnbench.plan import make_plan
         from unlearnbench.records import EpochResult, run_record, write_record
 
         config = load_config("small.yaml")

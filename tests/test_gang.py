@@ -21,9 +21,10 @@ from unlearnbench import workspace
 from unlearnbench.config import load_config
 from unlearnbench.console import Console
 from unlearnbench.execution import Resources
+from unlearnbench.folder import claim_folder
 from unlearnbench.inputs import plan_sweep
 from unlearnbench.ledger import default_runtime
-from unlearnbench.plan import Plan, RunSpec, claim_folder
+from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.records import EpochResult, Record, read_record, read_records
 from unlearnbench.running import run_single
 from unlearnbench.settings import SweepConfig

@@ -9,14 +9,10 @@ from typing import Any
 import pytest
 
 from unlearnbench.errors import ConfigError, ModelError, RecordError
+from unlearnbench.folder import claim_folder
 from unlearnbench.inputs import plan_sweep
-from unlearnbench.plan import (
-    Plan,
-    RunSpec,
-    claim_folder,
-    content_hash,
-    make_plan,
-)
+from unlearnbench.plan import Plan, RunSpec, content_hash, make_plan
+from unlearnbench.records import run_record, write_record
 from unlearnbench.registry import method_spec
 from unlearnbench.settings import (
     DataSettings,
@@ -223,6 +219,42 @@ class TestFolder:
         with pytest.raises(RecordError, match="is damaged"):
             claim_folder(self.plan(tmp_path))
         assert sorted(p.name for p in folder.iterdir()) == ["plan.json", "thesis.tex"]
+
+    @pytest.mark.parametrize("state", ["gone", "", '{"name": ', "[" * 100_000])
+    def test_a_lost_plan_is_written_anew_beside_its_records(
+        self, tmp_path: Path, state: str
+    ) -> None:
+        plan = self.plan(tmp_path)
+        folder = claim_folder(plan)
+        first = (folder / "plan.json").read_bytes()
+        write_record(run_record(plan.runs[0], status="finished", profile="tofu"), folder)
+        broken = write_record(run_record(plan.runs[1], status="failed", profile="tofu"), folder)
+        (broken / "record.json").write_text("{")
+        (folder / "results.csv").write_text("")
+        (folder / "notes.txt").write_text("")
+
+        def lose() -> None:
+            if state == "gone":
+                (folder / "plan.json").unlink(missing_ok=True)
+            else:
+                (folder / "plan.json").write_text(state)
+
+        lose()
+        assert claim_folder(plan) == folder
+        assert (folder / "plan.json").read_bytes() == first
+        lose()
+        with pytest.raises(RecordError, match=r"on other data: .* is f there and g now; ch"):
+            claim_folder(self.plan(tmp_path, "g"))
+
+    def test_records_of_different_data_are_nobodys(self, tmp_path: Path) -> None:
+        for data in ("f", "g"):
+            run = self.plan(tmp_path, data).runs[0]
+            record = run_record(run, status="finished", profile="tofu")
+            write_record(record, tmp_path / "runs" / "small")
+        with pytest.raises(
+            RecordError, match=r"has no plan\.json, and its records are of different"
+        ):
+            claim_folder(self.plan(tmp_path))
 
     def test_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "runs").mkdir()

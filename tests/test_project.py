@@ -23,6 +23,7 @@ FLOW = [
     *(
         "errors",
         "redaction",
+        "outputs",
         "stopping",
         "notices",
         "digests",

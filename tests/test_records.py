@@ -184,6 +184,31 @@ def test_a_record_that_does_not_fit_is_refused(
         read_record(file.parent)
 
 
+def test_an_edited_record_is_refused_and_one_without_a_hash_opens(tmp_path: Path) -> None:
+    file = write_record(a_record(), tmp_path) / "record.json"
+    document = json.loads(file.read_text(encoding="utf-8"))
+    assert len(document["sha256"]) == 64
+    file.write_text(json.dumps(document, sort_keys=True), encoding="utf-8")
+    assert read_record(file.parent).spec == a_record().spec, "order and spaces change nothing"
+    document["epochs"][0]["metrics"]["model_utility"] = 0.9
+    file.write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(RecordError, match="its content is not what was written; delete the folder"):
+        read_record(file.parent)
+    with pytest.raises(RecordError, match="its content is not what was written"):
+        read_records(tmp_path)
+    del document["sha256"]  # as earlier versions wrote it
+    file.write_text(json.dumps(document), encoding="utf-8")
+    assert read_record(file.parent).epochs[0].metrics["model_utility"] == 0.9
+
+
+def test_a_folder_in_the_place_of_a_record_is_damage(tmp_path: Path) -> None:
+    file = write_record(a_record(), tmp_path) / "record.json"
+    file.unlink()
+    file.mkdir()
+    with pytest.raises(RecordError, match=r"record\.json: damaged: "):
+        read_record(file.parent)
+
+
 def test_missing_files_and_changed_evaluations_are_found(tmp_path: Path) -> None:
     place = write_record(a_record(), tmp_path)
     log = place / "epoch-1.json.gz"

@@ -23,6 +23,7 @@ from torch.nn.functional import logsigmoid
 
 from unlearnbench.losses import Predictions, Reference
 from unlearnbench.method import LossBatch, Method, Part, References, Wrapper
+from unlearnbench.outputs import spreadsheet_cell
 from unlearnbench.projection import Projection
 from unlearnbench.testing.laboratory import Laboratory
 
@@ -208,5 +209,5 @@ def _cosine(a: Tensor, b: Tensor) -> float | None:
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([columns, *rows])
+    writer.writerows([columns, *([spreadsheet_cell(v) for v in row] for row in rows)])
     return text.getvalue()

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+from collections.abc import Sequence
 from typing import Any, get_args
 
 from unlearnbench.commands import Command
+from unlearnbench.outputs import Output
 from unlearnbench.settings import ModelSettings
 
 Subparsers = Any  # what `add_subparsers` returns is a private class of argparse
@@ -16,9 +18,17 @@ DTYPES = get_args(ModelSettings.model_fields["dtype"].annotation)
 
 
 def command(
-    subparsers: Subparsers, name: str, run: Command, summary: str, epilog: str
+    subparsers: Subparsers,
+    name: str,
+    run: Command,
+    summary: str,
+    epilog: str,
+    writes: Sequence[Output] = (),
 ) -> argparse.ArgumentParser:
-    """Declare the command `name`, which `run` carries out."""
+    """Declare the command `name`, which `run` carries out.
+
+    writes  its options that name a place to write to
+    """
     parser: argparse.ArgumentParser = subparsers.add_parser(
         name,
         help=summary,
@@ -27,7 +37,7 @@ def command(
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    parser.set_defaults(run=run)
+    parser.set_defaults(run=run, writes=tuple(writes))
     return parser
 
 

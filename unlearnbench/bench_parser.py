@@ -16,6 +16,7 @@ from unlearnbench.arguments import (
     command,
 )
 from unlearnbench.bench import SIZES, STATES
+from unlearnbench.outputs import Output
 
 _METHODS = ["npo+nll", "ce-u", "kl-minimization", "dpo"]
 
@@ -133,5 +134,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--repeats", type=at_least_one, default=3, help="of each way (default: 3)")
     parser.add_argument("--threads", type=at_least_one, help="of torch (default: its choice)")
     parser.add_argument("--record", metavar="FILE", help="append the result as a JSON line")
+    parser.set_defaults(writes=(Output("record", "the record", kind="appended"),))
     parser.add_argument("--markdown", action="store_true", help="print tables for a README")
     add_json(parser)

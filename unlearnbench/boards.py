@@ -104,7 +104,7 @@ def _written(board: Board, refused: tuple[Refusal, ...], args: argparse.Namespac
         console.print(f"{args.out}: {told}; {counts}")
     else:
         for line in board.lines:
-            console.print(line)
+            console.out.write(f"{line}\n")  # as it is: a line is data, which its hashes are about
         console.note(f"{told}; {counts}")
     return SOME_FAILED if refused else 0
 

@@ -13,6 +13,7 @@ from unlearnbench.arguments import Subparsers, add_json, add_plugin, command
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.fresh_process import fresh_process
+from unlearnbench.outputs import Output, write_file
 from unlearnbench.scaffold import write_package
 
 if TYPE_CHECKING:
@@ -122,7 +123,7 @@ def _write(console: Console, path: str, text: str) -> None:
     target = Path(path)
     if not target.parent.is_dir():
         raise UnlearnbenchError(f"{path}: the folder {target.parent} does not exist")
-    target.write_text(text, encoding="utf-8", newline="\n")
+    write_file(target, text, "the table" if target.suffix == ".csv" else "the page")
     console.print(f"wrote {path}")
 
 
@@ -282,6 +283,7 @@ def add_commands(verbs: Subparsers) -> None:
         "write a package with a method of your own: method, test, pyproject, README",
         "example:\n  unlearnbench methods new my-method\n"
         "  cd my-method && pip install -e . && pytest",
+        writes=[Output("out", "the package", kind="folder")],
     )
     news.add_argument("name", metavar="NAME", help="such as my-method")
     news.add_argument(
@@ -298,6 +300,10 @@ def add_commands(verbs: Subparsers) -> None:
         "  unlearnbench methods gradient --cosine --out cosine.html\n\n"
         "One forget token in a fixed random context. --cosine: how alike the gradients of all\n"
         "weights are, on one batch of a small model trained here.",
+        writes=[
+            Output("out", "the page", suffixes=(".html",)),
+            Output("csv", "the table"),
+        ],
     )
     gradients.add_argument("names", metavar="NAME", nargs="*", help="methods (default: all)")
     gradients.add_argument("--out", metavar="FILE", help="page to write, .html")

@@ -13,7 +13,7 @@ from unlearnbench.config import load_config
 from unlearnbench.console import Console, finite
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.memory import memory_json, print_memory
-from unlearnbench.plan import Plan, RunSpec, check_folder, claim_folder
+from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.planning import grouped, print_schedules, schedules, to_go
 from unlearnbench.searching import OBJECTIVES
 from unlearnbench.settings import SweepConfig
@@ -37,9 +37,10 @@ def quickstart(args: argparse.Namespace) -> int:
 def plan(args: argparse.Namespace) -> int:
     """`unlearnbench plan CONFIG`: prints, and writes nothing."""
     planned, benchmark = _plan(args)
+    from unlearnbench.folder import check_owner
     from unlearnbench.stages import asked_later, stages_of
 
-    check_folder(planned)
+    check_owner(planned)
     rows = {fraction: _rows(planned.config, benchmark, fraction) for fraction in benchmark.splits}
     first = (*planned.runs, *asked_later(planned))
     work, stages = estimate(replace(planned, runs=first), rows), stages_of(planned)
@@ -128,6 +129,7 @@ def run(args: argparse.Namespace) -> int:
             "\n".join([*lines, f"{asked} {what}; choose one with --select POSITION or ID"])
         )
     _check_machine(planned.config)
+    from unlearnbench.folder import claim_folder
     from unlearnbench.running import run_single
 
     with group.leader_first():

@@ -1,7 +1,8 @@
 """What a person sees: notes while something runs, tables and JSON at the end.
 
 Results go to standard output, notes and progress to standard error, so that a pipe gets results
-only. What is no terminal gets plain lines; rich is imported only for one that is.
+only. What is no terminal gets plain lines; rich is imported only for one that is. Names are
+anybody's: what would move a terminal's cursor or turn its text around is printed escaped.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from contextlib import contextmanager, redirect_stdout
 from types import TracebackType
 from typing import Any, TextIO
 
+from unlearnbench.errors import OutputError
+from unlearnbench.outputs import printable
 from unlearnbench.redaction import redact
 
 
@@ -57,13 +60,18 @@ class Console:
 
     def note(self, text: str) -> None:
         """A line about what is going on."""
-        self.err.write(redact(text) + "\n")
+        self.err.write(_shown(text) + "\n")
         self.err.flush()
 
     def print(self, text: str = "") -> None:
         """A line of the result."""
-        self.out.write(redact(text) + "\n")
-        self.out.flush()
+        try:
+            self.out.write(_shown(text) + "\n")
+            self.out.flush()
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise OutputError(f"standard output: {error.strerror}") from error
 
     def print_json(self, value: Any) -> None:
         """The result, for a program; `value` holds finite floats only."""
@@ -176,4 +184,11 @@ def finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
 def _cell(value: Any) -> str:
     if value is None:
         return "-"
-    return f"{value:.6g}" if isinstance(value, float) else redact(str(value))
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return _shown(str(value)).replace("\n", "\\n")
+
+
+def _shown(text: str) -> str:
+    """`text` without secrets, and without what would move the cursor."""
+    return printable(redact(text))

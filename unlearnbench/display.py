@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
 from unlearnbench.console import duration
+from unlearnbench.outputs import printable
 from unlearnbench.ranking import UTILITY_SHARE
 from unlearnbench.standing import Standing
 
@@ -66,7 +67,7 @@ class Display:
 
     def say(self, text: str) -> None:
         """A line that goes by."""
-        self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
 
     def stop(self) -> None:
         """Leave the terminal as it was, with the lines."""

@@ -9,6 +9,7 @@ UnlearnbenchError         base: the command line prints it and exits with code 2
 ├── EvaluationError       numbers that cannot be computed or must not be compared
 ├── RecordError           results on disk that are damaged, or belong to something else
 │   └── DamagedError      a record that is not what was written: its run can be done again
+├── OutputError           a place to write to that cannot be written, or must not be
 └── StorageError          a storage (`storage: s3://…`) that does not answer
 
 A message names the place, the value, the rule and the fix.
@@ -72,6 +73,10 @@ class RecordError(UnlearnbenchError):
 
 class DamagedError(RecordError):
     """A record that is not what was written."""
+
+
+class OutputError(UnlearnbenchError):
+    """A place to write to that cannot be written, or must not be."""
 
 
 class StorageError(UnlearnbenchError):

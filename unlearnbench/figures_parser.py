@@ -6,6 +6,9 @@ import argparse
 
 from unlearnbench import figuring
 from unlearnbench.arguments import Subparsers, command
+from unlearnbench.outputs import Output
+
+FIGURE = Output("out", "the figure")
 
 
 def add_figures(subparsers: Subparsers) -> None:
@@ -20,6 +23,7 @@ def add_figures(subparsers: Subparsers) -> None:
         figuring.draw_pareto,
         "Model Utility against log10 Forget Quality, a panel per model and forget fraction",
         "example:\n  unlearnbench figures pareto runs/quickstart --out panels.svg",
+        writes=[FIGURE],
     )
     _add_folder(pareto)
     curves = command(
@@ -29,6 +33,7 @@ def add_figures(subparsers: Subparsers) -> None:
         "metrics by epoch, a row of panels per model and forget fraction",
         "example:\n  unlearnbench figures trajectories runs/quickstart \\\n"
         "      --metrics model_utility rouge_forget --out curves.png",
+        writes=[FIGURE],
     )
     _add_folder(curves)
     curves.add_argument(
@@ -40,6 +45,7 @@ def add_figures(subparsers: Subparsers) -> None:
         figuring.draw_truth_ratios,
         "the two distributions that Forget Quality compares, with D marked",
         "example:\n  unlearnbench figures truth-ratios runs/quickstart 5f0c --out ratios.svg",
+        writes=[FIGURE],
     )
     _add_folder(ratios)
     ratios.add_argument("run_id", metavar="RUN", help="start of the run's id, as in results.csv")
@@ -50,6 +56,7 @@ def add_figures(subparsers: Subparsers) -> None:
         figuring.draw_paper,
         "the CE-U paper's figure of six panels, from its published points",
         "example:\n  unlearnbench figures paper --out ceu.svg",
+        writes=[FIGURE],
     )
     for parser in (pareto, curves, ratios, paper):
         parser.add_argument(

@@ -1,4 +1,4 @@
-"""Who works in a sweep's folder: one driver at a time, and what interrupted ones left behind.
+"""Whose a sweep's folder is, who works in it, and what interrupted commands left behind.
 
 The lock is the kernel's (`flock`), so that it is gone with its holder however that ends; the file's
 text only says who to look for.
@@ -7,6 +7,7 @@ text only says who to look for.
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import platform
 import shutil
@@ -17,11 +18,91 @@ from datetime import datetime
 from pathlib import Path
 
 from unlearnbench.errors import DamagedError, RecordError
-from unlearnbench.records import DAMAGED, PART, StoredEvaluations, read_record
+from unlearnbench.outputs import write_file
+from unlearnbench.plan import PLAN_FILE, Plan
+from unlearnbench.records import DAMAGED, PART, Record, StoredEvaluations, read_record, read_records
 
 LOCK_FILE = ".lock"
 STALE_SECONDS = 3600.0
 """Age at which a half-written record is nobody's, where its writer cannot be looked up."""
+
+
+FIX = "choose another with --set name=… or --set output=…"
+VIEWS = {
+    *("report.html", "results.csv", "sweep.log", "selection.json", "search.jsonl", "state"),
+    *("mlflow.db", "mlflow.json", "mlruns", "mlartifacts"),
+}
+"""What a sweep makes beside its plan and records; none of it shows whose folder it is."""
+
+
+def claim_folder(plan: Plan) -> Path:
+    """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
+
+    A folder is this sweep's if its plan has the same name and, at the forget fractions of both,
+    the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
+    by their ids. A plan that is lost or damaged is written anew, from the configuration, where the
+    records in the folder are of the same data.
+    """
+    folder = plan.folder
+    check_owner(plan)
+    # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
+    text = json.dumps(plan.to_json(), indent=1, allow_nan=False)
+    write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
+    return folder
+
+
+def check_owner(plan: Plan) -> None:
+    """RecordError where the sweep's folder is not this sweep's to write to; writes nothing."""
+    folder, path = plan.folder, plan.folder / PLAN_FILE
+    if folder.exists() and not folder.is_dir():
+        raise RecordError(f"{folder} is a file, and a sweep's folder is wanted there; {FIX}")
+    try:
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        name, data = str(kept["name"]), dict(kept["data"])
+    except FileNotFoundError:
+        name, data = plan.config.name, _data_of_records(folder, f"has no {PLAN_FILE}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        state = f"holds a {PLAN_FILE} that is damaged ({error})"
+        name, data = plan.config.name, _data_of_records(folder, state)
+    if name != plan.config.name:
+        raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {FIX}")
+    for fraction, fingerprint in plan.fingerprints.items():
+        other = data.get(f"{fraction:g}", fingerprint)
+        if other != fingerprint:
+            raise RecordError(
+                f"{folder} holds sweep {name!r} on other data: forget {fraction:g} is {other} "
+                f"there and {fingerprint} now; {FIX}"
+            )
+
+
+def _data_of_records(folder: Path, state: str) -> dict[str, str]:
+    """Hashes of the data by forget fraction, as `plan.json` has them, from the folder's records.
+
+    Raises: RecordError where there are none, and the folder holds what no sweep has made.
+    """
+
+    def whole(place: Path) -> Record | None:
+        try:
+            return read_record(place)
+        except RecordError:  # set aside when the sweep goes on
+            return None
+
+    found: dict[str, str] = {}
+    for record in read_records(folder, whole):
+        hashed = record.spec.get("data_fingerprint") or record.provenance.get("data")
+        if isinstance(hashed, str):
+            fraction = f"{record.forget_fraction:g}"
+            if found.setdefault(fraction, hashed) != hashed:
+                raise RecordError(
+                    f"{folder} {state}, and its records are of different data at forget "
+                    f"{fraction}; {FIX}"
+                )
+    strange = [p.name for p in folder.glob("[!.]*") if p.name not in VIEWS | {PLAN_FILE, "records"}]
+    if strange and not found:
+        raise RecordError(
+            f"{folder} {state} and holds {min(strange)!r}: not a sweep's folder; {FIX}"
+        )
+    return found
 
 
 @contextmanager

@@ -7,16 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from unlearnbench import registry
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.encoding import check_scored
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.errors import ConfigError, Problem, TrainingError
-from unlearnbench.models.loading import check_sources, template_digest
-from unlearnbench.plan import Plan, make_plan
+from unlearnbench.models.loading import check_sources, check_weights, template_digest
+from unlearnbench.outputs import check_apart, check_file, check_folder, check_name, check_storage
+from unlearnbench.plan import PLAN_FILE, Plan, make_plan
 from unlearnbench.schedule import Schedule
 from unlearnbench.settings import SweepConfig
+
+FILES = (PLAN_FILE, "report.html", "results.csv", "sweep.log", "mlflow.db")
+"""What a sweep writes into its folder, beside `records/`."""
 
 
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
@@ -24,8 +29,10 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
 
     Raises: DataError or ModelError where rows, a model's folder or a log are missing or damaged.
     """
+    check_outputs(config)
     for model in config.models:
         check_sources(model)
+        check_weights(model)
     benchmark = load_benchmark(config.data, config.forget_fractions)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
@@ -62,3 +69,27 @@ def _check_steps(config: SweepConfig, rows: Mapping[float, int]) -> None:
                 problems.append(Problem(config.name, "training.batch_size", text))
     if problems:
         raise ConfigError(problems)
+
+
+def check_outputs(config: SweepConfig) -> None:
+    """Raise OutputError or StorageError where results, models or the storage cannot be written.
+
+    So does a file of the sweep's that would replace one that its configuration reads.
+    """
+    folder = Path(config.output) / config.name
+    check_name(config.output, "output")
+    for model in config.models:
+        check_name(model.name, "models.name")
+    check_folder(folder, "output")
+    check_folder(config.cache_folder, "cache")
+    if config.storage is not None:
+        check_storage(config.storage)
+    if not folder.is_dir():
+        return  # it holds nothing that could be read
+    for name in FILES:
+        check_file(folder / name, "output")
+    named = [config.data.path, config.data.refusals, *map(str, registry.plugin_files())]
+    for model in config.models:
+        named += [model.base, model.fine_tuned, *model.retain.values()]
+    read = [path for text in named if text and (path := Path(text)).is_file()]
+    check_apart([(f"output: {name}", folder / name) for name in FILES], read)

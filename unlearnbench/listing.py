@@ -12,7 +12,7 @@ from pydantic.fields import FieldInfo
 
 from unlearnbench import registry
 from unlearnbench.config import find_config, load_config, shipped_configs
-from unlearnbench.console import Console, results
+from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
 from unlearnbench.plan import json_ready
 
@@ -91,7 +91,7 @@ def show_config(args: argparse.Namespace) -> int:
     if args.json:
         console.print_json(json_ready(load_config(args.name).model_dump(mode="json")))
     else:
-        results().write(find_config(args.name).text)
+        console.print(find_config(args.name).text.removesuffix("\n"))
     return 0
 
 

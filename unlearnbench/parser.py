@@ -27,6 +27,7 @@ from unlearnbench.comparing import add_compare
 from unlearnbench.figures_parser import add_figures
 from unlearnbench.memory import FLOPS
 from unlearnbench.mlflow_parser import add_mlflow
+from unlearnbench.outputs import Output
 from unlearnbench.review_parser import add_leaderboard, add_report
 
 _EPILOG = """\
@@ -45,7 +46,8 @@ start here:
                                               Model Utility and Forget Quality of a TOFU log
 
 A CONFIG is a YAML file or the name of a shipped one. `COMMAND --help` says more.
-Exit codes: 0 done; 1 some runs failed; 2 something to mend, said in one line; 130 interrupted.
+Exit codes: 0 done; 1 some runs failed; 2 an error, which one line explains; 130 interrupted;
+141 the reader of the output has gone (`| head`).
 """
 
 
@@ -146,6 +148,7 @@ def _add_evaluations(subparsers: Subparsers) -> None:
         "  unlearnbench evaluate ./my-model --questions answers.parquet\n"
         "  unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --tokenizer microsoft/phi-1_5 \\\n"
         "      --data tofu --retain retain90.json",
+        writes=[Output("out", "the evaluation log"), Output("questions", "the questions")],
     )
     evaluate.add_argument("model", metavar="MODEL", help="hub id, folder, or LoRA adapter's folder")
     evaluate.add_argument("--tokenizer", metavar="MODEL", help="where MODEL has none of its own")

@@ -2,7 +2,6 @@
 
 A run's id is the hash of everything its numbers depend on. What changes no number (the size of an
 evaluation batch, where the data lie) stays out of it, so that moving a folder re-runs nothing.
-Only `claim_folder` at the end touches the disk.
 """
 
 from __future__ import annotations
@@ -10,14 +9,13 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from unlearnbench import registry
-from unlearnbench.errors import ConfigError, Problem, RecordError
+from unlearnbench.errors import ConfigError, Problem
 from unlearnbench.frozen import Settings
 from unlearnbench.recipe import TrainingSettings
 from unlearnbench.redaction import redact, redacted
@@ -259,50 +257,3 @@ def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:
     """The epochs after which each run of one point of the grid is evaluated."""
     counts = range(1, config.epochs + 1)
     return [(count,) for count in counts] if config.epochs_as == "runs" else [tuple(counts)]
-
-
-def claim_folder(plan: Plan) -> Path:
-    """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
-
-    A folder is this sweep's if its plan has the same name and, at the forget fractions of both,
-    the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
-    by their ids.
-    """
-    folder = plan.folder
-    check_folder(plan)
-    folder.mkdir(parents=True, exist_ok=True)
-    # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
-    partial = folder / f".{PLAN_FILE}.{os.getpid()}"
-    partial.write_text(json.dumps(plan.to_json(), indent=1, allow_nan=False), encoding="utf-8")
-    partial.replace(folder / PLAN_FILE)
-    return folder
-
-
-def check_folder(plan: Plan) -> None:
-    """RecordError where the sweep's folder is not this sweep's to write to; writes nothing."""
-    folder = plan.folder
-    fix = "choose another with --set name=… or --set output=…"
-    if folder.exists() and not folder.is_dir():
-        raise RecordError(f"{folder} is a file, and a sweep's folder is wanted there; {fix}")
-    path = folder / PLAN_FILE
-    if not path.is_file():
-        visible = [p.name for p in folder.glob("*") if not p.name.startswith(".")]
-        if visible:
-            raise RecordError(
-                f"{folder} has no {PLAN_FILE} and holds {visible[0]!r}: not a sweep's folder; {fix}"
-            )
-        return
-    try:
-        held = json.loads(path.read_text(encoding="utf-8"))
-        name, data = str(held["name"]), dict(held["data"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(f"{path} is damaged ({error}); remove it, or {fix}") from None
-    if name != plan.config.name:
-        raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {fix}")
-    for fraction, fingerprint in plan.fingerprints.items():
-        other = data.get(f"{fraction:g}", fingerprint)
-        if other != fingerprint:
-            raise RecordError(
-                f"{folder} holds sweep {name!r} on other data: forget {fraction:g} is {other} "
-                f"there and {fingerprint} now; {fix}"
-            )

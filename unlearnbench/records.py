@@ -3,7 +3,7 @@
 On disk a record is a folder, written beside its place and renamed into it, so that it is there
 whole or not at all:
 
-    records/<id>/record.json            spec, provenance, metrics by epoch, loss terms by step
+    records/<id>/record.json            spec, provenance, metrics, loss terms, its own SHA-256
     records/<id>/epoch-<k>.json.gz      the evaluation in TOFU's own log format
     records/<id>.failed/record.json     a run that failed, until it succeeds
     records/<id>.stopped/…              a run that a search stopped, until it is run to its end
@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
-from unlearnbench.digests import file_hash
+from unlearnbench.digests import document_hash, file_hash
 from unlearnbench.durable import flush, rename_new
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.precision import precision_of_spec
@@ -84,7 +84,7 @@ class Record:
     ended: str | None = None
     """Why a finished run has fewer epochs than planned: its patience (`evaluation.patience`)."""
     evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
-    """By epoch; read from disk when asked for."""
+    """By epoch; read from disk when used."""
 
     @property
     def seconds(self) -> float:
@@ -186,8 +186,9 @@ def _write_files(record: Record, part: Path) -> None:
         write_log(evaluation, path)
         digests[str(epoch)] = file_hash(path)
         flush(path)
-    document = {"schema": SCHEMA, **redacted(_fields(record)), "evaluations": digests}
-    text = json.dumps(plain(document), indent=1, ensure_ascii=False, allow_nan=False)
+    document = plain({"schema": SCHEMA, **redacted(_fields(record)), "evaluations": digests})
+    sealed = document | {"sha256": document_hash(document)}
+    text = json.dumps(sealed, indent=1, ensure_ascii=False, allow_nan=False)
     (part / "record.json").write_text(text + "\n", encoding="utf-8")
     flush(part / "record.json")
     flush(part)
@@ -207,12 +208,12 @@ def read_record(path: Path) -> Record:
     """
     file = path / "record.json"
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), object_hook=revive)
+        document = json.loads(text := file.read_text(encoding="utf-8"), object_hook=revive)
         if not isinstance(document, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
-    except ValueError as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise _damaged(file, f"it is no whole JSON object ({error})") from None
     if document.get("schema") != SCHEMA:
         raise RecordError(
@@ -228,6 +229,9 @@ def read_record(path: Path) -> Record:
     for epoch in record.evaluations:
         if not (path / _evaluation_name(epoch)).is_file():
             raise _damaged(path / _evaluation_name(epoch), "it is missing")
+    # Records of earlier versions have no hash.
+    if "sha256" in document and document["sha256"] != document_hash(json.loads(text)):
+        raise _damaged(file, "its content is not what was written")
     return record
 
 

@@ -6,7 +6,6 @@ What draws the page is found by entry point: nothing here knows how a page looks
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 from unlearnbench.errors import RecordError
 from unlearnbench.front import pareto_front
 from unlearnbench.links import read_links
+from unlearnbench.outputs import write_file
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.ranking import (
     UTILITY_SHARE,
@@ -50,6 +50,10 @@ __all__ = [
     "write_csv",
     "write_report",
 ]
+
+
+KEPT = "all records are kept: `unlearnbench report FOLDER` writes page and table again"
+"""What there is to do where either cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -167,7 +171,7 @@ def _plan(path: Path) -> dict[str, Any]:
 
 def write_csv(rows: Iterable[Row], path: Path) -> None:
     """Write the table; see `to_csv`."""
-    _write(path, to_csv(rows))
+    write_file(path, to_csv(rows), "the table", KEPT)
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
@@ -182,13 +186,5 @@ def publish(report: Report, folder: Path, out: Path | None = None) -> Path:
     """Write what `write_report` writes, of a report that is there already."""
     page = folder / "report.html" if out is None else out
     write_csv(report.rows, folder / "results.csv" if out is None else out.with_suffix(".csv"))
-    _write(page, load("dashboards", "page")(report))
+    write_file(page, load("dashboards", "page")(report), "the page", KEPT)
     return page
-
-
-def _write(path: Path, text: str) -> None:
-    """Replace the file at once: a reader that has it open never sees half of it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}")
-    part.write_text(text, encoding="utf-8", newline="\n")
-    part.replace(path)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
 
 from unlearnbench import boards, reviewing
 from unlearnbench.arguments import Subparsers, add_json, command, positive
+from unlearnbench.outputs import Output
 
 EVERY_SECONDS = 5.0
+PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv",))
+LINES = Output("out", "the leaderboard")
 
 
 def add_report(subparsers: Subparsers) -> None:
@@ -23,6 +27,7 @@ def add_report(subparsers: Subparsers) -> None:
         "  unlearnbench report runs/quickstart --watch --port 8080 --open\n\n"
         "A watched page is served on 127.0.0.1 alone, comes anew by itself, and keeps your place.\n"
         "On another machine: ssh -L 8080:127.0.0.1:8080 MACHINE, then open it here.",
+        writes=[PAGE],
     )
     report.add_argument(
         "folder", metavar="FOLDER", help="a sweep's folder, such as runs/quickstart"
@@ -58,6 +63,7 @@ def add_leaderboard(subparsers: Subparsers) -> None:
         "example:\n  unlearnbench leaderboard export runs/one runs/other --out board.jsonl\n\n"
         "No question and no answer is in it. Exit code 1 where records were left out: each is\n"
         "named with the reason.",
+        writes=[LINES],
     )
     export.add_argument("folders", metavar="FOLDER", nargs="+", help="a sweep's folder")
     merge = command(
@@ -68,6 +74,7 @@ def add_leaderboard(subparsers: Subparsers) -> None:
         "example:\n  unlearnbench leaderboard merge ours.jsonl theirs.jsonl --out board.jsonl\n\n"
         "Every hash is taken and every metric computed again. Exit code 1 where lines were\n"
         "refused, 2 where no line is left. The order of files changes nothing.",
+        writes=[LINES],
     )
     show = command(
         verbs,
@@ -76,6 +83,7 @@ def add_leaderboard(subparsers: Subparsers) -> None:
         "the best setting of each method on a board, with intervals over seeds",
         "examples:\n  unlearnbench leaderboard show board.jsonl\n"
         "  unlearnbench leaderboard show ours.jsonl theirs.jsonl --page board.html",
+        writes=[replace(PAGE, option="page")],
     )
     for parser in (merge, show):
         parser.add_argument("files", metavar="FILE", nargs="+", help="of export or merge")

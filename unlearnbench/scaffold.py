@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import keyword
 import re
+from importlib.util import find_spec
 from pathlib import Path
 from string import Template
 
 from unlearnbench.errors import PluginError
+from unlearnbench.outputs import check_folder
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 
@@ -134,10 +136,16 @@ def write_package(name: str, folder: Path) -> tuple[Path, ...]:
             f"{name!r} is no name for a method: small letters and digits, in words that hyphens "
             f"join, beginning with a letter, and no word of Python{hint}"
         )
+    module = name.replace("-", "_")
+    if find_spec(module) is not None:
+        raise PluginError(
+            f"{name!r}: Python here has a module {module} already, which the method's file would "
+            "hide or be hidden by; choose another name"
+        )
     place = folder / name
+    check_folder(place, "the package")
     if place.exists() and (not place.is_dir() or any(place.iterdir())):
         raise PluginError(f"{place} is there already; nothing was written. Choose another --out")
-    module = name.replace("-", "_")
     words = name.split("-")
     told = {
         "name": name,

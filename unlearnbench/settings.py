@@ -12,6 +12,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, mod
 
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
 from unlearnbench.frozen import Settings
+from unlearnbench.outputs import SCHEMES
 from unlearnbench.patience import Patience
 from unlearnbench.recipe import TrainingSettings
 from unlearnbench.redaction import redact
@@ -19,8 +20,6 @@ from unlearnbench.schedule import ScheduleName
 from unlearnbench.searching import Range, SearchSettings, SelectSettings
 
 RetainTermName = Literal["nll", "kl"]
-STORAGES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
-"""Schemes of `storage`, by fsspec's names."""
 LABELLED = frozenset({"phi"})
 """Templates that begin the answer with a label of their own, which is scored."""
 
@@ -279,7 +278,7 @@ class SweepConfig(Settings):
     @classmethod
     def _reachable(cls, storage: str | None) -> str | None:
         scheme, mark, _ = (storage or "").partition("://")
-        if mark and scheme not in STORAGES:
+        if mark and scheme not in SCHEMES:
             raise ValueError(f"expected a path, s3:// or gs://, got {redact(str(storage))!r}")
         return storage
 

@@ -16,7 +16,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unlearnbench.plan import Plan, RunSpec, claim_folder, json_ready
+from unlearnbench.folder import claim_folder
+from unlearnbench.plan import Plan, RunSpec, json_ready
 from unlearnbench.records import Record, read_records
 from unlearnbench.selection import Choice, choose, report, write_selection
 from unlearnbench.settings import MethodSpec, ModelSettings, RetainSpec

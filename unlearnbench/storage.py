@@ -48,6 +48,11 @@ class Storage:
     roots: Mapping[str, Path]
     """Local folders by their name in the storage: `{"cache": …, "quickstart": …}`."""
 
+    @property
+    def shown(self) -> str:
+        """Its address for messages."""
+        return redact(str(self.url))
+
     def check(self) -> None:
         """Write, read and remove a file.
 
@@ -60,13 +65,9 @@ class Storage:
             self._do("write", lambda: self._files.pipe_file(probe, text))
             found = self._do("read", lambda: self._files.cat_file(probe))
         except FileNotFoundError as error:
-            raise StorageError(
-                f"storage {redact(str(self.url))}: there is no such place: {error}"
-            ) from None
+            raise StorageError(f"storage {self.shown}: there is no such place: {error}") from None
         if found != text:
-            raise StorageError(
-                f"storage {redact(str(self.url))}: what was written is not what is read"
-            )
+            raise StorageError(f"storage {self.shown}: what was written is not what is read")
         self._remove(probe)
 
     def has(self, place: Path) -> bool:
@@ -171,6 +172,8 @@ class Storage:
             raise StorageError(
                 f"storage: {redact(url)}: {error}; give a path, s3:// or gs://"
             ) from None
+        except OSError as error:  # some connect as soon as they are made
+            raise StorageError(f"storage {redact(url)}: cannot open: {error}") from error
         return files, str(root)
 
     @property
@@ -244,8 +247,8 @@ class Storage:
                     reason = " ".join(str(error).split())[:200] or type(error).__name__
                     reason = redact(reason, str(self.url))
                     raise StorageError(
-                        f"storage {redact(str(self.url))}: cannot {what}: {reason}; what is on "
-                        "this machine is kept: start the same command again once it can be reached"
+                        f"storage {self.shown}: cannot {what}: {reason}; what is on this machine "
+                        "is kept: start the same command again once it can be reached"
                     ) from error
                 time.sleep(pause)
 

@@ -17,6 +17,7 @@ from typing import Any
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.precision import several
 from unlearnbench.evaluation.result import SetName
+from unlearnbench.outputs import spreadsheet_cell
 from unlearnbench.plan import json_ready
 from unlearnbench.records import Record
 
@@ -157,7 +158,10 @@ def _number(value: float | None) -> float | None:
 
 
 def to_csv(rows: Iterable[Row]) -> str:
-    """The table as CSV: equal rows give equal bytes, every float reads back exactly."""
+    """The table as CSV: equal rows give equal bytes, every float reads back exactly.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
@@ -172,5 +176,8 @@ def to_csv(rows: Iterable[Row]) -> str:
             *(row.metrics[name] for name in METRICS),
             *(row.kind, row.status, row.run_id, told),
         ]
-        writer.writerow("" if v is None else repr(v) if isinstance(v, float) else v for v in values)
+        writer.writerow(
+            "" if v is None else repr(v) if isinstance(v, float) else spreadsheet_cell(v)
+            for v in values
+        )
     return text.getvalue()

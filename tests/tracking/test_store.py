@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 from unlearnbench.config import load_config
+from unlearnbench.folder import claim_folder
 from unlearnbench.inputs import plan_sweep
 from unlearnbench.parser import build_parser
-from unlearnbench.plan import claim_folder
 from unlearnbench.tracking import Tracker, replay
 from unlearnbench.tracking.datasets import inputs_of_sweep, read_data
 

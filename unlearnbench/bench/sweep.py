@@ -25,8 +25,8 @@ from unlearnbench.bench.circumstances import circumstances
 from unlearnbench.bench.tables import Table, size_of
 from unlearnbench.config import load_config
 from unlearnbench.errors import EvaluationError
+from unlearnbench.folder import claim_folder
 from unlearnbench.inputs import plan_sweep
-from unlearnbench.plan import claim_folder
 from unlearnbench.records import Record, read_records
 from unlearnbench.tasks import execute_task, preparation_tasks
 

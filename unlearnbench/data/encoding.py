@@ -95,7 +95,14 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
             )
         )
 
-    text = rendered(None)
+    try:
+        text = rendered(None)
+    except Exception as error:  # the template is a program of the model's: it raises what it likes
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"the tokenizer's chat template fails ({type(error).__name__}: {reason}); correct it "
+            "in the tokenizer's folder, or set the model's `template` to plain, llama-2 or phi"
+        ) from error
     before, found, after = text.partition(marker)
     if not found:
         raise ModelError(

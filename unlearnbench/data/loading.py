@@ -75,7 +75,7 @@ def read_refusals(path: str | None) -> tuple[str, ...]:
     if path is None:
         text = files("unlearnbench.data").joinpath("refusals.txt").read_text(encoding="utf-8")
     else:
-        text = _read(Path(path).expanduser())
+        text = _read(tofu.home_path(path, "data.refusals"))
     refusals = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not refusals:
         raise DataError(f"data.refusals: {path} has no text; write one refusal a line")

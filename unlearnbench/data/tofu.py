@@ -17,6 +17,7 @@ from pathlib import Path
 
 from unlearnbench.data.benchmark import Benchmark, Question, Split, split_name
 from unlearnbench.errors import DataError, did_you_mean
+from unlearnbench.outputs import one_line
 from unlearnbench.settings import DataSettings
 
 FRACTIONS = (0.01, 0.05, 0.10)
@@ -57,7 +58,7 @@ def load(settings: DataSettings, fractions: Sequence[float]) -> Benchmark:
         read = _hub_reader(settings)
     else:
         origin = settings.path
-        read = _folder_reader(Path(settings.path).expanduser(), names)
+        read = _folder_reader(home_path(settings.path, "data.path"), names)
     tables = {name: _checked(name, origin, read(name)) for name in names}
     return Benchmark(
         name="tofu",
@@ -84,6 +85,19 @@ def _table_names(fractions: Sequence[float]) -> tuple[str, ...]:
         forget = split_name("forget", fraction)
         names += [forget, split_name("retain", 1 - fraction), f"{forget}_perturbed"]
     return (*names, "retain_perturbed", *_FACTS)
+
+
+def home_path(text: str, key: str) -> Path:
+    """`text` as a path, `~` and `~user` resolved; DataError names `key` where it can be none."""
+    try:
+        path = Path(text).expanduser()
+        path.exists()
+    except RuntimeError:
+        raise DataError(f"{key}: {text}: there is no such user; write the whole path") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise DataError(f"{key}: {one_line(text)}: {reason}; give another path") from None
+    return path
 
 
 def _folder_reader(folder: Path, names: Sequence[str]) -> Reader:

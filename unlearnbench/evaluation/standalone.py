@@ -29,6 +29,7 @@ from unlearnbench.models.loading import (
     load_tokenizer,
     pad_id,
     quiet_transformers,
+    reading,
 )
 from unlearnbench.settings import DataSettings, ModelSettings
 
@@ -118,7 +119,8 @@ def find_tokenizer(place: str, settings: ModelSettings) -> Any:
         # `load_tokenizer` wants a model's folder; an adapter's holds all that it reads.
         from transformers import AutoTokenizer
 
-        return AutoTokenizer.from_pretrained(place)
+        with reading("tokenizer", source):
+            return AutoTokenizer.from_pretrained(place)
     return load_tokenizer(source, settings)
 
 

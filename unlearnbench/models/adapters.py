@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.errors import ModelError
-from unlearnbench.models.loading import Source, load_model
+from unlearnbench.models.loading import Source, load_model, reading
 from unlearnbench.settings import ModelSettings
 
 CONFIG = "adapter_config.json"
@@ -82,13 +82,36 @@ def load_any_model(source: Source, settings: ModelSettings) -> Any:
         ) from None
     base = load_model(base_of(source), settings)
     try:
-        with warnings.catch_warnings():
+        with reading("adapter", source), warnings.catch_warnings():
             # peft asks transformers by names that are on their way out: nothing to act on here.
             warnings.simplefilter("ignore", FutureWarning)
+            # What it warns of is an error below.
+            warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
             model: Any = PeftModel.from_pretrained(base, source.place)
-    except (ValueError, RuntimeError, KeyError, TypeError) as error:
-        reason = str(error).strip().partition("\n")[0]
+            missing, unexpected = _differences(model, Path(source.place) / WEIGHTS)
+    except ModelError as error:
+        cause = error.__cause__
+        if not isinstance(cause, ValueError | RuntimeError | KeyError | TypeError):
+            raise
+        reason = str(cause).strip().partition("\n")[0]
         raise ModelError(
             f"{source.place}: the adapter does not fit its base model ({reason})"
         ) from None
+    if missing or unexpected:
+        which, names = ("missing", missing) if missing else ("unexpected", unexpected)
+        raise ModelError(
+            f"{source.place}: the adapter does not fit its base model ({len(names)} tensors "
+            f"{which}, such as {min(names)}); copy or save the adapter again"
+        )
     return model.eval()
+
+
+def _differences(model: Any, weights: Path) -> tuple[set[str], set[str]]:
+    """Names of tensors that the adapter should have and has not, and the reverse."""
+    from peft import get_peft_model_state_dict
+    from safetensors import safe_open
+
+    wanted = set(get_peft_model_state_dict(model))
+    with safe_open(weights, framework="pt") as file:
+        there = set(file.keys())
+    return wanted - there, there - wanted

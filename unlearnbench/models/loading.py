@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
+from unlearnbench.models.tensors import check_causal, check_tensors
 from unlearnbench.redaction import redact
 from unlearnbench.settings import LoRA, ModelSettings
 
@@ -116,14 +119,12 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
 
     source.check()
     source.check_tokenizer()
-    try:
+    with reading("tokenizer", source):
         return AutoTokenizer.from_pretrained(
             source.place,
             revision=source.revision,
             trust_remote_code=settings.trust_remote_code,
         )
-    except (OSError, ValueError) as error:
-        raise _unreachable("tokenizer", source, error) from None
 
 
 def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
@@ -154,11 +155,10 @@ def template_digest(settings: ModelSettings) -> str:
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:
     """A causal LM in the settings' dtype on the fastest device; with LoRA where asked and `train`.
 
-    Only safetensors are read. Raises ModelError with the place and the fix.
+    Only safetensors are read. Raises ModelError with the place and the fix, where weights and
+    architecture differ too: transformers fills what is missing with random numbers.
     """
     import torch
-    from safetensors import SafetensorError
-    from transformers import AutoModelForCausalLM
 
     source.check()
     folder = source.folder
@@ -166,17 +166,7 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
         raise ModelError(
             f"{folder}: no *.safetensors; pickled weights are not loaded, convert them first"
         )
-    try:
-        model: Any = AutoModelForCausalLM.from_pretrained(
-            source.place,
-            revision=source.revision,
-            dtype=getattr(torch, settings.dtype),
-            attn_implementation=settings.attention,
-            trust_remote_code=settings.trust_remote_code,
-            use_safetensors=True,
-        )
-    except (OSError, ValueError, ImportError, SafetensorError) as error:
-        raise _unreachable("model", source, error) from None
+    model = _loaded(source, settings)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.config.use_cache = False
     if train and settings.lora is not None:
@@ -189,6 +179,66 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
         # Without this the adapters below the first checkpoint get no gradient.
         model.enable_input_require_grads()
     return model.train() if train else model.eval()
+
+
+def check_weights(settings: ModelSettings) -> None:
+    """Raise ModelError where a model's folder here does not hold the weights of its architecture.
+
+    Reads names and shapes alone, which takes no memory.
+    """
+    places = [settings.fine_tuned, *settings.retain.values()]
+    sources = [Source.named(one) for one in places if one and not is_log(one)]
+    if settings.base != "tiny":
+        sources.append(Source.named(settings.base, settings.revision))
+    for source in sources:
+        if source.folder is not None and any(source.folder.glob("*.safetensors")):
+            quiet_transformers()
+            # A flash attention need not be installed where a sweep is planned.
+            _loaded(source, settings, device_map="meta", attn_implementation="eager")
+
+
+def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
+    """The model as transformers loads it. Raises: ModelError."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    with reading("model", source):
+        config: Any = AutoConfig.from_pretrained(
+            source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
+        )
+        check_causal(source.place, config)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            source.place,
+            revision=source.revision,
+            dtype=getattr(torch, settings.dtype),
+            trust_remote_code=settings.trust_remote_code,
+            use_safetensors=True,
+            ignore_mismatched_sizes=True,  # reported below, by name
+            output_loading_info=True,
+            **{"attn_implementation": settings.attention} | how,
+        )
+        check_tensors(source.place, *loaded)
+    return loaded[0]
+
+
+@contextmanager
+def reading(what: str, source: Source) -> Generator[None, None, None]:
+    """Raise a ModelError for all that libraries raise on files that do not fit `source`'s kind.
+
+    The files are anybody's: a list for an object, text for a number and a token out of range end
+    as TypeError, AttributeError or a panic of Rust, wherever the library uses them first.
+    """
+    from unlearnbench.shortage import is_out_of_memory
+
+    try:
+        yield
+    except (UnlearnbenchError, MemoryError):
+        raise
+    except BaseException as error:
+        panic = type(error).__name__ == "PanicException"  # of pyo3: no Exception, and not public
+        if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
+            raise
+        raise _unreachable(what, source, error) from error
 
 
 def add_lora(model: Any, lora: LoRA) -> Any:
@@ -222,7 +272,12 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
 
 
 def pad_id(tokenizer: Any) -> int:
-    """The id to pad with; attention leaves padding out, so any id serves."""
+    """The id to pad with; attention leaves padding out, so any id serves.
+
+    Raises: ModelError where the tokenizer has no EOS token, which ends every answer.
+    """
+    if tokenizer.eos_token_id is None:
+        raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
     return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
 
 
@@ -237,9 +292,13 @@ def quiet_transformers() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _unreachable(what: str, source: Source, error: Exception) -> UnlearnbenchError:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+def _unreachable(what: str, source: Source, error: BaseException) -> UnlearnbenchError:
+    reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
+    if not isinstance(error, OSError | ValueError | ImportError):
+        reason = f"{type(error).__name__}: {reason}"
+    fix = "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
+    if source.folder is not None:
+        fix = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
     return ModelError(
-        f"{source.place}: the {what} cannot be loaded ({reason}); "
-        "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
+        f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
     )

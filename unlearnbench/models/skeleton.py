@@ -14,7 +14,13 @@ from functools import lru_cache
 from typing import Any
 
 from unlearnbench.errors import ModelError
-from unlearnbench.models.loading import Source, add_lora, quiet_transformers
+from unlearnbench.models.loading import (
+    Source,
+    add_lora,
+    quiet_transformers,
+    reading,
+)
+from unlearnbench.models.tensors import check_causal
 from unlearnbench.settings import ModelSettings
 
 Trains = Callable[[str, int], bool]
@@ -86,15 +92,19 @@ def config_of(settings: ModelSettings, source: Source) -> Any:
     source.check()
     quiet_transformers()
     try:
-        return AutoConfig.from_pretrained(
-            source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
-        )
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        with reading("config", source):
+            config: Any = AutoConfig.from_pretrained(
+                source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
+            )
+    except ModelError as error:
+        cause = error.__cause__
+        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         raise ModelError(
             f"{source.place}: its config is not to be had ({reason}), so nothing is known of its "
-            "memory; allow the hub, or give a folder that has config.json"
+            "memory; allow the hub, or give a folder that has a whole config.json"
         ) from None
+    check_causal(source.place, config)
+    return config
 
 
 @dataclass(frozen=True)

@@ -9,10 +9,16 @@ from contextlib import ExitStack, contextmanager
 
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.folder import locked, remove_leftovers, set_aside_damaged
+from unlearnbench.folder import (
+    check_owner,
+    claim_folder,
+    locked,
+    remove_leftovers,
+    set_aside_damaged,
+)
 from unlearnbench.forecast import in_order
 from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_runtime
-from unlearnbench.plan import PLAN_FILE, Plan, check_folder, claim_folder
+from unlearnbench.plan import PLAN_FILE, Plan
 from unlearnbench.progress import LOG_FILE, Progress
 from unlearnbench.selection import SELECTION_FILE
 from unlearnbench.settings import SweepConfig
@@ -42,7 +48,7 @@ def run_sweep(
     begin = time.monotonic()
     runtime = runtime or default_runtime()
     plan = runtime.plan(config)
-    check_folder(plan)
+    check_owner(plan)
     with caught(), locked(plan.folder), Progress(console or Console()) as progress:
         folder = claim_folder(plan).resolve()
         progress.keep(folder / LOG_FILE)
