@@ -32,8 +32,12 @@ class GeneralCEU(Method):
         ge=0,
         description="first tokens of each forget row's answer that the loss does not see",
     )
-    forget_score: float = Field(default=0.0, description="score of the forget rows; 0 unlearns")
-    retain_score: float = Field(default=1.0, description="score of the retain rows; 1 learns")
+    forget_score: float = Field(
+        default=0.0, allow_inf_nan=True, description="score of the forget rows; 0 unlearns"
+    )
+    retain_score: float = Field(
+        default=1.0, allow_inf_nan=True, description="score of the retain rows; 1 learns"
+    )
     raw: bool = Field(default=False, description="scores are logits (+inf learns, -inf unlearns)")
 
     @model_validator(mode="after")

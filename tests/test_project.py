@@ -22,6 +22,7 @@ SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 FLOW = [
     *(
         "errors",
+        "bounded",
         "stopping",
         "notices",
         "digests",
@@ -41,7 +42,18 @@ FLOW = [
         "retain",
         "registry",
     ),
-    *("document", "problems", "ranges", "grid", "spaces", "plan", "checks", "config", "workload"),
+    *(
+        "scalars",
+        "document",
+        "problems",
+        "ranges",
+        "grid",
+        "spaces",
+        "plan",
+        "checks",
+        "config",
+        "workload",
+    ),
     *(
         "data",
         "shortage",
