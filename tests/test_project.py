@@ -74,6 +74,7 @@ FLOW = [
         "provenance",
         "peak",
         "floats",
+        "plausible",
         "records",
         "storage",
         "workspace",

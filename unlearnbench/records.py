@@ -27,20 +27,20 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+from unlearnbench.bounded import parse_json, read_bytes, shortened
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.floats import plain, revive
 from unlearnbench.plan import RunSpec
+from unlearnbench.plausible import check_record
 from unlearnbench.step import StepResult
 
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
 """Ends the name of a record, by its status, that gives way to any other of the same id."""
-DAMAGED, PART = (
-    ".damaged",
-    ".part-",
-)  # the second begins the name of what is being written; host and process follow
+DAMAGED, PART = ".damaged", ".part-"
+"""End of what is set aside, and beginning of what is being written; host and process follow."""
 
 
 @dataclass(frozen=True)
@@ -214,7 +214,7 @@ def read_record(path: Path) -> Record:
     """
     file = path / "record.json"
     try:
-        document = json.loads(file.read_text(encoding="utf-8"), object_hook=revive)
+        document = parse_json(read_bytes(file), revive)
         if not isinstance(document, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
@@ -223,7 +223,7 @@ def read_record(path: Path) -> Record:
         raise _damaged(file, f"it is no whole JSON object ({error})") from None
     if document.get("schema") != SCHEMA:
         raise RecordError(
-            f"{file}: schema {document.get('schema')!r}, but this version reads {SCHEMA}; use "
+            f"{file}: schema {shortened(document.get('schema'))}, but this version reads {SCHEMA}; use "
             "the version that wrote it, or give the sweep another name"
         )
     try:
@@ -239,6 +239,7 @@ def read_record(path: Path) -> Record:
 
 
 def _record(path: Path, document: dict[str, Any]) -> Record:
+    check_record(document)
     values = {f.name: document[f.name] for f in fields(Record)}
     values["epochs"] = tuple(EpochResult(**e) for e in document["epochs"])
     values["steps"] = tuple(StepResult(**s) for s in document["steps"])

@@ -77,7 +77,7 @@ def read_object(path: Path) -> dict[str, Any]:
             f"{path}: neither JSON text nor gzip; give an evaluation log"
         ) from error
     except BoundsError as error:
-        raise EvaluationError(f"{path}: {error}; give an evaluation log") from error
+        raise EvaluationError(f"{path}: cannot read the evaluation log: {error}") from error
     if not isinstance(document, dict):
         raise EvaluationError(f"{path}: expected a JSON object, got a {type(document).__name__}")
     return document

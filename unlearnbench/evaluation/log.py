@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unlearnbench.bounded import shortened
+from unlearnbench.bounded import QUESTIONS, shortened
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.files import (
     LOSS,
@@ -102,7 +102,7 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
     profiles = {table.profile(profile.id) for table in tables.values()}
     if len(profiles) > 1:
         raise EvaluationError(
-            f"{path}: sets of different profiles ({', '.join(sorted(profiles))}); evaluate again "
+            f"{path}: sets of different profiles ({shortened(sorted(profiles))}); evaluate again "
             "and write them in one go"
         )
     return Evaluation(profiles.pop(), {name: _set_from_json(tables[name]) for name in FILES})
@@ -118,6 +118,8 @@ class _Tables:
         first = self._table("avg_gt_loss")
         if not first or not all(map(is_index, first)):
             raise self.error("avg_gt_loss", "expected {index: value} with indices 0, 1, …")
+        if len(first) > QUESTIONS:
+            raise self.error("avg_gt_loss", f"{len(first)} questions; the bound is {QUESTIONS}")
         # A merged log of several processes may have them in another order.
         self._order = sorted(first, key=int)
 

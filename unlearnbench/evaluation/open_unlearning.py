@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from unlearnbench.bounded import QUESTIONS
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.files import LOSS, RECALL, Quantity, is_index
 from unlearnbench.evaluation.metrics import set_metrics, summarize
@@ -159,6 +160,8 @@ class _Log:
         table = found.get("value_by_index") if isinstance(found, dict) else None
         if not isinstance(table, dict) or not table:
             raise self.error(key, "no value_by_index")
+        if len(table) > QUESTIONS:
+            raise self.error(key, f"{len(table)} questions, and a set has at most {QUESTIONS}")
         if not all(map(is_index, table)):
             raise self.error(key, "expected indices 0, 1, …")
         rows = [table[index] for index in sorted(table, key=int)]

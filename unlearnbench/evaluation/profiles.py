@@ -16,6 +16,7 @@ import re
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Literal, NamedTuple
 
+from unlearnbench.bounded import shortened
 from unlearnbench.errors import EvaluationError, did_you_mean
 
 
@@ -140,7 +141,7 @@ def get_profile(name: str, *, rows: int | None = None, max_length: int | None = 
     """The profile called `name`; what is overridden shows in its name and changes its id."""
     if name not in PROFILES:
         raise EvaluationError(
-            f"evaluation profile {name!r} is unknown{did_you_mean(name, PROFILES)}; "
+            f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES)}; "
             f"there are: {', '.join(sorted(PROFILES))}"
         )
     profile = PROFILES[name]
@@ -163,12 +164,12 @@ def profile_of_id(identity: str) -> Profile:
         if profile.id == identity:
             return profile
     raise EvaluationError(
-        f"profile {identity!r} is none of those known here "
+        f"profile {shortened(identity)} is none of those known here "
         f"({', '.join(p.id for p in PROFILES.values())}); evaluate the model again"
     )
 
 
-_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]*").fullmatch
+_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]{0,8}").fullmatch
 
 
 def differences(first: Profile, second: Profile) -> tuple[tuple[Choice, Choice], ...]:
