@@ -5,11 +5,13 @@ Nothing heavy is imported before a command needs it, so `--help` and errors are 
 
 from __future__ import annotations
 
+import argparse
 import io
 import os
 import sys
 from collections.abc import Sequence
 
+from unlearnbench.bounded import name_problem, shortened, text_problem
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.parser import build_parser
 from unlearnbench.stopping import EXIT_CODE, Stopped
@@ -28,6 +30,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return 0
     try:
+        _check_texts(args)
         code: int = args.run(args)
         sys.stdout.flush()
         return code
@@ -44,6 +47,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Whoever read our output has left. Python flushes once more at exit: let it go nowhere.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+
+
+def _check_texts(args: argparse.Namespace) -> None:
+    """Raise UnlearnbenchError for an argument that cannot be a name or a path.
+
+    The text of `--set` may have several lines; what is a path in it is checked as a setting.
+    """
+    for key, value in vars(args).items():
+        for text in value if isinstance(value, list) else (value,):
+            if isinstance(text, str):
+                wrong = text_problem(text) if key == "set" else name_problem(text)
+                if wrong:
+                    raise UnlearnbenchError(f"{shortened(text)[1:-1]}: the argument {wrong}")
 
 
 if __name__ == "__main__":

@@ -91,8 +91,8 @@ def _check_profile(place: str, log: Evaluation, profile: Profile) -> None:
     if log.profile != profile.id:
         raise EvaluationError(
             f"{place} is by profile {shortened(log.profile)[1:-1]}, and the model is to be "
-            f"evaluated by {profile.id}: numbers of different profiles do not compare; choose that one with "
-            "--profile, or give the retain model itself"
+            f"evaluated by {profile.id}: numbers of different profiles do not compare; choose "
+            "that one with --profile, or give the retain model itself"
         )
 
 

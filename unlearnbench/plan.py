@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench import registry
+from unlearnbench.bounded import parse_json
 from unlearnbench.errors import ConfigError, Problem, RecordError
 from unlearnbench.frozen import Settings
 from unlearnbench.settings import (
@@ -267,7 +268,7 @@ def check_folder(plan: Plan) -> None:
             )
         return
     try:
-        held = json.loads(path.read_text(encoding="utf-8"))
+        held = parse_json(path.read_text(encoding="utf-8"))
         name, data = str(held["name"]), dict(held["data"])
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(f"{path} is damaged ({error}); remove it, or {fix}") from None

@@ -223,8 +223,8 @@ def read_record(path: Path) -> Record:
         raise _damaged(file, f"it is no whole JSON object ({error})") from None
     if document.get("schema") != SCHEMA:
         raise RecordError(
-            f"{file}: schema {shortened(document.get('schema'))}, but this version reads {SCHEMA}; use "
-            "the version that wrote it, or give the sweep another name"
+            f"{file}: schema {shortened(document.get('schema'))}, but this version reads {SCHEMA}; "
+            "use the version that wrote it, or give the sweep another name"
         )
     try:
         record = _record(path, document)

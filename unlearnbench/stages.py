@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.plan import Plan, RunSpec, claim_folder, json_ready
 from unlearnbench.records import Record, read_records
 from unlearnbench.selection import Choice, choose, report, write_selection
@@ -226,7 +227,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of JSON; one that a kill has cut is passed over."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             _ = line["space"], line["model"], line["forget_fraction"], _point(line)
         except (ValueError, KeyError, TypeError):
             continue
