@@ -29,8 +29,8 @@ class Unread:
 UNREAD: Final = Unread()
 
 
-class _TooManyError(Exception):
-    """More values than VALUES."""
+class _AliasError(Exception):
+    """More values, or deeper ones, than a document has, its aliases written out."""
 
 
 @dataclass(frozen=True)
@@ -103,9 +103,8 @@ class Reading:
                 return Entry(None, self._place(None))
             self._left = VALUES
             return self._entry(node, (), ())
-        except _TooManyError:
-            text = f"has more than {VALUES} values, its aliases written out; write fewer"
-            self._report(None, "", text)
+        except _AliasError as error:
+            self._report(None, "", str(error))
         except yaml.MarkedYAMLError as error:
             what = " ".join(filter(None, [error.context, error.problem]))
             self._report(error.problem_mark, "", f"not YAML: {_cut(what)}")
@@ -113,8 +112,8 @@ class Reading:
             line = text.count("\n", 0, error.position)
             what = f"the character U+{error.character:04X} is not allowed"
             self._report(yaml.Mark("", 0, line, 0, None, None), "", f"not YAML: {what}")
-        except (yaml.YAMLError, ValueError) as error:
-            # ValueError: PyYAML's own, of an escape beyond Unicode ("\\UFFFFFFFF").
+        except (yaml.YAMLError, ValueError, OverflowError) as error:
+            # The last two: an escape beyond Unicode, such as "\\UFFFFFFFF".
             self._report(None, "", f"not YAML: {_cut((str(error).splitlines() or [''])[0])}")
         return None
 
@@ -122,14 +121,12 @@ class Reading:
         place = self._place(node.start_mark)
         self._left -= 1
         if self._left < 0:
-            raise _TooManyError
+            raise _AliasError(f"has more than {VALUES} values, its aliases written out; write fewer")
         if node in above:
             self._report(node.start_mark, dotted(loc), "an alias of what it stands in")
             return Entry(UNREAD, place)
         if len(above) > DEPTH:
-            text = f"its aliases lie within each other more than {DEPTH} deep"
-            self._report(node.start_mark, "", text)
-            return Entry(UNREAD, place)
+            raise _AliasError(f"its aliases lie within each other more than {DEPTH} deep")
         try:
             if isinstance(node, yaml.ScalarNode):
                 return Entry(scalar(node), place)
