@@ -121,7 +121,9 @@ class Reading:
         place = self._place(node.start_mark)
         self._left -= 1
         if self._left < 0:
-            raise _AliasError(f"has more than {VALUES} values, its aliases written out; write fewer")
+            raise _AliasError(
+                f"has more than {VALUES} values, its aliases written out; write fewer"
+            )
         if node in above:
             self._report(node.start_mark, dotted(loc), "an alias of what it stands in")
             return Entry(UNREAD, place)
