@@ -68,11 +68,13 @@ class GeneralCEU(Method):
     )
     forget_score: float = Field(
         default=0.0,
+        allow_inf_nan=True,
         description="constant score of the forget rows; 0 unlearns [source: Yang 2025, "
         "arXiv:2503.01224]",
     )
     retain_score: float = Field(
         default=1.0,
+        allow_inf_nan=True,
         description="constant score of the retain rows; 1 learns [source: Yang 2025, "
         "arXiv:2503.01224]",
     )

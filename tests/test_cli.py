@@ -83,7 +83,7 @@ class TestBadInput:
                 ["forget_fractions=[0.15]"],
                 ["0.15 of 10 authors is 1.5 authors, which is not whole"],
             ),
-            (["learning_rates=['1e-5']"], ["got the text '1e-5' (YAML needs the dot: 1.0e-5)"]),
+            (["learning_rates=['1e-5']"], ["got the text '1e-5' (without the quotes it"]),
             (["seeds=[]"], ["seeds  is empty: a sweep of zero runs"]),
             (
                 ["epochs=0", "methods=[x, y]", "models.0.base=1"],

@@ -101,8 +101,7 @@ def test_defaults_and_conversions(write: Write) -> None:
             "data.source",
             "expected one of synthetic, tofu, g",
         ),
-        ("[1.0e-5]", "[1e-5]", 8, "learning_rates.0", "expected a float, got the text '1e-5' (YA"),
-        ("[1.0e-5]", "[1.5e5]", 8, "learning_rates.0", "expected a float, got the text '1.5e5' "),
+        ("[1.0e-5]", "['1e-5']", 8, "learning_rates.0", "expected a float, got the text '1e-5' (w"),
         ("[1.0e-5]", "[]", 8, "learning_rates", "is empty: a sweep of zero runs"),
         ("[1.0e-5]", "1.0e-5", 8, "learning_rates", "expected a list, got 1e-05 (write [1e-05])"),
         ("[1.0e-5]", "[-1.0]", 8, "learning_rates.0", "must be above 0, got -1"),
@@ -164,11 +163,9 @@ def test_each_fault_has_one_line(
     assert "\n" not in found
 
 
-def test_the_number_that_yaml_reads_as_text_is_given_as_it_should_be(write: Write) -> None:
-    ((_, _, message),) = problems(write(("1.0e-5", "1e-5")))
-    assert message.endswith("(YAML needs the dot: 1.0e-5)")
-    ((_, _, message),) = problems(write(("1.0e-5", "1.5e5")))
-    assert message.endswith("(YAML needs a sign in the exponent: 1.5e+5)")
+def test_a_number_in_quotes_is_a_text(write: Write) -> None:
+    ((_, _, message),) = problems(write(("1.0e-5", "'1e-5'")))
+    assert message.endswith("(without the quotes it is a number)")
 
 
 def test_the_nearest_whole_number_of_authors_is_offered(write: Write) -> None:
@@ -196,7 +193,7 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file(write: Write) 
         ("authors: 40", "autors: 40"),
         ("[0.1]", "[1.5]"),
         ("methods: [ce-u]", "methods: [ceu, {method: npo, btea: 1}]"),
-        ("1.0e-5", "1e-5"),
+        ("1.0e-5", "'1e-5'"),
     )
     found = problems(path, "epochs=0")
     assert [(place, key) for place, key, _ in found] == [
@@ -217,7 +214,10 @@ def test_all_faults_are_reported_at_once_in_the_order_of_the_file(write: Write) 
         ("name: [", "not YAML"),
         ("- a\n- b\n", "expected lines of key: value"),
         ("", "expected lines of key: value"),
-        ("name: !!python/object:os.system x\n", "not YAML: could not determine a constructor"),
+        (
+            "name: !!python/object:os.system x\n",
+            "the tag !!python/object:os.system has no meaning here; remove it",
+        ),
         ("name: &a\n  - *a\n", "an alias of what it stands in"),
         ("? [a, b]\n: 1\n", "a key must be a word"),
     ],

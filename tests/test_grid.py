@@ -94,7 +94,7 @@ def test_infinite_scores(load: Load) -> None:
         ("{method: npo, retain: [kl, kl]}", ".retain.1", "the same retain term again"),
         ("{method: npo, learning_rates: []}", ".learning_rates", "is empty: a sweep of zero"),
         ("{method: npo, learning_rates: [0]}", ".learning_rates.0", "must be above 0, got 0"),
-        ("{method: npo, learning_rates: 1.0}", ".learning_rates", "expected a list, got 1 (wr"),
+        ("{method: npo, learning_rates: 1.0}", ".learning_rates", "expected a list, got 1.0 (wr"),
         (
             "{method: general-ce-u, forget_score: 2}",
             "",

@@ -24,6 +24,7 @@ FLOW = [
         "errors",
         "redaction",
         "outputs",
+        "bounded",
         "stopping",
         "notices",
         "digests",
@@ -48,6 +49,7 @@ FLOW = [
         "registry",
     ),
     *(
+        "scalars",
         "document",
         "problems",
         "ranges",
@@ -79,6 +81,7 @@ FLOW = [
         "provenance",
         "peak",
         "floats",
+        "plausible",
         "records",
         "storage",
         "workspace",

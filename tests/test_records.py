@@ -169,8 +169,11 @@ def test_a_cut_off_record_is_an_error_that_names_file_and_fix(tmp_path: Path, ke
     [
         ({"schema": 99}, "schema 99, but this version reads 1"),
         ({"id": "ffff"}, "it is the record of 'ffff'"),
-        ({"epochs": [{"epoch": 1}]}, "damaged: TypeError"),
-        ({"steps": 3}, "damaged: TypeError"),
+        ({"epochs": [{"epoch": 1}]}, "damaged: KeyError: 'training_seconds'"),
+        ({"steps": 3}, "damaged: ValueError: steps is 3, and must be a list"),
+        ({"seed": -1}, "seed is -1, and must be a whole number of at least 0"),
+        ({"forget_fraction": 3}, "forget_fraction is 3, and must be between 0 and 1"),
+        ({"learning_rate": "x" * 500}, "learning_rate is 'x{,40}...x{,40}', and must be above 0"),
         ({"evaluations": {"x": "y"}}, "damaged: ValueError"),
     ],
 )

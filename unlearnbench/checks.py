@@ -6,17 +6,21 @@ wrong; what is malformed is reported already, and skipped here.
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from unlearnbench.document import Entry, Loc, dotted
+from unlearnbench.document import Entry, Loc, Unread, dotted
 from unlearnbench.errors import Problem, UnlearnbenchError, did_you_mean
 from unlearnbench.grid import GridReader
 from unlearnbench.searching import Metric, Range
 from unlearnbench.settings import DataSettings, SweepConfig
 from unlearnbench.spaces import rates_of
+
+MAX_RUNS = 100_000
+"""Of a sweep, all seeds counted."""
 
 
 def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) -> None:
@@ -39,12 +43,12 @@ def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) ->
             get_profile(profile)
         except UnlearnbenchError as error:
             report(("evaluation", "profile"), str(error))
+    _check_select(root, report)
     if config is not None:
         _check_methods_distinct(config, report)
         _check_one_training(config, report)
         _check_search(config, report)
         _check_patience(config, report)
-        _check_select(config, report)
         if config.cache is None and config.name == "cache":
             report(("name",), "'cache' is the folder of prepared models; choose another name")
 
@@ -55,7 +59,9 @@ class _Reporter:
     problems: list[Problem]
 
     def __call__(self, loc: Loc, message: str) -> None:
-        self.problems.append(Problem(self.root.at(loc)[0].place, dotted(loc), message))
+        entry = self.root.at(loc)[0]
+        if not isinstance(entry.value, Unread):
+            self.problems.append(Problem(entry.place, dotted(loc), message))
 
     def items(self, key: str, kind: type | tuple[type, ...]) -> list[tuple[int, Any]]:
         """Entries of a top-level list that are of a type, with their positions."""
@@ -192,17 +198,66 @@ def _check_metric(metric: Metric, key: Loc, report: _Reporter) -> None:
             report(key, f"unknown metric {name!r}{near} known: {', '.join(METRICS)}")
 
 
-def _check_select(config: SweepConfig, report: _Reporter) -> None:
+def _check_select(root: Entry, report: _Reporter) -> None:
     """Chosen on some of the seeds, reported on the others: there must be both."""
-    if config.select is None:
+    select = root.below("select")
+    if select is None or not isinstance(select.value, dict):
         return
-    key = ("select", "seeds")
-    strangers = [seed for seed in config.select.seeds if seed not in config.seeds]
+    seeds, chosen = (_whole_numbers(section.below("seeds")) for section in (root, select))
+    if seeds is None or chosen is None:  # reported already
+        return
+    key = ("select", "seeds") if "seeds" in select.section else ("select",)
+    strangers = [seed for seed in chosen if seed not in seeds]
     if strangers:
-        listed = ", ".join(map(str, config.seeds))
+        listed = ", ".join(map(str, seeds[:20])) + ", …" * (len(seeds) > 20)
         report(key, f"{strangers[0]} is none of the sweep's seeds ({listed})")
-    elif len(set(config.select.seeds)) < len(config.select.seeds):
+    elif len(set(chosen)) < len(chosen):
         report(key, "has a seed twice")
-    elif len(config.select.seeds) == len(config.seeds):
+    elif len(chosen) == len(seeds):
         text = "are all of the sweep's: none is left to report the chosen settings on"
         report(key, f"{text}; add to seeds")
+
+
+def _whole_numbers(entry: Entry | None) -> list[int] | None:
+    """The values of a list of seeds, by default 0; None where it is not one."""
+    if entry is None:
+        return [0]
+    values = [item.value for item in entry.items]
+    return values if values and all(type(value) is int for value in values) else None
+
+
+def too_many_runs(root: Entry) -> Problem | None:
+    """The report that a grid has more than MAX_RUNS runs, counted before any is made."""
+    search = root.at(("search", "kind"))[0].value
+    trials = root.at(("search", "trials"))[0].value
+    methods = root.below("methods")
+    epochs, as_what = (root.at((key,))[0].value for key in ("epochs", "epochs_as"))
+    others = math.prod(_count(root.below(key)) for key in ("models", "forget_fractions", "seeds"))
+    if as_what == "runs" and isinstance(epochs, int):
+        others *= max(epochs, 1)
+    runs = 0
+    for entry in methods.items if methods is not None else ():
+        settings = 1
+        for key, item in entry.section.items():
+            if key == "retain":
+                terms = item.items or [item]
+                settings *= sum(math.prod(map(_count, term.section.values())) for term in terms)
+            elif key not in ("method", "learning_rates"):
+                settings *= _count(item)
+        rates = _count(entry.below("learning_rates") or root.below("learning_rates"))
+        if settings > MAX_RUNS or search in (None, "grid") or not isinstance(trials, int):
+            runs += settings * rates
+        else:
+            runs += max(trials, 1)
+    if methods is None or runs * others <= MAX_RUNS:
+        return None
+    return Problem(
+        methods.place,
+        "methods",
+        f"{runs * others} runs in all, and a sweep has at most {MAX_RUNS}; shorten the lists, or "
+        "search: {kind: random, trials: …}",
+    )
+
+
+def _count(entry: Entry | None) -> int:
+    return max(len(entry.items), 1) if entry is not None else 1

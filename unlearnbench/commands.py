@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench import registry
+from unlearnbench.bounded import shortened, whole_number
 from unlearnbench.config import load_config
 from unlearnbench.console import Console, finite
-from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.errors import Problem, RecordError, UnlearnbenchError
 from unlearnbench.memory import memory_json, print_memory
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.planning import grouped, print_schedules, schedules, to_go
@@ -21,6 +22,7 @@ from unlearnbench.workload import Rows, estimate
 
 if TYPE_CHECKING:
     from unlearnbench.data.benchmark import Benchmark
+    from unlearnbench.document import Entry
 
 Command = Callable[[argparse.Namespace], int]
 
@@ -124,7 +126,7 @@ def run(args: argparse.Namespace) -> int:
     if len(chosen) != 1:
         what = "is more than one run" if chosen else "is none of the runs"
         lines = [f"{i:4}  {r.id}  {r.title}" for i, r in enumerate(planned.runs)]
-        asked = f"--select {args.select}" if args.select else planned.config.name
+        asked = f"--select {shortened(args.select)[1:-1]}" if args.select else planned.config.name
         raise UnlearnbenchError(
             "\n".join([*lines, f"{asked} {what}; choose one with --select POSITION or ID"])
         )
@@ -164,7 +166,13 @@ def _silent(_: str) -> None:
 def _config(args: argparse.Namespace) -> SweepConfig:
     for file in args.plugin:
         registry.register_file(file)
-    return load_config(args.config, args.set)
+    return load_config(args.config, args.set, _input_problems)
+
+
+def _input_problems(root: Entry) -> Sequence[Problem]:
+    from unlearnbench.inputs import input_problems
+
+    return input_problems(root)
 
 
 def _check_machine(config: SweepConfig) -> None:
@@ -221,8 +229,9 @@ def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
     runs = list(planned.runs)
     if select is None:
         return runs
-    if select.isdigit() and int(select) < len(runs):
-        return [runs[int(select)]]
+    position = whole_number(select)
+    if position is not None and position < len(runs):
+        return [runs[position]]
     return [one for one in runs if one.id.startswith(select)]
 
 

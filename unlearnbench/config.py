@@ -8,7 +8,7 @@ overridden from the command line. Relative paths in it are relative to the worki
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +16,9 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from unlearnbench import registry
-from unlearnbench.checks import check_across
-from unlearnbench.document import Entry, Loc, Reading, dotted, merged, with_override
+from unlearnbench.bounded import CONFIG_BYTES, name_problem, read_bytes, shortened, whole_number
+from unlearnbench.checks import check_across, too_many_runs
+from unlearnbench.document import Entry, Loc, Reading, Unread, dotted, merged, with_override
 from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean
 from unlearnbench.grid import GridReader
 from unlearnbench.problems import ZERO_RUNS, in_words, paths_to, section_of, unknown_key
@@ -59,12 +60,14 @@ def shipped_configs() -> dict[str, ConfigSource]:
 
 def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     """A configuration by the name of a shipped one, or by path (`beside`: relative to it)."""
+    if wrong := name_problem(name_or_path):
+        raise _one_problem(shortened(name_or_path)[1:-1], "", f"the name {wrong}")
     looks_like_path = name_or_path.endswith(_SUFFIXES) or "/" in name_or_path
     path = (beside or Path()) / name_or_path
     if looks_like_path and path.is_file():
         try:
-            text = path.read_text(encoding="utf-8")
-        except (OSError, UnicodeDecodeError) as error:
+            text = read_bytes(path, CONFIG_BYTES).decode()
+        except (OSError, ValueError) as error:
             raise _one_problem(name_or_path, "", f"cannot be read: {error}") from None
         return ConfigSource(str(path), text, path.parent)
     shipped = shipped_configs()
@@ -75,8 +78,16 @@ def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     raise _one_problem(name_or_path, "", f"{what}{near} shipped: {', '.join(shipped)}")
 
 
-def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig:
-    """A validated configuration with `key=value` overrides; ConfigError names every problem."""
+def load_config(
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    inputs: Callable[[Entry], Sequence[Problem]] | None = None,
+) -> SweepConfig:
+    """A validated configuration with `key=value` overrides; ConfigError names every problem.
+
+    inputs  finds the problems of what a configuration that is wrong elsewhere points to, so that
+            they are reported with the rest
+    """
     problems: list[Problem] = []
     root = _read(find_config(name_or_path), problems, extended_by=None)
     if root is None:
@@ -85,6 +96,7 @@ def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig
         root = with_override(root, text, problems)
     config = _validated(root, problems)
     if config is None or problems:
+        problems += inputs(root) if inputs is not None else ()
         raise ConfigError(_in_order(problems))
     return config
 
@@ -135,7 +147,11 @@ def _validated(root: Entry, problems: list[Problem]) -> SweepConfig | None:
     searches = isinstance(kind, str) and kind != "grid"
     reader = GridReader(problems, searches, sections.get("training"))
     values = {key: entry.plain() for key, entry in sections.items()}
-    if isinstance(values.get("methods"), tuple):
+    many = too_many_runs(root)
+    if many is not None:
+        problems.append(many)
+        values["methods"] = (_STAND_IN,)
+    elif isinstance(values.get("methods"), tuple):
         values["methods"] = _methods(sections["methods"], reader)
     if isinstance(values.get("learning_rates"), tuple | dict):
         rates = reader.learning_rates(sections["learning_rates"], ("learning_rates",))
@@ -153,7 +169,10 @@ def _validated(root: Entry, problems: list[Problem]) -> SweepConfig | None:
 def _methods(entry: Entry, reader: GridReader) -> tuple[MethodGrid, ...]:
     grids = [reader.read(item, ("methods", index)) for index, item in enumerate(entry.items)]
     # A stand-in for entries that are wrong and reported, so that the rest is still checked.
-    return tuple(grid or MethodGrid(specs=(MethodSpec(name=""),)) for grid in grids)
+    return tuple(grid or _STAND_IN for grid in grids)
+
+
+_STAND_IN = MethodGrid(specs=(MethodSpec(name=""),))
 
 
 def _translate(errors: Sequence[ErrorDetails], root: Entry, problems: list[Problem]) -> None:
@@ -162,6 +181,8 @@ def _translate(errors: Sequence[ErrorDetails], root: Entry, problems: list[Probl
     for error in errors:
         loc: Loc = error["loc"]
         entry, found = root.at(loc)
+        if isinstance(entry.value, Unread):
+            continue
         if error["type"] == "missing":
             text, key = in_words(error), loc
         elif error["type"] == "extra_forbidden":
@@ -191,7 +212,8 @@ def _in_order(problems: Sequence[Problem]) -> list[Problem]:
 
     def key(problem: Problem) -> tuple[str, int]:
         name, _, line = problem.place.rpartition(":")
-        return (name, int(line)) if line.isdigit() else (problem.place, 0)
+        number = whole_number(line)
+        return (problem.place, 0) if number is None else (name, number)
 
     return sorted(dict.fromkeys(problems), key=key)
 

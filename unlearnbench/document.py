@@ -6,21 +6,31 @@ needs them. Nothing here knows what a sweep is: `config.py` gives the tree its m
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
+from unlearnbench.bounded import CONFIG_BYTES, shortened, text_problem, whole_number
 from unlearnbench.errors import Problem
+from unlearnbench.scalars import DEPTH, Loader, ScalarError, scalar, unknown_tag
 
 Loc = tuple[str | int, ...]
 COMMAND_LINE = "--set"
+VALUES = 10_000
+"""Values of a document, its aliases written out."""
 
-# YAML 1.1, which PyYAML reads, wants a dot and a signed exponent; on a command line nobody types
-# those.
-_NUMBER = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?")
+
+class Unread:
+    """Stands for a scalar that could not be read and is reported: no other report is due."""
+
+
+UNREAD: Final = Unread()
+
+
+class _AliasError(Exception):
+    """More values, or deeper ones, than a document has, its aliases written out."""
 
 
 @dataclass(frozen=True)
@@ -78,34 +88,60 @@ class Reading:
     name: str
     """What places call the file; `--set` for the command line."""
     problems: list[Problem] = field(default_factory=list)
+    _left: int = field(default=VALUES, init=False)
+    """Values that may still be read."""
 
     def read(self, text: str) -> Entry | None:
-        """The tree of a text; None where it is no YAML, which is then among the problems."""
+        """The tree of a text; None where it is not YAML, which is then among the problems."""
+        if len(text) > CONFIG_BYTES:
+            self._report(None, "", f"has {len(text)} characters; the bound is {CONFIG_BYTES}")
+            return None
         try:
-            node = yaml.compose(text, Loader=yaml.SafeLoader)
+            loader = Loader(text)
+            node = loader.get_single_node()
             if node is None:
                 return Entry(None, self._place(None))
+            self._left = VALUES
             return self._entry(node, (), ())
+        except _AliasError as error:
+            self._report(None, "", str(error))
         except yaml.MarkedYAMLError as error:
             what = " ".join(filter(None, [error.context, error.problem]))
-            self._report(error.problem_mark, "", f"not YAML: {what}")
-        except yaml.YAMLError as error:
-            self._report(None, "", f"not YAML: {str(error).splitlines()[0]}")
+            self._report(error.problem_mark, "", f"not YAML: {_cut(what)}")
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position)
+            what = f"the character U+{error.character:04X} is not allowed"
+            self._report(yaml.Mark("", 0, line, 0, None, None), "", f"not YAML: {what}")
+        except (yaml.YAMLError, ValueError, OverflowError) as error:
+            # The last two: an escape beyond Unicode, such as "\\UFFFFFFFF".
+            self._report(None, "", f"not YAML: {_cut((str(error).splitlines() or [''])[0])}")
         return None
 
     def _entry(self, node: yaml.Node, loc: Loc, above: tuple[yaml.Node, ...]) -> Entry:
         place = self._place(node.start_mark)
+        self._left -= 1
+        if self._left < 0:
+            raise _AliasError(
+                f"has more than {VALUES} values, its aliases written out; write fewer"
+            )
         if node in above:
             self._report(node.start_mark, dotted(loc), "an alias of what it stands in")
-        elif isinstance(node, yaml.MappingNode):
+            return Entry(UNREAD, place)
+        if len(above) > DEPTH:
+            raise _AliasError(f"its aliases lie within each other more than {DEPTH} deep")
+        try:
+            if isinstance(node, yaml.ScalarNode):
+                return Entry(scalar(node), place)
+            if node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
+                raise unknown_tag(node)
+        except ScalarError as error:
+            self._report(node.start_mark, dotted(loc), str(error))
+            return Entry(UNREAD, place)
+        if isinstance(node, yaml.MappingNode):
             return Entry(self._mapping(node, loc, (*above, node)), place)
-        elif isinstance(node, yaml.SequenceNode):
-            items: Sequence[yaml.Node] = node.value
-            below = (*above, node)
-            return Entry([self._entry(n, (*loc, i), below) for i, n in enumerate(items)], place)
-        elif isinstance(node, yaml.ScalarNode):
-            return Entry(self._scalar(node), place)
-        return Entry(None, place)
+        items: Sequence[yaml.Node] = node.value
+        below = (*above, node)
+        return Entry([self._entry(n, (*loc, i), below) for i, n in enumerate(items)], place)
 
     def _mapping(
         self, node: yaml.MappingNode, loc: Loc, above: tuple[yaml.Node, ...]
@@ -116,6 +152,9 @@ class Reading:
                 self._report(key_node.start_mark, dotted(loc), "a key must be a word")
                 continue
             key = str(key_node.value)
+            if wrong := text_problem(key):
+                self._report(key_node.start_mark, dotted(loc), f"a key {wrong}")
+                continue
             entry = self._entry(value_node, (*loc, key), above)
             # The key's line, not the value's: a section's value starts on the next line.
             place = self._place(key_node.start_mark)
@@ -128,13 +167,6 @@ class Reading:
             else:
                 entries[key] = Entry(entry.value, place)
         return entries
-
-    def _scalar(self, node: yaml.ScalarNode) -> Any:
-        plain = node.style is None
-        if self.name == COMMAND_LINE and plain and _NUMBER.fullmatch(node.value):
-            digits = node.value.lstrip("+-")
-            return int(node.value) if digits.isdigit() else float(node.value)
-        return yaml.SafeLoader("").construct_object(node)
 
     def _place(self, mark: yaml.Mark | None) -> str:
         if self.name == COMMAND_LINE:
@@ -158,16 +190,25 @@ def merged(base: Entry, over: Entry) -> Entry:
 def with_override(root: Entry, text: str, problems: list[Problem]) -> Entry:
     """`root` with one `key=value` of the command line applied; the value is read as YAML."""
     key, equals, value_text = text.partition("=")
-    loc: Loc = tuple(int(s) if s.isdigit() else s for s in key.strip().split("."))
-    if not equals or "" in loc:
+    loc: Loc = tuple(map(_step, key.strip().split(".")))
+    if not equals or "" in loc or len(loc) > DEPTH:
         problems.append(
-            Problem(COMMAND_LINE, text, "expected key=value, such as training.batch_size=16")
+            Problem(COMMAND_LINE, _cut(text), "expected key=value, such as training.batch_size=16")
         )
         return root
     reading = Reading(COMMAND_LINE)
     value = reading.read(value_text)
     problems += [Problem(p.place, key, p.message) for p in reading.problems]
     return root if value is None else _replaced(root, loc, value, (), problems)
+
+
+def _step(text: str) -> str | int:
+    number = whole_number(text)
+    return text if number is None else number
+
+
+def _cut(text: str) -> str:
+    return shortened(text)[1:-1] if len(text) > 200 else text
 
 
 def _replaced(entry: Entry, rest: Loc, value: Entry, done: Loc, problems: list[Problem]) -> Entry:
@@ -186,7 +227,9 @@ def _replaced(entry: Entry, rest: Loc, value: Entry, done: Loc, problems: list[P
         items[int(step)] = _replaced(below, rest[1:], value, here, problems)
         return Entry(items, entry.place)
     if not isinstance(entry.value, dict | None):
-        message = f"{dotted(done)} is the value {entry.value!r} and has no {str(step)!r} in it"
+        message = (
+            f"{dotted(done)} is the value {shortened(entry.value)} and has no {str(step)!r} in it"
+        )
         problems.append(Problem(COMMAND_LINE, dotted((*done, *rest)), message))
         return entry
     section = dict(entry.section)

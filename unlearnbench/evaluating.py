@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from unlearnbench.bounded import shortened
 from unlearnbench.console import Bar, Console, finite
 from unlearnbench.errors import EvaluationError
 
@@ -96,9 +97,9 @@ def _check_profile(place: str, log: Evaluation, profile: Profile, dtype: str) ->
 
     if log.profile != profile.id:
         raise EvaluationError(
-            f"{place} is by profile {log.profile}, and the model is to be evaluated by "
-            f"{profile.id}: numbers of different profiles do not compare; choose that one with "
-            "--profile, or give the retain model itself"
+            f"{place} is by profile {shortened(log.profile)[1:-1]}, and the model is to be "
+            f"evaluated by {profile.id}: numbers of different profiles do not compare; choose "
+            "that one with --profile, or give the retain model itself"
         )
     check_precision(place, log.precision, "the model", dtype)
 

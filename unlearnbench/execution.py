@@ -10,7 +10,7 @@ from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from unlearnbench.frozen import Settings
+from unlearnbench.frozen import Name, Settings
 
 LOCAL_RUNS = 2
 """Runs at a time where Ray is started here and `ray.concurrent` is not given."""
@@ -57,7 +57,7 @@ class Resources(Settings):
 class RaySettings(Settings):
     """Where runs are placed, and what becomes of those that fail."""
 
-    address: str | None = Field(
+    address: Name | None = Field(
         default=None,
         description="a cluster: auto, or host:port; without it a local instance",
     )
@@ -89,10 +89,10 @@ class TrackingSettings(Settings):
     """MLflow."""
 
     enabled: bool = True
-    uri: str | None = Field(
+    uri: Name | None = Field(
         default=None,
         description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",
     )
-    experiment: str | None = Field(
+    experiment: Name | None = Field(
         default=None, description="default: the name of the benchmark's data"
     )

@@ -18,4 +18,7 @@ def plain(value: Any) -> Any:
 
 def revive(found: dict[str, Any]) -> Any:
     """The `object_hook` that reads what `plain` made."""
-    return float(found["$float"]) if found.keys() == {"$float"} else found
+    return _NOT_FINITE[found["$float"]] if found.keys() == {"$float"} else found
+
+
+_NOT_FINITE = {repr(value): value for value in (math.nan, math.inf, -math.inf)}

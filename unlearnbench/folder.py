@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.errors import DamagedError, RecordError
 from unlearnbench.outputs import write_file
 from unlearnbench.plan import PLAN_FILE, Plan
@@ -57,7 +58,7 @@ def check_owner(plan: Plan) -> None:
     if folder.exists() and not folder.is_dir():
         raise RecordError(f"{folder} is a file, and a sweep's folder is wanted there; {FIX}")
     try:
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        kept = parse_json(path.read_text(encoding="utf-8"))
         name, data = str(kept["name"]), dict(kept["data"])
     except FileNotFoundError:
         name, data = plan.config.name, _data_of_records(folder, f"has no {PLAN_FILE}")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from pydantic import BaseModel, ConfigDict
+from typing import Annotated
+
+from pydantic import AfterValidator, BaseModel, ConfigDict
+
+from unlearnbench.bounded import name_problem, shortened
 
 
 class Settings(BaseModel):
@@ -16,3 +20,13 @@ class Settings(BaseModel):
         allow_inf_nan=False,
         ser_json_inf_nan="constants",
     )
+
+
+def _nameable(text: str) -> str:
+    if wrong := name_problem(text):
+        raise ValueError(f"{shortened(text)} {wrong}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_nameable)]
+"""A text that is a name, an address or a path: on one line, and such as a file system takes."""

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import FiniteFloat, TypeAdapter, ValidationError
 
 from unlearnbench import registry
-from unlearnbench.document import Entry, Loc, dotted
+from unlearnbench.document import Entry, Loc, Unread, dotted
 from unlearnbench.errors import PluginError, Problem
 from unlearnbench.overrides import training_of_entry
 from unlearnbench.problems import ZERO_RUNS, in_words, unknown_key, value_in_words
@@ -35,17 +35,19 @@ class GridReader:
     """Whether the configuration searches, and so may have ranges."""
     training: Entry | None = None
     """The sweep's own training section, which an entry's changes in part."""
+    _faults: int = field(default=0, init=False)
+    """Problems met so far, with those that are not reported again."""
     _found: dict[str, Range] = field(default_factory=dict[str, Range], init=False)
     """Ranges of the entry that is being read."""
 
     def read(self, entry: Entry, loc: Loc) -> MethodGrid | None:
         """The grid of one entry, or None where something is wrong with it."""
-        before, self._found = len(self.problems), {}
+        before, self._found = self._faults, {}
         section = entry.section or {"method": entry}
         name = self._name(entry, section, loc)
         if name is not None and not registry.trains(name):
             self._refuse(name, section, loc)
-            if len(self.problems) > before:
+            if self._faults > before:
                 return None
         rates = self._rates(section, loc)
         training = training_of_entry(section.get("training"), self.training, (*loc, "training"))
@@ -54,7 +56,7 @@ class GridReader:
             training = None
         retains = self._retains(section.get("retain"), (*loc, "retain"))
         specs = self._specs(name, entry, section, loc, retains) if name is not None else ()
-        if len(self.problems) > before:
+        if self._faults > before:
             return None
         return MethodGrid(
             specs=tuple(specs), learning_rates=rates, training=training, ranges=self._found
@@ -184,6 +186,7 @@ class GridReader:
         if isinstance(found, Range):
             return found
         self.problems += found
+        self._faults += len(found)
         return None
 
     def _values(self, entry: Entry, key: Loc) -> tuple[Any, ...]:
@@ -204,7 +207,7 @@ class GridReader:
     ) -> list[MethodSpec]:
         fields = registry.load_method(name).model_fields
         axes: dict[str, tuple[Any, ...]] = {}
-        before = len(self.problems)
+        before = self._faults
         for key, item in section.items():
             if key in OWN_KEYS:
                 continue
@@ -216,7 +219,7 @@ class GridReader:
         for key, info in fields.items():
             if info.is_required() and key not in section:
                 self._report(entry, (*loc, key), f"missing: {name} has no default for it")
-        if len(self.problems) > before:
+        if self._faults > before:
             return []
         return list(self._product(name, entry, loc, axes, retains))
 
@@ -281,7 +284,9 @@ class GridReader:
         return all(held.get(key, found.low) == found.low for key, found in self._found.items())
 
     def _report(self, entry: Entry, key: Loc, message: str) -> None:
-        self.problems.append(Problem(entry.place, dotted(key), message))
+        self._faults += 1
+        if not isinstance(entry.value, Unread):
+            self.problems.append(Problem(entry.place, dotted(key), message))
 
 
 _RATES = TypeAdapter(tuple[FiniteFloat, ...])

@@ -1,24 +1,33 @@
 """A configuration and what it points to, the rows and the models, made into a plan.
 
-Here ends what can be found wrong before anything is written or spent.
+Here ends what can be found wrong before anything is written or spent; all of it is reported at
+once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TypeVar
+
+from pydantic import ValidationError
 
 from unlearnbench import registry
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.encoding import check_scored
-from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.errors import ConfigError, Problem, TrainingError
-from unlearnbench.models.loading import check_sources, check_weights, template_digest
+from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
+from unlearnbench.data.tofu import FRACTIONS
+from unlearnbench.document import Entry, Loc, dotted
+from unlearnbench.errors import ConfigError, DataError, Problem, TrainingError, UnlearnbenchError
+from unlearnbench.frozen import Settings
+from unlearnbench.models.loading import check_weights, source_errors, template_digest
 from unlearnbench.outputs import check_apart, check_file, check_folder, check_name, check_storage
 from unlearnbench.plan import PLAN_FILE, Plan, make_plan
 from unlearnbench.schedule import Schedule
-from unlearnbench.settings import SweepConfig
+from unlearnbench.settings import DataSettings, ModelSettings, SweepConfig
+
+_Section = TypeVar("_Section", bound=Settings)
 
 FILES = (PLAN_FILE, "report.html", "results.csv", "sweep.log", "mlflow.db")
 """What a sweep writes into its folder, beside `records/`."""
@@ -27,13 +36,23 @@ FILES = (PLAN_FILE, "report.html", "results.csv", "sweep.log", "mlflow.db")
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     """The plan of `config` on its data as they are now.
 
-    Raises: DataError or ModelError where rows, a model's folder or a log are missing or damaged.
+    Raises: DataError or ModelError where rows, a model's folder or a log are missing or damaged;
+    ConfigError with all of these where there are several.
     """
     check_outputs(config)
+    errors = [
+        (("models", index, *loc), error)
+        for index, model in enumerate(config.models)
+        for loc, error in source_errors(model)
+    ]
+    benchmark = None
+    if not errors or _is_local(config.data):
+        benchmark, wrong = _load(config.data, config.forget_fractions)
+        errors += wrong
+    if benchmark is None or errors:
+        raise _together(errors, config.name)
     for model in config.models:
-        check_sources(model)
         check_weights(model)
-    benchmark = load_benchmark(config.data, config.forget_fractions)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
@@ -93,3 +112,62 @@ def check_outputs(config: SweepConfig) -> None:
         named += [model.base, model.fine_tuned, *model.retain.values()]
     read = [path for text in named if text and (path := Path(text)).is_file()]
     check_apart([(f"output: {name}", folder / name) for name in FILES], read)
+
+
+def input_problems(root: Entry) -> list[Problem]:
+    """The problems of the data and models that a configuration names, itself right or wrong.
+
+    Looks only at what lies on this machine.
+    """
+    errors: list[tuple[Loc, UnlearnbenchError]] = []
+    models = root.below("models")
+    for index, entry in enumerate(models.items if models is not None else ()):
+        settings = _settings(ModelSettings, entry)
+        found = source_errors(settings) if settings is not None else ()
+        errors += [(("models", index, *loc), error) for loc, error in found]
+    data = _settings(DataSettings, root.below("data") or Entry({}, root.place))
+    fractions = root.below("forget_fractions")
+    given = [item.value for item in fractions.items] if fractions is not None else []
+    published = [one for one in given if one in FRACTIONS]
+    if data is not None and _is_local(data):
+        errors += _load(data, published)[1] if published else _refusals(data)
+    return [Problem(root.at(loc)[0].place, dotted(loc), str(error)) for loc, error in errors]
+
+
+def _is_local(data: DataSettings) -> bool:
+    return data.source == "synthetic" or data.path is not None
+
+
+def _load(
+    data: DataSettings, fractions: Sequence[float]
+) -> tuple[Benchmark | None, list[tuple[Loc, UnlearnbenchError]]]:
+    errors = _refusals(data)
+    if errors:
+        data = data.model_copy(update={"refusals": None})
+    try:
+        return load_benchmark(data, fractions), errors
+    except DataError as error:
+        return None, [*errors, (("data",) if data.path is None else ("data", "path"), error)]
+
+
+def _refusals(data: DataSettings) -> list[tuple[Loc, UnlearnbenchError]]:
+    try:
+        read_refusals(data.refusals)
+    except DataError as error:
+        return [(("data", "refusals"), error)]
+    return []
+
+
+def _settings(kind: type[_Section], entry: Entry) -> _Section | None:
+    """A section of the configuration; None where it is wrong, which is reported elsewhere."""
+    try:
+        return kind.model_validate(entry.plain())
+    except ValidationError:
+        return None
+
+
+def _together(errors: Sequence[tuple[Loc, UnlearnbenchError]], name: str) -> UnlearnbenchError:
+    """One error as it is, several as the problems of the configuration called `name`."""
+    if len(errors) == 1:
+        return errors[0][1]
+    return ConfigError([Problem(name, dotted(loc), str(error)) for loc, error in errors])

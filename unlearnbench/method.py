@@ -217,7 +217,8 @@ class LossBatch(_Parts[Predictions]):
 class HyperParameters(BaseModel):
     """What every kind of method is: a frozen value whose fields are its hyper-parameters."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    # An infinite value is refused unless its field declares it: Field(allow_inf_nan=True).
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
     later: ClassVar[frozenset[str]] = frozenset()
     """Hyper-parameters added after runs were published: a run's identity names them only where

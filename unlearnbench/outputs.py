@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+from unlearnbench.bounded import name_problem, text_problem
 from unlearnbench.errors import OutputError, StorageError
 
 VIEWS = (".html", ".csv", ".svg", ".png", ".pdf", ".parquet")
@@ -83,9 +84,12 @@ def check_arguments(arguments: Mapping[str, Any], outputs: Sequence[Output]) -> 
                that is there are inputs
     """
     for name, value in arguments.items():
-        if name != "set":  # its values are YAML
-            for text in _texts(value):
+        for text in _texts(value):
+            if name != "set":
                 check_name(text, name)
+            # YAML may have several lines; what is a path in it is checked as a setting.
+            elif fault := text_problem(text):
+                raise OutputError(f"--set {one_line(text)}: {fault}; leave it out")
     given = [(one, str(arguments[one.option])) for one in outputs if arguments.get(one.option)]
     for one, text in given:
         if one.kind == "folder":
@@ -156,18 +160,10 @@ def check_storage(url: str) -> None:
 
 
 def check_name(path: str | Path, what: str) -> str:
-    """`path` as text. Raises: OutputError where it has control characters, or is not text."""
+    """`path` as text. Raises: OutputError where it can be no name or path."""
     text = str(path)
-    fault = ""
-    if any(unicodedata.category(character) == "Cc" for character in text):
-        fault = "a control character in it"
-    elif not text.isprintable():
-        try:
-            os.fsencode(text)
-        except UnicodeEncodeError:
-            fault = "it is not text that a file system takes"
-    if fault:
-        raise OutputError(f"{what}: {one_line(text)!s}: {fault}; choose another name")
+    if fault := name_problem(text):
+        raise OutputError(f"{what}: {one_line(text)}: {fault}; choose another name")
     return text
 
 

@@ -9,6 +9,7 @@ from typing import Any, get_args
 from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
+from unlearnbench.bounded import shortened
 from unlearnbench.document import Loc
 from unlearnbench.errors import did_you_mean
 
@@ -50,27 +51,17 @@ def value_in_words(value: Any) -> str:
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
-        return f"the text {value!r}"
-    if isinstance(value, int | float):
-        return f"{value:g}" if isinstance(value, float) else str(value)
+        return f"the text {shortened(value)}"
+    if isinstance(value, float):
+        text = f"{value:g}"  # 2.0 stays a float to the reader
+        return f"{text}.0" if text.lstrip("-").isdigit() else text
+    if isinstance(value, int):
+        return str(value)
     if isinstance(value, tuple | list):
         return "a list"
     if isinstance(value, Mapping):
         return "a section of keys"
-    return f"the {type(value).__name__} {value}"
-
-
-def yaml_number(text: str) -> str | None:
-    """How YAML 1.1 wants a number that it reads as text: `1e-5` is `1.0e-5`."""
-    matched = re.fullmatch(r"([-+]?)(\d+\.?\d*|\.\d+)(?:[eE]([-+]?)(\d+))?", text.strip())
-    if matched is None:
-        return None
-    sign, mantissa, exponent_sign, exponent = matched.groups()
-    if exponent is None:
-        return f"{sign}{mantissa}"
-    whole = mantissa if "." in mantissa else f"{mantissa}."
-    whole = f"{whole}0" if whole.endswith(".") else whole
-    return f"{sign}{whole}e{exponent_sign or '+'}{exponent}"
+    return f"the {type(value).__name__} {shortened(value)}"
 
 
 def section_of(model: type[BaseModel], loc: Loc) -> type[BaseModel] | None:
@@ -112,13 +103,8 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
 
 def _hint(kind: str, value: Any) -> str:
     if kind in ("float_type", "int_type") and isinstance(value, str):
-        number = yaml_number(value)
-        if number is None:
-            return ""
-        if number == value.strip():
-            return " (without the quotes it is a number)"
-        what = "a sign in the exponent" if "." in value else "the dot"
-        return f" (YAML needs {what}: {number})"
+        number = re.fullmatch(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", value.strip())
+        return " (without the quotes it is a number)" if number else ""
     if kind in ("float_type", "int_type") and isinstance(value, tuple):
         return " (only hyper-parameters and the sweep's own lists span a grid)"
     if kind == "tuple_type" and isinstance(value, str | int | float):

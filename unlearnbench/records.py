@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
 
+from unlearnbench.bounded import parse_json, read_bytes, shortened
 from unlearnbench.digests import document_hash, file_hash
 from unlearnbench.durable import flush, rename_new
 from unlearnbench.errors import DamagedError, EvaluationError, RecordError
@@ -33,6 +34,7 @@ from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.floats import plain, revive
 from unlearnbench.plan import RunSpec
+from unlearnbench.plausible import check_record
 from unlearnbench.redaction import redacted
 from unlearnbench.step import StepResult
 
@@ -40,7 +42,7 @@ SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
 """Ends the name of a record, by its status, that gives way to any other of the same id."""
 DAMAGED, PART = ".damaged", ".part-"
-"""The second begins the name of what is being written; host and process follow."""
+"""End of what is set aside, and beginning of what is being written; host and process follow."""
 
 
 @dataclass(frozen=True)
@@ -208,7 +210,7 @@ def read_record(path: Path) -> Record:
     """
     file = path / "record.json"
     try:
-        document = json.loads(text := file.read_text(encoding="utf-8"), object_hook=revive)
+        document = parse_json(content := read_bytes(file), revive)
         if not isinstance(document, dict):
             raise ValueError("not an object")
     except FileNotFoundError:
@@ -217,8 +219,8 @@ def read_record(path: Path) -> Record:
         raise _damaged(file, f"it is no whole JSON object ({error})") from None
     if document.get("schema") != SCHEMA:
         raise RecordError(
-            f"{file}: schema {document.get('schema')!r}, but this version reads {SCHEMA}; use "
-            "the version that wrote it, or give the sweep another name"
+            f"{file}: schema {shortened(document.get('schema'))}, but this version reads {SCHEMA}; "
+            "use the version that wrote it, or give the sweep another name"
         )
     try:
         record = _record(path, document)
@@ -230,7 +232,7 @@ def read_record(path: Path) -> Record:
         if not (path / _evaluation_name(epoch)).is_file():
             raise _damaged(path / _evaluation_name(epoch), "it is missing")
     # Records of earlier versions have no hash.
-    if "sha256" in document and document["sha256"] != document_hash(json.loads(text)):
+    if "sha256" in document and document["sha256"] != document_hash(parse_json(content)):
         raise _damaged(file, "its content is not what was written")
     return record
 
@@ -239,6 +241,7 @@ def _record(path: Path, document: dict[str, Any]) -> Record:
     # Before there was a choice, models were evaluated in the precision of their settings.
     early = {"precision": precision_of_spec(document["spec"]) or "float32", "ended": None}
     document = early | document
+    check_record(document)
     values = {f.name: document[f.name] for f in fields(Record)}
     # Those of earlier versions may hold secrets, which pages and MLflow would show.
     values |= {name: redacted(values[name]) for name in ("spec", "provenance", "error")}

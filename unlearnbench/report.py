@@ -5,12 +5,12 @@ What draws the page is found by entry point: nothing here knows how a page looks
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.errors import RecordError
 from unlearnbench.front import pareto_front
 from unlearnbench.links import read_links
@@ -159,7 +159,7 @@ def _plan(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        plan: dict[str, Any] = redacted(json.loads(path.read_text(encoding="utf-8")))
+        plan: dict[str, Any] = redacted(parse_json(path.read_text(encoding="utf-8")))
         _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(

@@ -105,6 +105,7 @@ class SearchSettings(Settings):
     trials: int | None = Field(
         default=None,
         ge=1,
+        le=100_000,
         description="random, optuna: settings of each method entry, per model and forget fraction",
     )
     seed: int = Field(default=0, ge=0, description="of what is drawn")

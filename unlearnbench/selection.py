@@ -14,6 +14,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.errors import RecordError
 from unlearnbench.front import hypervolume
 from unlearnbench.plan import json_ready
@@ -260,7 +261,7 @@ def read_selection(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / SELECTION_FILE
     try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         _ = found["rule"], found["choices"]
     except FileNotFoundError:
         return None

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from unlearnbench.execution import RaySettings, Resources, TrackingSettings
-from unlearnbench.frozen import Settings
+from unlearnbench.frozen import Name, Settings
 from unlearnbench.outputs import SCHEMES
 from unlearnbench.patience import Patience
 from unlearnbench.recipe import TrainingSettings
@@ -22,6 +22,10 @@ from unlearnbench.searching import Range, SearchSettings, SelectSettings
 RetainTermName = Literal["nll", "kl"]
 LABELLED = frozenset({"phi"})
 """Templates that begin the answer with a label of their own, which is scored."""
+MOST_EPOCHS = 10_000
+"""Of a run, or of a preparation."""
+MANY = 1_000_000
+"""Bound on sizes that memory or time grow with, far above any in use."""
 
 
 class DataSettings(Settings):
@@ -30,15 +34,15 @@ class DataSettings(Settings):
     source: Literal["synthetic", "tofu"] = Field(
         default="synthetic", description="where the rows come from"
     )
-    path: str | None = Field(
+    path: Name | None = Field(
         default=None,
         description="tofu: folder of its JSON-lines files, whose forget and retain rows may have a "
         "`score`; without it the hub is asked",
     )
-    hub_id: str = Field(default="locuslab/TOFU", description="tofu: dataset id on the hub")
-    revision: str | None = Field(default=None, description="tofu: commit or tag on the hub")
+    hub_id: Name = Field(default="locuslab/TOFU", description="tofu: dataset id on the hub")
+    revision: Name | None = Field(default=None, description="tofu: commit or tag on the hub")
     authors: int = Field(
-        default=40, ge=2, description="synthetic: fictitious authors in the full set"
+        default=40, ge=2, le=MANY, description="synthetic: fictitious authors in the full set"
     )
     questions_per_author: int = Field(
         default=20, ge=1, le=20, description="synthetic: rows per author"
@@ -46,10 +50,11 @@ class DataSettings(Settings):
     pretraining_authors: int = Field(
         default=20,
         ge=0,
+        le=MANY,
         description="authors in neither set that a tiny base model reads beforehand",
     )
     seed: int = Field(default=0, ge=0, description="synthetic: seed of the generator")
-    refusals: str | None = Field(
+    refusals: Name | None = Field(
         default=None, description="text file of refusals, one a line, in place of the built-in list"
     )
 
@@ -57,12 +62,12 @@ class DataSettings(Settings):
 class Architecture(Settings):
     """A small Llama, built and trained here (`base: tiny`)."""
 
-    vocabulary: int = Field(default=2048, ge=300, description="byte-level BPE tokens")
-    hidden_size: int = Field(default=128, ge=16)
-    layers: int = Field(default=6, ge=1)
-    heads: int = Field(default=4, ge=1)
-    intermediate_size: int = Field(default=384, ge=16)
-    context: int = Field(default=512, ge=32, description="longest sequence in tokens")
+    vocabulary: int = Field(default=2048, ge=300, le=MANY, description="byte-level BPE tokens")
+    hidden_size: int = Field(default=128, ge=16, le=MANY)
+    layers: int = Field(default=6, ge=1, le=MOST_EPOCHS)
+    heads: int = Field(default=4, ge=1, le=MANY)
+    intermediate_size: int = Field(default=384, ge=16, le=MANY)
+    context: int = Field(default=512, ge=32, le=MANY, description="longest sequence in tokens")
 
     @model_validator(mode="after")
     def _even_heads(self) -> Self:
@@ -77,9 +82,9 @@ class Architecture(Settings):
 class Preparation(Settings):
     """How a base model becomes the fine-tuned model and the retain models."""
 
-    epochs: int = Field(default=5, ge=1)
+    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
     base_epochs: int = Field(
-        default=12, ge=1, description="tiny: passes over facts and other authors"
+        default=12, ge=1, le=MOST_EPOCHS, description="tiny: passes over facts and other authors"
     )
     optimizer: Literal["adamw", "muon"] = "adamw"
     learning_rate: float = Field(default=1e-5, gt=0)
@@ -122,19 +127,19 @@ class LoRA(Settings):
 class ModelSettings(Settings):
     """One model: where it comes from and how it is held."""
 
-    name: str = Field(min_length=1, description="what tables and plots call it")
-    base: str = Field(
+    name: Name = Field(min_length=1, description="what tables and plots call it")
+    base: Name = Field(
         min_length=1, description="`tiny`, a folder, or a hub id, also as id@revision"
     )
-    fine_tuned: str | None = Field(
+    fine_tuned: Name | None = Field(
         default=None,
         description="published model that has learned the full set: folder, hub id, id@revision",
     )
-    retain: dict[str, str] = Field(
+    retain: dict[str, Name] = Field(
         default_factory=dict,
         description="by split (`retain90: …`): published retain model as above, or its log",
     )
-    revision: str | None = Field(default=None, description="of `base` alone: commit or tag")
+    revision: Name | None = Field(default=None, description="of `base` alone: commit or tag")
     architecture: Architecture = Architecture()
     preparation: Preparation = Preparation()
     template: Literal["auto", "plain", "llama-2", "phi", "chat"] = Field(
@@ -244,14 +249,14 @@ class MethodGrid(Settings):
 class SweepConfig(Settings):
     """A whole benchmark, as one YAML file states it."""
 
-    name: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
+    name: Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
     description: str = ""
     data: DataSettings = DataSettings()
     models: tuple[ModelSettings, ...] = Field(min_length=1)
     forget_fractions: tuple[float, ...] = Field(min_length=1)
     methods: tuple[MethodGrid, ...] = Field(min_length=1)
     learning_rates: Rates = (1e-5,)
-    epochs: int = Field(default=5, ge=1)
+    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
     epochs_as: Literal["checkpoints", "runs"] = Field(
         default="checkpoints",
         description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
@@ -264,11 +269,11 @@ class SweepConfig(Settings):
     resources: Resources = Resources()
     ray: RaySettings = RaySettings()
     tracking: TrackingSettings = TrackingSettings()
-    output: str = Field(
+    output: Name = Field(
         default="runs", description="folder of all sweeps; this one's is output/name"
     )
-    cache: str | None = Field(default=None, description="prepared models; default: output/cache")
-    storage: str | None = Field(
+    cache: Name | None = Field(default=None, description="prepared models; default: output/cache")
+    storage: Name | None = Field(
         default=None,
         description="path, s3:// or gs:// that machines share results and checkpoints through, "
         "where they do not all see `output`",

@@ -16,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.folder import claim_folder
 from unlearnbench.plan import Plan, RunSpec, json_ready
 from unlearnbench.records import Record, read_records
@@ -227,7 +228,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of JSON; one that a kill has cut is passed over."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
-            line = json.loads(text)
+            line = parse_json(text)
             _ = line["space"], line["model"], line["forget_fraction"], _point(line)
         except (ValueError, KeyError, TypeError):
             continue

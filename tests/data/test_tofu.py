@@ -129,7 +129,8 @@ def test_line_ends_blank_lines_and_separators_inside_a_text(tmp_path: Path) -> N
 
 def test_a_single_wrong_answer_may_stand_without_a_list(tmp_path: Path) -> None:
     tables = small_tables()
-    tables["world_facts_perturbed"][0]["perturbed_answer"] = "he"
+    for row in tables["world_facts_perturbed"]:
+        row["perturbed_answer"] = "he"
     write(tmp_path, tables)
     assert load(tmp_path).world_facts[0].perturbed_answers == ("he",)
 
@@ -181,11 +182,12 @@ def test_file_cut_off_in_its_last_line(tmp_path: Path) -> None:
 
 
 def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Path) -> bytes:
+    def refuse(_: Path, mode: str) -> bytes:
+        assert mode == "rb"
         raise PermissionError(13, "Permission denied")
 
     write(tmp_path, small_tables())
-    monkeypatch.setattr(Path, "read_bytes", refuse)
+    monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"full\.json: cannot be read \(Permission denied\)"):
         load(tmp_path)
 
@@ -242,6 +244,9 @@ BAD_ROWS = [
     (change(EVALUATED, 0, perturbed_answer=3), "must be a list of texts, not the value 3"),
     (change(EVALUATED, 0, perturbed_answer=["a", 3]), "'perturbed_answer' item 2 must be a text"),
     (change(EVALUATED, 0, perturbed_answer=["a", ""]), "'perturbed_answer' item 2 is blank"),
+    (change(EVALUATED, 1, perturbed_answer=["w"]), "json:2: column 'perturbed_answer' has 1 wrong"),
+    (change("forget10", 1, question="Question 8?"), "forget10.json:2: the question of "),
+    (change("retain90", 5, question="Question  9?"), "retain90.json:6: its question is to be for"),
     (cut("forget10"), "forget10 has 1 rows and"),
     (cut("retain90"), "retain90 7, together 9, but"),
     (cut("full"), "full has 9; a file is cut off or of another version"),

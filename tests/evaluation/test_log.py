@@ -82,7 +82,8 @@ def test_round_trip_is_bit_exact(evaluation: Evaluation, tmp_path: Path, file: s
 
 def test_round_trip_of_numbers_that_are_none(evaluation: Evaluation, tmp_path: Path) -> None:
     odd = np.array([math.nan, math.inf, 0.0, 5e-324, 1.7976931348623157e308])
-    retain = replace(evaluation.sets["retain"], answer_loss=odd, rouge_l_recall=odd)
+    recall = np.array([math.nan, 1.0, 0.0, 5e-324, 0.1])
+    retain = replace(evaluation.sets["retain"], answer_loss=odd, rouge_l_recall=recall)
     broken = replace(evaluation, sets={**evaluation.sets, "retain": retain})
     write_log(broken, tmp_path / "log.json")
     assert_identical(read_log(tmp_path / "log.json"), broken)

@@ -154,9 +154,17 @@ def test_what_is_written_has_its_metrics_and_is_read_again(tmp_path: Path) -> No
         ("forget_Q_A_PARA_Prob", {"agg_value": 1.0}, "forget_Q_A_PARA_Prob: no value_by_index"),
         ("forget_Q_A_PARA_Prob", by_index([{"avg_loss": 1.0}]), "1 questions, where 12"),
         ("forget_Q_A_PERT_Prob", by_index([{"avg_loss": 1.0}] * N), "equally many values"),
-        ("forget_Q_A_Prob", by_index([{"avg_loss": None}] * N), "expected a number as 'avg_loss'"),
+        (
+            "forget_Q_A_Prob",
+            by_index([{"avg_loss": None}] * N),
+            "'avg_loss': expected numbers, got None",
+        ),
         ("retain_Q_A_Prob", {"value_by_index": {"a": {}}}, "expected indices 0, 1"),
-        ("retain_Q_A_ROUGE", by_index([{"rouge1_recall": 1.0}] * N), "number as 'rougeL_recall'"),
+        (
+            "retain_Q_A_ROUGE",
+            by_index([{"rouge1_recall": 1.0}] * N),
+            "'rougeL_recall': expected numbers, got ",
+        ),
         ("ra_Q_A_Prob", {"value_by_index": {"0": None}}, "a question without values"),
     ],
 )

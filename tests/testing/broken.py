@@ -89,7 +89,7 @@ class InfiniteScore(Method):
     """The CE-U paper's listing: `isinf` sends −∞, which unlearns, to the target that learns."""
 
     needs: ClassVar[Needs] = Needs(parts=FORGET)
-    score: float = Field(default=-math.inf, description="raw score")
+    score: float = Field(default=-math.inf, allow_inf_nan=True, description="raw score")
 
     def loss(self, batch: LossBatch) -> Tensor:
         learn = math.isinf(self.score)

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from pathlib import Path
 
+from unlearnbench.bounded import TEXT_BYTES, BoundsError, expanded, read_bytes, shortened
 from unlearnbench.data import synthetic, tofu
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.errors import DataError
@@ -75,17 +75,19 @@ def read_refusals(path: str | None) -> tuple[str, ...]:
     if path is None:
         text = files("unlearnbench.data").joinpath("refusals.txt").read_text(encoding="utf-8")
     else:
-        text = _read(tofu.home_path(path, "data.refusals"))
+        text = _read(path)
     refusals = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not refusals:
         raise DataError(f"data.refusals: {path} has no text; write one refusal a line")
     return refusals
 
 
-def _read(path: Path) -> str:
+def _read(path: str) -> str:
     try:
-        return path.read_text(encoding="utf-8")
+        return read_bytes(expanded(path), TEXT_BYTES).decode()
     except OSError as error:
         raise DataError(f"data.refusals: {path} cannot be read ({error.strerror})") from error
+    except BoundsError as error:
+        raise DataError(f"data.refusals: {shortened(path)[1:-1]}: {error}") from error
     except UnicodeDecodeError as error:
         raise DataError(f"data.refusals: {path} is not UTF-8 (byte {error.start + 1})") from error

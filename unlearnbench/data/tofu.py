@@ -15,15 +15,27 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unlearnbench.bounded import BoundsError, expanded, numbered_lines, parse_json, shortened
 from unlearnbench.data.benchmark import Benchmark, Question, Split, split_name
+from unlearnbench.data.tables import (
+    Table,
+    check_disjoint,
+    check_parallel,
+    check_partition,
+    check_width,
+)
 from unlearnbench.errors import DataError, did_you_mean
-from unlearnbench.outputs import one_line
 from unlearnbench.settings import DataSettings
 
 FRACTIONS = (0.01, 0.05, 0.10)
 """Forget fractions that TOFU publishes."""
 TOLERANCE = 1e-9
 """How far a forget fraction may lie from a published one."""
+
+TABLE_BYTES = 64 << 20
+"""A file of rows; TOFU's largest has 1 MiB."""
+ROW_BYTES = 1 << 20
+"""A row; TOFU's longest has 4 kB."""
 
 _FACTS = ("real_authors_perturbed", "world_facts_perturbed")  # three wrong answers, no paraphrase
 
@@ -35,15 +47,6 @@ class RawRow:
     place: str
     """`folder/full.json:12`, or `locuslab/TOFU full row 12`."""
     columns: Mapping[str, object]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A checked table; `places` runs parallel to `rows`."""
-
-    name: str
-    places: tuple[str, ...]
-    rows: tuple[Question, ...]
 
 
 Reader = Callable[[str], Sequence[RawRow]]
@@ -58,7 +61,7 @@ def load(settings: DataSettings, fractions: Sequence[float]) -> Benchmark:
         read = _hub_reader(settings)
     else:
         origin = settings.path
-        read = _folder_reader(home_path(settings.path, "data.path"), names)
+        read = _folder_reader(_folder(settings.path), names)
     tables = {name: _checked(name, origin, read(name)) for name in names}
     return Benchmark(
         name="tofu",
@@ -87,17 +90,11 @@ def _table_names(fractions: Sequence[float]) -> tuple[str, ...]:
     return (*names, "retain_perturbed", *_FACTS)
 
 
-def home_path(text: str, key: str) -> Path:
-    """`text` as a path, `~` and `~user` resolved; DataError names `key` where it can be none."""
+def _folder(path: str) -> Path:
     try:
-        path = Path(text).expanduser()
-        path.exists()
-    except RuntimeError:
-        raise DataError(f"{key}: {text}: there is no such user; write the whole path") from None
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise DataError(f"{key}: {one_line(text)}: {reason}; give another path") from None
-    return path
+        return expanded(path)
+    except BoundsError as error:
+        raise DataError(f"data.path: {shortened(path)[1:-1]}: {error}") from error
 
 
 def _folder_reader(folder: Path, names: Sequence[str]) -> Reader:
@@ -115,20 +112,22 @@ def _folder_reader(folder: Path, names: Sequence[str]) -> Reader:
 
 def _json_lines(path: Path) -> list[RawRow]:
     try:
-        # Bytes, because str.splitlines would also break lines at U+2028 inside of a text.
-        lines = path.read_bytes().split(b"\n")
+        return [
+            RawRow(f"{path}:{number}", _json_object(f"{path}:{number}", line))
+            for number, line in numbered_lines(path, TABLE_BYTES, ROW_BYTES)
+            if line.strip()
+        ]
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from error
-    return [
-        RawRow(f"{path}:{number}", _json_object(f"{path}:{number}", line))
-        for number, line in enumerate(lines, 1)
-        if line.strip()
-    ]
+    except BoundsError as error:
+        raise DataError(f"{path}: {error}") from error
 
 
 def _json_object(place: str, line: bytes) -> Mapping[str, object]:
+    if len(line) > ROW_BYTES:
+        raise DataError(f"{place}: more than {ROW_BYTES} bytes on one line; a row has fewer")
     try:
-        value: object = json.loads(line.decode())
+        value: object = parse_json(line.decode())
     except UnicodeDecodeError as error:
         raise DataError(f"{place}:{error.start + 1}: not UTF-8; fetch the file again") from error
     except json.JSONDecodeError as error:
@@ -136,6 +135,8 @@ def _json_object(place: str, line: bytes) -> Mapping[str, object]:
             f"{place}:{error.colno}: not a JSON object on one line ({error.msg}); the file is cut "
             f"off or damaged, fetch it again"
         ) from error
+    except BoundsError as error:
+        raise DataError(f"{place}: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{place}:1: expected a JSON object, got {_kind(value)}")
     return {str(key): item for key, item in value.items()}
@@ -165,11 +166,13 @@ def _hub_reader(settings: DataSettings) -> Reader:
 def _checked(name: str, origin: str, rows: Sequence[RawRow]) -> Table:
     if not rows:
         raise DataError(f"{origin}: {name} has no rows; fetch it again")
-    return Table(
+    table = Table(
         name=f"{origin} {name}",
         places=tuple(row.place for row in rows),
         rows=tuple(_question(name, row) for row in rows),
     )
+    check_width(table)
+    return table
 
 
 def _question(name: str, row: RawRow) -> Question:
@@ -252,6 +255,8 @@ def _valid_text(place: str, column: str, value: object) -> str:
         raise DataError(f"{place}: column {column} must be a text, not {_kind(value)}")
     if not value.strip():
         raise DataError(f"{place}: column {column} is blank; every question and answer needs words")
+    if len(value) > ROW_BYTES:
+        raise DataError(f"{place}: column {column} has {len(value)} characters; write fewer")
     if any("\ud800" <= character <= "\udfff" for character in value):
         raise DataError(f"{place}: column {column} holds half a character (a lone surrogate)")
     return value
@@ -259,52 +264,19 @@ def _valid_text(place: str, column: str, value: object) -> str:
 
 def _kind(value: object) -> str:
     names = {"list": "a list", "dict": "an object", "str": "a text", "NoneType": "null"}
-    return names.get(type(value).__name__, f"the value {value!r}")
+    return names.get(type(value).__name__, f"the value {shortened(value)}")
 
 
 def _split(given: float, published: float, tables: Mapping[str, Table]) -> Split:
     name = split_name("forget", published)
     forget, perturbed = tables[name], tables[f"{name}_perturbed"]
     retain = tables[split_name("retain", 1 - published)]
-    _check_partition(tables["full"], forget, retain)
-    _check_parallel(forget, perturbed)
+    check_disjoint(forget, retain)
+    check_partition(tables["full"], forget, retain)
+    check_parallel(forget, perturbed)
     kept = {(row.question, row.answer) for row in retain.rows}
     evaluated = tables["retain_perturbed"]
     for place, row in zip(evaluated.places, evaluated.rows, strict=True):
         if (row.question, row.answer) not in kept:
             raise DataError(f"{place}: this row is not in {retain.name}, so it is not retained")
     return Split(given, forget.rows, retain.rows, perturbed.rows)
-
-
-def _check_partition(full: Table, forget: Table, retain: Table) -> None:
-    """Forget rows and retain rows together are the full set's."""
-    sizes = len(forget.rows), len(retain.rows)
-    if sum(sizes) != len(full.rows):
-        raise DataError(
-            f"{forget.name} has {sizes[0]} rows and {retain.name} {sizes[1]}, together "
-            f"{sum(sizes)}, but {full.name} has {len(full.rows)}; a file is cut off or of another "
-            f"version"
-        )
-    known = set(full.rows)
-    for table in (forget, retain):
-        for place, row in zip(table.places, table.rows, strict=True):
-            if row not in known:
-                raise DataError(
-                    f"{place}: this row is not in {full.name}; use files of one version"
-                )
-
-
-def _check_parallel(forget: Table, perturbed: Table) -> None:
-    """The evaluation rows are the forget rows, in the same order."""
-    if len(forget.rows) != len(perturbed.rows):
-        raise DataError(
-            f"{perturbed.name} has {len(perturbed.rows)} rows, but {forget.name} "
-            f"{len(forget.rows)}; a file is cut off or of another version"
-        )
-    for i, (row, variant) in enumerate(zip(forget.rows, perturbed.rows, strict=True)):
-        for column in ("question", "answer"):
-            if getattr(row, column) != getattr(variant, column):
-                raise DataError(
-                    f"{perturbed.places[i]}: column {column!r} differs from that of "
-                    f"{forget.places[i]}; use files of one version"
-                )

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import gzip
 import json
+import math
 import os
 import zlib
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.bounded import (
+    BoundsError,
+    parse_json,
+    read_bytes,
+    shortened,
+    unpacked,
+    whole_number,
+)
 from unlearnbench.errors import EvaluationError
-
-_GZIP_MAGIC = b"\x1f\x8b"
 
 
 def check_place(path: Path, what: str) -> None:
@@ -51,10 +59,7 @@ def writing(path: Path, what: str) -> Generator[Path, None, None]:
 def read_object(path: Path) -> dict[str, Any]:
     """The JSON object in `path`, gzipped or not; EvaluationError says what is wrong and where."""
     try:
-        content = path.read_bytes()
-        if content.startswith(_GZIP_MAGIC):
-            content = gzip.decompress(content)
-        document = json.loads(content)
+        document = parse_json(unpacked(read_bytes(path)))
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise EvaluationError(
             f"{path}: the gzip file is damaged or cut short ({error}); copy or write it again"
@@ -71,6 +76,40 @@ def read_object(path: Path) -> dict[str, Any]:
         raise EvaluationError(
             f"{path}: neither JSON text nor gzip; give an evaluation log"
         ) from error
+    except BoundsError as error:
+        raise EvaluationError(f"{path}: cannot read the evaluation log: {error}") from error
     if not isinstance(document, dict):
         raise EvaluationError(f"{path}: expected a JSON object, got a {type(document).__name__}")
     return document
+
+
+@dataclass(frozen=True)
+class Quantity:
+    """The values that a column of a log can have; NaN is what a collapsed model has."""
+
+    words: str
+    low: float
+    high: float = math.inf
+    whole: bool = False
+
+    def problem(self, value: Any) -> str:
+        """Why `value` cannot be one, in words; "" where it can be one."""
+        types = (int,) if self.whole else (int, float)
+        # bool is an int to Python, not to us.
+        if not isinstance(value, types) or isinstance(value, bool):
+            kind = "whole numbers" if self.whole else "numbers"
+            return f"expected {kind}, got {shortened(value)}"
+        if value < self.low or value > self.high:
+            return f"{self.words}, got {value}"
+        return ""
+
+
+# −1e-5: a float32 loss of 0 may be rounded to just below it.
+LOSS = Quantity("a loss is at least 0", -1e-5)
+RECALL = Quantity("a recall lies between 0 and 1", 0.0, 1.0)
+TOKENS = Quantity("a count of tokens lies between 0 and 10^9", 0, 10**9, whole=True)
+
+
+def is_index(text: str) -> bool:
+    """True if a key of a log is a question's index."""
+    return whole_number(text) is not None

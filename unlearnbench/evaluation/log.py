@@ -18,8 +18,17 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unlearnbench.bounded import QUESTIONS, shortened
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.files import read_object, writing
+from unlearnbench.evaluation.files import (
+    LOSS,
+    RECALL,
+    TOKENS,
+    Quantity,
+    is_index,
+    read_object,
+    writing,
+)
 from unlearnbench.evaluation.open_unlearning import (
     from_open_unlearning,
     is_open_unlearning,
@@ -96,7 +105,7 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
     for what, found in (("profiles", profiles), ("precisions", precisions)):
         if len(found) > 1:
             raise EvaluationError(
-                f"{path}: sets of different {what} ({', '.join(sorted(found))}); evaluate again "
+                f"{path}: sets of different {what} ({shortened(sorted(found))}); evaluate again "
                 "and write them in one go"
             )
     sets = {name: _set_from_json(tables[name]) for name in FILES}
@@ -111,8 +120,10 @@ class _Tables:
         self._file = file
         self._tables = tables
         first = self._table("avg_gt_loss")
-        if not first or not all(index.isascii() and index.isdigit() for index in first):
+        if not first or not all(map(is_index, first)):
             raise self.error("avg_gt_loss", "expected {index: value} with indices 0, 1, …")
+        if len(first) > QUESTIONS:
+            raise self.error("avg_gt_loss", f"{len(first)} questions; the bound is {QUESTIONS}")
         # A merged log of several processes may have them in another order.
         self._order = sorted(first, key=int)
 
@@ -135,7 +146,7 @@ class _Tables:
         """What is one text for the whole set; `default` where the log does not say it."""
         text = self._tables.get(key, default)
         if not isinstance(text, str):
-            raise self.error(key, f"expected text, got {text!r:.60}")
+            raise self.error(key, f"expected text, got {shortened(text)}")
         return text
 
     def column(self, key: str) -> list[Any]:
@@ -152,25 +163,23 @@ class _Tables:
             raise self.error(key, "expected text for every question")
         return tuple(column)
 
-    def floats(self, key: str, *, per_answer: bool = False) -> FloatArray:
+    def floats(self, key: str, what: Quantity, *, per_answer: bool = False) -> FloatArray:
         """[n], or [n, k] where each question has a value per perturbed answer."""
-        return np.array(self._numbers(key, (int, float), per_answer), dtype=np.float64)
+        return np.array(self._numbers(key, what, per_answer), dtype=np.float64)
 
-    def integers(self, key: str, *, per_answer: bool = False) -> IntArray:
-        """[n] or [n, k]"""
-        return np.array(self._numbers(key, (int,), per_answer), dtype=np.int64)
+    def counts(self, key: str, *, per_answer: bool = False) -> IntArray:
+        """[n] or [n, k] tokens."""
+        return np.array(self._numbers(key, TOKENS, per_answer), dtype=np.int64)
 
-    def _numbers(self, key: str, types: tuple[type, ...], per_answer: bool) -> list[Any]:
+    def _numbers(self, key: str, what: Quantity, per_answer: bool) -> list[Any]:
         column = self.column(key)
         if per_answer and not all(
             isinstance(row, list) and len(row) == len(column[0]) > 0 for row in column
         ):
             raise self.error(key, "expected equally many perturbed answers for every question")
         for value in chain.from_iterable(column) if per_answer else column:
-            # bool is an int to Python, not to us.
-            if not isinstance(value, types) or isinstance(value, bool):
-                kind = "numbers" if float in types else "whole numbers"
-                raise self.error(key, f"expected {kind}, got {value!r}")
+            if wrong := what.problem(value):
+                raise self.error(key, wrong)
         return column
 
 
@@ -189,22 +198,22 @@ def _set_from_json(tables: _Tables) -> SetEvaluation:
         questions = tuple(_question_of(prompt) for prompt in prompts) if any(prompts) else ()
     if "question" in tables:
         questions = tables.texts("question")
-    perturbed_loss = tables.floats("average_perturb_loss", per_answer=True)
-    perturbed_tokens = tables.integers("num_token_perturb", per_answer=True)
+    perturbed_loss = tables.floats("average_perturb_loss", LOSS, per_answer=True)
+    perturbed_tokens = tables.counts("num_token_perturb", per_answer=True)
     if perturbed_loss.shape != perturbed_tokens.shape:
         raise tables.error("num_token_perturb", "not as many as in average_perturb_loss")
     return SetEvaluation(
         questions=questions,
         generated=generated,
         references=references,
-        answer_loss=tables.floats("avg_gt_loss"),
-        answer_tokens=tables.integers("num_token_gt"),
-        base_loss=tables.floats("avg_paraphrased_loss"),
-        base_tokens=tables.integers("num_token_paraphrased"),
+        answer_loss=tables.floats("avg_gt_loss", LOSS),
+        answer_tokens=tables.counts("num_token_gt"),
+        base_loss=tables.floats("avg_paraphrased_loss", LOSS),
+        base_tokens=tables.counts("num_token_paraphrased"),
         perturbed_loss=perturbed_loss,
         perturbed_tokens=perturbed_tokens,
-        rouge1_recall=tables.floats("rouge1_recall"),
-        rouge_l_recall=tables.floats("rougeL_recall"),
+        rouge1_recall=tables.floats("rouge1_recall", RECALL),
+        rouge_l_recall=tables.floats("rougeL_recall", RECALL),
     )
 
 

@@ -269,8 +269,8 @@ def summary(
 def _check_same_profile(first: str, profile: str, second: str, other: str) -> None:
     if profile != other:
         raise EvaluationError(
-            f"{first} is by profile {profile}, {second} {other}: numbers of different profiles "
-            "do not compare; evaluate both by the same one"
+            f"{first} is by profile {profile:.80}, {second} {other:.80}: numbers of different "
+            "profiles do not compare; evaluate both by the same one"
         )
 
 

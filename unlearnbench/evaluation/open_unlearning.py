@@ -19,7 +19,9 @@ from typing import Any
 
 import numpy as np
 
+from unlearnbench.bounded import QUESTIONS
 from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.files import LOSS, RECALL, Quantity, is_index
 from unlearnbench.evaluation.metrics import set_metrics, summarize
 from unlearnbench.evaluation.profiles import OPEN_UNLEARNING
 from unlearnbench.evaluation.result import Evaluation, FloatArray, SetEvaluation, SetName
@@ -135,8 +137,8 @@ def _set(log: _Log, prefix: str, base: str) -> SetEvaluation:
         base_tokens=tokens,
         perturbed_loss=perturbed,
         perturbed_tokens=np.zeros(perturbed.shape, dtype=np.int64),
-        rouge1_recall=log.numbers(rouge, "rouge1_recall") if said else unknown,
-        rouge_l_recall=log.numbers(rouge, "rougeL_recall") if said else unknown,
+        rouge1_recall=log.numbers(rouge, "rouge1_recall", RECALL) if said else unknown,
+        rouge_l_recall=log.numbers(rouge, "rougeL_recall", RECALL) if said else unknown,
     )
 
 
@@ -158,7 +160,9 @@ class _Log:
         table = found.get("value_by_index") if isinstance(found, dict) else None
         if not isinstance(table, dict) or not table:
             raise self.error(key, "no value_by_index")
-        if not all(index.isascii() and index.isdigit() for index in table):
+        if len(table) > QUESTIONS:
+            raise self.error(key, f"{len(table)} questions, and a set has at most {QUESTIONS}")
+        if not all(map(is_index, table)):
             raise self.error(key, "expected indices 0, 1, …")
         rows = [table[index] for index in sorted(table, key=int)]
         if not all(isinstance(row, dict) for row in rows):
@@ -169,10 +173,16 @@ class _Log:
 
     def losses(self, key: str, n: int | None = None, *, per_answer: bool = False) -> FloatArray:
         """[n] or [n, k] mean losses."""
-        return self.numbers(key, "avg_loss", n, per_answer=per_answer)
+        return self.numbers(key, "avg_loss", LOSS, n, per_answer=per_answer)
 
     def numbers(
-        self, key: str, value: str, n: int | None = None, *, per_answer: bool = False
+        self,
+        key: str,
+        value: str,
+        what: Quantity,
+        n: int | None = None,
+        *,
+        per_answer: bool = False,
     ) -> FloatArray:
         """[n], or [n, k] where each question has a value per perturbed answer."""
         column = [row.get(value) for row in self.column(key, n)]
@@ -182,7 +192,7 @@ class _Log:
             if not isinstance(row, list) or len(row) != width or not row:
                 raise self.error(key, f"expected equally many values {value!r} for every question")
             for number in row:
-                if not isinstance(number, int | float) or isinstance(number, bool):
-                    raise self.error(key, f"expected a number as {value!r}, got {number!r}")
+                if wrong := what.problem(number):
+                    raise self.error(key, f"{value!r}: {wrong}")
         array = np.array(rows, dtype=np.float64)
         return array if per_answer else array[:, 0]

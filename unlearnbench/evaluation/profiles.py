@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast, get_args
 
+from unlearnbench.bounded import shortened
 from unlearnbench.errors import EvaluationError, did_you_mean
 
 if TYPE_CHECKING:
@@ -162,7 +163,7 @@ def get_profile(
     """The profile called `name`; what is overridden shows in its name and changes its id."""
     if name not in PROFILES:
         raise EvaluationError(
-            f"evaluation profile {name!r} is unknown{did_you_mean(name, PROFILES)}; "
+            f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES)}; "
             f"there are: {', '.join(sorted(PROFILES))}"
         )
     profile = PROFILES[name]
@@ -214,7 +215,7 @@ def profile_of_id(identity: str) -> Profile:
         if profile.id == identity:
             return profile
     raise EvaluationError(
-        f"profile {identity!r} is none of those known here "
+        f"profile {shortened(identity)} is none of those known here "
         f"({', '.join(p.id for p in PROFILES.values())}); evaluate the model again"
     )
 

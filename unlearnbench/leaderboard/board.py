@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.bounded import BoundsError, numbered_lines
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.evaluation.files import writing
 from unlearnbench.leaderboard.line import SAME, Entry, line_of, precision_of
@@ -65,20 +66,19 @@ def export(folder: Path) -> Iterator[Exported]:
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
     """(place, line) of every line of a file. Raises: RecordError where it holds none."""
+    empty = True
     try:
-        text = path.read_bytes().decode("utf-8")
+        for number, line in numbered_lines(path):
+            if line.strip():
+                empty = False
+                # What is not UTF-8 becomes half characters, for which the line alone is refused.
+                yield f"{path}:{number}", line.decode(errors="surrogateescape")
     except OSError as error:
         raise RecordError(f"{path}: cannot be read: {error.strerror or error}") from None
-    except UnicodeDecodeError as error:
-        raise RecordError(
-            f"{path}: no text at byte {error.start}; give a file of `leaderboard export`"
-        ) from None
-    # Not `splitlines`: JSON lets other ends of lines stand inside a text.
-    lines = [(i, line) for i, line in enumerate(text.split("\n"), start=1) if line.strip()]
-    if not lines:
+    except BoundsError as error:
+        raise RecordError(f"{path}: {error}") from None
+    if empty:
         raise RecordError(f"{path}: empty; give a file of `leaderboard export`")
-    for number, line in lines:
-        yield f"{path}:{number}", line
 
 
 def write_lines(lines: Sequence[str], path: Path) -> None:

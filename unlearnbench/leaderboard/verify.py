@@ -4,20 +4,34 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from datetime import datetime
 from typing import Any
 
+from unlearnbench.bounded import LINE_BYTES, QUESTIONS, parse_json, shortened, text_problem
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.evaluation.metrics import summary
+from unlearnbench.evaluation.metrics import Scores, summary
 from unlearnbench.evaluation.precision import precision_of_spec
 from unlearnbench.evaluation.profiles import Profile, get_profile, profile_of_id
-from unlearnbench.leaderboard.line import SCHEMA, Entry, canonical, scores_of, signed, unpack
+from unlearnbench.leaderboard.line import (
+    PROVENANCE,
+    SCHEMA,
+    Entry,
+    canonical,
+    scores_of,
+    signed,
+    unpack,
+)
 from unlearnbench.patience import Patience
-from unlearnbench.plan import content_hash
-from unlearnbench.settings import MethodSpec
+from unlearnbench.plan import RunSpec, content_hash
+from unlearnbench.settings import MOST_EPOCHS
 
 CLOSE = 1e-9
 """Relative difference that another machine's rounding explains."""
+SECONDS = 1e9
+"""Of an epoch: thirty years."""
+PART_CHARACTERS = 1 << 16
+"""Of an identity or a provenance; those of today have 2000."""
 _STATUS = ("finished", "collapsed", "stopped")
 _KINDS = ("run", "fine-tuned", "retain")
 _NUMBER = (int, float)
@@ -62,6 +76,7 @@ def verified(text: str) -> Entry:
         raise RefusedError("its sha256 is not that of the line: it was changed, or damaged")
     for epoch in entry["epochs"]:
         _check_types(epoch, _EPOCH, "epochs: ")
+    _check_bounds(entry)
     if content_hash(entry["identity"]) != entry["id"]:
         raise RefusedError(
             f"its id {entry['id']} is not the hash of its identity "
@@ -74,15 +89,14 @@ def verified(text: str) -> Entry:
 
 
 def _parsed(text: str) -> dict[str, Any]:
-    def refuse(name: str) -> Any:
-        raise ValueError(f"{name} is no JSON")
-
+    if len(text) > LINE_BYTES:
+        raise RefusedError(f"longer than {LINE_BYTES} bytes, the bound on a line")
     try:
-        entry = json.loads(text, parse_constant=refuse)
+        entry = parse_json(text, constants=False)
         if not isinstance(entry, dict):
             raise ValueError("no object")
         canonical(entry).encode()  # what cannot be written again, such as half a character
-    except (ValueError, RecursionError) as error:
+    except ValueError as error:
         raise RefusedError(f"no whole line of JSON ({error}); was it cut short?") from None
     return entry
 
@@ -98,6 +112,58 @@ def _check_types(found: Any, types: Mapping[str, tuple[type, ...]], where: str) 
         # bool is an int to Python, not to us.
         if not isinstance(found[key], wanted) or isinstance(found[key], bool):
             raise RefusedError(f"{where}{key}: {found[key]!r:.40} is not what belongs there")
+
+
+def _check_bounds(entry: Entry) -> None:
+    """Numbers that a run can have, and texts that a page can show."""
+    numbers: list[tuple[str, float, bool]] = [
+        ("seed", entry["seed"], entry["seed"] >= 0),
+        ("forget_fraction", entry["forget_fraction"], 0 < entry["forget_fraction"] < 1),
+    ]
+    if entry["learning_rate"] is not None:
+        numbers.append(("learning_rate", entry["learning_rate"], entry["learning_rate"] > 0))
+    for epoch in entry["epochs"]:
+        numbers.append(("epoch", epoch["epoch"], 0 <= epoch["epoch"] <= MOST_EPOCHS))
+        for key in ("training_seconds", "evaluation_seconds"):
+            numbers.append((key, epoch[key], 0 <= epoch[key] <= SECONDS))
+    for name, number, possible in numbers:
+        if not possible:
+            raise RefusedError(f"{name}: {number!r} is not possible")
+    for key in ("identity", "provenance"):
+        size = len(canonical(entry[key]))
+        if size > PART_CHARACTERS:
+            raise RefusedError(f"{key}: {size} characters; the bound is {PART_CHARACTERS}")
+    for text in _texts([entry[key] for key in entry if key not in ("epochs", "retain")]):
+        if wrong := text_problem(text):
+            raise RefusedError(f"the text {shortened(text)} {wrong}")
+    made = entry["provenance"]
+    if unknown := made.keys() - set(PROVENANCE):
+        raise RefusedError(f"provenance: {shortened(min(unknown))}: not of a line")
+    for key, value in made.items():
+        kinds = (dict, type(None)) if key in ("git", "versions") else (str, type(None))
+        if not isinstance(value, kinds):
+            raise RefusedError(f"provenance: {key}: {shortened(value)} is not what belongs there")
+        if key in ("started", "finished") and value is not None:
+            _check_time(key, value)
+        items = value.values() if isinstance(value, dict) else ()
+        if any(isinstance(item, dict | list) for item in items):
+            raise RefusedError(f"provenance: {key}: {shortened(value)} is not what belongs there")
+
+
+def _check_time(key: str, value: str) -> None:
+    try:
+        datetime.fromisoformat(value)
+    except ValueError:
+        raise RefusedError(f"provenance: {key}: {shortened(value)} is not a time") from None
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, keys included."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict | list):
+        for item in value.items() if isinstance(value, dict) else value:
+            yield from _texts(list(item) if isinstance(item, tuple) else item)
 
 
 def _profile(entry: Entry) -> Profile:
@@ -146,12 +212,22 @@ def _out_of_patience(entry: Entry, planned: list[int]) -> bool:
 
 def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
     identity: Any = entry["identity"]
+    # Where the rows lie is not in an identity.
+    # What a model was evaluated in follows from the other settings.
+    how = {key: value for key, value in identity["evaluation"].items() if key != "precision"}
+    run = RunSpec.model_validate_json(json.dumps(identity | {"data": {}, "evaluation": how}))
+    if run.identity != identity:
+        held, whole = (dict(_leaves(one)) for one in (identity, run.identity))
+        odd = sorted(
+            name for name in held.keys() | whole.keys() if held.get(name) != whole.get(name)
+        )
+        raise ValueError(f"{', '.join(odd)[:80]}: missing, or not a setting")
     how = identity["evaluation"]
     overrides = {key: how.get(key) for key in ("rows", "max_length", "question_key")}
     profile = get_profile(how["profile"], **overrides)
     says = {
         "model": identity["model"]["name"],
-        "method": MethodSpec.model_validate(identity["method"]).label,
+        "method": run.method.label,
         "data": identity["data_fingerprint"],
         "profile": profile.id,
         **{key: identity[key] for key in ("forget_fraction", "learning_rate", "seed")},
@@ -161,7 +237,18 @@ def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
     return says, list(identity["evaluate_at"])
 
 
+def _leaves(identity: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, Any]]:
+    """(dotted name, value) of every setting."""
+    for key, value in identity.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{above}{key}.")
+        else:
+            yield f"{above}{key}", value
+
+
 def _anchor(identity: Any) -> tuple[dict[str, Any], list[int]]:
+    if not isinstance(identity, list):
+        raise ValueError("not a list")
     model, target, _, fraction, profile, data, *template = identity
     if len(template) > 1:  # the digest of a rendered chat template, where there is one
         raise ValueError(f"{len(identity)} parts")
@@ -185,6 +272,8 @@ def _check_metrics(entry: Entry, profile: Profile) -> None:
                 for of in scores.values()
             ):
                 raise ValueError("a set's arrays are of unequal length, or empty")
+            for name, of in scores.items():
+                _check_scores(name, of)
             if entry["kind"] == "retain" and entry["retain"] != _own_ratios(epoch):
                 raise ValueError("a retain model's truth ratios are its own")
             computed = summary(scores, retain, profile)
@@ -199,6 +288,18 @@ def _check_metrics(entry: Entry, profile: Profile) -> None:
                 raise RefusedError(
                     f"{where}: {name} is {told[name]!r}, and {value!r} by its evidence"
                 )
+
+
+def _check_scores(name: str, of: Scores) -> None:
+    """Raise ValueError for scores that no model has; NaN is a collapsed one's."""
+    if len(of.rouge) > QUESTIONS:
+        raise ValueError(f"{name}: {len(of.rouge)} questions; the bound is {QUESTIONS}")
+    # A probability of a loss that was rounded to just below 0 is just above 1.
+    for key, high in (("probability", 1 + 1e-4), ("rouge", 1.0), ("truth_ratio", math.inf)):
+        values = getattr(of, key)
+        odd = values[(values < 0) | (values > high)]
+        if odd.size:
+            raise ValueError(f"{name}: {key} {odd[0]:g} is not possible")
 
 
 def _own_ratios(epoch: Entry) -> str:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import logging
 import warnings
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.bounded import shortened
 from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
@@ -68,6 +69,11 @@ class Source:
 
         transformers would ask the hub for a minute before it says so.
         """
+        scheme, is_url, _ = self.place.partition("://")
+        if is_url:  # not printed whole: it may hold a password
+            raise ModelError(
+                f"no model is read from {shortened(scheme)[1:-1]}://…; give a folder or a hub id"
+            )
         looks_local = self.place.startswith((".", "/", "~")) or self.place.count("/") > 1
         if self.folder is None and looks_local:
             raise ModelError(f"no model folder {self.place!r}; give a folder or a hub id")
@@ -95,17 +101,28 @@ def check_sources(settings: ModelSettings) -> None:
 
     Looks only at what lies here, and loads nothing: hubs are asked when a model is needed.
     """
-    if settings.base != "tiny":
-        base = Source.named(settings.base, settings.revision)
-        base.check()
-        base.check_tokenizer()
-    if settings.fine_tuned is not None:
-        Source.named(settings.fine_tuned).check()
-    for name, place in settings.retain.items():
-        if not is_log(place):
-            Source.named(place).check()
-        elif not Path(place).is_file():
-            raise ModelError(f"models.{settings.name}.retain.{name}: no log {place!r}")
+    for _, error in source_errors(settings):
+        raise error
+
+
+def source_errors(settings: ModelSettings) -> Iterator[tuple[tuple[str, ...], ModelError]]:
+    """What `check_sources` finds: the setting, as steps below the model, and what is wrong."""
+    named = {("base",): settings.base, ("fine_tuned",): settings.fine_tuned}
+    named |= {("retain", split): place for split, place in settings.retain.items()}
+    for loc, place in named.items():
+        try:
+            if place is None or (loc, place) == (("base",), "tiny"):
+                continue
+            if loc[0] == "retain" and is_log(place):
+                if not Path(place).is_file():
+                    raise ModelError(f"models.{settings.name}.{'.'.join(loc)}: no log {place!r}")
+                continue
+            source = Source.named(place, settings.revision if loc == ("base",) else None)
+            source.check()
+            if loc == ("base",):
+                source.check_tokenizer()
+        except ModelError as error:
+            yield loc, error
 
 
 def is_log(place: str) -> bool:

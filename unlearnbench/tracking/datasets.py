@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.data.benchmark import split_name
 from unlearnbench.entries import fingerprint
 from unlearnbench.evaluation.profiles import profile_of
@@ -38,7 +39,7 @@ class Data:
 def read_data(folder: Path, config: SweepConfig) -> Data:
     """What `plan.json` says; nothing where it does not say it."""
     try:
-        held = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        held = parse_json((folder / PLAN_FILE).read_text(encoding="utf-8"))
         fingerprints = {float(f): str(one) for f, one in held.get("data", {}).items()}
         rows = {float(f): dict(sets) for f, sets in held.get("rows", {}).items()}
     except (OSError, ValueError, AttributeError, TypeError):

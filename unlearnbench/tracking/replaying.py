@@ -10,6 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.bounded import parse_json
 from unlearnbench.entries import milliseconds
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.plan import PLAN_FILE
@@ -80,7 +81,7 @@ def sweep_config(folder: Path) -> SweepConfig:
     """The configuration that `plan.json` holds. Raises: RecordError."""
     path = folder / PLAN_FILE
     try:
-        held: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        held: Mapping[str, Any] = parse_json(path.read_text(encoding="utf-8"))
         return SweepConfig.model_validate_json(json.dumps(held["config"]))
     except FileNotFoundError:
         raise RecordError(f"{folder}: no {PLAN_FILE} in it, so it is no sweep's folder") from None
