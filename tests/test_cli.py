@@ -17,6 +17,8 @@ import pytest
 from unlearnbench import registry
 from unlearnbench.cli import main
 from unlearnbench.console import Console
+from unlearnbench.ledger import SweepResult
+from unlearnbench.outcomes import Outcome
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -276,10 +278,13 @@ class TestSweep:
         def run_sweep(config: Any, _: Console) -> Any:
             calls.append(config)
             folder = Path("runs") / config.name
-            return SimpleNamespace(
+            ends = [Outcome(f"npo {i}", "failed", "no memory") for i in range(failed)]
+            ends += [Outcome("ce-u at 0.001", "collapsed", "NaN loss at step 1 (epoch 1)")]
+            ends += [Outcome(f"idk {i}", "finished") for i in range(3)]
+            return SweepResult(
                 folder=folder,
-                finished=3,
-                failed=failed,
+                total=len(ends),
+                ends=tuple(ends),
                 report=folder / "report.html",
                 csv=folder / "results.csv",
                 mlflow_command=f"unlearnbench ui {folder}",
@@ -335,7 +340,21 @@ class TestSweep:
         self.fake(monkeypatch, failed=1)
         code, out, _ = run("sweep", "small.yaml", "--json")
         assert code == 1
-        assert json.loads(out)["failed"] == 1
+        told = json.loads(out)
+        counts = {name: told[name] for name in ("finished", "collapsed", "stopped", "failed")}
+        assert counts == {"finished": 3, "collapsed": 1, "stopped": 0, "failed": 1}
+        assert [one["status"] for one in told["without_result"]] == ["failed", "collapsed"]
+
+    def test_what_failed_or_collapsed_is_counted_and_named(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fake(monkeypatch, failed=1)
+        _, out, _ = run("sweep", "small.yaml")
+        assert out.splitlines()[:3] == [
+            "3 of 5 runs finished; 1 collapsed; 1 failed",
+            "failed: npo 0: no memory",
+            "collapsed: ce-u at 0.001: NaN loss at step 1 (epoch 1)",
+        ]
 
     def test_an_interrupted_sweep_says_how_to_go_on(
         self, run: Run, monkeypatch: pytest.MonkeyPatch

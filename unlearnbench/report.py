@@ -15,6 +15,7 @@ from typing import Any
 from unlearnbench.errors import RecordError
 from unlearnbench.front import pareto_front
 from unlearnbench.links import read_links
+from unlearnbench.outcomes import WITHOUT_RESULT
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.ranking import (
     UTILITY_SHARE,
@@ -79,6 +80,11 @@ class Report:
     def failures(self) -> tuple[Record, ...]:
         """Runs that ended in an error."""
         return tuple(r for r in self.records if r.status == "failed")
+
+    @property
+    def without_result(self) -> tuple[Record, ...]:
+        """Runs that failed or collapsed."""
+        return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
 
     @property
     def profile(self) -> str:
