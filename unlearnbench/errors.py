@@ -78,7 +78,10 @@ class StorageError(UnlearnbenchError):
     """A storage that does not answer."""
 
 
-def did_you_mean(name: str, known: Iterable[str]) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or nothing where none is near."""
-    near = get_close_matches(name, list(known), n=1, cutoff=0.5)
+def did_you_mean(name: str, known: Iterable[str], likeness: float = 0.5) -> str:
+    """`; did you mean 'x'?` for the nearest known name, or nothing where none is near.
+
+    likeness  that counts as near, of 0 to 1
+    """
+    near = get_close_matches(name, list(known), n=1, cutoff=likeness)
     return f"; did you mean {near[0]!r}?" if near else ""
