@@ -7,6 +7,7 @@ Pure: arrays in, numbers out.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
@@ -42,7 +43,8 @@ class Paired:
     exact: bool
     """Whether every swap was looked at."""
     low: float
-    """Bootstrap interval over questions of `difference`."""
+    """Bootstrap interval over questions: of `difference`, and where a side was chosen from several
+    settings, of the difference between the best that each side has."""
     high: float
     detectable: float
     """About the least difference of D that this many questions show in `POWER` of all cases."""
@@ -51,6 +53,8 @@ class Paired:
     by_seed: tuple[float, ...]
     """`difference` of each pair of runs."""
     level: float = LEVEL
+    choices: tuple[int, int] = (1, 1)
+    """Settings of A and of B that p-value and interval take their choice from, with the chosen."""
 
     @property
     def difference(self) -> float:
@@ -63,20 +67,52 @@ class Paired:
         return len(self.by_seed)
 
 
+def margin(n: int) -> float:
+    """How far a setting's D may lie above the chosen one's, and might yet be the best of its side.
+
+    √(ln n) standard errors of a difference of two Ds over n questions, which are at most √(1/2n):
+    n·D counts questions, and answers to one question go together. What lies further off is not
+    taken for a competitor (Andrews and Soares 2010, Econometrica 78, 119-157, with their κ_n).
+    """
+    return math.sqrt(math.log(n) / (2 * n)) if n > 1 else 1.0
+
+
 def paired_test(
-    a: FloatArray, b: FloatArray, retain: FloatArray, *, level: float = LEVEL
+    a: FloatArray,
+    b: FloatArray,
+    retain: FloatArray,
+    *,
+    others_a: Sequence[FloatArray] = (),
+    others_b: Sequence[FloatArray] = (),
+    level: float = LEVEL,
+    swaps: int | None = None,
 ) -> Paired | None:
     """Test whether A's truth ratios lie nearer to the retain model's than B's; None with a NaN.
 
-    a, b    [s, n] truth ratios of s runs (seeds) at the same n questions; any monotone scale
-    retain  [n] the retain model's
+    a, b      [s, n] truth ratios of s runs (seeds) at the same n questions; any monotone scale
+    retain    [n] the retain model's
+    others_a  [s, n] each, of the other settings that A was chosen from, for it had the least D;
+              likewise others_b
+    swaps     drawn where not all are looked at; `PERMUTATIONS` without
 
     Statistic: mean over seeds of D(A, retain) less the same of B. Null distribution: at each
     question by itself, A's and B's values change places or stay, those of all seeds together; all
     2ⁿ ways for few questions, else `PERMUTATIONS` drawn with a fixed seed and p = (b + 1) / (m + 1)
     (Phipson and Smyth 2010, Stat. Appl. Genet. Mol. Biol. 9(1), 39). The interval resamples
-    questions, with all that was said to them (Efron 1979, Ann. Statist. 7, 1-26), centred on what
-    was seen: resampling by itself makes every D larger. Seeds are taken as they are.
+    questions, with all that was answered to them (Efron 1979, Ann. Statist. 7, 1-26), centred on
+    the observed difference: resampling by itself makes every D larger. Seeds are taken as they are.
+
+    Choice. The side of less D, here B, was chosen from settings 1 … L, and so is nearer than it
+    would be over other questions. Each swap therefore exchanges A with each of the L, and counts
+    the largest difference (max-T: Westfall and Young 1993; Romano and Wolf 2005, Econometrica 73,
+    1237-1282). With L = 1 that is the exact test above; with more, swaps keep to first order the
+    joint distribution of the L differences. The choice of the other side needs no correction: let
+    a be the best setting of A over all questions that could be asked, and A* the chosen one. As
+    D(A*) ≤ D(a), B's lead over A* is at most its lead over a, and that one is too large by chance
+    in as many cases as p states. The interval's ends follow the same argument. With Δ the
+    difference between the best of A and the best of B, the upper end is too low only where some
+    setting of A is nearer than it should be, by that much, beside b; the lower end likewise with
+    B. So each end takes the largest deviation over the settings of one side, and holds Δ.
 
     The hypothesis is that A and B answer alike, not only that their Ds are equal: two models at
     one distance on opposite sides of the retain model fulfil the second and not the first, and
@@ -92,30 +128,53 @@ def paired_test(
             f"paired test: truth ratios of shapes {a.shape}, {b.shape} and {retain.shape}; it "
             "needs [seeds, questions] twice and [questions], of the same questions"
         )
+    wrong = [one.shape for one in (*others_a, *others_b) if one.shape != a.shape]
+    if wrong:
+        raise EvaluationError(
+            f"paired test: another setting has truth ratios of shape {wrong[0]}, the chosen ones "
+            f"{a.shape}: all of a side answer the same questions, with as many runs"
+        )
     if np.isnan(a).any() or np.isnan(b).any() or np.isnan(retain).any():
         return None
+    all_a, all_b = (
+        (chosen, *(one for one in others if not np.isnan(one).any()))
+        for chosen, others in ((a, others_a), (b, others_b))
+    )
     seeds, n = a.shape
     cuts = np.unique(retain)
-    of_a, of_b, of_retain = (_below(one, cuts) for one in (a, b, retain[None]))
-    of_each = [_reach(one.sum(axis=0), of_retain.sum(axis=0)) for one in (of_a, of_b)]
+    of_retain = _below(retain[None], cuts)
+    of_each = [_reach(_below(one, cuts).sum(axis=0), of_retain.sum(axis=0)) for one in (a, b)]
     d_a, d_b = (int(one.sum()) for one in of_each)
-    p_value, exact = _p_value(of_a, of_b, of_retain, d_a - d_b)
-    drawn = _resampled(of_a, of_b, of_retain) / (seeds * n)
+    loser, winners = (a, all_b) if d_a > d_b else (b, all_a)
+    p_value, exact = _p_value(
+        _below(loser, cuts), [_below(one, cuts) for one in winners], of_retain, d_a - d_b, swaps
+    )
+    # [settings, RESAMPLES] D of each setting over resampled questions, less its mean.
+    drawn_a, drawn_b = (
+        np.stack([_resampled(_below(one, cuts), of_retain) for one in side]) / (seeds * n)
+        for side in (all_a, all_b)
+    )
+    off_a, off_b = (one - one.mean(axis=1, keepdims=True) for one in (drawn_a, drawn_b))
+    own = off_a[0] - off_b[0]
     seen = (d_a - d_b) / (seeds * n)
-    tails = np.quantile(drawn - drawn.mean(), [(1 - level) / 2, (1 + level) / 2])
+    low = float(np.quantile(off_a[0] - off_b.max(axis=0), (1 - level) / 2))
+    high = float(np.quantile(off_a.max(axis=0) - off_b[0], (1 + level) / 2))
     normal = NormalDist().inv_cdf
-    reach = normal((1 + level) / 2) + normal(POWER)
+    tails = np.quantile(own, [(1 - level) / 2, (1 + level) / 2])
+    wider = (high - low) / float(tails[1] - tails[0]) if tails[1] > tails[0] else 1.0
+    reach = normal((1 + level) / 2) * wider + normal(POWER)
     return Paired(
         distance_a=d_a / (seeds * n),
         distance_b=d_b / (seeds * n),
         p_value=p_value,
         exact=exact,
-        low=seen + float(tails[0]),
-        high=seen + float(tails[1]),
-        detectable=reach * float(drawn.std()),
+        low=seen + low,
+        high=seen + high,
+        detectable=reach * float(own.std()),
         n=n,
         by_seed=tuple(((of_each[0] - of_each[1]) / n).tolist()),
         level=level,
+        choices=(len(all_a), len(all_b)),
     )
 
 
@@ -141,19 +200,25 @@ def _distances(counts: Counts, retain: Counts) -> NDArray[np.int64]:
     return summed
 
 
-def _p_value(a: Counts, b: Counts, retain: Counts, seen: int) -> tuple[float, bool]:
-    """Share of swaps whose difference is as large as `seen`, and whether these were all."""
-    change = (b - a).reshape(len(a), -1)
-    moves = change.any(axis=1)  # what is alike changes nothing by changing places
-    change = change[moves]
-    both, kept, goal = (a + b).sum(axis=0), a.sum(axis=0), retain.sum(axis=0)
-    n = len(change)
+def _p_value(
+    loser: Counts, winners: Sequence[Counts], retain: Counts, seen: int, drawn: int | None
+) -> tuple[float, bool]:
+    """Share of swaps whose largest difference reaches `seen`, and whether these were all."""
+    # What is alike everywhere changes nothing by changing places.
+    moves = np.any([(one != loser).any(axis=(1, 2)) for one in winners], axis=0)
+    goal, kept = retain.sum(axis=0), loser.sum(axis=0)
+    n = int(moves.sum())
     exact = n <= EXACT
     as_large = total = 0
-    for swaps in _all_swaps(n) if exact else _drawn_swaps(n):
-        of_a = kept + (swaps @ change).reshape(-1, *kept.shape)
-        difference = _distances(of_a, goal) - _distances(both - of_a, goal)
-        as_large += int((np.abs(difference) >= abs(seen)).sum())
+    for swaps in _all_swaps(n) if exact else _drawn_swaps(n, drawn or PERMUTATIONS):
+        largest = np.zeros(len(swaps), dtype=np.int64)
+        for one in winners:
+            change = (one - loser)[moves].reshape(n, -1)
+            there = kept + (swaps @ change).reshape(-1, *kept.shape)
+            back = one.sum(axis=0) + kept - there
+            difference = _distances(there, goal) - _distances(back, goal)
+            np.maximum(largest, np.abs(difference), out=largest)
+        as_large += int((largest >= abs(seen)).sum())
         total += len(swaps)
     return (as_large / total if exact else (as_large + 1) / (total + 1)), exact
 
@@ -164,24 +229,24 @@ def _all_swaps(n: int) -> Iterator[Counts]:
     yield (numbers >> np.arange(n) & 1).astype(np.float32)
 
 
-def _drawn_swaps(n: int) -> Iterator[Counts]:
+def _drawn_swaps(n: int, count: int) -> Iterator[Counts]:
     rng = np.random.default_rng(0)
-    for start in range(0, PERMUTATIONS, _AT_ONCE):
-        yield rng.integers(0, 2, (min(_AT_ONCE, PERMUTATIONS - start), n)).astype(np.float32)
+    for start in range(0, count, _AT_ONCE):
+        yield rng.integers(0, 2, (min(_AT_ONCE, count - start), n)).astype(np.float32)
 
 
-def _resampled(a: Counts, b: Counts, retain: Counts) -> FloatArray:
-    """[RESAMPLES] the difference, n and seeds times, of questions drawn with replacement."""
-    n = len(a)
-    rng = np.random.default_rng(0)
+def _resampled(one: Counts, retain: Counts) -> FloatArray:
+    """[RESAMPLES] D of a setting, n and seeds times, over questions drawn with replacement."""
+    n = len(one)
+    rng = np.random.default_rng(0)  # the same questions for every setting
     found: list[FloatArray] = []
     for start in range(0, RESAMPLES, _AT_ONCE):
         times = rng.multinomial(n, [1 / n] * n, min(_AT_ONCE, RESAMPLES - start))
-        of_a, of_b, goal = (
-            (times.astype(np.float32) @ one.reshape(n, -1)).reshape(-1, *one.shape[1:])
-            for one in (a, b, retain)
+        counts, goal = (
+            (times.astype(np.float32) @ each.reshape(n, -1)).reshape(-1, *each.shape[1:])
+            for each in (one, retain)
         )
-        found.append((_distances(of_a, goal) - _distances(of_b, goal)).astype(np.float64))
+        found.append(_distances(counts, goal).astype(np.float64))
     return np.concatenate(found)
 
 
