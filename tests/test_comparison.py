@@ -60,6 +60,7 @@ def run(
         found = forget_quality(ratios, GOAL[: len(ratios)])
         quality = None if found is None else found.log10_p
         metrics = {"model_utility": utility, "log10_forget_quality": quality, "ks_n": float(N)}
+        metrics["ks_statistic"] = None if found is None else found.statistic
         results.append(EpochResult(k, metrics, 1.0, 1.0))
     fields: dict[str, Any] = {
         "id": f"{method}-{rate}-{seed}-{more.get('model', '')}",
@@ -130,12 +131,23 @@ class TestMatch:
     def test_utilities_that_do_not_meet_are_told(self) -> None:
         records = (*ANCHORS, run("a", [(0.89, off(1.0))]), run("b", [(0.75, off(0.1))]))
         assert chosen("a", "b", records) == (
-            "Their utilities do not meet: the best setting of a keeps 0.890 and forgets less, that "
-            "of b keeps 0.750 and forgets more, and none of b lies within 0.02 of 0.890; more "
-            "epochs or learning rates may give one"
+            "No setting of b has the utility of a's best, 0.890, within 0.02: b's best has 0.750 "
+            "and forgets more. Try --within 0.14, which compares 0.890 with 0.750; or train with "
+            "more epochs or learning rates"
         )
         assert chosen("b", "a", records) == chosen("a", "b", records)
         assert chosen("a", "b", records, tolerance=0.15) == (1, 1, True)
+
+    @pytest.mark.parametrize("utility", [0.7413, 0.75, 0.79, 0.8697, 0.86])
+    def test_the_tolerance_that_is_proposed_answers_and_less_does_not(self, utility: float) -> None:
+        b = run("b", [(utility, off(0.5)), (0.73, off(0.1))])
+        records = (*ANCHORS, run("a", [(0.89, off(1.0))]), b)
+        told = chosen("a", "b", records)
+        within = float(str(told).partition("--within ")[2].partition(",")[0])
+        assert f"compares 0.890 with {utility:.3f}" in told
+        assert within - (0.89 - utility) == pytest.approx(0.0005, abs=0.0005001)
+        assert chosen("a", "b", records, tolerance=within) == (1, 1, True)
+        assert isinstance(chosen("a", "b", records, tolerance=within - 0.001), str)
 
     def test_without_a_setting_that_keeps_its_utility(self) -> None:
         records = (*ANCHORS, run("a", [(0.89, off(1.0))]), run("b", [(0.5, off(0.1))]))

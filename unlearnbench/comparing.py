@@ -35,8 +35,8 @@ def add_compare(subparsers: Subparsers) -> None:
         "  unlearnbench compare ce-u npo --in runs/tofu_tiny --json\n"
         '  unlearnbench compare "npo lr 5e-05" "npo lr 0.0001" --in runs/mine\n'
         "  unlearnbench compare runs/mine:npo runs/yours:npo\n\n"
-        "The test is paired: both answered the same forget questions, over which D is the\n"
-        "distance of their truth ratios to the retain model's.",
+        "Paired over questions. D is the KS distance between a model's truth ratios and the\n"
+        "retain model's. The test allows for the number of settings a side was chosen from.",
     )
     parser.add_argument(
         "a", metavar="A", help="a method, a setting's label, a run's id, or FOLDER:one of these"
@@ -99,7 +99,9 @@ def _contender(text: str, folder: str) -> Contender:
     # A setting's label may hold a colon, too.
     elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
     report = build_report(sweep_folder(own if elsewhere else folder))
-    return find(name if elsewhere else text, text, report.rows, report.records)
+    return find(
+        name if elsewhere else text, text, report.rows, report.records, report.selection
+    )
 
 
 def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:

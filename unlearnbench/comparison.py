@@ -12,10 +12,20 @@ import numpy as np
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.metrics import first_difference, forget_ratios
 from unlearnbench.evaluation.result import Evaluation, FloatArray
-from unlearnbench.matching import TOLERANCE, Contender, Side, match, paired_rows, side_of
+from unlearnbench.matching import (
+    TOLERANCE,
+    Contender,
+    Match,
+    Side,
+    match,
+    paired_rows,
+    rows_of,
+    side_of,
+)
 from unlearnbench.paired import Paired, holm, paired_test
 from unlearnbench.power import SIGNIFICANCE, Sensitivity, ks_power
 from unlearnbench.table import Row
+from unlearnbench.unequal import unequal
 
 
 @dataclass(frozen=True)
@@ -34,6 +44,8 @@ class PanelComparison:
     p_adjusted: float | None = None
     """By Holm, over the panels."""
     sensitivity: Sensitivity | None = None
+    unequal: tuple[str, ...] = ()
+    """Settings, other than those that are compared, in which the two differ."""
 
     @property
     def better(self) -> Side | None:
@@ -109,7 +121,25 @@ def _check_profiles(a: Contender, b: Contender) -> None:
 def _panel(
     a: Contender, b: Contender, model: str, fraction: float, tolerance: float
 ) -> PanelComparison:
-    found = match(a, b, (model, fraction), tolerance)
+    return compare_match(a, b, (model, fraction), match(a, b, (model, fraction), tolerance))
+
+
+def compare_match(
+    a: Contender,
+    b: Contender,
+    place: tuple[str, float],
+    found: Match,
+    *,
+    power: bool = True,
+    swaps: int | None = None,
+) -> PanelComparison:
+    """Compare what was matched, on one model and fraction.
+
+    power  whether to look up what Forget Quality itself could tell
+    swaps  as in `paired_test`
+    Raises: EvaluationError as `compare`.
+    """
+    model, fraction = place
     if found.a is None or found.b is None:
         return PanelComparison(model, fraction, why_not=found.why_not)
     rows_a, rows_b = paired_rows(found.a, found.b)
@@ -119,16 +149,30 @@ def _panel(
     goal = forget_ratios(retain)
     of_a, of_b = _ratios(a, rows_a, retain), _ratios(b, rows_b, retain)
     _check_retain(goal, forget_ratios(b.retain(model, fraction)), a, b)
-    test = paired_test(of_a, of_b, goal)
+    pool_a, pool_b = a.pool(found.a), b.pool(found.b)
+    test = paired_test(
+        of_a,
+        of_b,
+        goal,
+        others_a=[_ratios(a, rows_of(one, rows_a), retain) for one in pool_a.rivals],
+        others_b=[_ratios(b, rows_of(one, rows_b), retain) for one in pool_b.rivals],
+        swaps=swaps,
+    )
     return PanelComparison(
         model,
         fraction,
         why_not="" if test else "One of the truth ratios is not a number",
-        a=side_of(a.name, rows_a),
-        b=side_of(b.name, rows_b),
+        a=side_of(a.name, rows_a, pool_a),
+        b=side_of(b.name, rows_b, pool_b),
         equal_utility=found.equal_utility,
         test=test,
-        sensitivity=ks_power(goal),
+        sensitivity=ks_power(goal) if power else None,
+        unequal=unequal(
+            {
+                a.name: a.records[rows_a[0].run_id],
+                b.name: b.records[rows_b[0].run_id],
+            }
+        ),
     )
 
 

@@ -5,23 +5,39 @@ rule (`ranking.best_per_method`). The one of them that keeps more Model Utility 
 other side takes part with its highest Forget Quality among the settings that keep that level, less
 `tolerance`. Where these keep more than the level plus `tolerance`, utilities are not equal: then
 only a side that both keeps more and forgets more is compared, and else there is no comparison.
+
+Where a sweep's `select` rule chose a side's setting on some seeds, that setting takes part with its
+runs on the other seeds, and with no other setting.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import cycle, islice
 from statistics import fmean
+from typing import Any
 
 from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.ranking import UTILITY_SHARE, Setting, average_seeds, best_of, start_utility
+from unlearnbench.paired import margin
+from unlearnbench.ranking import (
+    UTILITY_SHARE,
+    Setting,
+    average_seeds,
+    best_of,
+    merit_of,
+    start_utility,
+)
 from unlearnbench.records import Record
 from unlearnbench.table import Row
 
-UTILITY, QUALITY = "model_utility", "log10_forget_quality"
+UTILITY, QUALITY, DISTANCE = "model_utility", "log10_forget_quality", "ks_statistic"
 TOLERANCE = 0.02
 """Model Utility by which two settings of equal utility may differ."""
+_ROUNDING = 1e-9
+"""A tolerance written as a decimal takes in a difference of that many digits."""
 
 
 @dataclass(frozen=True)
@@ -36,11 +52,38 @@ class Contender:
     """Of all records of its sweep, among them the models that runs are measured against."""
     records: Mapping[str, Record]
     """The sweep's, by id."""
+    selection: Mapping[str, Any] | None = None
+    """The sweep's `selection.json`, if it has one."""
 
     def settings(self, model: str, fraction: float) -> tuple[Setting, ...]:
-        """Its settings on one panel, seeds taken together."""
+        """Its settings on one panel, seeds taken together; one, where it was chosen apart."""
         here = [r for r in self.rows if (r.model, r.forget_fraction) == (model, fraction)]
+        choice = self.choice(model, fraction)
+        if choice is not None:
+            here = [row for row in here if _reported(row, choice)]
         return average_seeds(here)
+
+    def choice(self, model: str, fraction: float) -> Mapping[str, Any] | None:
+        """What `select` chose for it on one panel, where it has runs on seeds of no choice."""
+        here = [r for r in self.rows if (r.model, r.forget_fraction) == (model, fraction)]
+        families = {row.family for row in here}
+        for choice in () if self.selection is None else self.selection["choices"]:
+            place = choice["model"], choice["forget_fraction"], {choice["method"]}
+            if place == (model, fraction, families) and any(_reported(r, choice) for r in here):
+                found: Mapping[str, Any] = choice
+                return found
+        return None
+
+    def pool(self, chosen: Setting) -> Pool:
+        """What `chosen`, one of its settings, was chosen from."""
+        place = chosen.model, chosen.forget_fraction
+        choice = self.choice(*place)
+        if choice is not None and self.selection is not None:
+            return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
+        floor, settings = self.floor(*place) or 0.0, self.settings(*place)
+        able = [(one, merit) for one in settings if (merit := merit_of(one)) is not None]
+        close = [one for one, merit in able if merit[1] >= floor and _is_near(one, chosen)]
+        return Pool(len(able), tuple(one for one in close if one != chosen))
 
     def floor(self, model: str, fraction: float) -> float | None:
         """The utility that the declared rule asks for on a panel."""
@@ -60,6 +103,19 @@ class Contender:
 
 
 @dataclass(frozen=True)
+class Pool:
+    """What a side's setting was chosen from."""
+
+    tried: int
+    """Settings with a number: learning rates × hyper-parameters × epochs."""
+    rivals: tuple[Setting, ...]
+    """Those that might be its best over other questions: they keep the utility that the rule asks
+    for, and their D is within `paired.margin` of the chosen one's, or less."""
+    chosen_on: tuple[int, ...] = ()
+    """Seeds that it was chosen on, where its numbers are of others."""
+
+
+@dataclass(frozen=True)
 class Side:
     """One setting after one epoch, as it takes part."""
 
@@ -73,6 +129,10 @@ class Side:
     quality: float
     seeds: tuple[int, ...]
     runs: tuple[str, ...]
+    tried: int = 1
+    """Settings and epochs that it was chosen from."""
+    chosen_on: tuple[int, ...] = ()
+    """Seeds that it was chosen on, where its numbers are of others."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +146,25 @@ class Match:
     """False: one of them keeps more, and forgets as much or more."""
 
 
-def find(name: str, told: str, rows: tuple[Row, ...], records: Sequence[Record]) -> Contender:
+def _reported(row: Row, choice: Mapping[str, Any]) -> bool:
+    return row.run_id in choice["reported_runs"] and row.epoch == choice["epoch"]
+
+
+def _is_near(one: Setting, chosen: Setting) -> bool:
+    """Whether its D might be the least over other questions; so, too, where D is unknown."""
+    distances = [each.metrics[DISTANCE] for each in (one, chosen)]
+    if distances[0] is None or distances[1] is None:
+        return True
+    return distances[0] - distances[1] <= margin(int(chosen.metrics["ks_n"] or 0))
+
+
+def find(
+    name: str,
+    told: str,
+    rows: tuple[Row, ...],
+    records: Sequence[Record],
+    selection: Mapping[str, Any] | None = None,
+) -> Contender:
     """The side that `name` stands for in a sweep.
 
     name  a method, a setting's label, either with ` lr RATE` behind it, or a run's id or its start
@@ -107,7 +185,7 @@ def find(name: str, told: str, rows: tuple[Row, ...], records: Sequence[Record])
             f"{told}: no method, setting or run {name!r}{did_you_mean(wanted, known)}; methods: "
             f"{', '.join(families) or 'none has run'}"
         )
-    return Contender(told, tuple(chosen), rows, {one.id: one for one in records})
+    return Contender(told, tuple(chosen), rows, {one.id: one for one in records}, selection)
 
 
 def match(a: Contender, b: Contender, place: tuple[str, float], tolerance: float) -> Match:
@@ -125,23 +203,54 @@ def match(a: Contender, b: Contender, place: tuple[str, float], tolerance: float
     lower = 1 - upper
     high, low = best[upper], best[lower]
     level = _of(high, UTILITY)
-    # At least what the rule asks for: the level may itself lie close above that.
-    other = best_of(settings[lower], max(level - tolerance, floors[lower] or 0.0))
-    equal = other is not None and _of(other, UTILITY) <= level + tolerance
+    floor = floors[lower] or 0.0
+    other, equal = _at_level(settings[lower], level, tolerance, floor)
     if other is None or not (equal or _of(other, QUALITY) >= _of(high, QUALITY)):
         if _of(high, QUALITY) < _of(low, QUALITY):
-            return Match(_unequal((a, b)[upper].name, (a, b)[lower].name, high, low, tolerance))
+            names = (a, b)[upper].name, (a, b)[lower].name
+            enough = _enough(settings[lower], level, floor)
+            return Match(_unequal(*names, level, low, tolerance, enough))
         other = low
     pair = (high, other) if upper == 0 else (other, high)
     return Match("", *pair, equal)
 
 
-def _unequal(keeps: str, forgets: str, high: Setting, low: Setting, tolerance: float) -> str:
-    level = f"{_of(high, UTILITY):.3f}"
+def _at_level(
+    settings: Sequence[Setting], level: float, tolerance: float, floor: float
+) -> tuple[Setting | None, bool]:
+    """The best that keeps the level, less the tolerance, and whether it keeps no more than that."""
+    tolerance += _ROUNDING
+    # At least what the rule asks for: the level may itself lie close above that.
+    found = best_of(settings, max(level - tolerance, floor))
+    return found, found is not None and _of(found, UTILITY) <= level + tolerance
+
+
+def _enough(settings: Sequence[Setting], level: float, floor: float) -> tuple[float, float]:
+    """The least tolerance, in steps of 0.001, at which some setting has the level; its utility."""
+    gaps = {
+        math.ceil(1000 * (abs(merit[1] - level) - _ROUNDING)) / 1000
+        for one in settings
+        if (merit := merit_of(one)) is not None and merit[1] >= floor
+    }
+    # At the largest of them, every setting has the level.
+    tried = ((gap, _at_level(settings, level, gap, floor)) for gap in sorted(gaps))
+    return next((gap, _of(one, UTILITY)) for gap, (one, equal) in tried if one and equal)
+
+
+def _unequal(
+    keeps: str,
+    forgets: str,
+    level: float,
+    low: Setting,
+    tolerance: float,
+    enough: tuple[float, float],
+) -> str:
+    within, other = enough
     return (
-        f"Their utilities do not meet: the best setting of {keeps} keeps {level} and forgets less, "
-        f"that of {forgets} keeps {_of(low, UTILITY):.3f} and forgets more, and none of {forgets} "
-        f"lies within {tolerance:g} of {level}; more epochs or learning rates may give one"
+        f"No setting of {forgets} has the utility of {keeps}'s best, {level:.3f}, within "
+        f"{tolerance:g}: {forgets}'s best has {_of(low, UTILITY):.3f} and forgets more. "
+        f"Try --within {within:g}, which compares {level:.3f} with {other:.3f}; or train with more "
+        "epochs or learning rates"
     )
 
 
@@ -162,7 +271,17 @@ def paired_rows(a: Setting, b: Setting) -> tuple[tuple[Row, ...], tuple[Row, ...
     return tuple(of_a[one] for one, _ in pairs), tuple(of_b[other] for _, other in pairs)
 
 
-def side_of(name: str, rows: tuple[Row, ...]) -> Side:
+def rows_of(setting: Setting, chosen: Sequence[Row]) -> tuple[Row, ...]:
+    """Runs of a setting, as many as of the chosen one: of its seeds where they are there.
+
+    With fewer, they take turns, which leaves the mean of their Ds about as uncertain as it is.
+    """
+    by_seed = {row.seed: row for row in reversed(setting.rows)}
+    found = [by_seed[row.seed] for row in chosen if row.seed in by_seed] or list(setting.rows)
+    return tuple(islice(cycle(found), len(chosen)))
+
+
+def side_of(name: str, rows: tuple[Row, ...], pool: Pool) -> Side:
     """How runs of one setting take part."""
     first = rows[0]
     return Side(
@@ -174,4 +293,6 @@ def side_of(name: str, rows: tuple[Row, ...]) -> Side:
         quality=fmean(row.metrics[QUALITY] or 0.0 for row in rows),
         seeds=tuple(row.seed for row in rows),
         runs=tuple(row.run_id for row in rows),
+        tried=pool.tried,
+        chosen_on=pool.chosen_on,
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from unlearnbench.comparison import Comparison, PanelComparison
 from unlearnbench.intervals import ENOUGH_SEEDS
 from unlearnbench.matching import Side
 from unlearnbench.paired import POWER, Paired
-from unlearnbench.power import SIGNIFICANCE, Sensitivity
+from unlearnbench.power import SIGNIFICANCE
 from unlearnbench.ranking import UTILITY_SHARE
 
 
@@ -37,7 +39,7 @@ def verdict(panel: PanelComparison, a: str, b: str, tests: int) -> tuple[str, ..
     return (
         f"{place}: {_claim(panel, panel.test, panel.a, panel.b)}",
         _sureness(panel, panel.test, tests),
-        *_limits(panel.a, panel.b, panel.test, panel.sensitivity),
+        *_limits(panel, panel.test, panel.a, panel.b),
     )
 
 
@@ -96,11 +98,8 @@ def _sureness(panel: PanelComparison, test: Paired, tests: int) -> str:
     )
 
 
-def _limits(a: Side, b: Side, test: Paired, sensitivity: Sensitivity | None) -> tuple[str, ...]:
-    caveats = [
-        "settings and epochs were chosen by the numbers they are compared on, which flatters the "
-        "side that had more to choose from"
-    ]
+def _limits(panel: PanelComparison, test: Paired, a: Side, b: Side) -> tuple[str, ...]:
+    caveats = [*_chosen(a, b)]
     if test.seeds < ENOUGH_SEEDS:
         caveats.insert(
             0,
@@ -109,8 +108,29 @@ def _limits(a: Side, b: Side, test: Paired, sensitivity: Sensitivity | None) -> 
         )
     if a.seeds != b.seeds:
         caveats.append("the sides have no seed in common, and were paired in the order of theirs")
-    told = f"Beware: {'; '.join(caveats)}."
-    return (told,) if sensitivity is None else (told, sensitivity.told)
+    if panel.unequal:
+        caveats.append(f"they are not trained alike: {', '.join(panel.unequal)}")
+    told = (f"Beware: {'; '.join(caveats)}.",) if caveats else ()
+    return told if panel.sensitivity is None else (*told, panel.sensitivity.told)
+
+
+def _chosen(a: Side, b: Side) -> Iterator[str]:
+    """How many settings the sides were chosen from, and whether on numbers of their own."""
+    by_numbers = [one for one in (a, b) if not one.chosen_on]
+    if any(one.tried > 1 for one in by_numbers):
+        counts = ", ".join(f"{one.name}: {one.tried}" for one in by_numbers)
+        yield (
+            "settings were chosen by the numbers they are compared on, which favours the method "
+            f"with more settings tried ({counts}, as learning rates × hyper-parameters × epochs); "
+            "p and the interval allow for that"
+        )
+    for one in (a, b):
+        if one.chosen_on:
+            seeds = f"seed{'s' * (len(one.chosen_on) > 1)} {', '.join(map(str, one.chosen_on))}"
+            yield (
+                f"{one.name} was chosen from {one.tried} settings on {seeds}, and is compared on "
+                "other seeds, but over the same questions"
+            )
 
 
 def _seeds(test: Paired) -> str:
@@ -121,7 +141,7 @@ def rule(tolerance: float) -> str:
     """What is compared with what, for people."""
     return (
         "Compared are the settings and epochs of highest Forget Quality that keep "
-        f"{100 * UTILITY_SHARE:g} % of the fine-tuned model's utility. The one that keeps more "
-        "sets the level; the other side takes part with its best at that level or above, "
-        f"less {tolerance:g}."
+        f"{100 * UTILITY_SHARE:g} % of the fine-tuned model's utility, at about the same utility. "
+        "The higher utility of the two sets the level; the other side takes part with its best "
+        f"setting at that level or above, less {tolerance:g}."
     )
