@@ -20,7 +20,9 @@ from unlearnbench.ranking import (
 )
 from unlearnbench.ranks import QUALITY, Ranks, rank_methods
 from unlearnbench.records import Record
+from unlearnbench.rivals import Rivals, rivals
 from unlearnbench.table import Row
+from unlearnbench.unequal import unequal
 
 UTILITY = "model_utility"
 
@@ -87,6 +89,10 @@ class PanelClaims:
     doubts: tuple[Doubt, ...]
     sensitivity: Sensitivity | None
     """None where no Forget Quality is known."""
+    rivals: Rivals | None
+    """How the leading method stands to the others; None without one."""
+    unequal: tuple[str, ...]
+    """Settings that the methods share and that are not the same for them."""
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -105,10 +111,12 @@ class Claims:
 def claims(
     rows: Sequence[Row], records: Iterable[Record], utility_share: float = UTILITY_SHARE
 ) -> Claims:
-    """What a table's rows, and the retain models among `records`, let one say.
+    """What a table's rows, and the evaluations of `records`, let one claim.
 
-    Reads the retain models' evaluations, one a panel, and no other.
+    Reads the retain models' evaluations, one a panel, those of each method's best setting, and of
+    the leading method's others that were about as good.
     """
+    records = tuple(records)
     best = best_per_method(rows, utility_share)
     retains = {(r.model, r.forget_fraction): r for r in records if r.kind == "retain"}
     panels: list[PanelClaims] = []
@@ -130,7 +138,24 @@ def claims(
             if (one.model, one.forget_fraction) == place
         )
         sensitivity = _sensitivity(here, retains.get(place))
-        panels.append(PanelClaims(*place, corner, standings, doubts(standings), sensitivity))
+        by_id = {one.id: one for one in records}
+        panels.append(
+            PanelClaims(
+                *place,
+                corner,
+                standings,
+                doubts(standings),
+                sensitivity,
+                rivals(here, records, *place, utility_share),
+                unequal(
+                    {
+                        one.method: by_id[one.best.rows[0].run_id]
+                        for one in standings
+                        if one.best is not None
+                    }
+                ),
+            )
+        )
     return Claims(tuple(panels), rank_methods(best))
 
 

@@ -99,9 +99,7 @@ def _contender(text: str, folder: str) -> Contender:
     # A setting's label may hold a colon, too.
     elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
     report = build_report(sweep_folder(own if elsewhere else folder))
-    return find(
-        name if elsewhere else text, text, report.rows, report.records, report.selection
-    )
+    return find(name if elsewhere else text, text, report.rows, report.records, report.selection)
 
 
 def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:

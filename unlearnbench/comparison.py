@@ -130,13 +130,14 @@ def compare_match(
     place: tuple[str, float],
     found: Match,
     *,
-    power: bool = True,
+    only_a: bool = False,
     swaps: int | None = None,
 ) -> PanelComparison:
     """Compare what was matched, on one model and fraction.
 
-    power  whether to look up what Forget Quality itself could tell
-    swaps  as in `paired_test`
+    only_a  asks for nothing but whether A is better: what B was chosen from, which has no part in
+            that, is not read, nor what Forget Quality by itself could tell
+    swaps   as in `paired_test`
     Raises: EvaluationError as `compare`.
     """
     model, fraction = place
@@ -155,7 +156,7 @@ def compare_match(
         of_b,
         goal,
         others_a=[_ratios(a, rows_of(one, rows_a), retain) for one in pool_a.rivals],
-        others_b=[_ratios(b, rows_of(one, rows_b), retain) for one in pool_b.rivals],
+        others_b=[_ratios(b, rows_of(one, rows_b), retain) for one in pool_b.rivals if not only_a],
         swaps=swaps,
     )
     return PanelComparison(
@@ -166,7 +167,7 @@ def compare_match(
         b=side_of(b.name, rows_b, pool_b),
         equal_utility=found.equal_utility,
         test=test,
-        sensitivity=ks_power(goal) if power else None,
+        sensitivity=None if only_a else ks_power(goal),
         unequal=unequal(
             {
                 a.name: a.records[rows_a[0].run_id],
