@@ -64,6 +64,7 @@ def build(report: Report) -> str:
     shown = panels(report.rows, published=_is_papers_benchmark(report))
     chosen = tables(report)
     sure = claims(judged(report.rows), report.records)
+    rivals = {(one.model, one.forget_fraction): one.rivals for one in sure.panels}
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -79,7 +80,7 @@ def build(report: Report) -> str:
         panels=[
             {
                 "panel": p,
-                "verdict": verdict(p).text,
+                "verdict": verdict(p, rivals.get((p.model, p.forget_fraction))).text,
                 "fault": p.begins.fault,
                 "notes": notes(p),
                 "published": published_note(p),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from unlearnbench.outcomes import tally
 from unlearnbench.report import Report
+from unlearnbench.rivals import Rivals
 from unlearnbench.starts import Conclusion, Leading, conclusion, winner
 
 from .frame import extent
@@ -11,8 +12,8 @@ from .palette import rate_text, signed
 from .pareto import SIGNIFICANCE, Panel, position
 
 
-def verdict(panel: Panel) -> Conclusion:
-    """The panel's result in a sentence or two."""
+def verdict(panel: Panel, rivals: Rivals | None = None) -> Conclusion:
+    """The panel's result in a few sentences; `rivals` of its leading method, where known."""
     if not panel.trajectories and not panel.begins.fault:
         return Conclusion("No run has been evaluated yet.", won=False)
     top = winner(panel.best)
@@ -22,7 +23,7 @@ def verdict(panel: Panel) -> Conclusion:
     rate = top.setting.learning_rate
     at_rate = "" if rate is None else f" at {rate_text(rate)}"
     name = f"{top.method}{at_rate}, epoch {top.setting.epoch}"
-    return conclusion(panel.begins, Leading(name, *at))
+    return conclusion(panel.begins, Leading(name, *at), rivals)
 
 
 def status(report: Report) -> str:

@@ -270,7 +270,11 @@ class TestOverrides:
                 "unknown key; it is a key of other sections: training.max_length and "
                 "evaluation.max_length; a configuration takes",
             ),
-            ("rehearse_facts=true", "rehearse_facts", "unknown key; a configuration takes: "),
+            (
+                *("rehearse_facts=true", "rehearse_facts"),
+                "unknown key; it is a key of models.0.preparation.rehearse_facts, which changes the "
+                "start model; a configuration takes: ",
+            ),
             (
                 *("models.0.learning_rate=3", "models.0.learning_rate"),
                 "unknown key; did you mean 'models.0.preparation.learning_rate'?",

@@ -193,9 +193,10 @@ def _elsewhere(key: str, names: Sequence[str]) -> str:
     Preparation has a learning rate and a warm-up, too, and they change the start model of every
     run: they are no hint to a key that stands outside `models`.
     """
-    found = paths_to(SweepConfig, key)
-    if names[:1] != ["models"]:
-        found = [path for path in found if ".preparation." not in path]
+    everywhere = paths_to(SweepConfig, key)
+    found = [one for one in everywhere if names[:1] == ["models"] or ".preparation." not in one]
+    if everywhere and not found:
+        return f"; it is a key of {everywhere[0]}, which changes the start model;"
     least = min((path.count(".") for path in found), default=0)
     nearest = [path for path in found if path.count(".") == least]
     if len(nearest) > 1:

@@ -119,11 +119,12 @@ def make_report(
     )
 
 
-def build_report(folder: Path, records: Sequence[Record] | None = None) -> Report:
+def build_report(folder: str | Path, records: Sequence[Record] | None = None) -> Report:
     """The report of a sweep's folder, finished or not; of `records`, where they are read already.
 
     Raises: RecordError where the folder holds no record.
     """
+    folder = Path(folder)
     records = read_records(folder) if records is None else records
     if not records:
         raise RecordError(

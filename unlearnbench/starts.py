@@ -9,10 +9,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from unlearnbench.power import SIGNIFICANCE
 from unlearnbench.ranking import UTILITY_SHARE, Best, at_start
 from unlearnbench.table import Row
+
+if TYPE_CHECKING:
+    from unlearnbench.rivals import Rivals
 
 UTILITY, QUALITY = "model_utility", "log10_forget_quality"
 LEAST_UTILITY = 0.2
@@ -21,6 +25,8 @@ LEAST_UTILITY = 0.2
 It is a harmonic mean of nine numbers: one that is near zero makes the whole near zero. TOFU's
 published start models have 0.5 to 0.75, models of random weights 0.00 to 0.01.
 """
+NAMED = 4
+"""Methods that a sentence lists."""
 
 
 @dataclass(frozen=True)
@@ -118,8 +124,13 @@ def winner(best: Iterable[Best]) -> Best | None:
     return max(found, key=merit, default=None)
 
 
-def conclusion(start: Start, leading: Leading | None) -> Conclusion:
-    """What is to be said of a panel: a fault of its start, that nobody forgot, or who leads."""
+def conclusion(
+    start: Start, leading: Leading | None, rivals: Rivals | None = None
+) -> Conclusion:
+    """What is to be said of a panel: a fault of its start, that nobody forgot, or who leads.
+
+    rivals  of the leading method, where they were tested
+    """
     if start.fault:
         return Conclusion(f"No result: {start.fault}.", won=False)
     if start.utility is None:
@@ -140,13 +151,28 @@ def conclusion(start: Start, leading: Leading | None) -> Conclusion:
         return Conclusion(
             f"No method forgot enough: {leading.name}, has the highest Forget Quality ({p}) among "
             f"settings that keep {share} ({kept}). Up to p = {SIGNIFICANCE:g} the test still tells "
-            "a model from one that never saw the forget set.",
+            f"a model from one that never saw the forget set.{_not_told_apart(rivals)}",
             won=False,
         )
     return Conclusion(
         f"{leading.name}, has the highest Forget Quality ({p}) among settings that keep {share} "
-        f"({kept}).",
+        f"({kept}).{_not_told_apart(rivals)}",
         won=True,
+    )
+
+
+def _not_told_apart(rivals: Rivals | None) -> str:
+    """How many methods may be as good, in a sentence; empty where none was tested."""
+    if rivals is None or not (rivals.same or rivals.apart):
+        return ""
+    tested = len(rivals.same) + len(rivals.apart)
+    if not rivals.same:
+        return f" It forgets more than each of the {tested} other methods that were tested."
+    named = ", ".join(rivals.same[:NAMED])
+    more = len(rivals.same) - NAMED
+    return (
+        f" {len(rivals.same)} of the {tested} other methods that were tested cannot be told apart "
+        f"from it: {named}{f' and {more} more' if more > 0 else ''}."
     )
 
 
