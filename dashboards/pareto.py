@@ -109,7 +109,9 @@ def _panel(model: str, fraction: float, rows: tuple[Row, ...], published: bool) 
     moved = [(s, xy) for s, xy in placed if s.epoch > 0]
     front = tuple(moved[i][0] for i in pareto_front([xy for _, xy in moved]))
     start = start_of(rows, model, fraction)
-    collapse = None if start.utility is None else COLLAPSE_SHARE * start.utility
+    # A share of nothing would shade half a panel in which nothing collapsed.
+    known = None if start.fault else start.utility
+    collapse = None if known is None else COLLAPSE_SHARE * known
     best = best_per_method(rows)
     fine_tuned = next((r for r in rows if r.kind == "fine-tuned"), None)
     retain = next((r for r in rows if r.kind == "retain"), None)

@@ -157,6 +157,13 @@ class TestBadInput:
 class TestPlan:
     """`unlearnbench plan` spends and writes nothing."""
 
+    def test_a_value_of_a_grid_is_printed_though_it_is_the_default(self, run: Run) -> None:
+        _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: [0.1, 0.5]}]")
+        assert registry.default_hyperparameters("npo")["beta"] == 0.1
+        assert [line.split()[3] for line in out.splitlines()[2:4]] == ["beta=0.1", "beta=0.5"]
+        _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: 0.1}]")
+        assert "beta" not in out, "one default value tells nothing"
+
     def test_prints_a_line_per_method_and_the_work(self, run: Run) -> None:
         code, out, err = run("plan", "small.yaml")
         assert (code, err) == (0, "")
@@ -439,6 +446,17 @@ class TestEvaluate:
             assert code == 0
             told = json.loads(out)
             assert (told["forget_quality"], told["ks_n"]) == (1.0, 1)
+
+    def test_without_a_retain_model_the_missing_metrics_are_named(
+        self, run: Run, folder: str
+    ) -> None:
+        run("evaluate", folder, *self.ASKED, "--out", "log.json")
+        _, out, _ = run("score", "log.json", "--rows", "1", "--max-length", "120")
+        assert out.splitlines()[-1] == (
+            "not measured: forget_quality, log10_forget_quality, ks_statistic, ks_n (need the "
+            "retain model: --retain MODEL_OR_LOG)"
+        )
+        assert not [line for line in out.splitlines() if line.endswith(" -")]
 
     def test_a_retain_log_of_other_questions_is_refused(self, run: Run, folder: str) -> None:
         run("evaluate", folder, *self.ASKED, "--out", "retain.json", "--forget", "0.5")

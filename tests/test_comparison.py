@@ -352,7 +352,11 @@ class TestFind:
     def test_what_it_was_taken_as_is_printed(
         self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        for one in (*ANCHORS, run("npo+nll", [(0.8, off(2.0))], id="1"), run("idk", [(0.8, off(1.0))])):
+        for one in (
+            *ANCHORS,
+            run("npo+nll", [(0.8, off(2.0))], id="1"),
+            run("idk", [(0.8, off(1.0))]),
+        ):
             write_record(one, tmp_path)
         assert main(["compare", "npo", "idk", "--in", str(tmp_path)]) == 0
         out, err = capsys.readouterr()

@@ -262,7 +262,11 @@ class TestOverrides:
             ("=3", "=3", "expected key=value"),
             ("epohcs=3", "epohcs", "unknown key; did you mean 'epochs'?"),
             # A key of the same section before one of another, which would mean something else.
-            ("learning_rate=3", "learning_rate", "unknown key; did you mean 'learning_rates'? a con"),
+            (
+                "learning_rate=3",
+                "learning_rate",
+                "unknown key; did you mean 'learning_rates'? a con",
+            ),
             ("seed=3", "seed", "unknown key; did you mean 'seeds'?"),
             ("batch_size=3", "batch_size", "unknown key; did you mean 'training.batch_size'?"),
             (

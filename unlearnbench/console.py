@@ -15,7 +15,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
-
 ALARM = "bold red"
 
 

@@ -81,7 +81,9 @@ def trajectories(
 
     metrics  columns of `results.csv` (default: utility, Forget Quality, and two of the forget set)
     """
-    return load("dashboards", "trajectories")(rows_of(table), **_given(metrics=metrics, title=title))
+    return load("dashboards", "trajectories")(
+        rows_of(table), **_given(metrics=metrics, title=title)
+    )
 
 
 def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None = None) -> Any:

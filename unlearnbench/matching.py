@@ -13,7 +13,7 @@ runs on the other seeds, and with no other setting.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle, islice
 from statistics import fmean

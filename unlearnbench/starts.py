@@ -124,9 +124,7 @@ def winner(best: Iterable[Best]) -> Best | None:
     return max(found, key=merit, default=None)
 
 
-def conclusion(
-    start: Start, leading: Leading | None, rivals: Rivals | None = None
-) -> Conclusion:
+def conclusion(start: Start, leading: Leading | None, rivals: Rivals | None = None) -> Conclusion:
     """What is to be said of a panel: a fault of its start, that nobody forgot, or who leads.
 
     rivals  of the leading method, where they were tested
@@ -177,7 +175,7 @@ def _not_told_apart(rivals: Rivals | None) -> str:
 
 
 def p_value(log10: float) -> str:
-    """A p-value from its logarithm: `0.82`, `1.3e-05`, `1e-320` where a float has no room for it."""
+    """A p-value from its logarithm: `0.82`, `1.3e-05`; a power of ten alone below 1e-300."""
     if log10 > -300:
         return f"{10**log10:.2g}"
     return f"1e{math.floor(log10)}"

@@ -28,8 +28,9 @@ def not_finite(step: int, epoch: int, loss: float, grad_norm: float) -> str:
 
     The first line is the fact, the second what to do. `step` counts from 1.
     """
-    what = f"{_word(loss)} loss" if not math.isfinite(loss) else f"{_word(grad_norm)} gradient"
-    fact = f"{what} at step {step} (epoch {epoch}): loss {loss:g}, gradient norm {grad_norm:g}"
+    fact = f"{_word(loss)} loss at step {step} (epoch {epoch})"
+    if math.isfinite(loss):
+        fact = f"{_word(grad_norm)} gradient at step {step} (epoch {epoch}), of a loss of {loss:g}"
     check = "`unlearnbench methods check NAME` tests a method's loss"
     if step == 1:
         return (
