@@ -276,8 +276,8 @@ class TestOverrides:
             ),
             (
                 *("rehearse_facts=true", "rehearse_facts"),
-                "unknown key; it is a key of models.0.preparation.rehearse_facts, which changes the "
-                "start model; a configuration takes: ",
+                "unknown key; it is a key of models.0.preparation, which changes the start model; "
+                "a configuration takes: ",
             ),
             (
                 *("models.0.learning_rate=3", "models.0.learning_rate"),

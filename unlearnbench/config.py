@@ -196,7 +196,8 @@ def _elsewhere(key: str, names: Sequence[str]) -> str:
     everywhere = paths_to(SweepConfig, key)
     found = [one for one in everywhere if names[:1] == ["models"] or ".preparation." not in one]
     if everywhere and not found:
-        return f"; it is a key of {everywhere[0]}, which changes the start model;"
+        section = everywhere[0].removesuffix(f".{key}")
+        return f"; it is a key of {section}, which changes the start model;"
     least = min((path.count(".") for path in found), default=0)
     nearest = [path for path in found if path.count(".") == least]
     if len(nearest) > 1:

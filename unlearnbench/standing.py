@@ -190,8 +190,8 @@ def best_lines(start: Start, leaders: Sequence[Leader], *, last: bool) -> list[s
             right.append(True)
         lines += [f"  {line}" for line in aligned(rows, right)]
     if last:
-        top = leaders[0] if leaders else None
-        lines.append(f"{start.place}: {conclusion(start, top and _leading(top)).text}")
+        top = _leading(leaders[0]) if leaders else None
+        lines.append(f"{start.place}: {conclusion(start, top).text}")
     return lines
 
 

@@ -148,7 +148,8 @@ class TestContent:
         assert (
             "No method forgot enough: npo+nll at 1e-4, epoch 3, has the highest Forget Quality (p "
             "= 2.9e-06) among settings that keep at least 80 % of the start's utility (it keeps 99 "
-            "%). Up to p = 0.05 the test still tells a model from one that never saw the forget set."
+            "%). Up to p = 0.05 the test still tells a model from one that never saw the forget "
+            "set."
         ) in whole.words
         assert "Fewer than three seeds" in whole.words
 
