@@ -12,14 +12,16 @@ from typing import Any
 
 from unlearnbench.claims import Claims
 from unlearnbench.intervals import ENOUGH_SEEDS
+from unlearnbench.outcomes import outcome
 from unlearnbench.ranking import (
     UTILITY_SHARE,
     Setting,
     average_seeds,
     best_per_method,
-    start_utility,
 )
+from unlearnbench.records import Record
 from unlearnbench.report import Report
+from unlearnbench.starts import Start, start_of
 from unlearnbench.table import Row
 
 QUALITY, UTILITY = "log10_forget_quality", "model_utility"
@@ -39,6 +41,8 @@ class Line:
     setting: Setting | None
     why_not: str = ""
     """Why there is no setting."""
+    unmoved: bool = False
+    """True where the best setting forgets no more than the start: it did nothing."""
     kept: float | None = None
     """Share of the fine-tuned model's utility."""
     chosen_by: tuple[float, float] | None = None
@@ -80,11 +84,12 @@ class Table:
 
 def tables(report: Report) -> tuple[Table, ...]:
     """By the declared rule first, where something was chosen by it; then by the page's."""
-    own = _by_default(report.rows)
+    own = _by_default(report)
     return (own,) if report.selection is None else (_declared(report, report.selection), own)
 
 
-def _by_default(rows: Sequence[Row]) -> Table:
+def _by_default(report: Report) -> Table:
+    rows = report.rows
     tried: dict[tuple[str, float, str], set[tuple[str, float | None, int]]] = defaultdict(set)
     for row in rows:
         if row.epoch > 0:
@@ -92,8 +97,8 @@ def _by_default(rows: Sequence[Row]) -> Table:
             tried[place].add((row.method, row.learning_rate, row.epoch))
     lines: list[Line] = []
     for best in best_per_method(rows):
-        start = start_utility(rows, best.model, best.forget_fraction)
-        share = f"no setting keeps {UTILITY_SHARE:.0%} of utility"
+        start = start_of(rows, best.model, best.forget_fraction)
+        setting = None if start.fault else best.setting
         lines.append(
             Line(
                 family=best.family,
@@ -101,13 +106,10 @@ def _by_default(rows: Sequence[Row]) -> Table:
                 model=best.model,
                 forget_fraction=best.forget_fraction,
                 tried=len(tried[best.model, best.forget_fraction, best.family]),
-                setting=best.setting,
-                why_not=""
-                if best.setting
-                else "not judged: no start model"
-                if not start
-                else share,
-                kept=_kept(best.setting, start),
+                setting=setting,
+                why_not="" if setting else _why_not(start),
+                unmoved=setting is not None and start.unmoved(setting.metrics[QUALITY]),
+                kept=_kept(setting, start.utility),
             )
         )
     return Table(
@@ -117,8 +119,38 @@ def _by_default(rows: Sequence[Row]) -> Table:
         f"Quality of those that keep at least {UTILITY_SHARE:.0%} of the fine-tuned model's "
         "utility",
         seeds=tuple(sorted({r.seed for r in rows if r.kind == "run"})),
-        lines=_ordered(lines, rows),
+        lines=_ordered([*lines, *_unevaluated(report)], rows),
     )
+
+
+def _why_not(start: Start) -> str:
+    if start.fault:
+        return f"not judged: {start.fault.partition(':')[0]}"
+    if not start.utility:
+        return "not judged: no start model"
+    return f"no setting keeps {UTILITY_SHARE:.0%} of utility"
+
+
+def _unevaluated(report: Report) -> list[Line]:
+    """The methods that have runs and no number at all, such as of a loss that is NaN at once."""
+    seen = {(row.model, row.forget_fraction, row.family) for row in report.rows}
+    ended: dict[tuple[str, float, str], list[Record]] = defaultdict(list)
+    for record in report.without_result:
+        place = (record.model, record.forget_fraction, record.method)
+        if place not in seen:
+            ended[place].append(record)
+    return [
+        Line(
+            family=method,
+            method=method,
+            model=model,
+            forget_fraction=fraction,
+            tried=len({r.learning_rate for r in records}),
+            setting=None,
+            why_not=f"no number: {records[0].status}, {outcome(records[0]).reason or 'no message'}",
+        )
+        for (model, fraction, method), records in ended.items()
+    ]
 
 
 def _declared(report: Report, selection: Mapping[str, Any]) -> Table:
@@ -127,7 +159,9 @@ def _declared(report: Report, selection: Mapping[str, Any]) -> Table:
         ids = set(choice["reported_runs"])
         here = [r for r in report.rows if r.run_id in ids and r.epoch == choice["epoch"]]
         setting = next(iter(average_seeds(here)), None)
-        start = start_utility(report.rows, choice["model"], choice["forget_fraction"])
+        start = start_of(report.rows, choice["model"], choice["forget_fraction"])
+        if start.fault:
+            setting = None
         by = (choice[QUALITY], choice[UTILITY])
         lines.append(
             Line(
@@ -137,9 +171,10 @@ def _declared(report: Report, selection: Mapping[str, Any]) -> Table:
                 forget_fraction=choice["forget_fraction"],
                 tried=choice["candidates"],
                 setting=setting,
-                why_not=choice["why_not"]
+                why_not=(_why_not(start) if start.fault else choice["why_not"])
                 or ("" if setting else "chosen; no run on the other seeds has ended yet"),
-                kept=_kept(setting, start),
+                unmoved=setting is not None and start.unmoved(setting.metrics[QUALITY]),
+                kept=_kept(setting, start.utility),
                 chosen_by=None if None in by else by,
             )
         )
@@ -222,6 +257,7 @@ def _exported(line: Line) -> dict[str, Any]:
         "fraction": line.forget_fraction,
         "tried": line.tried,
         "note": line.why_not,
+        "unmoved": line.unmoved,
     }
     if found is None:
         return told

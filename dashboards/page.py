@@ -23,7 +23,9 @@ from plotly.offline import get_plotlyjs
 
 from unlearnbench.claims import claims
 from unlearnbench.intervals import ENOUGH_SEEDS, LEVEL
+from unlearnbench.ranking import UTILITY_SHARE
 from unlearnbench.report import Report
+from unlearnbench.starts import judged
 from unlearnbench.table import METRICS, Row
 
 from . import certainty
@@ -61,8 +63,9 @@ def build(report: Report) -> str:
     look = Look.of(report.rows)
     shown = panels(report.rows, published=_is_papers_benchmark(report))
     chosen = tables(report)
-    sure = claims(report.rows, report.records)
+    sure = claims(judged(report.rows), report.records)
     ranked = certainty.lines(sure)
+    rivals = {(one.model, one.forget_fraction): one.rivals for one in sure.panels}
     environment = Environment(
         loader=FunctionLoader(_template),
         autoescape=True,
@@ -81,7 +84,8 @@ def build(report: Report) -> str:
         panels=[
             {
                 "panel": p,
-                "verdict": verdict(p),
+                "verdict": verdict(p, rivals.get((p.model, p.forget_fraction))).text,
+                "fault": p.begins.fault,
                 "notes": notes(p),
                 "published": published_note(p),
                 "height": (LARGE if len(shown) == 1 else MEDIUM)[1] + 70,
@@ -93,7 +97,9 @@ def build(report: Report) -> str:
         claims=sure,
         ranked=ranked,
         digits=certainty.digits(ranked),
+        faulty=[p.begins for p in shown if p.begins.fault],
         collapse_share=COLLAPSE_SHARE,
+        utility_share=UTILITY_SHARE,
         max_steps=steps_drawn(report.records),
         origin=origin(report),
         config=yaml.safe_dump(dict(report.config), sort_keys=False, allow_unicode=True)
@@ -159,7 +165,7 @@ def _data(report: Report, shown: Sequence[Panel], look: Look) -> dict[str, Any]:
         "columns": list(TABLE_COLUMNS),
         "rows": [_cells(row) for row in report.rows],
         "groups": GROUPS,
-        "first": first_look(report.rows),
+        "first": first_look(judged(report.rows)),
     }
 
 

@@ -11,7 +11,7 @@ import math
 import re
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.resources import files
 from itertools import groupby
 
@@ -21,8 +21,8 @@ from unlearnbench.ranking import (
     Setting,
     average_seeds,
     best_per_method,
-    start_utility,
 )
+from unlearnbench.starts import Start, start_of
 from unlearnbench.table import Row
 
 COLLAPSE_SHARE = 0.5
@@ -60,6 +60,9 @@ class Panel:
     front: tuple[Setting, ...]
     """Settings that no other of the panel beats, by utility."""
     best: tuple[Best, ...]
+    """Without a setting where the start model can show nothing."""
+    begins: Start
+    """The start model, and what is wrong with it."""
     fine_tuned: Row | None
     retain: Row | None
     questions: int | None
@@ -105,8 +108,11 @@ def _panel(model: str, fraction: float, rows: tuple[Row, ...], published: bool) 
     placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
     moved = [(s, xy) for s, xy in placed if s.epoch > 0]
     front = tuple(moved[i][0] for i in pareto_front([xy for _, xy in moved]))
-    start = start_utility(rows, model, fraction)
-    collapse = None if start is None else COLLAPSE_SHARE * start
+    start = start_of(rows, model, fraction)
+    # A share of nothing would shade half a panel in which nothing collapsed.
+    known = None if start.fault else start.utility
+    collapse = None if known is None else COLLAPSE_SHARE * known
+    best = best_per_method(rows)
     fine_tuned = next((r for r in rows if r.kind == "fine-tuned"), None)
     retain = next((r for r in rows if r.kind == "retain"), None)
     anchors = [xy for r in (fine_tuned, retain) if r and (xy := position(r)) is not None]
@@ -118,7 +124,8 @@ def _panel(model: str, fraction: float, rows: tuple[Row, ...], published: bool) 
         forget_fraction=fraction,
         trajectories=_trajectories([s for s, _ in placed]),
         front=front,
-        best=best_per_method(rows),
+        best=tuple(replace(one, setting=None) for one in best) if start.fault else best,
+        begins=start,
         fine_tuned=fine_tuned,
         retain=retain,
         questions=questions,

@@ -2,60 +2,36 @@
 
 from __future__ import annotations
 
-from unlearnbench.ranking import UTILITY_SHARE, Setting
+from unlearnbench.outcomes import tally
 from unlearnbench.report import Report
+from unlearnbench.rivals import Rivals
+from unlearnbench.starts import Conclusion, Leading, conclusion, winner
 
 from .frame import extent
 from .palette import rate_text, signed
 from .pareto import SIGNIFICANCE, Panel, position
 
 
-def _quality(setting: Setting | None) -> float:
-    value = None if setting is None else setting.metrics["log10_forget_quality"]
-    return float("-inf") if value is None else value
-
-
-def verdict(panel: Panel) -> str:
-    """The panel's result in a sentence."""
-    found = [b.setting for b in panel.best if b.setting is not None]
-    if not panel.trajectories:
-        return "No run has been evaluated yet."
-    if panel.collapse_below is None:
-        return "Without a fine-tuned model there is no best setting: nothing to keep utility of."
-    if not found:
-        return f"No method keeps {UTILITY_SHARE:.0%} of the fine-tuned model's utility."
-    top = max(found, key=_quality)
-    utility, quality = position(top) or (0.0, 0.0)
-    start_kept, start_quality = panel.start or (None, None)
-    return (
-        f"{top.method} at {rate_text(top.learning_rate)}, epoch {top.epoch}, forgets most while "
-        f"keeping {UTILITY_SHARE:.0%} of utility: log₁₀ Forget Quality "
-        f"{_from(quality, start_quality, 1)}, Model Utility {_from(utility, start_kept, 2)}."
-    )
-
-
-def _from(value: float, start: float | None, digits: int) -> str:
-    """A value and, in brackets, where it started."""
-    before = "" if start is None else f" (start {signed(start, digits)})"
-    return signed(value, digits) + before
+def verdict(panel: Panel, rivals: Rivals | None = None) -> Conclusion:
+    """The panel's result in a few sentences; `rivals` of its leading method, where known."""
+    if not panel.trajectories and not panel.begins.fault:
+        return Conclusion("No run has been evaluated yet.", won=False)
+    top = winner(panel.best)
+    at = None if top is None or top.setting is None else position(top.setting)
+    if top is None or top.setting is None or at is None:
+        return conclusion(panel.begins, None)
+    rate = top.setting.learning_rate
+    at_rate = "" if rate is None else f" at {rate_text(rate)}"
+    name = f"{top.method}{at_rate}, epoch {top.setting.epoch}"
+    return conclusion(panel.begins, Leading(name, *at), rivals)
 
 
 def status(report: Report) -> str:
     """How many runs there are, and how they ended."""
-    done = report.finished
-    total = report.planned if report.planned is not None else done + len(report.failures)
-    text = f"{done} of {total} runs finished" if done != total else f"{done} runs, all finished"
-    collapsed = sum(r.status == "collapsed" for r in report.records)
-    stopped = sum(r.status == "stopped" for r in report.records)
-    more = [
-        f"{len(report.failures)} failed" if report.failures else "",
-        f"{collapsed} collapsed, and ended there" if collapsed else "",
-        f"{stopped} stopped early by the search" if stopped else "",
-        f"{report.strangers} in the folder that the present plan does not name are left out"
-        if report.strangers
-        else "",
-    ]
-    return "; ".join([text, *filter(None, more)])
+    told = tally((r.status for r in report.records if r.kind == "run"), report.planned)
+    if not report.strangers:
+        return told
+    return f"{told}; {report.strangers} in the folder that the present plan does not name left out"
 
 
 def notes(panel: Panel) -> list[str]:
@@ -67,7 +43,7 @@ def notes(panel: Panel) -> list[str]:
         told.append("The retain model was not evaluated.")
     if panel.questions is not None and panel.floor is not None:
         told.append(
-            f"n = {panel.questions} forget questions; log₁₀ Forget Quality cannot fall below "
+            f"Lowest possible log₁₀ Forget Quality with {panel.questions} forget questions: "
             f"{signed(panel.floor, 1)}."
         )
     if panel.undrawn:

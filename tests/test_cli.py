@@ -17,6 +17,8 @@ import pytest
 from unlearnbench import registry
 from unlearnbench.cli import main
 from unlearnbench.console import Console
+from unlearnbench.ledger import SweepResult
+from unlearnbench.outcomes import Outcome
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -155,6 +157,13 @@ class TestBadInput:
 class TestPlan:
     """`unlearnbench plan` spends and writes nothing."""
 
+    def test_a_value_of_a_grid_is_printed_though_it_is_the_default(self, run: Run) -> None:
+        _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: [0.1, 0.5]}]")
+        assert registry.default_hyperparameters("npo")["beta"] == 0.1
+        assert [line.split()[3] for line in out.splitlines()[2:4]] == ["beta=0.1", "beta=0.5"]
+        _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: 0.1}]")
+        assert "beta" not in out, "one default value tells nothing"
+
     def test_prints_a_line_per_method_and_the_work(self, run: Run) -> None:
         code, out, err = run("plan", "small.yaml")
         assert (code, err) == (0, "")
@@ -277,10 +286,13 @@ class TestSweep:
         def run_sweep(config: Any, _: Console) -> Any:
             calls.append(config)
             folder = Path("runs") / config.name
-            return SimpleNamespace(
+            ends = [Outcome(f"npo {i}", "failed", "no memory") for i in range(failed)]
+            ends += [Outcome("ce-u at 0.001", "collapsed", "NaN loss at step 1 (epoch 1)")]
+            ends += [Outcome(f"idk {i}", "finished") for i in range(3)]
+            return SweepResult(
                 folder=folder,
-                finished=3,
-                failed=failed,
+                total=len(ends),
+                ends=tuple(ends),
                 report=folder / "report.html",
                 csv=folder / "results.csv",
                 mlflow_command=f"unlearnbench ui {folder}",
@@ -336,7 +348,21 @@ class TestSweep:
         self.fake(monkeypatch, failed=1)
         code, out, _ = run("sweep", "small.yaml", "--json")
         assert code == 1
-        assert json.loads(out)["failed"] == 1
+        told = json.loads(out)
+        counts = {name: told[name] for name in ("finished", "collapsed", "stopped", "failed")}
+        assert counts == {"finished": 3, "collapsed": 1, "stopped": 0, "failed": 1}
+        assert [one["status"] for one in told["without_result"]] == ["failed", "collapsed"]
+
+    def test_what_failed_or_collapsed_is_counted_and_named(
+        self, run: Run, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        self.fake(monkeypatch, failed=1)
+        _, out, _ = run("sweep", "small.yaml")
+        assert out.splitlines()[:3] == [
+            "3 of 5 runs finished; 1 collapsed; 1 failed",
+            "failed: npo 0: no memory",
+            "collapsed: ce-u at 0.001: NaN loss at step 1 (epoch 1)",
+        ]
 
     def test_an_interrupted_sweep_says_how_to_go_on(
         self, run: Run, monkeypatch: pytest.MonkeyPatch
@@ -421,6 +447,17 @@ class TestEvaluate:
             assert code == 0
             told = json.loads(out)
             assert (told["forget_quality"], told["ks_n"]) == (1.0, 1)
+
+    def test_without_a_retain_model_the_missing_metrics_are_named(
+        self, run: Run, folder: str
+    ) -> None:
+        run("evaluate", folder, *self.ASKED, "--out", "log.json")
+        _, out, _ = run("score", "log.json", "--rows", "1", "--max-length", "120")
+        assert out.splitlines()[-1] == (
+            "not measured: forget_quality, log10_forget_quality, ks_statistic, ks_n (need the "
+            "retain model: --retain MODEL_OR_LOG)"
+        )
+        assert not [line for line in out.splitlines() if line.endswith(" -")]
 
     def test_a_retain_log_of_other_questions_is_refused(self, run: Run, folder: str) -> None:
         run("evaluate", folder, *self.ASKED, "--out", "retain.json", "--forget", "0.5")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from unlearnbench.cli import main
+from unlearnbench.comparing import with_retain_term
 from unlearnbench.comparison import Comparison, compare
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.metrics import forget_quality
@@ -489,6 +490,39 @@ class TestFind:
         records = [run("npo", [(0.8, GOAL)], spec=spec, id=f"r{i}") for i, spec in enumerate(specs)]
         assert [r.run_id for r in side("npo (beta=0.5)", records).rows] == ["r1"]
         assert len(side("npo", records).rows) == 2
+
+    @pytest.mark.parametrize(
+        ("name", "families", "full"),
+        [
+            ("npo", ["idk", "npo+nll"], "npo+nll"),
+            ("npo  lr 1e-05", ["npo+nll"], "npo+nll lr 1e-05"),
+            ("npo", ["npo", "npo+nll"], "npo"),
+            ("npo+kl", ["npo+nll"], "npo+kl"),
+            ("0a1b", ["npo+nll"], "0a1b"),
+        ],
+    )
+    def test_a_method_may_lack_its_only_retain_term(
+        self, name: str, families: list[str], full: str
+    ) -> None:
+        assert with_retain_term(name, families) == full
+
+    def test_a_method_of_several_forms_is_to_be_named_in_full(self) -> None:
+        with pytest.raises(RecordError, match=r"'npo' ran in several forms: npo\+kl, npo\+nll;"):
+            with_retain_term("npo", ["npo+kl", "npo+nll"])
+
+    def test_what_it_was_taken_as_is_printed(
+        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for one in (
+            *ANCHORS,
+            run("npo+nll", [(0.8, off(2.0))], id="1"),
+            run("idk", [(0.8, off(1.0))]),
+        ):
+            write_record(one, tmp_path)
+        assert main(["compare", "npo", "idk", "--in", str(tmp_path)]) == 0
+        out, err = capsys.readouterr()
+        assert "npo: taken as npo+nll, the one form in which it ran" in err
+        assert "npo+nll" in out
 
     @pytest.mark.parametrize(
         ("name", "hint"), [("nera", "did you mean 'near'?"), ("0a", ""), ("", ""), ("retain", "")]

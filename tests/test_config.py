@@ -11,7 +11,7 @@ import pytest
 from unlearnbench import registry
 from unlearnbench.config import load_config, shipped_configs
 from unlearnbench.errors import ConfigError
-from unlearnbench.settings import SweepConfig
+from unlearnbench.settings import ModelSettings, Preparation, SweepConfig
 
 GOOD = """\
 name: good
@@ -261,6 +261,28 @@ class TestOverrides:
             ("epochs", "epochs", "expected key=value"),
             ("=3", "=3", "expected key=value"),
             ("epohcs=3", "epohcs", "unknown key; did you mean 'epochs'?"),
+            # A key of the same section before one of another, which would mean something else.
+            (
+                "learning_rate=3",
+                "learning_rate",
+                "unknown key; did you mean 'learning_rates'? a con",
+            ),
+            ("seed=3", "seed", "unknown key; did you mean 'seeds'?"),
+            ("batch_size=3", "batch_size", "unknown key; did you mean 'training.batch_size'?"),
+            (
+                *("max_length=3", "max_length"),
+                "unknown key; it is a key of other sections: training.max_length and "
+                "evaluation.max_length; a configuration takes",
+            ),
+            (
+                *("rehearse_facts=true", "rehearse_facts"),
+                "unknown key; it is a key of models.0.preparation, which changes the start model; "
+                "a configuration takes: ",
+            ),
+            (
+                *("models.0.learning_rate=3", "models.0.learning_rate"),
+                "unknown key; did you mean 'models.0.preparation.learning_rate'?",
+            ),
             ("training.lr=3", "training.lr", "unknown key; training takes: batch_size"),
             ("epochs=abc", "epochs", "expected a whole number, got the text 'abc'"),
             ("models.1.base=x", "models.1", "no such entry: its entries are models.0 to models.0"),
@@ -345,3 +367,34 @@ def test_a_config_that_is_not_there(write: Write, name: str, message: str) -> No
     ((place, _, found),) = problems(name)
     assert place == name
     assert found.startswith(message)
+
+
+class TestTiny:
+    """A model that is built here has a preparation at which random weights learn."""
+
+    def test_what_is_not_stated_is_what_the_quickstart_states(self, write: Write) -> None:
+        (model,) = load_config(write()).models
+        (quick,) = load_config("quickstart").models
+        assert model.preparation == quick.preparation
+        assert model.preparation.optimizer == "muon"
+
+    def test_what_is_stated_stays(self, write: Write) -> None:
+        stated = "models.0.preparation={epochs: 2, rehearse_facts: false}"
+        how = load_config(write(), [stated]).models[0].preparation
+        assert (how.epochs, how.rehearse_facts, how.schedule) == (2, False, "cosine")
+
+    def test_other_models_keep_the_defaults_of_published_ones(self, write: Write) -> None:
+        how = load_config(write(), ["models.0.base=some/model"]).models[0].preparation
+        assert how == Preparation()
+        assert (how.optimizer, how.learning_rate, how.epochs) == ("adamw", 1e-5, 5)
+
+    def test_a_stored_model_is_read_back_as_it_was(self) -> None:
+        adamw = Preparation(epochs=1, base_epochs=1, optimizer="adamw", learning_rate=1e-5)
+        stored = ModelSettings(name="a", base="tiny", preparation=adamw)
+        again = ModelSettings.model_validate_json(stored.model_dump_json())
+        assert again == stored
+        assert again.preparation.optimizer == "adamw"
+
+    def test_a_preparation_that_is_no_section_is_reported(self, write: Write) -> None:
+        ((_, key, message),) = problems(write(), "models.0.preparation=3")
+        assert (key, message) == ("models.0.preparation", "expected a section of keys, got 3")

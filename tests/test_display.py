@@ -17,12 +17,12 @@ class Terminal(StringIO):
         return True
 
 
-def standing(panels: int, methods: int) -> Standing:
+def standing(panels: int, methods: int, utility: float = 0.8) -> Standing:
     found = Standing()
     for panel in range(panels):
         for i in range(methods + 1):
             kind: Any = "run" if i else "fine-tuned"
-            metrics = {"model_utility": 0.8, "log10_forget_quality": -float(i)}
+            metrics = {"model_utility": utility, "log10_forget_quality": -float(i) if i else -99.0}
             found.add(
                 Record(
                     id=f"{panel}-{i}",
@@ -86,10 +86,16 @@ def test_eight_panels_of_23_methods_stay_within_two_thirds_of_the_screen(
 
 def test_one_panel_has_room_for_its_best_methods(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = screen(standing(1, 23), View("running", 1, 23, 0.0), 100, 30, monkeypatch)
-    assert [line.split()[4] for line in shown if "+nll" in line][:1] == [
-        "gradient-difference-1+nll"
-    ]
+    assert "gradient-difference-1+nll" in shown[2]
     assert sum("+nll" in line for line in shown) == 5
+    heading = next(line for line in shown if line.startswith("best so far"))
+    assert heading.split()[3:] == ["method", "rate", "epoch", "utility", "log10", "FQ", "p"]
+    assert shown[2].split()[-3:] == ["0.800", "-1.00", "0.1"]
+
+
+def test_a_start_that_shows_nothing_has_no_best(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown = screen(standing(1, 3, 0.01), View("running", 1, 3, 0.0), 100, 30, monkeypatch)
+    assert len(shown) == 1, "the bar alone"
 
 
 def test_without_a_result_there_is_a_bar_only(monkeypatch: pytest.MonkeyPatch) -> None:

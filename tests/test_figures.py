@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import csv
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -16,8 +18,10 @@ from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetName
-from unlearnbench.figures import truth_ratios
+from unlearnbench.figures import pareto, rows_of, trajectories, truth_ratios
 from unlearnbench.records import EpochResult, Record, read_records, write_record
+from unlearnbench.report import build_report, write_report
+from unlearnbench.table import COLUMNS, from_csv, to_csv
 
 ROWS = 20
 
@@ -170,3 +174,57 @@ class TestCommands:
         assert main(["figures", *told, "--out", str(tmp_path / "x.html")]) == 2
         assert message in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
+
+
+class TestTables:
+    """A figure takes a sweep in every form in which a reader has it."""
+
+    def forms(self, folder: Path) -> dict[str, Any]:
+        import pandas
+
+        write_report(folder)
+        file = folder / "results.csv"
+        return {
+            "path": folder,
+            "text": str(folder),
+            "csv": file,
+            "frame": pandas.read_csv(file),
+            "records": read_records(str(folder)),
+            "rows": build_report(str(folder)).rows,
+        }
+
+    def test_all_give_the_same_rows(self, sweep: Path) -> None:
+        forms = self.forms(sweep)
+        wanted = forms["rows"]
+        assert len(wanted) == 4
+        for name, form in forms.items():
+            assert rows_of(form) == wanted, name
+
+    def test_a_figure_is_drawn_from_a_path(self, sweep: Path) -> None:
+        assert len(pareto(str(sweep)).data) == len(pareto(build_report(sweep).rows).data) > 0
+        assert trajectories(sweep).data
+
+    def test_a_label_with_hyper_parameters_keeps_its_family(self, sweep: Path) -> None:
+        (row,) = [r for r in build_report(sweep).rows if r.kind == "run" and r.epoch == 1]
+        many = replace(row, method="npo (beta=0.5)", hyperparameters={"beta": 0.5})
+        lines = csv.DictReader(to_csv([many]).splitlines())
+        assert rows_of(from_csv(lines)) == (many,)
+
+    @pytest.mark.parametrize(
+        ("table", "message"),
+        [
+            ("nowhere", "nowhere: no such folder of a sweep"),
+            ([1, 2], "a table of int: give a sweep's folder"),
+            ("few.csv", "no column 'model'"),
+            ("bad.csv", "line 1 is not one of `results.csv`: kind 'x' is none of"),
+        ],
+    )
+    def test_anything_else_is_refused(
+        self, table: Any, message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        Path("few.csv").write_text("method,seed\nnpo,1\n", encoding="utf-8")
+        bad = ["x" if name == "kind" else "1" for name in COLUMNS]
+        Path("bad.csv").write_text(f"{','.join(COLUMNS)}\n{','.join(bad)}\n", encoding="utf-8")
+        with pytest.raises(RecordError, match=re.escape(message)):
+            pareto(table)

@@ -223,7 +223,8 @@ def test_weak_runs_are_stopped_and_the_best_go_to_the_other_seeds(tmp_path: Path
         ("npo", 1e-4, 1),
         ("npo", 1e-4, 2),
     ]
-    assert (result.total, result.finished, result.failed) == (12, 12, 0)
+    assert (result.total, result.finished, result.failed) == (12, 8, 0)
+    assert result.count("stopped") == 4
 
     found = json.loads((result.folder / "selection.json").read_text(encoding="utf-8"))
     assert (found["chosen_on_seeds"], found["reported_on_seeds"]) == ([0], [1, 2])

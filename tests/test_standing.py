@@ -10,7 +10,7 @@ import pytest
 
 from unlearnbench.ranking import best_per_method
 from unlearnbench.records import EpochResult, Record
-from unlearnbench.standing import Standing
+from unlearnbench.standing import Standing, best_lines
 from unlearnbench.table import table
 
 
@@ -117,4 +117,24 @@ def test_only_so_many_are_named_best_first() -> None:
         standing.add(record(method, [(0.7, -float(i))], method=method))
     ((_, leaders),) = standing.leaders(3).items()
     assert [one.method for one in leaders] == ["a", "b", "c"]
-    assert str(leaders[1]) == "b lr 1e-05 epoch 1 (utility 0.70, log10 FQ -1.0)"
+    assert leaders[1].cells == ("b", "1e-05", "1", "0.700", "-1.00", "0.1")
+    assert best_lines(standing.starts()["tiny", 0.1], leaders[1:], last=True) == [
+        "best of tiny, forget 10 %: the highest Forget Quality (FQ) that keeps 80 % of the start's "
+        "utility",
+        "  method   rate  epoch  utility  log10 FQ      p",
+        "  b       1e-05      1    0.700     -1.00    0.1",
+        "  c       1e-05      1    0.700     -2.00   0.01",
+        "  start       -      0    0.800    -20.00  1e-20",
+        "tiny, forget 10 %: b at 1e-05, epoch 1, has the highest Forget Quality (p = 0.1) among "
+        "settings that keep at least 80 % of the start's utility (it keeps 88 %).",
+    ]
+
+
+def test_the_table_counts_seeds_where_there_are_several() -> None:
+    standing = Standing()
+    standing.add(record("start", [(0.8, -20.0)], "fine-tuned"))
+    for seed in (0, 1):
+        standing.add(record(f"npo-{seed}", [(0.7, -1.0)], seed=seed))
+    (leaders,) = standing.leaders(3).values()
+    lines = best_lines(standing.starts()["tiny", 0.1], leaders, last=False)
+    assert [line.split()[-1] for line in lines[1:]] == ["seeds", "2", "-"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,6 +36,7 @@ from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
 from unlearnbench.schedule import Schedule
 from unlearnbench.settings import RetainSpec
+from unlearnbench.step import not_finite
 from unlearnbench.training import Learn, NonFiniteError, Trainer
 
 from .conftest import QUESTIONS
@@ -367,8 +369,27 @@ def test_a_loss_that_is_not_finite_stops_the_run(
     trainer = trainer_of(
         model, tokenizer, rows_of(tokenizer, questions), objective_of("ce-u"), tmp_path
     )
-    with pytest.raises(NonFiniteError, match=r"step 1 .*lower learning rate"):
+    with pytest.raises(NonFiniteError, match=r"^NaN loss at step 1 \(epoch 1\)") as stopped:
         next(iter(trainer.epoch(1)))
+    assert "lower learning rate" not in str(stopped.value), "nothing was learned yet"
+
+
+@pytest.mark.parametrize(
+    ("step", "loss", "norm", "fact", "advice"),
+    [
+        (1, math.nan, math.nan, "NaN loss at step 1 (epoch 1)", "methods check"),
+        (1, math.inf, 2.0, "infinite loss at step 1 (epoch 1)", "methods check"),
+        (7, math.nan, math.nan, "NaN loss at step 7 (epoch 1)", "A lower learning rate"),
+        (7, 0.5, math.inf, "infinite gradient at step 7 (epoch 1)", "A lower learning rate"),
+    ],
+)
+def test_a_loss_that_is_not_finite_is_named_with_the_advice_that_helps(
+    step: int, loss: float, norm: float, fact: str, advice: str
+) -> None:
+    first, _, second = not_finite(step, 1, loss, norm).partition("\n")
+    assert first.startswith(fact)
+    assert advice in second
+    assert ("lower learning rate" in second) is (step > 1)
 
 
 def test_an_empty_set_of_rows_is_refused(model: Any, tokenizer: Any, tmp_path: Path) -> None:

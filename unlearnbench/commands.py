@@ -14,6 +14,7 @@ from unlearnbench.config import load_config
 from unlearnbench.console import Console, finite
 from unlearnbench.errors import Problem, RecordError, UnlearnbenchError
 from unlearnbench.memory import memory_json, print_memory
+from unlearnbench.outcomes import tally, troubled
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.planning import grouped, print_schedules, schedules, to_go
 from unlearnbench.searching import OBJECTIVES
@@ -95,8 +96,9 @@ def sweep(args: argparse.Namespace) -> int:
         console.print_json(
             {
                 "folder": str(result.folder),
-                "finished": result.finished,
-                "failed": result.failed,
+                **{s: result.count(s) for s in ("finished", "collapsed", "stopped", "failed")},
+                "without_result": [asdict(end) for end in troubled(result.ends)],
+                "no_result": list(result.no_result),
                 "report": str(result.report),
                 "csv": str(result.csv),
                 "mlflow": result.mlflow_command,
@@ -108,8 +110,10 @@ def sweep(args: argparse.Namespace) -> int:
     else:
         if chosen is not None:
             _print_selection(chosen, console)
+        console.print(tally((end.status for end in result.ends), result.total))
+        for end in troubled(result.ends):
+            console.print(str(end))
         console.print(
-            f"{result.finished} runs finished, {result.failed} failed\n"
             f"page    {result.report}\ntable   {result.csv}\nMLflow  {result.mlflow_command}"
         )
     return SOME_FAILED if result.failed else 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import textwrap
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from unlearnbench.arguments import Subparsers, add_json, command, positive
 from unlearnbench.commands import sweep_folder
 from unlearnbench.console import Console
+from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
     from unlearnbench.comparison import Comparison, PanelComparison
@@ -99,7 +101,28 @@ def _contender(text: str, folder: str) -> Contender:
     # A setting's label may hold a colon, too.
     elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
     report = build_report(sweep_folder(own if elsewhere else folder))
-    return find(name if elsewhere else text, text, report.rows, report.records, report.selection)
+    wanted = name if elsewhere else text
+    families = sorted({row.family for row in report.rows if row.kind == "run"})
+    full = with_retain_term(wanted, families)
+    called = text.removesuffix(wanted) + full
+    if full != wanted:
+        Console().note(f"{text}: taken as {called}, the one form in which it ran")
+    return find(full, called, report.rows, report.records, report.selection)
+
+
+def with_retain_term(name: str, families: Sequence[str]) -> str:
+    """`npo+nll` for `npo`, also before ` lr RATE`, where the method ran in that form alone.
+
+    families  methods as they ran, each with its retain term
+    Raises: RecordError with the forms, where there are several.
+    """
+    method, lr, rate = " ".join(name.split()).partition(" lr ")
+    forms = [one for one in families if one.partition("+")[0] == method]
+    if method in families or not forms:
+        return name
+    if len(forms) > 1:
+        raise RecordError(f"{name!r} ran in several forms: {', '.join(forms)}; name one of them")
+    return forms[0] + lr + rate
 
 
 def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:

@@ -25,6 +25,9 @@ from unlearnbench.problems import ZERO_RUNS, in_words, paths_to, section_of, unk
 from unlearnbench.settings import MethodGrid, MethodSpec, SweepConfig
 
 _SUFFIXES = (".yaml", ".yml")
+LIKE_ENOUGH = 0.8
+"""Likeness of two keys of one section, such as `learning_rate` and `learning_rates`, from which one
+is taken for the other before any other section is looked at."""
 
 
 @dataclass(frozen=True)
@@ -201,10 +204,27 @@ def _translate(errors: Sequence[ErrorDetails], root: Entry, problems: list[Probl
 def _unknown(loc: Loc) -> str:
     section = section_of(SweepConfig, loc[:-1]) or SweepConfig
     key = str(loc[-1])
-    elsewhere = min(paths_to(SweepConfig, key), key=lambda path: path.count("."), default="")
-    hint = f"; did you mean {elsewhere!r}?" if elsewhere else ""
     names = [str(step) for step in loc[:-1] if isinstance(step, str)]
+    hint = did_you_mean(key, section.model_fields, LIKE_ENOUGH) or _elsewhere(key, names)
     return unknown_key(key, section.model_fields, names[-1] if names else "a configuration", hint)
+
+
+def _elsewhere(key: str, names: Sequence[str]) -> str:
+    """Hint at the section that has a key of this name, where that may be what is meant.
+
+    Preparation has a learning rate and a warm-up, too, and they change the start model of every
+    run: they are no hint to a key that stands outside `models`.
+    """
+    everywhere = paths_to(SweepConfig, key)
+    found = [one for one in everywhere if names[:1] == ["models"] or ".preparation." not in one]
+    if everywhere and not found:
+        section = everywhere[0].removesuffix(f".{key}")
+        return f"; it is a key of {section}, which changes the start model;"
+    least = min((path.count(".") for path in found), default=0)
+    nearest = [path for path in found if path.count(".") == least]
+    if len(nearest) > 1:
+        return f"; it is a key of other sections: {' and '.join(nearest)};"
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
 def _in_order(problems: Sequence[Problem]) -> list[Problem]:

@@ -10,13 +10,17 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager, redirect_stdout
+from contextlib import contextmanager, redirect_stdout, suppress
+from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 
 from unlearnbench.errors import OutputError
 from unlearnbench.outputs import printable
 from unlearnbench.redaction import redact
+
+ALARM = "bold red"
 
 
 def duration(seconds: float) -> str:
@@ -63,6 +67,16 @@ class Console:
         self.err.write(_shown(text) + "\n")
         self.err.flush()
 
+    def alarm(self, text: str) -> None:
+        """A line that must not be overlooked: red on a terminal."""
+        if not self.err.isatty():
+            self.note(text)
+            return
+        from rich.console import Console as RichConsole
+
+        screen = RichConsole(file=self.err)
+        screen.print(text, style=ALARM, markup=False, highlight=False, soft_wrap=True)
+
     def print(self, text: str = "") -> None:
         """A line of the result."""
         try:
@@ -86,15 +100,10 @@ class Console:
         if self.out.isatty():
             self._rich_table(columns, cells, right, title)
             return
-        widths = [max(len(row[i]) for row in [list(columns), *cells]) for i in range(len(columns))]
         if title:
             self.print(title)
-        for row in [list(columns), *cells]:
-            padded = [
-                cell.rjust(width) if is_number else cell.ljust(width)
-                for cell, width, is_number in zip(row, widths, right, strict=True)
-            ]
-            self.print("  ".join(padded).rstrip())
+        for line in aligned([list(columns), *cells], right):
+            self.print(line)
 
     def _rich_table(
         self,
@@ -113,6 +122,25 @@ class Console:
         for row in cells:
             table.add_row(*map(Text, row))  # Text: brackets in a value are no markup
         RichConsole(file=self.out).print(table)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """Lines of a table of at least one row; `right`: the columns that are set to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def note_down(text: str, path: Path) -> None:
+    """A line in a log, with the time; a disk that does not take it is no reason to end a sweep."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(f"{now}  {redact(text)}\n")
 
 
 class Bar:

@@ -10,10 +10,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TextIO
 
-from unlearnbench.console import duration
+from unlearnbench.console import ALARM, duration
 from unlearnbench.outputs import printable
-from unlearnbench.ranking import UTILITY_SHARE
-from unlearnbench.standing import Standing
+from unlearnbench.standing import HEADINGS, RIGHT, Standing
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -65,9 +64,12 @@ class Display:
         )
         self._live.start()
 
-    def say(self, text: str) -> None:
-        """A line that goes by."""
-        self._console.print(printable(text), markup=False, highlight=False, soft_wrap=True)
+    def say(self, text: str, *, alarm: bool = False) -> None:
+        """A line that goes by; `alarm`: red."""
+        style = ALARM if alarm else None
+        self._console.print(
+            printable(text), style=style, markup=False, highlight=False, soft_wrap=True
+        )
 
     def stop(self) -> None:
         """Leave the terminal as it was, with the lines."""
@@ -111,7 +113,12 @@ class Display:
 
     def _leaders(self, room: int) -> list[RenderableType]:
         """The best of each panel, in `room` lines and a heading."""
-        panels = {p: found for p, found in self._standing.leaders(METHODS).items() if found}
+        starts = self._standing.starts()
+        panels = {
+            panel: found
+            for panel, found in self._standing.leaders(METHODS).items()
+            if found and panel in starts and not starts[panel].fault
+        }
         if not panels:
             return []
         from rich.table import Table
@@ -121,26 +128,20 @@ class Display:
             shown = shown[: max(1, room - 1)]
         each = max(1, room // len(shown))
         rows: list[tuple[str, ...]] = []
-        for (model, fraction), found in shown:
-            place = f"  {model}, forget {100 * fraction:g} %"
+        for panel, found in shown:
+            place = f"  {starts[panel].place}"
             for one in found[:each]:
-                rate = "" if one.learning_rate is None else f"lr {one.learning_rate:g}"
-                numbers = (f"{one.model_utility:.3f}", f"{one.log10_forget_quality:.2f}")
-                rows.append((place, one.method, rate, f"epoch {one.epoch}", *numbers))
+                rows.append((place, *one.cells))
                 place = ""
         grid = Table.grid(padding=(0, 2))
-        for number in (False, False, True, True, True, True):
+        for number in (False, *RIGHT):
             # Where room is short, names give way (`_text` cuts them) and numbers do not.
             grid.add_column(no_wrap=number, justify="right" if number else "left")
-        for row in rows:
+        for row in [("best so far", *HEADINGS), *rows]:
             grid.add_row(*map(_text, row))
-        kept = f"{100 * UTILITY_SHARE:g} %"
-        heading = (
-            f"best so far (Model Utility, log10 FQ): the highest FQ that keeps {kept} of utility"
-        )
         more = len(panels) - len(shown)
         rest = [_text(f"  and {more} more panels")] if more else []
-        return [_text(heading), grid, *rest]
+        return [grid, *rest]
 
 
 def _text(words: str) -> Text:

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
     from unlearnbench.evaluation.profiles import Profile
     from unlearnbench.evaluation.result import Evaluation
 
+AGAINST_RETAIN = ("forget_quality", "log10_forget_quality", "ks_statistic", "ks_n")
+"""Metrics that compare with the retain model."""
+
 
 def evaluate(args: argparse.Namespace) -> int:
     """`unlearnbench evaluate MODEL`."""
@@ -139,9 +142,11 @@ def _print_metrics(
         told = ", ".join(f"{n} {name}" for name, n in counts.items())
         precision = f" in {evaluation.precision}" if evaluation.precision else ""
         title = f"profile {evaluation.profile}{precision}: {told}"
-        console.table(("metric", "value"), list(metrics.items()), title)
+        measured = {name: v for name, v in metrics.items() if retain or name not in AGAINST_RETAIN}
+        console.table(("metric", "value"), list(measured.items()), title)
         if retain is None:
-            console.note("Forget Quality needs the retain model: --retain MODEL_OR_LOG")
+            names = ", ".join(name for name in metrics if name not in measured)
+            console.print(f"not measured: {names} (need the retain model: --retain MODEL_OR_LOG)")
     _tell_how(console, evaluation)
     return 0
 

@@ -1,44 +1,89 @@
 """Figures in one line each, as Plotly figures; Plotly is imported when the first is asked for.
 
+    from unlearnbench import read_records
     from unlearnbench.figures import pareto, trajectories, truth_ratios
-    from unlearnbench.report import build_report
 
-    report = build_report(Path("runs/quickstart"))
-    pareto(report.rows)
-    trajectories([row for row in report.rows if row.forget_fraction == 0.1])
-    truth_ratios(next(r for r in report.records if r.method == "npo+nll"))
+    pareto("runs/quickstart")
+    records = read_records("runs/quickstart")
+    trajectories([record for record in records if record.forget_fraction == 0.1])
+    truth_ratios(next(record for record in records if record.method == "npo+nll"))
 
-A table may be a part of a sweep, or of several sweeps that were evaluated by the same rules.
+A table is a sweep's folder, its `results.csv` (the file, or as a data frame), records, or rows. It
+may be a part of a sweep, or of several sweeps that were evaluated by the same rules.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import csv
+from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol, cast
 
 from unlearnbench.errors import RecordError
 from unlearnbench.records import Record, StoredEvaluations, read_records
 from unlearnbench.registry import load
-from unlearnbench.table import Row
+from unlearnbench.report import build_report
+from unlearnbench.table import Row, from_csv
+from unlearnbench.table import table as make_table
 
 
-def pareto(table: Iterable[Row], *, title: str | None = None) -> Any:
+class DataFrame(Protocol):
+    """What pandas and its like have."""
+
+    def to_dict(self, orient: Literal["records"]) -> list[dict[Hashable, Any]]:
+        """A mapping of column to value for each line."""
+        ...
+
+
+Table = str | Path | Iterable[Row] | Iterable[Record] | DataFrame
+"""What rows are read from."""
+
+
+def rows_of(table: Table) -> tuple[Row, ...]:
+    """The rows of a sweep's folder, of a `results.csv` or its data frame, or of records.
+
+    Raises: RecordError for what is none of these.
+    """
+    if isinstance(table, str | Path):
+        path = Path(table)
+        if path.is_dir():
+            return build_report(path).rows
+        if not path.is_file():
+            raise RecordError(f"{path}: no such folder of a sweep, and no results.csv")
+        with path.open(encoding="utf-8", newline="") as lines:
+            return from_csv(csv.DictReader(lines))
+    if hasattr(table, "to_dict"):
+        return from_csv(cast(Any, table).to_dict("records"))
+    found: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
+    if all(isinstance(one, Record) for one in found):
+        return make_table(found)
+    if all(isinstance(one, Row) for one in found):
+        return found
+    kinds = ", ".join(sorted({type(one).__name__ for one in found}))
+    raise RecordError(
+        f"a table of {kinds}: give a sweep's folder, its results.csv or data frame, records, or "
+        "the rows of a report"
+    )
+
+
+def pareto(table: Table, *, title: str | None = None) -> Any:
     """Model Utility against log10 Forget Quality, epoch by epoch, as a `plotly` Figure.
 
     One figure: a row of panels per model, a column per forget fraction.
     """
-    return load("dashboards", "pareto")(tuple(table), **_given(title=title))
+    return load("dashboards", "pareto")(rows_of(table), **_given(title=title))
 
 
 def trajectories(
-    table: Iterable[Row], metrics: Sequence[str] | None = None, *, title: str | None = None
+    table: Table, metrics: Sequence[str] | None = None, *, title: str | None = None
 ) -> Any:
     """Metrics by epoch, as a `plotly` Figure: a row per model and fraction, a column per metric.
 
     metrics  columns of `results.csv` (default: utility, Forget Quality, and two of the forget set)
     """
-    return load("dashboards", "trajectories")(tuple(table), **_given(metrics=metrics, title=title))
+    return load("dashboards", "trajectories")(
+        rows_of(table), **_given(metrics=metrics, title=title)
+    )
 
 
 def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None = None) -> Any:

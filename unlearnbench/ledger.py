@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 import shutil
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from unlearnbench.errors import RecordError, StorageError
+from unlearnbench.outcomes import Outcome, outcome
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.progress import Progress
 from unlearnbench.provenance import provenance
@@ -23,13 +23,11 @@ from unlearnbench.records import (
     write_record,
 )
 from unlearnbench.settings import SweepConfig
+from unlearnbench.spent import Devices, Spent
 from unlearnbench.storage import Storage
 from unlearnbench.tracking import Tracker, ui_command
 
 TABLE = "results.csv"
-Devices = Mapping[str, float]
-"""By name, the share of it that a run has."""
-PHASES = ("preparing", "training", "evaluating", "overhead")
 
 
 class Task(Protocol):
@@ -79,9 +77,8 @@ class SweepResult:
 
     folder: Path
     total: int
-    finished: int
-    """Runs with a record, those of earlier commands included."""
-    failed: int
+    ends: tuple[Outcome, ...]
+    """Of the runs with a record, those of earlier commands included; in the plan's order."""
     report: Path
     csv: Path
     mlflow_command: str
@@ -89,42 +86,22 @@ class SweepResult:
     """Wall time by phase; adds up to the whole."""
     busy: Mapping[str, float]
     """Share of the time that each device trained or evaluated, since Ray was there."""
+    no_result: tuple[str, ...] = ()
+    """Models and forget fractions whose start model shows nothing about methods, and why."""
 
+    def count(self, status: str) -> int:
+        """Runs that ended with this status."""
+        return sum(end.status == status for end in self.ends)
 
-@dataclass
-class Spent:
-    """Seconds of work by phase, over all slots; what no slot worked is overhead."""
+    @property
+    def finished(self) -> int:
+        """Runs that came to their end."""
+        return self.count("finished")
 
-    slots: int = 1
-    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES[:3], 0.0))
-    devices: dict[str, float] = field(default_factory=dict[str, float])
-    """Seconds of work by device; of a GPU that runs share, their shares of it."""
-    since: float | None = None
-    """When the slots were there for the first time."""
-
-    def begin(self, slots: int) -> None:
-        """There are so many slots from now on."""
-        self.slots, self.since = slots, self.since or time.monotonic()
-
-    def add(self, phase: str, seconds: float, devices: Devices) -> None:
-        """A slot has worked so long, on `devices`."""
-        self.busy[phase] += seconds
-        for device, share in devices.items():
-            self.devices[device] = self.devices.get(device, 0.0) + seconds * share
-
-    def by_phase(self, wall: float) -> dict[str, float]:
-        """`wall` seconds, split by phase: slot-seconds over slots, and the rest."""
-        shares = {phase: seconds / self.slots for phase, seconds in self.busy.items()}
-        return shares | {"overhead": max(0.0, wall - sum(shares.values()))}
-
-    def by_device(self) -> dict[str, float]:
-        """The share of the time since the slots were there that each device worked, idlest first.
-
-        A machine's slots without GPUs are one device; it is busy when all of them are.
-        """
-        wall = time.monotonic() - (self.since or time.monotonic())
-        shares = [(device, min(1.0, s / wall)) for device, s in self.devices.items()]
-        return dict(sorted(shares, key=lambda share: share[1]))
+    @property
+    def failed(self) -> int:
+        """Runs that ended in an error."""
+        return self.count("failed")
 
 
 def default_runtime() -> Runtime:
@@ -186,6 +163,8 @@ class Ledger:
         self.spent = Spent()
         self.failed: dict[str, str] = {}
         """Reason by run."""
+        self._ends: dict[str, Outcome] = {}
+        """How each run ended, by id."""
         self.seconds: dict[str, float] = {}
         """Of training and evaluation, by run that was finished before."""
         self.reached_epochs = 0
@@ -203,8 +182,7 @@ class Ledger:
         finished = [r for r in read_records(self.folder) if r.status not in unfinished]
         for record in sorted(finished, key=lambda r: r.kind == "run"):  # anchors first
             if record.id not in self._logged:
-                self.tracker.log(record)
-                self.progress.recorded(record)
+                self._note(record)
         self._logged |= {record.id for record in finished}
         self.seconds |= {record.id: record.seconds for record in finished}
         return {record.id for record in finished}
@@ -256,10 +234,16 @@ class Ledger:
         return record
 
     def _tell(self, run: RunSpec, record: Record) -> None:
+        self._note(record)
+        last = record.epochs[-1] if record.epochs else None
+        status = "ended early" if record.ended else record.status
+        self.progress.ended(run, last, status, self._ends[run.id].reason)
+
+    def _note(self, record: Record) -> None:
+        """There is a record; an anchor's end is of no interest."""
+        self._ends[record.id] = outcome(record)
         self.tracker.log(record)
         self.progress.recorded(record)
-        last = record.epochs[-1] if record.epochs else None
-        self.progress.ended(run, last, "ended early" if record.ended else record.status)
 
     def _keep(self, record: Record) -> None:
         try:
@@ -278,21 +262,22 @@ class Ledger:
         epochs = list(self._epochs.get(run.id, {}).values())
         record = provisional_record(run, "failed", epochs, f"{reason}\n\n{full}")
         self._keep(record)
-        self.tracker.log(record)
-        self.progress.recorded(record)
+        self._note(record)
         self.progress.failed(run, reason)
         return record
 
-    def result(self, total: int, page: Path, seconds: Mapping[str, float]) -> SweepResult:
-        """The sweep of `total` runs at its end."""
+    def result(
+        self, runs: Sequence[RunSpec], page: Path, seconds: Mapping[str, float]
+    ) -> SweepResult:
+        """The sweep of `runs` at its end."""
         return SweepResult(
             folder=self.folder,
-            total=total,
-            finished=total - len(self.failed),
-            failed=len(self.failed),
+            total=len(runs),
+            ends=tuple(self._ends[run.id] for run in runs if run.id in self._ends),
             report=page,
             csv=page.with_name(TABLE),
             mlflow_command=ui_command(self.folder),
             seconds=seconds,
             busy=self.spent.by_device(),
+            no_result=self.progress.no_result(),
         )

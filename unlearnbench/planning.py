@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from unlearnbench import registry
@@ -13,6 +13,7 @@ from unlearnbench.execution import LOCAL_RUNS
 from unlearnbench.forecast import Forecast, in_order
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.schedule import Schedule
+from unlearnbench.settings import HyperParameter
 
 
 def to_go(planned: Plan, runs: Sequence[RunSpec]) -> str:
@@ -38,8 +39,10 @@ def to_go(planned: Plan, runs: Sequence[RunSpec]) -> str:
 def grouped(planned: Plan) -> list[tuple[Any, ...]]:
     """The runs of a plan by model, fraction and method: a page, not a line per run."""
     groups: dict[tuple[str, float, str, str], list[RunSpec]] = {}
+    varied = _varied(planned.runs)
     for one in planned.runs:
-        key = (one.model.name, one.forget_fraction, one.method.label, _told(one))
+        told = _told(one, varied[one.method.label])
+        key = (one.model.name, one.forget_fraction, one.method.label, told)
         groups.setdefault(key, []).append(one)
     return [
         (
@@ -55,13 +58,35 @@ def grouped(planned: Plan) -> list[tuple[Any, ...]]:
     ]
 
 
-def _told(one: RunSpec) -> str:
-    """The hyper-parameters that are not the defaults."""
-    defaults = registry.default_hyperparameters(one.method.name)
-    changed = {k: v for k, v in one.method.hyperparameters.items() if defaults.get(k) != v}
-    weight = one.method.retain.weight if one.method.retain else 1.0
-    told = changed | ({"retain.weight": weight} if weight != 1.0 else {})
-    return ", ".join(f"{key}={value}" for key, value in told.items())
+def _settings(one: RunSpec) -> dict[str, HyperParameter]:
+    """The hyper-parameters of a run, and the weight of its retain term."""
+    retain = one.method.retain
+    return one.method.hyperparameters | ({"retain.weight": retain.weight} if retain else {})
+
+
+def _varied(runs: Sequence[RunSpec]) -> dict[str, set[str]]:
+    """By method, the names of which its runs have several values."""
+    values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for one in runs:
+        for name, value in _settings(one).items():
+            values[one.method.label][name].add(repr(value))
+    return defaultdict(
+        set,
+        {
+            method: {name for name, found in named.items() if len(found) > 1}
+            for method, named in values.items()
+        },
+    )
+
+
+def _told(one: RunSpec, varied: Collection[str]) -> str:
+    """The hyper-parameters that are not the defaults, or tell runs of the plan apart."""
+    defaults = registry.default_hyperparameters(one.method.name) | {"retain.weight": 1.0}
+    return ", ".join(
+        f"{name}={value}"
+        for name, value in _settings(one).items()
+        if name in varied or defaults.get(name) != value
+    )
 
 
 def schedules(planned: Plan, rows: Mapping[float, int]) -> list[dict[str, Any]]:

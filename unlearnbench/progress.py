@@ -9,26 +9,24 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from statistics import fmean
 from types import TracebackType
 from typing import Any
 
-from unlearnbench.console import Console, duration
+from unlearnbench.console import Console, duration, note_down
 from unlearnbench.display import Display, View
 from unlearnbench.forecast import Clock, Forecast
 from unlearnbench.plan import RunSpec
 from unlearnbench.records import EpochResult, Record
 from unlearnbench.redaction import redact
-from unlearnbench.standing import Leader, Panel, Standing
+from unlearnbench.standing import Leader, Panel, Standing, best_lines
 
 BEAT_SECONDS = 30.0
 """Between lines about what goes on, where there is no bar."""
-BEST = 3
-"""Methods that a line about the best names."""
+BEST, BEST_AT_THE_END = 3, 10
+"""Methods that a table of the best names while runs go on, and when all have ended."""
 LOG_FILE = "sweep.log"
 """What was said, with times, of all commands that worked in a sweep's folder."""
 DEVICES = 8
@@ -120,6 +118,7 @@ class Progress:
         kept = f", {finished} are done already" if finished else ""
         to_go = self.left()
         left = f"; about {to_go}, as those took" if to_go else ""
+        self._warn_of_starts()
         self._say(f"running: {len(runs)} runs, {slots} at a time{kept}{left}")
         self._start_bar("running", finished, self._total)
         self._beat = self._clock()
@@ -148,8 +147,10 @@ class Progress:
         """The runs that there are to be: other records' are not among the best."""
         self._standing.keep(ids)
 
-    def ended(self, run: RunSpec, last: EpochResult | None, status: str = "finished") -> None:
-        """A run has ended with a record."""
+    def ended(
+        self, run: RunSpec, last: EpochResult | None, status: str = "finished", reason: str = ""
+    ) -> None:
+        """A run has ended with a record; `reason`: why it came to no result."""
         self._end(run)
         metrics = last.metrics if last else {}
         told = [
@@ -160,7 +161,11 @@ class Progress:
             )
             if (value := metrics.get(key)) is not None
         ]
-        said = [self._place(run), *told, *([] if status == "finished" else [status])]
+        if told and last:
+            told.insert(0, f"epoch {last.epoch}:")
+        if status != "finished":
+            told.append(f"{status}: {reason}" if reason else status)
+        said = [self._place(run), *told]
         to_go = self.left()
         self._say("  ".join(said) + (f"   {to_go} left" if to_go else ""))
         self._update()
@@ -221,26 +226,42 @@ class Progress:
             )
         )
 
+    def no_result(self) -> tuple[str, ...]:
+        """Panels whose start model shows nothing about methods, and why."""
+        starts = self._standing.starts().values()
+        return tuple(f"{start.place}: {start.fault}" for start in starts if start.fault)
+
+    def _warn_of_starts(self) -> None:
+        for text in self.no_result():
+            self._say(f"NO RESULT for {text}.", alarm=True)
+
     def _tell_best(self, *, last: bool = False) -> None:
         """Where no display shows them: the best of each panel in which they have changed."""
         if self._display is not None or (not last and self._clock() - self._beat < BEAT_SECONDS):
             return
-        best = self._standing.leaders(BEST)
+        best = self._standing.leaders(BEST_AT_THE_END if last else BEST)
+        starts = self._standing.starts()
         for panel, leaders in best.items():
-            if leaders and (last or leaders != self._told.get(panel)):
-                named = "; ".join(map(str, leaders))
-                self._say(f"best {'' if last else 'so far '}of {_panel(panel)}: {named}")
+            start = starts.get(panel)
+            if start is None or start.fault or not (last or leaders != self._told.get(panel)):
+                continue
+            for line in best_lines(start, leaders, last=last):
+                self._say(line)
+        if last:
+            self._warn_of_starts()
         self._told, self._beat = best, self._clock()
 
-    def _say(self, text: str) -> None:
+    def _say(self, text: str, *, alarm: bool = False) -> None:
         text = redact(text)
         with self._lock:
             if self._log is not None:
                 note_down(text, self._log)
-            if self._display is None:
-                self._console.note(text)
+            if self._display is not None:
+                self._display.say(text, alarm=alarm)
+            elif alarm:
+                self._console.alarm(text)
             else:
-                self._display.say(text)
+                self._console.note(text)
 
     def _start_bar(self, title: str, done: int, total: int) -> None:
         self._stop_bar()
@@ -273,14 +294,3 @@ class Progress:
             if self._display is not None:
                 self._display.stop()
                 self._display = None
-
-
-def _panel(panel: Panel) -> str:
-    return f"{panel[0]}, forget {100 * panel[1]:g} %"
-
-
-def note_down(text: str, path: Path) -> None:
-    """A line in a log, with the time; a disk that does not take it is no reason to end a sweep."""
-    now = datetime.now(UTC).isoformat(timespec="seconds")
-    with suppress(OSError), path.open("a", encoding="utf-8") as file:
-        file.write(f"{now}  {redact(text)}\n")

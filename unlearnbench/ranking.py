@@ -105,7 +105,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 def start_utility(rows: Iterable[Row], model: str, forget_fraction: float) -> float | None:
     """Model Utility where runs start: the fine-tuned model's, else what a run saw at epoch 0."""
-    return _at_start(rows, model, forget_fraction, "model_utility")
+    return at_start(rows, model, forget_fraction, "model_utility")
 
 
 def start_corner(
@@ -115,11 +115,12 @@ def start_corner(
 
     What lies above has some utility and has forgotten something; None where nobody evaluated it.
     """
-    quality = _at_start(rows, model, forget_fraction, "log10_forget_quality")
+    quality = at_start(rows, model, forget_fraction, "log10_forget_quality")
     return None if quality is None else (0.0, quality)
 
 
-def _at_start(rows: Iterable[Row], model: str, forget_fraction: float, metric: str) -> float | None:
+def at_start(rows: Iterable[Row], model: str, forget_fraction: float, metric: str) -> float | None:
+    """A metric where runs start: the fine-tuned model's, else what a run saw at epoch 0."""
     here = [r for r in rows if (r.model, r.forget_fraction) == (model, forget_fraction)]
     starts = [r for r in here if r.kind == "fine-tuned"] or [
         r for r in here if r.kind == "run" and r.epoch == 0

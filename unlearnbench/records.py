@@ -203,12 +203,12 @@ def _fields(record: Record) -> dict[str, Any]:
     return own | {"epochs": epochs, "steps": steps}
 
 
-def read_record(path: Path) -> Record:
+def read_record(path: str | Path) -> Record:
     """The record in folder `path`, its evaluations unread.
 
     Raises: RecordError that names the file, where it is damaged, incomplete or of another schema.
     """
-    file = path / "record.json"
+    file = (path := Path(path)) / "record.json"
     try:
         document = parse_json(content := read_bytes(file), revive)
         if not isinstance(document, dict):
@@ -253,23 +253,23 @@ def _record(path: Path, document: dict[str, Any]) -> Record:
     return Record(**values)
 
 
-def read_evaluation(folder: Path, record_id: str, epoch: int) -> Evaluation:
+def read_evaluation(folder: str | Path, record_id: str, epoch: int) -> Evaluation:
     """One evaluation of a record."""
-    found = read_record(folder / "records" / record_id).evaluations
+    found = read_record(Path(folder) / "records" / record_id).evaluations
     if epoch in found:
         return found[epoch]
     raise RecordError(f"record {record_id}: epoch {epoch} was not evaluated, only {[*found]}")
 
 
 def read_records(
-    folder: Path, read: Callable[[Path], Record | None] = read_record
+    folder: str | Path, read: Callable[[Path], Record | None] = read_record
 ) -> tuple[Record, ...]:
     """All records of a sweep's folder (or of its `records/`), always in the same order.
 
     A provisional record is among them as long as its run has no other; one that `read` has no
     answer for is left out.
     """
-    places = _places(folder)
+    places = _places(Path(folder))
     names = {place.name for place in places}
     found = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
     return tuple(sorted((record for record in found if record is not None), key=_order))

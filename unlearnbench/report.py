@@ -14,6 +14,7 @@ from unlearnbench.bounded import parse_json
 from unlearnbench.errors import RecordError
 from unlearnbench.front import pareto_front
 from unlearnbench.links import read_links
+from unlearnbench.outcomes import WITHOUT_RESULT
 from unlearnbench.outputs import write_file
 from unlearnbench.plan import PLAN_FILE
 from unlearnbench.ranking import (
@@ -86,6 +87,11 @@ class Report:
         return tuple(r for r in self.records if r.status == "failed")
 
     @property
+    def without_result(self) -> tuple[Record, ...]:
+        """Runs that failed or collapsed."""
+        return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
+
+    @property
     def profile(self) -> str:
         """Name and hash of the evaluation's rules."""
         return next((r.profile for r in self.records if r.epochs), "")
@@ -130,11 +136,12 @@ def _fits(anchor: Record, records: Iterable[Record]) -> bool:
     return not precisions or anchor.precision in (None, *precisions) or None in precisions
 
 
-def build_report(folder: Path, records: Sequence[Record] | None = None) -> Report:
+def build_report(folder: str | Path, records: Sequence[Record] | None = None) -> Report:
     """The report of a sweep's folder, finished or not; of `records`, where they are read already.
 
     Raises: RecordError where the folder holds no record.
     """
+    folder = Path(folder)
     records = read_records(folder) if records is None else records
     if not records:
         raise RecordError(

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -115,6 +116,19 @@ class Preparation(Settings):
         return self
 
 
+TINY_PREPARATION = Preparation(
+    optimizer="muon",
+    learning_rate=3e-3,
+    schedule="cosine",
+    epochs=10,
+    base_epochs=8,
+    weight_decay=0.0,
+    rehearse_facts=True,
+)
+"""Defaults of `base: tiny`: the others are those of published models, at which random weights learn
+nothing (Model Utility 0.00 on synthetic data)."""
+
+
 class LoRA(Settings):
     """Low-rank adapters (peft) in place of training every weight."""
 
@@ -158,6 +172,19 @@ class ModelSettings(Settings):
     resources: Resources | None = Field(
         default=None, description="of a run of this model, in place of the sweep's"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tiny_defaults(cls, values: Any) -> Any:
+        """Fill in what a tiny model's preparation leaves open, from `TINY_PREPARATION`."""
+        if not isinstance(values, Mapping) or values.get("base") != "tiny":
+            return values
+        stated = values.get("preparation", {})
+        if isinstance(stated, Preparation):
+            stated = stated.model_dump(exclude_unset=True)
+        if not isinstance(stated, Mapping):  # wrong, which its own field reports
+            return values
+        return {**values, "preparation": TINY_PREPARATION.model_dump() | {**stated}}
 
 
 class EvaluationSettings(Settings):

@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from unlearnbench.console import aligned
 from unlearnbench.ranking import (
     UTILITY_SHARE,
     Merit,
@@ -22,10 +23,14 @@ from unlearnbench.ranking import (
     start_utility,
 )
 from unlearnbench.records import Record
+from unlearnbench.starts import Leading, Start, conclusion, p_value, start_of
 from unlearnbench.table import Labels, Row, table
 
 Panel = tuple[str, float]
 """A model, and a forget fraction."""
+HEADINGS = ("method", "rate", "epoch", "utility", "log10 FQ", "p")
+RIGHT = (False, True, True, True, True, True)
+"""Which columns are set to the right."""
 
 
 @dataclass(frozen=True)
@@ -39,12 +44,13 @@ class Leader:
     model_utility: float
     log10_forget_quality: float
 
-    def __str__(self) -> str:
-        rate = "" if self.learning_rate is None else f" lr {self.learning_rate:g}"
-        seeds = f", {self.seeds} seeds" if self.seeds > 1 else ""
+    @property
+    def cells(self) -> tuple[str, ...]:
+        """As a line of a table with `HEADINGS`."""
+        rate = "-" if self.learning_rate is None else f"{self.learning_rate:g}"
         return (
-            f"{self.method}{rate} epoch {self.epoch} (utility {self.model_utility:.2f}, "
-            f"log10 FQ {self.log10_forget_quality:.1f}{seeds})"
+            *(self.method, rate, str(self.epoch), f"{self.model_utility:.3f}"),
+            *(f"{self.log10_forget_quality:.2f}", p_value(self.log10_forget_quality)),
         )
 
 
@@ -127,6 +133,15 @@ class Standing:
         best = best_of(averaged, UTILITY_SHARE * start)
         setting.best = None if best is None else merit_of(best)
 
+    def starts(self) -> dict[Panel, Start]:
+        """By panel, where its runs begin; those that nobody has evaluated are left out."""
+        with self._lock:
+            return {
+                panel: start_of([row for rows in found.values() for row in rows], *panel)
+                for panel, found in sorted(self._starts.items())
+                if found
+            }
+
     def leaders(self, most: int) -> dict[Panel, tuple[Leader, ...]]:
         """By panel, the best setting of each of the `most` best methods, best first."""
         with self._lock:
@@ -156,3 +171,39 @@ def _leaders(settings: Iterable[_Setting], most: int, labels: Labels) -> list[Le
         )
         for (quality, utility, minus_epoch), setting in ordered
     ]
+
+
+def best_lines(start: Start, leaders: Sequence[Leader], *, last: bool) -> list[str]:
+    """The leading settings of a panel as a table, with the start for comparison.
+
+    last  all runs have ended: a sentence on what came of them follows
+    """
+    share = f"{100 * UTILITY_SHARE:g} % of the start's utility"
+    heading = f"best {'' if last else 'so far '}of {start.place}: the highest Forget Quality (FQ) "
+    lines = [f"{heading}that keeps {share}"] if leaders else []
+    if leaders:
+        rows = [HEADINGS, *(one.cells for one in leaders), _start_cells(start)]
+        right = list(RIGHT)
+        if any(one.seeds > 1 for one in leaders):
+            seeds = ["seeds", *(str(one.seeds) for one in leaders), "-"]
+            rows = [(*row, more) for row, more in zip(rows, seeds, strict=True)]
+            right.append(True)
+        lines += [f"  {line}" for line in aligned(rows, right)]
+    if last:
+        top = _leading(leaders[0]) if leaders else None
+        lines.append(f"{start.place}: {conclusion(start, top).text}")
+    return lines
+
+
+def _start_cells(start: Start) -> tuple[str, ...]:
+    utility = "-" if start.utility is None else f"{start.utility:.3f}"
+    quality = ("-", "-")
+    if start.quality is not None:
+        quality = (f"{start.quality:.2f}", p_value(start.quality))
+    return ("start", "-", "0", utility, *quality)
+
+
+def _leading(one: Leader) -> Leading:
+    rate = "" if one.learning_rate is None else f" at {one.learning_rate:g}"
+    name = f"{one.method}{rate}, epoch {one.epoch}"
+    return Leading(name, one.model_utility, one.log10_forget_quality)

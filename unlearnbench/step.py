@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -20,3 +21,24 @@ class StepResult:
     """Before clipping."""
     reported: Mapping[str, float] = field(default_factory=dict[str, float])
     """What else the loss has told of the step: `LossBatch.report`."""
+
+
+def not_finite(step: int, epoch: int, loss: float, grad_norm: float) -> str:
+    """Why a run ends at an optimiser step whose loss or gradient is no finite number.
+
+    The first line is the fact, the second what to do. `step` counts from 1.
+    """
+    fact = f"{_word(loss)} loss at step {step} (epoch {epoch})"
+    if math.isfinite(loss):
+        fact = f"{_word(grad_norm)} gradient at step {step} (epoch {epoch}), of a loss of {loss:g}"
+    check = "`unlearnbench methods check NAME` tests a method's loss"
+    if step == 1:
+        return (
+            f"{fact}\nNo weight had changed by then, so that no learning rate is to blame: it is a "
+            f"fault of the loss or of the start model; {check}"
+        )
+    return f"{fact}\nA lower learning rate often avoids this; where it does not, {check}"
+
+
+def _word(value: float) -> str:
+    return "NaN" if math.isnan(value) else "infinite"

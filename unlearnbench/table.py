@@ -181,3 +181,51 @@ def to_csv(rows: Iterable[Row]) -> str:
             for v in values
         )
     return text.getvalue()
+
+
+def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[Row, ...]:
+    """Rows from what `to_csv` wrote, read back by a CSV reader or as a data frame's records.
+
+    A setting's family, which has no column, is its label without hyper-parameters.
+    Raises: RecordError that names a missing column, or the line of a value that is none.
+    """
+    found: list[Row] = []
+    for number, line in enumerate(lines, start=1):
+        missing = [name for name in COLUMNS if name not in line]
+        if missing:
+            raise RecordError(
+                f"no column {missing[0]!r}: a table as `results.csv` is wanted, with all of its "
+                "columns"
+            )
+        told = {name: None if _is_blank(line[name]) else line[name] for name in COLUMNS}
+        try:
+            found.append(_row_of(told))
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"line {number} is not one of `results.csv`: {error}") from None
+    return tuple(found)
+
+
+def _is_blank(value: Any) -> bool:
+    """Nothing, as CSV (empty text) and data frames (NaN) write it."""
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def _row_of(told: Mapping[str, Any]) -> Row:
+    kind, label = str(told["kind"]), str(told["method"])
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    rate, hyperparameters = told["learning_rate"], told["hyperparameters"]
+    return Row(
+        run_id=str(told["run_id"]),
+        kind=kind,
+        model=str(told["model"]),
+        forget_fraction=float(told["forget_fraction"]),
+        method=label,
+        family=label.partition(" (")[0] if kind == "run" else kind,
+        hyperparameters={} if hyperparameters is None else json.loads(hyperparameters),
+        learning_rate=None if rate is None else float(rate),
+        seed=int(told["seed"]),
+        epoch=int(told["epoch"]),
+        status=str(told["status"]),
+        metrics={n: _number(None if told[n] is None else float(told[n])) for n in METRICS},
+    )

@@ -34,7 +34,7 @@ from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
 from unlearnbench.sharding import gathered, is_sharded, kept, parted, shard, whole
 from unlearnbench.shortage import Shortages, no_fewer_rows_help
-from unlearnbench.step import StepResult
+from unlearnbench.step import StepResult, not_finite
 
 
 class NonFiniteError(TrainingError):
@@ -122,10 +122,7 @@ class Trainer:
         norm = float(self._clip())
         loss = sum(terms.values())
         if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NonFiniteError(
-                f"step {self.step + 1} (epoch {epoch}): loss {loss}, gradient norm {norm}; "
-                "the run stops here. A lower learning rate avoids this"
-            )
+            raise NonFiniteError(not_finite(self.step + 1, epoch, loss, norm))
         with no_fewer_rows_help(self.step + 1):
             for optimizer in self.optimizers:
                 optimizer.step()

@@ -15,7 +15,10 @@ import pytest
 from plotly.offline import get_plotlyjs
 
 from unlearnbench import registry
+from unlearnbench.records import EpochResult
 from unlearnbench.report import Report, make_report
+
+from .conftest import metrics
 
 if TYPE_CHECKING:
     from .conftest import Fabric
@@ -142,8 +145,21 @@ class TestContent:
         assert titles == ["Loss", "Gradient norm", "Loss term: forget", "Loss term: retain"]
 
     def test_the_best_settings_are_in_the_table_and_in_words(self, whole: Page) -> None:
-        assert "npo+nll at 1e-4, epoch 3, forgets most while keeping 80% of utility" in whole.words
+        assert (
+            "No method forgot enough: npo+nll at 1e-4, epoch 3, has the highest Forget Quality (p "
+            "= 2.9e-06) among settings that keep at least 80 % of the start's utility (it keeps 99 "
+            "%). Up to p = 0.05 the test still tells a model from one that never saw the forget "
+            "set."
+        ) in whole.words
         assert "Fewer than three seeds" in whole.words
+
+    def test_the_winner_is_named_with_its_p_and_what_it_keeps(self, fabric: Fabric) -> None:
+        records = [fabric.anchor("fine-tuned"), fabric.run(points=((0.8, -0.1),))]
+        page = Page(build(make_report(records, name="x")))
+        assert (
+            "npo at 1e-4, epoch 1, has the highest Forget Quality (p = 0.79) among settings that "
+            "keep at least 80 % of the start's utility (it keeps 91 %)."
+        ) in page.words
 
     def test_an_unfinished_sweep_says_so(self, fabric: Fabric) -> None:
         run = fabric.run()
@@ -168,9 +184,45 @@ class TestContent:
             name="x",
         )
         page = Page(build(report))
-        assert "1 failed" in page.words
-        assert "1 collapsed, and ended there" in page.words
+        assert "0 of 2 runs finished; 1 collapsed; 1 failed" in page.words
+        assert ("a", {"href": "#failures"}) in page.tags, "the count leads to the list"
         assert "TrainingError: no memory" in page.words
+
+    def test_a_run_without_any_number_is_named_with_its_reason(self, fabric: Fabric) -> None:
+        error = "NaN loss at step 1 (epoch 1): loss nan\nNo learning rate is to blame"
+        nan = fabric.run("bad-nan", points=(), status="collapsed", error=error)
+        records = [fabric.anchor("fine-tuned"), fabric.run(), nan]
+        page = Page(build(make_report(records, name="x", planned=[r.id for r in records[1:]])))
+        assert "1 of 2 runs finished; 1 collapsed" in page.words
+        assert "no number: collapsed, NaN loss at step 1 (epoch 1)" in page.words
+        assert "bad-nan collapsed after 0 evaluated epochs" in page.words
+        assert "No learning rate is to blame" in page.words
+
+    def test_a_start_that_knows_nothing_takes_the_winners_place(self, fabric: Fabric) -> None:
+        start = replace(
+            fabric.anchor("fine-tuned"), epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),)
+        )
+        page = Page(build(make_report([start, fabric.run(points=((0.02, -0.01),))], name="x")))
+        assert "No result for tiny, forget 10 %: the start model knows nothing" in page.words
+        assert "highest Forget Quality (p" not in page.words
+        assert "not judged: the start model knows nothing" in page.words
+        data = json.loads(page.payload("data"))
+        roles = [trace["meta"]["role"] for trace in data["panels"][0]["figure"]["data"]]
+        assert "best" not in roles, "nothing is ringed"
+        assert data["first"] is None
+        assert "How sure" not in page.words, "no order that could be sure"
+
+    def test_a_method_that_did_nothing_is_no_best_setting(self, fabric: Fabric) -> None:
+        records = [fabric.anchor("fine-tuned"), fabric.run(points=((0.88, -16.3),))]
+        page = Page(build(make_report(records, name="x")))
+        assert "No method forgot: no setting that keeps" in page.words
+        assert "npo no better than the start" in " ".join(page.words.split())
+
+    def test_both_thresholds_are_named_with_where_they_are_set(self, whole: Page) -> None:
+        words = " ".join(whole.words.split())
+        assert "80 % of the start's utility: what a setting must keep" in words
+        assert "select.utility" in words
+        assert "50 %: where the shading begins" in words
 
     @pytest.mark.parametrize(
         "point", [(None, None), (math.nan, math.nan), (0.0, -300.0), (0.8, -300.0), (0.0, 0.0)]

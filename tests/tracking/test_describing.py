@@ -54,12 +54,12 @@ def test_a_sweep_counts_its_runs_and_names_the_best_of_each_panel(kit: Any) -> N
     ]
     report = make_report(records, name="small", planned=["aaaa", "bbbb", "cccc", "dddd"])
     assert describe_sweep(report).splitlines() == [
-        "4 runs: 2 finished, 1 failed; 2 min 00 s of work in all.  ",
+        "2 of 4 runs finished; 1 failed; 2 min 00 s of work in all.  ",
         "`tiny`, forget 10 %: `ce-u` at rate 0.0001, best at epoch 1: Model Utility 0.700, log10 "
         "Forget Quality -1.00 (of 1 seed).",
     ]
     none = make_report(records[:1], name="small", description="What for.", planned=[])
-    assert describe_sweep(none) == "What for.  \n  \n0 runs: none done; 0 s of work in all."
+    assert describe_sweep(none) == "What for.  \n  \n0 of 0 runs finished; 0 s of work in all."
 
 
 @pytest.mark.parametrize(

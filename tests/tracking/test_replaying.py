@@ -144,11 +144,11 @@ def test_what_a_person_wrote_about_a_sweep_stays(tmp_path: Path, kit: Any, seen:
     uri = f"sqlite:///{folder}/mlflow.db"
     store = seen(uri)
     (parent,) = store.parents
-    assert "1 run: 1 finished" in parent.data.tags["mlflow.note.content"]
+    assert "1 of 1 runs finished" in parent.data.tags["mlflow.note.content"]
     kit.stored(folder, kit.record("aaaa"), kit.record("bbbb"))
     replay(folder)
     (parent,) = seen(uri).parents
-    assert "2 finished" in parent.data.tags["mlflow.note.content"]
+    assert "2 runs, all finished" in parent.data.tags["mlflow.note.content"]
     store.client.set_tag(parent.info.run_id, "mlflow.note.content", "See page 3 of my notes.")
     replay(folder)
     (parent,) = seen(uri).parents

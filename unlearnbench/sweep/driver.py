@@ -67,7 +67,7 @@ def run_sweep(
             tracker.log_files([*files[1:], *kept], complete=not ledger.failed)
         seconds = ledger.spent.by_phase(time.monotonic() - begin)
         progress.spent(seconds, ledger.spent.by_device())
-    return ledger.result(len(plan.runs), page, seconds)
+    return ledger.result(plan.runs, page, seconds)
 
 
 def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> Plan:

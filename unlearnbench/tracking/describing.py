@@ -8,9 +8,11 @@ from itertools import groupby
 
 from unlearnbench.console import duration
 from unlearnbench.entries import best_epoch, first_line
-from unlearnbench.ranking import UTILITY_SHARE, Setting, best_per_method, start_utility
+from unlearnbench.outcomes import tally
+from unlearnbench.ranking import UTILITY_SHARE, Setting, best_per_method
 from unlearnbench.records import EpochResult, Record
 from unlearnbench.report import Report
+from unlearnbench.starts import start_of
 from unlearnbench.table import Row
 
 LONGEST = 240
@@ -31,6 +33,8 @@ def _outcome(record: Record, start: float | None) -> str:
         error = quoted(first_line(record.error) or "no message")
         return f"Failed {'after' if last else 'before'} {reached}: {error}"
     if last is None:
+        if record.status == "collapsed":
+            return f"Collapsed: {quoted(first_line(record.error) or 'no message')}"
         return "Nothing was evaluated."
     if record.kind != "run":
         return f"The {record.kind} model: {_numbers(last, None)}."
@@ -88,12 +92,8 @@ def describe_sweep(report: Report) -> str:
 
 
 def _counts(runs: Sequence[Record], planned: int | None) -> str:
-    names = ("finished", "collapsed", "stopped", "failed")
-    counts = {name: sum(run.status == name for run in runs) for name in names}
-    told = ", ".join(f"{count} {name}" for name, count in counts.items() if count)
-    many = len(runs) if planned is None else planned
     work = duration(sum(run.seconds for run in runs))
-    return f"{many} run{'s' * (many != 1)}: {told or 'none done'}; {work} of work in all"
+    return f"{tally((run.status for run in runs), planned)}; {work} of work in all"
 
 
 def _leaders(rows: Sequence[Row]) -> Iterator[str]:
@@ -102,7 +102,11 @@ def _leaders(rows: Sequence[Row]) -> Iterator[str]:
     for (model, fraction), group in groupby(best, key=lambda b: (b.model, b.forget_fraction)):
         place = f"{quoted(model)}, forget {100 * fraction:g} %"
         settings = [one.setting for one in group if one.setting is not None]
-        if start_utility(rows, model, fraction) is None:
+        start = start_of(rows, model, fraction)
+        if start.fault:
+            yield f"{place}: no result: {start.fault}"
+            continue
+        if start.utility is None:
             yield f"{place}: no best without the fine-tuned model's Model Utility"
             continue
         if not settings:
@@ -110,7 +114,9 @@ def _leaders(rows: Sequence[Row]) -> Iterator[str]:
             continue
         top = max(settings, key=_merit)
         rate = "" if top.learning_rate is None else f" at rate {top.learning_rate:g}"
-        yield f"{place}: {quoted(top.method)}{rate}, {_best(top, None)} (of {_seeds(top)})"
+        quality = top.metrics["log10_forget_quality"]
+        nobody = ", nobody forgot" if start.unmoved(quality) else ""
+        yield f"{place}: {quoted(top.method)}{rate}, {_best(top, None)} (of {_seeds(top)}){nobody}"
 
 
 def _merit(setting: Setting) -> tuple[float, float]:
