@@ -196,7 +196,7 @@ def test_power_coverage_and_what_can_be_detected() -> None:
 
 def with_others(a: FloatArray, b: FloatArray, retain: FloatArray, swaps: int = 299) -> Paired:
     """The nearest of A's [k, n] settings against the nearest of B's, each beside the others."""
-    sides = []
+    sides: list[tuple[FloatArray, list[FloatArray]]] = []
     for side in (a, b):
         first = min(range(len(side)), key=lambda i: distance(side[i : i + 1], retain))
         near = distance(side[first : first + 1], retain) + paired.margin(len(retain))

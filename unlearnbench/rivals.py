@@ -168,12 +168,13 @@ def rivals(
 
 
 def _merit(one: Best) -> tuple[float, ...]:
-    return (one.setting and merit_of(one.setting)) or ()
+    merit = None if one.setting is None else merit_of(one.setting)
+    return () if merit is None else merit
 
 
 def _is_below(one: Best, resolution: float | None) -> bool:
     distance = None if one.setting is None else one.setting.metrics[DISTANCE]
-    return None not in (distance, resolution) and (distance or 0.0) < (resolution or 0.0)
+    return distance is not None and resolution is not None and distance < resolution
 
 
 def _tested(

@@ -25,8 +25,8 @@ def unequal(records: Mapping[str, Record]) -> tuple[str, ...]:
     same = len({one.method for one in records.values()}) == 1
     values: dict[str, dict[str, str]] = {}
     for name, record in records.items():
-        method = record.spec.get("method")
-        if isinstance(method, Mapping) and not same:
+        method: Any = record.spec.get("method") or {}
+        if not same:
             _add(values, name, "", method.get("hyperparameters") or {})
         if record.learning_rate is not None:
             _add(values, name, "training.", record.spec.get("training") or {})
