@@ -398,3 +398,72 @@ class TestTiny:
     def test_a_preparation_that_is_no_section_is_reported(self, write: Write) -> None:
         ((_, key, message),) = problems(write(), "models.0.preparation=3")
         assert (key, message) == ("models.0.preparation", "expected a section of keys, got 3")
+
+
+@pytest.mark.parametrize(
+    ("scalar", "message"),
+    [
+        ("017", "017 begins with 0, which some readers take for octal; write 17"),
+        ("1_0", "1_0 has underscores; write 10"),
+        ("0b1", "0b1 is binary"),
+        ("1e400", "1e400 is beyond a float's 1.8e308"),
+        ("1e-400", "1e-400 is below a float's 4.9e-324"),
+        ("9" * 5000, "a whole number of 5000 digits"),
+        ("!!int abc", "!!int 'abc' is not a whole number"),
+        ('"\\0"', "the text '\\x00' holds the control character U+0000"),
+        ("1:30", "expected a whole number, got the text '1:30'"),
+        ("2026-13-45", "expected a whole number, got the text '2026-13-45'"),
+    ],
+)
+def test_a_scalar_is_the_same_in_a_file_and_on_the_command_line(
+    write: Write, scalar: str, message: str
+) -> None:
+    ((_, key, found), (_, other, _)) = problems(write(add=f"epochs: {scalar}\nseeds: [-1]\n"))
+    assert (key, other) == ("epochs", "seeds.0"), "one bad scalar hides no other error"
+    assert found.startswith(message)
+    ((_, key, found),) = problems(write(), f"epochs={scalar}")
+    assert key == "epochs"
+    assert found.startswith(message)
+
+
+def test_the_exponent_needs_no_dot(write: Write) -> None:
+    assert load_config(write(("1.0e-5", "1e-4"))).learning_rates == (1e-4,)
+    assert load_config(write(), ["learning_rates=[1e-4]"]).learning_rates == (1e-4,)
+
+
+def test_runs_are_counted_before_they_are_made(write: Write) -> None:
+    beta = ", ".join(f"{i}.5" for i in range(1, 2001))
+    path = write(("[ce-u]", f"[{{method: npo, beta: [{beta}], retain: {{term: nll, weight: "
+                            f"[{beta}]}}}}]"))  # fmt: skip
+    ((_, key, message),) = problems(path)
+    assert key == "methods"
+    assert message.startswith("4000000 runs in all, and a sweep has at most 100000")
+
+
+@pytest.mark.parametrize("text", ["x" * 256, "a\\nb", "\\u202eb", "/".join(["x" * 200] * 30)])
+def test_a_path_is_such_as_a_file_system_takes(write: Write, text: str) -> None:
+    ((_, key, _),) = problems(write(add=f'output: "{text}"\n'))
+    assert key == "output"
+
+
+def test_an_infinite_hyper_parameter_is_one_that_declares_it(write: Write) -> None:
+    ((_, key, message),) = problems(write(("[ce-u]", "[{method: npo, beta: .inf}]")))
+    assert (key, message) == ("methods.0.beta", "expected a finite number, got inf")
+
+
+def test_method_model_data_and_selection_are_reported_together(write: Write) -> None:
+    from unlearnbench.inputs import input_problems
+
+    path = write(
+        ("{authors: 40}", "{source: tofu, path: /no/data, refusals: /no/file}"),
+        ("base: tiny", "base: https://user:secret@host/model"),
+        ("[ce-u]", "[{method: npo, beta: -1}]"),
+        add="select: {utility: 2, seeds: [7]}\n",
+    )
+    with pytest.raises(ConfigError) as caught:
+        load_config(path, (), input_problems)
+    assert "secret" not in str(caught.value)
+    assert {p.key for p in caught.value.problems} == {
+        *("data.path", "data.refusals", "models.0.base", "methods.0.beta"),
+        *("select.utility", "select.seeds"),
+    }
