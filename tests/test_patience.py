@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ __all__ = ["place", "prepared_folder"]
 METRIC = "log10_forget_quality"
 
 
-def ended(values: list[float | None], **rule: Any) -> str | None:
+def ended(values: Sequence[float | None], **rule: Any) -> str | None:
     patience = Patience(**{"metric": METRIC, "epochs": 2, **rule})
     return patience.ended((k, {patience.metric: v}) for k, v in enumerate(values, start=1))
 

@@ -19,6 +19,7 @@ from unlearnbench.settings import (
     EvaluationSettings,
     MethodGrid,
     ModelSettings,
+    Preparation,
     RetainSpec,
     SweepConfig,
 )
@@ -109,9 +110,10 @@ class TestIdentity:
     ) -> None:
         """The ids that commit 299428d gave."""
         grid = MethodGrid(specs=(method_spec(name, {}),))
+        stated = Preparation(**Preparation().model_dump())  # the defaults of that commit
         plain = SweepConfig(
             name="x",
-            models=(ModelSettings(name="tiny", base="tiny"),),
+            models=(ModelSettings(name="tiny", base="tiny", preparation=stated),),
             forget_fractions=(0.1,),
             methods=(grid,),
         )

@@ -23,9 +23,11 @@ FLOW = [
     *(
         "errors",
         "redaction",
-        "outputs",
         "bounded",
+        "outputs",
         "stopping",
+        "plugin_code",
+        "fresh_process",
         "notices",
         "digests",
         "durable",
@@ -37,6 +39,7 @@ FLOW = [
         "group",
         "sharding",
         "execution",
+        "device",
         "searching",
         "patience",
         "settings",
@@ -221,13 +224,6 @@ def test_every_method_file_is_declared_and_installed() -> None:
     assert homes == {f"unlearnbench_methods.{name}" for name in files}
     assert {name.replace("-", "_") for name in declared} == files, "file names equal method names"
     assert set(declared) <= set(registry.names("methods")), "re-run pip install -e ."
-
-
-def test_files_stay_small() -> None:
-    for folder, limit in {"methods": 120, "unlearnbench": 300, "dashboards": 300}.items():
-        for path in (ROOT / folder).rglob("*.py"):
-            lines = len(path.read_text().splitlines())
-            assert lines <= limit, f"{path.relative_to(ROOT)} has {lines} lines"
 
 
 def test_shipped_configurations_stay_short() -> None:

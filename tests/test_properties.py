@@ -44,16 +44,17 @@ from unlearnbench.table import table
 
 SECONDS = 20
 """An input's bound, generous for a busy machine; each takes milliseconds."""
-ALIKE = {
-    "derandomize": True,
-    "database": None,
-    "deadline": timedelta(seconds=SECONDS),
-    "suppress_health_check": [HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-}
 
 
-def examples(count: int) -> Any:
-    return settings(max_examples=count, **ALIKE)
+def examples(count: int) -> settings:
+    """So many inputs, the same in every run."""
+    return settings(
+        max_examples=count,
+        derandomize=True,
+        database=None,
+        deadline=timedelta(seconds=SECONDS),
+        suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    )
 
 
 TEXTS = st.one_of(

@@ -14,6 +14,7 @@ import re
 import reprlib
 import stat
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -117,8 +118,8 @@ def parse_json(
     def pairs(items: list[tuple[str, Any]]) -> Any:
         found = dict(items)
         if len(found) < len(items):
-            seen: set[str] = set()
-            twice = next(key for key, _ in items if key in seen or seen.add(key))
+            counts = Counter(key for key, _ in items)
+            twice = next(key for key, count in counts.items() if count > 1)
             raise BoundsError(f"the key {shortened(twice)} stands twice in one object")
         return found if object_hook is None else object_hook(found)
 

@@ -111,7 +111,7 @@ class Reading:
         except yaml.reader.ReaderError as error:
             line = text.count("\n", 0, error.position)
             what = f"the character U+{error.character:04X} is not allowed"
-            self._report(yaml.Mark("", 0, line, 0, None, None), "", f"not YAML: {what}")
+            self._report(yaml.Mark("", 0, line, 0, None, 0), "", f"not YAML: {what}")
         except (yaml.YAMLError, ValueError, OverflowError) as error:
             # The last two: an escape beyond Unicode, such as "\\UFFFFFFFF".
             self._report(None, "", f"not YAML: {_cut((str(error).splitlines() or [''])[0])}")

@@ -146,7 +146,7 @@ def _print_metrics(
         console.table(("metric", "value"), list(measured.items()), title)
         if retain is None:
             names = ", ".join(name for name in metrics if name not in measured)
-            console.print(f"not measured: {names} (need the retain model: --retain MODEL_OR_LOG)")
+            console.note(f"not measured: {names} (need the retain model: --retain MODEL_OR_LOG)")
     _tell_how(console, evaluation)
     return 0
 

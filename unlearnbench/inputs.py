@@ -7,6 +7,7 @@ once.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -21,7 +22,12 @@ from unlearnbench.data.tofu import FRACTIONS
 from unlearnbench.document import Entry, Loc, dotted
 from unlearnbench.errors import ConfigError, DataError, Problem, TrainingError, UnlearnbenchError
 from unlearnbench.frozen import Settings
-from unlearnbench.models.loading import check_weights, source_errors, template_digest
+from unlearnbench.models.loading import (
+    UnreachableError,
+    check_weights,
+    source_errors,
+    template_digest,
+)
 from unlearnbench.outputs import check_apart, check_file, check_folder, check_name, check_storage
 from unlearnbench.plan import PLAN_FILE, Plan, make_plan
 from unlearnbench.schedule import Schedule
@@ -40,7 +46,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     ConfigError with all of these where there are several.
     """
     check_outputs(config)
-    errors = [
+    errors: list[tuple[Loc, UnlearnbenchError]] = [
         (("models", index, *loc), error)
         for index, model in enumerate(config.models)
         for loc, error in source_errors(model)
@@ -56,10 +62,21 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
-    templates = {m.name: digest for m in config.models if (digest := template_digest(m))}
+    templates = {m.name: digest for m in config.models if (digest := _template(m))}
     plan = replace(make_plan(config, fingerprints, templates), rows=rows)
     _check_scores(plan, benchmark)
     return plan, benchmark
+
+
+def _template(model: ModelSettings) -> str:
+    """The digest of a model's chat template; empty where there is none, or no hub to ask for it.
+
+    A plan can be looked at without a hub; its runs cannot be carried out, since they read the same
+    tokenizer.
+    """
+    with suppress(UnreachableError):
+        return template_digest(model)
+    return ""
 
 
 def _check_scores(plan: Plan, benchmark: Benchmark) -> None:

@@ -59,14 +59,14 @@ class Loader(yaml.SafeLoader):
         """The tag of a node that has none."""
         if kind is yaml.ScalarNode and implicit[0]:
             return PLAIN
-        tag: str = super().resolve(kind, value, implicit)
+        tag: str = super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
         return tag
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
         """A node with all below it. Raises: ComposerError beyond DEPTH."""
         depth = self._depth + 1
         if depth > DEPTH:
-            mark = self.peek_event().start_mark
+            mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             text = f"sections and lists lie within each other more than {DEPTH} deep"
             raise yaml.composer.ComposerError(None, None, text, mark)
         self._depth = depth
@@ -79,17 +79,16 @@ def scalar(node: yaml.ScalarNode) -> Any:
     """The value of a scalar. Raises: ScalarError."""
     text = str(node.value)
     tag = node.tag.removeprefix(_TAGS)
+    value: Any = text
     if tag == PLAIN:
         value = _plain(text)
-    elif tag == "str":
-        value = text
     elif tag in _KINDS:
         kinds, words = _KINDS[tag]
         value = _plain(text)
         if not isinstance(value, kinds) or (isinstance(value, bool) and tag != "bool"):
             raise ScalarError(f"!!{tag} {shortened(text)} is not {words}")
         value = float(value) if tag == "float" else value
-    else:
+    elif tag != "str":
         raise unknown_tag(node)
     wrong = text_problem(value) if isinstance(value, str) else ""
     if wrong:

@@ -18,6 +18,7 @@ from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.plan import make_plan
+from unlearnbench.recipe import TrainingSettings
 from unlearnbench.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.report import make_report
 from unlearnbench.settings import (
@@ -26,7 +27,6 @@ from unlearnbench.settings import (
     MethodSpec,
     ModelSettings,
     SweepConfig,
-    TrainingSettings,
 )
 from unlearnbench.table import table
 

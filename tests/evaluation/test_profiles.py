@@ -97,8 +97,9 @@ def test_unknown_name_offers_the_nearest() -> None:
 
 @pytest.mark.parametrize("key", ["rows", "max_length"])
 def test_override_below_one_is_refused(key: str) -> None:
+    none: Any = {key: 0}
     with pytest.raises(EvaluationError, match=f"{key} 0: must be at least 1"):
-        get_profile("tofu", **{key: 0})
+        get_profile("tofu", **none)
 
 
 def test_every_choice_has_a_value_and_a_meaning_in_words() -> None:

@@ -20,6 +20,7 @@ from unlearnbench.evaluation.profiles import (
     profile_of,
     profile_of_id,
 )
+from unlearnbench.evaluation.result import SetName
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.plan import make_plan
 from unlearnbench.settings import (
@@ -70,10 +71,12 @@ def test_forget_and_retain_are_asked_in_other_words_and_facts_as_ever() -> None:
     benchmark = load_benchmark(DATA, (0.25,))
     plain = evaluation_sets(benchmark, 0.25, TOFU)
     found = evaluation_sets(benchmark, 0.25, PARAPHRASED)
-    for name in ("retain", "forget"):
+    asked: tuple[SetName, ...] = ("retain", "forget")
+    kept: tuple[SetName, ...] = ("real_authors", "world_facts")
+    for name in asked:
         assert [q.question for q in found[name]] == [q.paraphrased_question for q in plain[name]]
         assert [q.scored_answers for q in found[name]] == [q.scored_answers for q in plain[name]]
-    for name in ("real_authors", "world_facts"):
+    for name in kept:
         assert found[name] == plain[name]
 
 

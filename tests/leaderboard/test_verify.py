@@ -218,9 +218,20 @@ def test_a_run_that_its_own_patience_has_ended_is_whole(line: Entry) -> None:
     assert verified(canonical(signed(patient(line))))["status"] == "finished"
 
 
-@pytest.mark.parametrize("rule", [{"epochs": 2}, {"epochs": 0}, {"metric": 3}])
-def test_a_run_that_ended_for_no_reason_is_not(line: Entry, rule: Entry) -> None:
-    assert refused(patient(line, **rule)) == "epochs: [1, 2] of a finished run, planned [1, 2, 3]"
+def test_a_run_that_ended_for_no_reason_is_not(line: Entry) -> None:
+    reason = "epochs: [1, 2] of a finished run, planned [1, 2, 3]"
+    assert refused(patient(line, epochs=2)) == reason
+
+
+@pytest.mark.parametrize(
+    ("rule", "reason"),
+    [
+        ({"epochs": 0}, "evaluation.patience.epochs: Input should be greater than or equal to 1"),
+        ({"metric": 3}, "evaluation.patience.metric: Input should be a valid string"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_not(line: Entry, rule: Entry, reason: str) -> None:
+    assert refused(patient(line, **rule)) == f"its identity is none of a run: {reason}"
 
 
 def test_an_anchors_identity_may_end_in_a_templates_digest(sweep: Sweep) -> None:

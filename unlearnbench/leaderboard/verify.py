@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
+from pydantic import ValidationError
+
 from unlearnbench.bounded import LINE_BYTES, QUESTIONS, parse_json, shortened, text_problem
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.evaluation.metrics import Scores, summary
@@ -71,7 +73,7 @@ def verified(text: str) -> Entry:
             f"schema {entry.get('schema')!r}, and this version reads {SCHEMA}: merge it with the "
             "version that wrote it"
         )
-    _check_types(entry, {k: t for k, t in _SINCE.items() if k in entry} | _TYPES, "")
+    _check_types(entry, {k: t for k, t in _SINCE.items() if k in entry} | dict(_TYPES), "")
     if signed(entry)["sha256"] != entry["sha256"]:
         raise RefusedError("its sha256 is not that of the line: it was changed, or damaged")
     for epoch in entry["epochs"]:
@@ -144,7 +146,7 @@ def _check_bounds(entry: Entry) -> None:
         if not isinstance(value, kinds):
             raise RefusedError(f"provenance: {key}: {shortened(value)} is not what belongs there")
         if key in ("started", "finished") and value is not None:
-            _check_time(key, value)
+            _check_time(key, str(value))
         items = value.values() if isinstance(value, dict) else ()
         if any(isinstance(item, dict | list) for item in items):
             raise RefusedError(f"provenance: {key}: {shortened(value)} is not what belongs there")
@@ -182,6 +184,10 @@ def _check_identity(entry: Entry) -> None:
             says, planned = _run(entry)
         else:
             says, planned = _anchor(entry["identity"])
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise RefusedError(f"its identity is none of a run: {where}: {first['msg']}") from None
     except (KeyError, TypeError, ValueError, UnlearnbenchError) as error:
         raise RefusedError(
             f"its identity is none of a {entry['kind']}: {' '.join(str(error).split()):.200}"
@@ -272,8 +278,8 @@ def _check_metrics(entry: Entry, profile: Profile) -> None:
                 for of in scores.values()
             ):
                 raise ValueError("a set's arrays are of unequal length, or empty")
-            for name, of in scores.items():
-                _check_scores(name, of)
+            for of_set, of in scores.items():
+                _check_scores(of_set, of)
             if entry["kind"] == "retain" and entry["retain"] != _own_ratios(epoch):
                 raise ValueError("a retain model's truth ratios are its own")
             computed = summary(scores, retain, profile)

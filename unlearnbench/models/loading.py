@@ -23,6 +23,10 @@ from unlearnbench.settings import LoRA, ModelSettings
 WEIGHTS = ("*.safetensors",)
 
 
+class UnreachableError(ModelError):
+    """A hub that does not give a model or tokenizer now."""
+
+
 @dataclass(frozen=True)
 class Source:
     """Where weights come from: a folder here, or a hub id with its revision."""
@@ -107,7 +111,10 @@ def check_sources(settings: ModelSettings) -> None:
 
 def source_errors(settings: ModelSettings) -> Iterator[tuple[tuple[str, ...], ModelError]]:
     """What `check_sources` finds: the setting, as steps below the model, and what is wrong."""
-    named = {("base",): settings.base, ("fine_tuned",): settings.fine_tuned}
+    named: dict[tuple[str, ...], str | None] = {
+        ("base",): settings.base,
+        ("fine_tuned",): settings.fine_tuned,
+    }
     named |= {("retain", split): place for split, place in settings.retain.items()}
     for loc, place in named.items():
         try:
@@ -309,13 +316,14 @@ def quiet_transformers() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _unreachable(what: str, source: Source, error: BaseException) -> UnlearnbenchError:
+def _unreachable(what: str, source: Source, error: BaseException) -> ModelError:
     reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
     if not isinstance(error, OSError | ValueError | ImportError):
         reason = f"{type(error).__name__}: {reason}"
     fix = "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
     if source.folder is not None:
         fix = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
-    return ModelError(
+    kind = UnreachableError if source.folder is None else ModelError
+    return kind(
         f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
     )
