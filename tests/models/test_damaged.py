@@ -131,11 +131,12 @@ def test_an_encoder_is_refused_as_one(
 def test_a_config_of_wrong_types_is_one_message(folder: Path, text: str) -> None:
     (folder / "config.json").write_text(text)
     source = Source(str(folder))
-    for use in (
+    uses: tuple[Callable[[], Any], ...] = (
         lambda: load(folder),
         lambda: load_tokenizer(source, SETTINGS),
         lambda: config_of(SETTINGS, source),
-    ):
+    )
+    for use in uses:
         with pytest.raises(ModelError, match=r"cannot be loaded|is not to be had") as caught:
             use()
         assert "\n" not in str(caught.value)
