@@ -487,7 +487,7 @@ def test_a_crafted_line_leaves_the_others_on_the_page(
             ("run", "quickstart", "--select"),
             ("score",),
             ("leaderboard", "show"),
-            ("evaluate", "nowhere", "--data"),
+            ("evaluate", "./nowhere", "--data"),
             ("report",),
         ]
     ),
