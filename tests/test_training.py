@@ -390,6 +390,7 @@ def test_a_loss_that_is_not_finite_is_named_with_the_advice_that_helps(
     assert first.startswith(fact)
     assert advice in second
     assert ("lower learning rate" in second) is (step > 1)
+    assert not not_finite(step, 1, 0.5, 2.0)
 
 
 def test_an_empty_set_of_rows_is_refused(model: Any, tokenizer: Any, tmp_path: Path) -> None:

@@ -125,8 +125,7 @@ TINY_PREPARATION = Preparation(
     weight_decay=0.0,
     rehearse_facts=True,
 )
-"""Defaults of `base: tiny`: the others are those of published models, at which random weights learn
-nothing (Model Utility 0.00 on synthetic data)."""
+"""Defaults of `base: tiny`: at those of published models random weights learn nothing."""
 
 
 class LoRA(Settings):

@@ -24,10 +24,12 @@ class StepResult:
 
 
 def not_finite(step: int, epoch: int, loss: float, grad_norm: float) -> str:
-    """Why a run ends at an optimiser step whose loss or gradient is no finite number.
+    """Why a run ends at an optimiser step whose loss or gradient is no finite number, else nothing.
 
     The first line is the fact, the second what to do. `step` counts from 1.
     """
+    if math.isfinite(loss) and math.isfinite(grad_norm):
+        return ""
     fact = f"{_word(loss)} loss at step {step} (epoch {epoch})"
     if math.isfinite(loss):
         fact = f"{_word(grad_norm)} gradient at step {step} (epoch {epoch}), of a loss of {loss:g}"

@@ -119,10 +119,9 @@ class Trainer:
         if not self._checked:
             check_gradients(self.model)
             self._checked = True
-        norm = float(self._clip())
-        loss = sum(terms.values())
-        if not (math.isfinite(loss) and math.isfinite(norm)):
-            raise NonFiniteError(not_finite(self.step + 1, epoch, loss, norm))
+        norm, loss = float(self._clip()), sum(terms.values())
+        if what := not_finite(self.step + 1, epoch, loss, norm):
+            raise NonFiniteError(what)
         with no_fewer_rows_help(self.step + 1):
             for optimizer in self.optimizers:
                 optimizer.step()
