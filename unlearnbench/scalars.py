@@ -87,7 +87,8 @@ def scalar(node: yaml.ScalarNode) -> Any:
         value = _plain(text)
         if not isinstance(value, kinds) or (isinstance(value, bool) and tag != "bool"):
             raise ScalarError(f"!!{tag} {shortened(text)} is not {words}")
-        value = float(value) if tag == "float" else value
+        if tag == "float":
+            value = float(value)
     elif tag != "str":
         raise unknown_tag(node)
     wrong = text_problem(value) if isinstance(value, str) else ""

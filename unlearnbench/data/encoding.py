@@ -86,14 +86,9 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     messages.append({"role": "user", "content": marker})
 
     def rendered(template: str | None) -> str:
-        return str(
-            tokenizer.apply_chat_template(
-                messages,
-                tokenize=False,
-                add_generation_prompt=True,
-                **variables | {"chat_template": template},
-            )
-        )
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+        how["chat_template"] = template
+        return str(tokenizer.apply_chat_template(messages, **variables | how))
 
     try:
         text = rendered(None)
