@@ -42,10 +42,10 @@ def evaluation(ratios: FloatArray, profile: str = TOFU.id, ask: str = "Who is") 
     """With these truth ratios on the forget set, and whatever elsewhere."""
     n = len(ratios)
     ones, words = np.ones(n, dtype=np.int64), tuple(f"{ask} author {i}?" for i in range(n))
-    loss = -np.log(ratios)
+    loss = 10.0 - np.log(ratios)  # no loss is negative
     rows = SetEvaluation(
         *(words, words, words, loss, ones, loss, ones),
-        *(np.zeros((n, 2)), np.ones((n, 2), dtype=np.int64), np.ones(n), np.ones(n)),
+        *(np.full((n, 2), 10.0), np.ones((n, 2), dtype=np.int64), np.ones(n), np.ones(n)),
     )
     return Evaluation(profile, dict.fromkeys(SETS, rows))
 

@@ -117,8 +117,8 @@ def test_ctrl_c_during_an_import_still_interrupts(run: Run) -> None:
         (lambda: "loop/x.py", "--plugin loop/x.py cannot be read: "),
         (lambda: "empty.txt", "is not a Python file: its name must end in .py"),
         (lambda: "no.py", "plugin file no.py does not exist"),
-        (lambda: "a\0b.py", "cannot be read: embedded null byte"),
-        (lambda: "x" * 400 + ".py", "cannot be read: File name too long"),
+        (lambda: "a\0b.py", "holds the control character U+0000"),
+        (lambda: "x" * 400 + ".py", "has a part of 403 bytes; files and folders have names of 255"),
     ],
 )
 def test_what_is_no_plugin_file_is_one_line(run: Run, make: Callable[[], str], said: str) -> None:

@@ -245,7 +245,8 @@ class TestIdentity:
     """Ids of commit 299428d, by its own code; only phi's runs that leave tokens out are new."""
 
     def run(self, method: str, template: Any, **changes: Any) -> RunSpec:
-        model = ModelSettings(name="a", base="tiny", template=template)
+        stated = Preparation(**Preparation().model_dump())  # the defaults of that commit
+        model = ModelSettings(name="a", base="tiny", template=template, preparation=stated)
         methods = tuple(g for g in config().methods if g.specs[0].name == method)
         return make_plan(config(models=(model,), methods=methods, **changes), "f").runs[0]
 

@@ -255,7 +255,7 @@ def check_clean_sweep(result: SweepResult, said: list[str]) -> None:
     assert {run["id"] for run in plan["runs"]} == {r.id for r in records}
     lines = [line for line in said if line.startswith("[")]
     assert [line.split("]")[0] for line in lines] == ["[3/3"]
-    assert "npo  lr 1e-05  forget 20 %  utility 0.50  log10 FQ -3.0" in lines[0]
+    assert "npo  lr 1e-05  forget 20 %  epoch 2:  utility 0.50  log10 FQ -3.0" in lines[0]
     left = {path.name for path in result.folder.iterdir()}
     files = {".lock", "plan.json", "records", "report.html", "results.csv", "sweep.log"}
     assert left == files | {"mlflow.db", "mlartifacts"}

@@ -60,6 +60,8 @@ def _run(argv: Sequence[str] | None) -> int:
     with results_apart():
         try:
             code: int = args.run(args)
+        except Stopped:
+            raise
         except SystemExit as error:  # no command of ours ends like that
             raise UnlearnbenchError(
                 f"sys.exit({error.code!r}) was called at {place(error)}; nothing is done"

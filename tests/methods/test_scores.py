@@ -167,7 +167,6 @@ class TestData:
             ([0.5, 2], "column 'score' item 2 must be a number from 0"),
             ([0.5, None], "item 2 must be a number from 0 (unlearn) to 1 (learn), got None"),
             ([], "column 'score' is empty; give one number, or one a token"),
-            (10**400, "got 1000000"),
         ],
     )
     def test_what_is_no_score_is_named_with_file_and_line(
@@ -180,6 +179,11 @@ class TestData:
         assert text.startswith(f"{folder / 'forget10.json'}:1: column 'score' ")
         assert words in text
         assert len(text) < 300
+
+    def test_a_number_beyond_all_bounds_is_refused_with_its_line(self, tmp_path: Path) -> None:
+        folder = self.write(tmp_path / "data", forget=10**400)
+        with pytest.raises(DataError, match=r"forget10\.json:1: a whole number of 401 digits"):
+            self.load(folder)
 
     def test_the_fingerprint_covers_scores_only_where_there_are_some(self, tmp_path: Path) -> None:
         def hashed(**scores: object) -> str:

@@ -264,6 +264,7 @@ def _twice(one: Predictions) -> Predictions:
         step_tokens=2 * one.step_tokens,
         step_rows=2 * one.step_rows,
         states={layer: torch.cat([state] * 2) for layer, state in one.states.items()},
+        scores=None if one.scores is None else torch.cat([one.scores] * 2),
     )
 
 
