@@ -323,7 +323,6 @@ def test_a_process_that_sees_one_gpu_takes_that_one(
             given.append(device_ids)
             self.module = module
 
-    monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setattr(training, "DistributedDataParallel", Recorder)
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
