@@ -300,6 +300,7 @@ def set_start_utility(folder: Path, utility: float) -> None:
     path = folder / "records" / start.id / "record.json"
     held = json.loads(path.read_text(encoding="utf-8"))
     held["epochs"][0]["metrics"]["model_utility"] = utility
+    del held["sha256"]
     path.write_text(json.dumps(held), encoding="utf-8")
 
 
@@ -341,7 +342,9 @@ def test_an_anchor_is_another_one_at_another_revision(place: Path) -> None:
     def identity(fine_tuned: str) -> list[str | float]:
         config = config_of(place)
         (model,) = config.models
-        hub = model.model_copy(update={"base": "org/base", "fine_tuned": fine_tuned})
+        hub = model.model_copy(
+            update={"base": "org/base", "fine_tuned": fine_tuned, "template": "plain"}
+        )
         config = config.model_copy(update={"models": (hub,)})
         return Workspace(config, place).anchor_identity("tiny", "full", 0.5)
 
