@@ -138,6 +138,7 @@ class ECO(Wrapper):
         dims = min(self.dims, width)
         digest = hashlib.sha256(repr((seed, prompt)).encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:7]))
+        added: Tensor | None = None
         if "noise" in self.corruption:
             added = torch.randn(tokens, dims, generator=generator) * strength
             if self.corruption == "rand_noise_first_n":
@@ -149,7 +150,7 @@ class ECO(Wrapper):
             chosen = torch.randperm(width, generator=generator)[:dims].expand(tokens, dims)
         else:
             chosen = torch.arange(dims).expand(tokens, dims)
-        if "noise" not in self.corruption:
+        if added is None:
             factor = -1 if self.corruption.startswith("zero_out") else -2
             added = factor * embedded.gather(1, chosen)
         shift = torch.zeros_like(embedded).scatter(1, chosen, added)

@@ -125,7 +125,7 @@ class GeneralCEU(Method):
             return Needs(
                 parts=frozenset({"sample", "retain"}),
                 samples=Sampling(self.samples, max_new_tokens=self.max_new_tokens),
-                scores=kept | {"sample"},
+                scores=kept.union(("sample",)),
             )
         forgotten: frozenset[Part] = frozenset({"forget"} if self.scores == "column" else ())
         return Needs(parts=frozenset({"forget", "retain"}), scores=kept | forgotten)

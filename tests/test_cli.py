@@ -452,8 +452,8 @@ class TestEvaluate:
         self, run: Run, folder: str
     ) -> None:
         run("evaluate", folder, *self.ASKED, "--out", "log.json")
-        _, out, _ = run("score", "log.json", "--rows", "1", "--max-length", "120")
-        assert out.splitlines()[-1] == (
+        _, out, err = run("score", "log.json", "--rows", "1", "--max-length", "120")
+        assert err.splitlines()[-1] == (
             "not measured: forget_quality, log10_forget_quality, ks_statistic, ks_n (need the "
             "retain model: --retain MODEL_OR_LOG)"
         )

@@ -25,7 +25,7 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
     monkeypatch.setattr(device, "_DRIVER", driver)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(loading, "load_model", lambda *_: pytest.fail("a model was loaded"))
+    monkeypatch.setattr(loading, "load_model", None)
     config = load_config("quickstart", ["resources.gpu=1", f"output={tmp_path}"])
     name = config.models[0].name
     task = PreparationTask("base", "base model", (), False, name, "base")

@@ -73,7 +73,11 @@ def test_alternatives_are_read_as_answers_are(
 ) -> None:
     encoder = Encoder(tokenizer, PHI, 200)
     true = encoder.row("Where?", "Lima")
-    monkeypatch.setattr("unlearnbench.alternatives.sample", lambda *_: [true.ids[true.start :]])
+
+    def sampled(*_: Any) -> list[tuple[int, ...]]:
+        return [true.ids[true.start :]]
+
+    monkeypatch.setattr("unlearnbench.alternatives.sample", sampled)
     asked = [Question("Where?", "Lima")]
     ((row,),) = alternative_rows(
         lambda: None, "w", asked, Sampling(1), encoder, seed=0, pad=0, folder=tmp_path, skipped=1

@@ -11,6 +11,7 @@ import re
 from typing import Any
 
 import yaml
+from yaml.composer import ComposerError
 
 from unlearnbench.bounded import WHOLE, shortened, text_problem
 
@@ -68,7 +69,7 @@ class Loader(yaml.SafeLoader):
         if depth > DEPTH:
             mark = self.peek_event().start_mark  # type: ignore[no-untyped-call]
             text = f"sections and lists lie within each other more than {DEPTH} deep"
-            raise yaml.composer.ComposerError(None, None, text, mark)
+            raise ComposerError(None, None, text, mark)
         self._depth = depth
         node: yaml.Node | None = super().compose_node(parent, index)
         self._depth = depth - 1

@@ -298,7 +298,10 @@ class TestSampler:
     def test_rewards_that_are_no_scores_are_an_error(
         self, model: Any, encoder: Encoder, questions: Sequence[Question], wrong: list[float]
     ) -> None:
-        sampler = self.sampler(encoder, questions, token_rewards=lambda *_: wrong)
+        def rewards(*_: Any) -> list[float]:
+            return wrong
+
+        sampler = self.sampler(encoder, questions, token_rewards=rewards)
         with pytest.raises(
             TrainingError, match=r"token_rewards of the sample .* wanted is one from"
         ):

@@ -108,7 +108,7 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
                 f"{path}: sets of different {what} ({shortened(sorted(found))}); evaluate again "
                 "and write them in one go"
             )
-    sets = {name: _set_from_json(tables[name]) for name in FILES}
+    sets: dict[SetName, SetEvaluation] = {n: _set_from_json(tables[n]) for n in FILES}
     return Evaluation(profiles.pop(), sets, precision=precisions.pop() or None)
 
 

@@ -23,13 +23,13 @@ def evaluation_sets(
         "real_authors": benchmark.real_authors,
         "world_facts": benchmark.world_facts,
     }
-    sets = {name: rows[: profile.rows] for name, rows in sets.items()}
+    taken: dict[SetName, tuple[Question, ...]] = {n: q[: profile.rows] for n, q in sets.items()}
     if profile.question_key == "question":
-        return sets
+        return taken
     split = benchmark.splits[fraction].name
     files: dict[SetName, str] = {"retain": "retain_perturbed", "forget": f"{split}_perturbed"}
-    return sets | {
-        name: tuple(_paraphrased(row, i, name, file) for i, row in enumerate(sets[name], start=1))
+    return taken | {
+        name: tuple(_paraphrased(row, i, name, file) for i, row in enumerate(taken[name], start=1))
         for name, file in files.items()
     }
 
