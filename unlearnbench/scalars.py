@@ -86,7 +86,8 @@ def scalar(node: yaml.ScalarNode) -> Any:
     elif tag in _KINDS:
         kinds, words = _KINDS[tag]
         value = _plain(text)
-        if not isinstance(value, kinds) or (isinstance(value, bool) and tag != "bool"):
+        fits = isinstance(value, kinds) and (tag == "bool" or not isinstance(value, bool))
+        if not fits:
             raise ScalarError(f"!!{tag} {shortened(text)} is not {words}")
         if tag == "float":
             value = float(value)

@@ -94,7 +94,7 @@ def open_ui(
 
 def _find(folder: Path, config: SweepConfig, uri: str) -> tuple[Links, str]:
     """Where the sweep is, by MLflow's ids, and the folder of its artifacts if they are files."""
-    expected: tuple[type[Exception], ...] = import_mlflow()
+    expected = (*import_mlflow(), ValueError, ImportError)
     check_store(uri)
     from mlflow import MlflowClient
 
@@ -103,7 +103,7 @@ def _find(folder: Path, config: SweepConfig, uri: str) -> tuple[Links, str]:
         found = client.get_experiment_by_name(experiment_name(config.tracking, config))
         condition = f"tags.`unlearnbench.sweep_id` = '{sweep_id(config)}'"
         runs = client.search_runs([found.experiment_id], condition) if found else []
-    except (*expected, ValueError, ImportError) as error:
+    except expected as error:
         raise UnlearnbenchError(f"MLflow at {redact(uri)}: {explained(error, uri)}") from None
     if not runs:
         raise _unlogged(folder, f"{folder} is not logged at {redact(uri)}")
