@@ -94,7 +94,7 @@ def open_ui(
 
 def _find(folder: Path, config: SweepConfig, uri: str) -> tuple[Links, str]:
     """Where the sweep is, by MLflow's ids, and the folder of its artifacts if they are files."""
-    expected = (*import_mlflow(), ValueError, ImportError)
+    expected: tuple[type[Exception], ...] = (*import_mlflow(), ValueError, ImportError)
     check_store(uri)
     from mlflow import MlflowClient
 
