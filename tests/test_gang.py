@@ -38,7 +38,8 @@ MODEL = """
     base: tiny
     architecture:
       {{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 256}}
-    preparation: {{epochs: 1, base_epochs: 1, learning_rate: 3.0e-3, batch_size: 16}}
+    preparation: {{optimizer: adamw, schedule: linear, warmup: 0.05, rehearse_facts: false,
+      epochs: 1, base_epochs: 1, learning_rate: 3.0e-3, batch_size: 16}}
     resources: {{{resources}}}
 """
 RESOURCES = {
