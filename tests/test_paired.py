@@ -227,6 +227,16 @@ def settings(
     return a, b, hard + 0.6 * rng.normal(size=n)
 
 
+def test_settings_that_answer_alike_are_not_told_apart() -> None:
+    rng = np.random.default_rng(3)
+    same, retain = rng.random((1, 40)), rng.random(40)
+    for others in ([], [same.copy()]):
+        found = paired_test(same, same.copy(), retain, others_a=others, others_b=others)
+        assert found is not None
+        assert (found.p_value, found.exact, found.difference) == (1.0, True, 0.0)
+        assert found.low <= 0 <= found.high
+
+
 class TestChoice:
     """A side that was chosen from many settings is nearer than it would be elsewhere."""
 

@@ -218,7 +218,7 @@ def _p_value(
     for swaps in _all_swaps(n) if exact else _drawn_swaps(n, drawn or PERMUTATIONS):
         largest = np.zeros(len(swaps), dtype=np.int64)
         for one in winners:
-            change = (one - loser)[moves].reshape(n, -1)
+            change = (one - loser)[moves].reshape(n, kept.size)
             there = kept + (swaps @ change).reshape(-1, *kept.shape)
             back = one.sum(axis=0) + kept - there
             difference = _distances(there, goal) - _distances(back, goal)
