@@ -582,6 +582,13 @@ def cli(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tup
     return ran
 
 
+def test_a_start_model_that_knows_nothing_has_no_better_side() -> None:
+    blank = (anchor("fine-tuned", 0.01, off(3.0)), ANCHORS[1])
+    (panel,) = compared("near", "far", (*blank, *NEAR, *FAR)).panels
+    assert (panel.better, panel.test) == (None, None)
+    assert panel.why_not.startswith("The start model knows nothing: its Model Utility is 0.01")
+
+
 class TestCommand:
     def test_sentence_and_table(self, cli: Callable[..., tuple[int, str, str]]) -> None:
         code, out, err = cli("near", "far", "--in", "HERE/mine")

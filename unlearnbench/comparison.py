@@ -25,6 +25,7 @@ from unlearnbench.matching import (
 )
 from unlearnbench.paired import Paired, holm, paired_test
 from unlearnbench.power import SIGNIFICANCE, Sensitivity, ks_power
+from unlearnbench.starts import start_of
 from unlearnbench.table import Row
 from unlearnbench.unequal import unequal
 
@@ -122,6 +123,8 @@ def _check_profiles(a: Contender, b: Contender) -> None:
 def _panel(
     a: Contender, b: Contender, model: str, fraction: float, tolerance: float
 ) -> PanelComparison:
+    if fault := start_of(a.sweep, model, fraction).fault:
+        return PanelComparison(model, fraction, why_not=fault[0].upper() + fault[1:])
     return compare_match(a, b, (model, fraction), match(a, b, (model, fraction), tolerance))
 
 
