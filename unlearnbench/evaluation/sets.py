@@ -28,10 +28,11 @@ def evaluation_sets(
         return taken
     split = benchmark.splits[fraction].name
     files: dict[SetName, str] = {"retain": "retain_perturbed", "forget": f"{split}_perturbed"}
-    return taken | {
-        name: tuple(_paraphrased(row, i, name, file) for i, row in enumerate(taken[name], start=1))
-        for name, file in files.items()
-    }
+    for name, file in files.items():
+        taken[name] = tuple(
+            _paraphrased(row, i, name, file) for i, row in enumerate(taken[name], start=1)
+        )
+    return taken
 
 
 def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:
