@@ -176,7 +176,7 @@ def report(
     faults = f"{len(wrong)} fault{'s' if len(wrong) != 1 else ''}"
     unseen = ""
     if silent:
-        which = "it" if len(found) == 1 else " and ".join(silent)
+        which = "it" if len(found) == 1 else ", ".join(silent)
         unseen = (
             f"; a wrong factor would not show: {which} declared no `value_at_reference` beside the "
             "reference"
