@@ -150,6 +150,11 @@ def test_equal_methods_of_one_seed() -> None:
     )
 
 
+def test_one_method_alone_rests_on_its_seeds_too() -> None:
+    (panel,) = claimed({"a": [[(0.8, -1.0)]]}).panels
+    assert panel.warnings == ("These numbers rest on one seed: other seeds may change them.",)
+
+
 def test_without_a_start_there_is_neither_corner_nor_order() -> None:
     run = record("run", "a", [(0.8, -1.0)])
     (panel,) = claims(table([run]), [run]).panels

@@ -204,12 +204,13 @@ def _warnings(standings: Sequence[Standing], found: Sequence[Doubt]) -> tuple[st
     told: list[str] = []
     placed = [one for one in standings if one.best is not None]
     few = [one for one in placed if one.seeds < ENOUGH_SEEDS]
-    if few and len(placed) > 1:
+    if few:
         one = max(each.seeds for each in few) == 1
         seeds = "one seed" if one else "fewer than three seeds"
         names = ", ".join(each.method + ("" if one else f" ({each.seeds})") for each in few)
         where = "" if len(few) == len(placed) else f" for {names}"
-        told.append(f"This order rests on {seeds}{where}: other seeds may change it.")
+        rests, them = ("This order rests", "it") if placed[1:] else ("These numbers rest", "them")
+        told.append(f"{rests} on {seeds}{where}: other seeds may change {them}.")
     for what, pairs in (
         ("The difference is inside the intervals over seeds", [d for d in found if d.close]),
         ("Equal, and in no order", [d for d in found if d.equal and not d.close]),
