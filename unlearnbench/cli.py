@@ -39,11 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _run(argv)
         sys.stdout.flush()
         return code
+    except Stopped as error:
+        return _ended(error)
     except SystemExit:  # of argparse, after help or a message about an option
         if (code := _settle(0)) != 0:
             return code
         raise
-    except (UnlearnbenchError, Stopped, KeyboardInterrupt) as error:
+    except (UnlearnbenchError, KeyboardInterrupt) as error:
         return _ended(error)
     except (OSError, UnicodeEncodeError, MemoryError, RecursionError) as error:
         # What no check at a boundary has foreseen: a disk that fills, a name that no system takes.
