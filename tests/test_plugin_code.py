@@ -101,9 +101,14 @@ def test_what_an_import_raises_is_one_line(run: Run, top: str, field: str, said:
 
 
 def test_ctrl_c_during_an_import_still_interrupts(run: Run) -> None:
-    code, _, err = run(
-        "methods", "list", "--plugin", plugin(top="import signal; signal.raise_signal(2)")
-    )
+    # A shell starts what runs in its background with SIGINT ignored; a terminal does not.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        code, _, err = run(
+            "methods", "list", "--plugin", plugin(top="import signal; signal.raise_signal(2)")
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (code, "interrupted" in err) == (130, True)
     with pytest.raises(KeyboardInterrupt), plugin_code("it"):
         signal.raise_signal(signal.SIGINT)
