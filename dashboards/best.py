@@ -233,8 +233,8 @@ def caveats(table: Table, sure: Claims) -> tuple[str, ...]:
     for one in sure.panels:
         place = f"{one.model}, forget {100 * one.forget_fraction:g} %: "
         prefix = place if len(sure.panels) > 1 else ""
-        found = [] if one.rivals is None else [*one.rivals.told]
-        told += [prefix + each.replace("`", "") for each in (*found, *one.unequal_told)]
+        found = [] if one.rivals is None else [*one.rivals.sentences]
+        told += [prefix + each.replace("`", "") for each in (*found, *one.unequal_sentences)]
     return tuple(told)
 
 

@@ -372,7 +372,7 @@ class TestRivals:
         assert (found.apart, found.untested) == (("far",), ())
         assert (found.questions, found.resolution) == (40, 0.325)
         assert set(found.near_retain) == {"near", "twin"}
-        first, second = found.told
+        first, second = found.sentences
         assert first.startswith(f"{found.leader} leads, but is not told apart from 1 method: ")
         assert second.startswith("All 2 of them lie below D = 0.325, the least that 40 questions")
 
@@ -388,14 +388,16 @@ class TestRivals:
         records = (*ANCHORS, *NEAR, *FAR)
         found = rivals(table(records), records, *TINY)
         assert found is not None
-        assert found.told[0].startswith("near forgets more than 1 method tested (paired test over")
+        assert found.sentences[0].startswith(
+            "near forgets more than 1 method tested (paired test over"
+        )
 
     def test_no_test_is_named_with_the_command_that_states_why(self) -> None:
         records = (*ANCHORS, *NEAR, self.AWAY)
         found = rivals(table(records), records, *TINY)
         assert found is not None
         assert (found.same, found.apart, found.untested) == ((), (), ("away",))
-        assert "`unlearnbench compare near away` states why." in found.told[0]
+        assert "`unlearnbench compare near away` states why." in found.sentences[0]
 
     def test_answers_that_cannot_be_read_leave_a_method_untested(self) -> None:
         records = (*ANCHORS, *NEAR, *(replace(r, evaluations={}) for r in FAR))

@@ -13,7 +13,7 @@ from unlearnbench import registry
 from unlearnbench.cli import main
 from unlearnbench.errors import PluginError
 from unlearnbench.method import Method, Needs, Sampling
-from unlearnbench.plugin_code import LONGEST, plugin_code, printable
+from unlearnbench.plugin_code import LONGEST, plain_line, plugin_code
 from unlearnbench.records import read_records
 
 METHOD = '''\
@@ -210,8 +210,8 @@ def test_an_error_that_cannot_be_printed_has_a_name_at_least() -> None:
 
 
 def test_what_is_printed_moves_no_cursor() -> None:
-    assert printable("a\r\n\x1b[2J\x1b]0;title\x07b\u202ec") == "a b c"
-    assert len(printable("x" * 10_000)) == LONGEST
+    assert plain_line("a\r\n\x1b[2J\x1b]0;title\x07b\u202ec") == "a b c"
+    assert len(plain_line("x" * 10_000)) == LONGEST
 
 
 @pytest.mark.parametrize(

@@ -100,7 +100,7 @@ class PanelClaims:
     """Settings that the methods share and that are not the same for them."""
 
     @property
-    def unequal_told(self) -> tuple[str, ...]:
+    def unequal_sentences(self) -> tuple[str, ...]:
         """Settings in which the methods differ, for people."""
         return tuple(f"Not the same for all: {one}." for one in self.unequal)
 

@@ -61,7 +61,7 @@ def describe(error: BaseException, file: str = "") -> str:
     """`TypeError: message (file.py:12)` in one line that is safe to print."""
     text = near = ""
     with suppress(Exception):  # `__str__` and `__dir__` are a stranger's as well
-        text = printable(str(error))
+        text = plain_line(str(error))
         if isinstance(error, AttributeError) and error.name is not None:
             known = [name for name in dir(error.obj) if not name.startswith("_")]
             near = did_you_mean(error.name, known)
@@ -74,15 +74,15 @@ def place(error: BaseException, file: str = "") -> str:
     """`file.py:12`, the last frame in `file`, or else in any file that is no library's."""
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
-        return f"{printable(error.filename.rpartition('/')[2])}:{error.lineno}"
+        return f"{plain_line(error.filename.rpartition('/')[2])}:{error.lineno}"
     own = [frame for frame in frames if frame.filename == file]
     # Where no file is known, what is neither ours nor a library's.
     own = own or [f for f in frames if not _NOT_OWN.search(f.filename)]
     last = (own or [*frames])[-1:]
-    return "".join(f"{printable(f.filename.rpartition('/')[2])}:{f.lineno}" for f in last)
+    return "".join(f"{plain_line(f.filename.rpartition('/')[2])}:{f.lineno}" for f in last)
 
 
-def printable(text: str) -> str:
+def plain_line(text: str) -> str:
     """`text` in one line of at most `LONGEST` characters, without anything that moves a cursor."""
     plain = "".join(c if c.isprintable() else " " for c in _ESCAPE.sub("", text))
     plain = " ".join(plain.split())

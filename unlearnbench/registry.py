@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 from pydantic import ValidationError
 
 from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
-from unlearnbench.plugin_code import describe, place, plugin_code, printable
+from unlearnbench.plugin_code import describe, place, plain_line, plugin_code
 from unlearnbench.settings import MethodSpec, RetainSpec
 
 if TYPE_CHECKING:  # it imports torch, which listing plugins has no need of
@@ -244,7 +244,7 @@ def _method_of_file(name: str, path: Path) -> type[Method | Wrapper]:
 
 def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
     """The file's place and text. Raises: PluginError for whatever is no readable Python file."""
-    given = printable(str(path))
+    given = plain_line(str(path))
     if not given:
         raise PluginError("--plugin '': the path is empty; give a Python file")
     try:
@@ -261,7 +261,7 @@ def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, no permission
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PluginError(
-            f"--plugin {given} cannot be read: {printable(reason or str(error))}"
+            f"--plugin {given} cannot be read: {plain_line(reason or str(error))}"
         ) from None
 
 

@@ -42,8 +42,8 @@ class Rivals:
     """Least D that Forget Quality's test tells from the retain model."""
 
     @property
-    def told(self) -> tuple[str, ...]:
-        """The same, for people."""
+    def sentences(self) -> tuple[str, ...]:
+        """The comparison in sentences."""
         return tuple(self._sentences())
 
     def _sentences(self) -> Iterator[str]:
