@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Hide GPUs from the tests and the processes that they start, unless run by `-m gpu`.
+
+    Numbers are compared with those of a CPU to many digits, and processes share the machine.
+    """
+    if config.getoption("markexpr") != "gpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
 def _shared(folder: str) -> Path:
     root = os.environ.get("UNLEARNBENCH_SHARED")
     place = Path(root) if root else Path(__file__).parents[2] / "shared"

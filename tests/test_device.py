@@ -58,3 +58,8 @@ def test_attention_makes_no_plan_for_every_shape(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     use_device(Resources(gpu=1))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+def test_gpus_are_hidden_from_all_tests_but_their_own() -> None:
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
+    assert not torch.cuda.is_available()
