@@ -3,6 +3,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 READY := .venv/.ready
+# A worker per core, as far as memory goes: each takes up to 2 GB, and tests start Ray besides.
+PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
+	--dist loadfile --no-loadscope-reorder
 
 .PHONY: quickstart test check fix clean
 .DEFAULT_GOAL := quickstart
@@ -20,14 +23,14 @@ quickstart: $(READY)
 	$(BIN)/unlearnbench quickstart
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(BIN)/python -m pytest
+	$(PYTEST)
 
 fix: $(READY)
 	$(BIN)/ruff check --fix-only .

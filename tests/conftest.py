@@ -16,6 +16,10 @@ from unlearnbench.settings import Architecture
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
+# Before torch is imported, here or in a process that a test starts: for models of this size threads
+# cost more time than they save, and each worker of pytest-xdist has one core.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -26,6 +30,13 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Put files with slow tests first when workers share the files, so that none ends late."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: item.path not in slow)
 
 
 def _shared(folder: str) -> Path:
