@@ -1,8 +1,9 @@
-"""Optimisers of 8 bits, with a stand-in for the package and the device that they need."""
+"""Optimisers, those of bitsandbytes with the package itself where a CPU carries it."""
 
 from __future__ import annotations
 
 import json
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,26 +11,35 @@ from typing import Any
 
 import pytest
 import torch
-from torch import nn
+from bitsandbytes.optim.adamw import AdamW8bit
+from torch import Tensor, nn
 
 from unlearnbench.cli import main
 from unlearnbench.data.benchmark import Question
 from unlearnbench.errors import TrainingError
+from unlearnbench.models.tiny import build_model
 from unlearnbench.optimisation import Optimisation, check_optimizer, make_optimizers
+from unlearnbench.optimizer_state import load_state, state_tensors
 from unlearnbench.plan import RunSpec, make_plan
+from unlearnbench.settings import Architecture
 from unlearnbench.trainers import optimisation
+from unlearnbench.training import Trainer
 
 from .test_plan import config
-from .test_training import objective_of, rows_of, trainer_of
+from .test_training import objective_of, rows_of, trainer_of, weights
+
+REAL: Any = AdamW8bit
+CPU = torch.device("cpu")
+EIGHT: tuple[Any, ...] = ("adamw-8bit", "paged-adamw-8bit")
 
 
 @pytest.fixture
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """bitsandbytes and a GPU as far as anyone asks; the names of the optimisers that were made."""
+    """bitsandbytes as far as anyone looks; the names of the optimisers that were made."""
     made: list[str] = []
 
     def maker(name: str) -> Any:
-        def make(parameters: Any, lr: float, weight_decay: float) -> torch.optim.Optimizer:
+        def make(parameters: Any, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
             made.append(name)
             return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay)
 
@@ -37,51 +47,180 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     optim = SimpleNamespace(**{n: maker(n) for n in ("AdamW8bit", "PagedAdamW8bit")})
     monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(optim=optim))
-    monkeypatch.setattr("unlearnbench.optimisation.torch.cuda.is_available", lambda: True)
     return made
 
 
 @pytest.mark.parametrize(
-    ("name", "made"), [("adamw-8bit", "AdamW8bit"), ("paged-adamw-8bit", "PagedAdamW8bit")]
+    ("name", "device", "made"),
+    [
+        ("adamw-8bit", "meta", "AdamW8bit"),
+        ("paged-adamw-8bit", "meta", "PagedAdamW8bit"),
+        ("paged-adamw-8bit", "cpu", "AdamW8bit"),  # there all states are in the host's memory
+    ],
 )
-def test_they_come_from_bitsandbytes(name: Any, made: str, stand_in: list[str]) -> None:
+def test_they_come_from_bitsandbytes(
+    name: Any, device: str, made: str, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unlearnbench.optimisation.check_optimizer", lambda *_: None)
     how = Optimisation(1, 4, 3e-4, 0, optimizer=name, weight_decay=0.5)
-    (optimizer,) = make_optimizers(torch.nn.Linear(3, 2), how)
+    (optimizer,) = make_optimizers(torch.nn.Linear(3, 2, device=device), how)
     assert stand_in == [made]
     assert optimizer.param_groups[0]["lr"] == 3e-4
     assert optimizer.param_groups[0]["weight_decay"] == 0.5
     assert len(optimizer.param_groups[0]["params"]) == 2
 
 
-def test_without_the_package_or_a_gpu_one_line_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_optimizer("adamw")
+def test_without_the_package_or_its_device_the_error_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_optimizer("adamw", CPU)
+    for name in EIGHT:
+        check_optimizer(name, CPU)
+
+    def no_kernel(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no kernel of optimizer_update for cpu\nin four lines")
+
+    optim = SimpleNamespace(AdamW8bit=no_kernel)
+    old = SimpleNamespace(optim=optim, __version__="0.45.0")
+    monkeypatch.setitem(sys.modules, "bitsandbytes", old)
+    check_optimizer("adamw-8bit")  # a worker's device is not known here
+    wanted = (
+        r"paged-adamw-8bit: bitsandbytes 0\.45\.0 cannot take a step on cpu "
+        r"\(no kernel of optimizer_update for cpu\); install a newer one \(.*\), or leave"
+    )
+    with pytest.raises(TrainingError, match=wanted):
+        check_optimizer("paged-adamw-8bit", CPU)
+    optim.AdamW8bit = lambda *_, **__: SimpleNamespace(step=lambda: None)
+    with pytest.raises(TrainingError, match="a step changes nothing"):
+        check_optimizer("adamw-8bit", CPU)
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     with pytest.raises(
         TrainingError, match=r"needs bitsandbytes.*pip install 'unlearnbench\[8bit\]'"
     ):
         check_optimizer("adamw-8bit")
-    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace())
-    with pytest.raises(TrainingError, match="needs a CUDA device, and there is none here"):
-        check_optimizer("paged-adamw-8bit")
 
 
 def test_a_run_fails_where_it_cannot_have_one(
-    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
     with pytest.raises(TrainingError, match=r"training\.optimizer: adamw-8bit needs"):
         trainer_of(model, tokenizer, rows, objective, tmp_path, optimizer="adamw-8bit")
 
 
 @pytest.mark.parametrize("command", [["run", "--select", "0"], ["sweep"]])
-def test_a_command_says_so_before_anything_is_spent(
-    command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_a_command_ends_before_anything_is_spent(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
     verb, *options = command
     told = ["--set", "training.optimizer=paged-adamw-8bit", "--set", f"output={tmp_path}/runs"]
     assert main([verb, "quickstart", *options, *told]) == 2
     assert "paged-adamw-8bit needs bitsandbytes" in capsys.readouterr().err
     assert not (tmp_path / "runs" / "cache").exists()
+
+
+class Flat(AdamW8bit):
+    """As older versions: `state_dict` is flat, and parameters share their maps in it."""
+
+    state_dict = torch.optim.Optimizer.state_dict
+
+
+class Paging(AdamW8bit):
+    """Its states are marked as those of `PagedAdamW8bit` are on a GPU."""
+
+    def get_state_buffer(self, p: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        buffer: Any = torch.zeros_like(p, dtype=dtype)
+        buffer.is_paged = True
+        return buffer  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        *((name, AdamW8bit) for name in EIGHT),
+        ("adamw-8bit", Flat),
+        ("paged-adamw-8bit", Paging),
+    ],
+)
+def test_eight_bit_resumed_equals_uninterrupted(
+    name: Any,
+    made: type[Any],
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two steps, a checkpoint, two more in a new trainer: bit for bit four at a stretch."""
+    monkeypatch.setattr("bitsandbytes.optim.AdamW8bit", made)
+    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    shape = Architecture(
+        vocabulary=330, hidden_size=64, layers=1, heads=2, intermediate_size=96, context=256
+    )
+    model = build_model(shape, tokenizer, seed=3)
+
+    def new() -> Trainer:
+        how = {"epochs": 2, "batch_size": -(-len(rows.forget) // 2), "optimizer": name}
+        return trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
+
+    through, first, second = new(), new(), new()
+    wanted = [step.loss for epoch in (1, 2) for step in through.epoch(epoch)]
+    got = [step.loss for step in first.epoch(1)]
+    first.save(tmp_path / "state.safetensors")
+    second.load(tmp_path / "state.safetensors")
+    got += [step.loss for step in second.epoch(2)]
+    assert len(got) == 4
+    assert got == wanted
+    states, others = (
+        [trainer.optimizers[0].state[p] for p in trainer.parameters]
+        for trainer in (second, through)
+    )
+    # Both kinds: bitsandbytes keeps 32 bits of what is small.
+    kinds = [state["state1"].dtype for state in states]
+    assert kinds.count(torch.uint8) > 1
+    assert kinds.count(torch.float32) > 1
+    for here, there in zip(states, others, strict=True):
+        assert here.keys() == there.keys()
+        assert here["step"] == 4
+        assert type(here["step"]) is int
+        for key in here.keys() - {"step"}:
+            assert torch.equal(here[key], there[key])
+            assert getattr(here[key], "is_paged", None) == getattr(there[key], "is_paged", None)
+    maps = {id(state["qmap1"]) for state in states if "qmap1" in state}
+    assert len(maps) == 1, "parameters share one map"
+    assert torch.equal(weights(second), weights(through))
+
+
+def test_a_state_of_another_layout_is_refused() -> None:
+    """The run then begins again, as `TrainedRun` does with what it cannot take up."""
+    weight = nn.Parameter(torch.zeros(64, 64))
+    weight.grad = torch.ones_like(weight)
+    optimizer = REAL([weight], lr=1.0)
+    optimizer.step()
+    saved = state_tensors(optimizer)
+    saved["0.absmax1"] = saved["0.absmax1"][:-1]
+    with pytest.raises(ValueError, match=r"0\.absmax1: expected .* \[16\], found .* \[15\]"):
+        load_state(optimizer, saved, saved.__getitem__)
+
+
+def test_importing_bitsandbytes_is_quiet() -> None:
+    """It misses a kernel of 4-bit products on CPUs, which nothing here uses."""
+    code = (
+        "import torch; from unlearnbench.optimisation import check_optimizer; "
+        "check_optimizer('paged-adamw-8bit', torch.device('cpu')); "
+        "import sys; assert 'bitsandbytes' in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stderr == ""
+    assert done.stdout == ""
 
 
 def test_the_optimizer_is_part_of_a_run_and_the_default_changes_no_id() -> None:

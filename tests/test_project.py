@@ -76,6 +76,7 @@ FLOW = [
         "alternatives",
         "minibatch",
         "optimisation",
+        "optimizer_state",
         "training",
         "preparation",
         "evaluation",

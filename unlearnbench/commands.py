@@ -180,14 +180,18 @@ def _input_problems(root: Entry) -> Sequence[Problem]:
 
 
 def _check_machine(config: SweepConfig) -> None:
-    """Whether the optimiser is there, before anything is spent; on a cluster its workers say."""
+    """Whether the optimiser is there, before anything is spent; on a cluster the workers check."""
     trainings = [config.training_of(name) for name in config.method_names]
     optimizers = {training.optimizer for training in trainings} - {"adamw"}
     if config.ray.address is None and optimizers:
+        import torch
+
         from unlearnbench.optimisation import check_optimizer
 
+        # A try on a GPU would hold memory of it for as long as the command lasts.
+        on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
         for name in sorted(optimizers):
-            check_optimizer(name)
+            check_optimizer(name, None if on_gpus else torch.device("cpu"))
 
 
 def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
@@ -12,10 +13,11 @@ import torch
 from torch import nn
 
 from unlearnbench.errors import TrainingError
+from unlearnbench.recipe import EIGHT_BIT
 from unlearnbench.schedule import Schedule, ScheduleName
 
-EIGHT_BIT = {"adamw-8bit": "AdamW8bit", "paged-adamw-8bit": "PagedAdamW8bit"}
-"""By setting, what bitsandbytes calls it."""
+_SMALLEST = 4096
+"""Weights of a tensor from which on bitsandbytes keeps 8 bits of its state."""
 
 
 @dataclass(frozen=True)
@@ -43,22 +45,47 @@ class Optimisation:
         return Schedule(self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps)
 
 
-def check_optimizer(name: str) -> None:
-    """Raise TrainingError where the optimiser called `name` cannot be used on this machine."""
+def check_optimizer(name: str, device: torch.device | None = None) -> None:
+    """Raise TrainingError where the optimiser called `name` cannot be used.
+
+    device  to try it on; None where only a worker will know it
+    """
     if name not in EIGHT_BIT:
         return
     try:
-        import_module("bitsandbytes")
+        module = _bitsandbytes()
     except ImportError as error:
         raise TrainingError(
             f"training.optimizer: {name} needs bitsandbytes ({error}): "
             "pip install 'unlearnbench[8bit]', or leave the key out for adamw"
         ) from None
-    if not torch.cuda.is_available():
+    if device is None:
+        return
+    weight = nn.Parameter(torch.zeros(_SMALLEST, device=device))
+    weight.grad = torch.ones_like(weight)
+    try:
+        _eight_bit(module, name, device)([weight], lr=1.0).step()
+        reason = None if weight.all() else "a step changes nothing"
+    except Exception as error:  # whatever a version does that lacks this device
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+    if reason is not None:
         raise TrainingError(
-            f"training.optimizer: {name} needs a CUDA device, and there is none here; leave the "
-            "key out for adamw"
+            f"training.optimizer: {name}: bitsandbytes {getattr(module, '__version__', '')} "
+            f"cannot take a step on {device.type} ({reason}); install a newer one "
+            "(pip install --upgrade 'unlearnbench[8bit]'), or leave the key out for adamw"
         )
+
+
+def _bitsandbytes() -> Any:
+    # Without its warning of a missing kernel, which no optimiser uses.
+    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
+    return import_module("bitsandbytes")
+
+
+def _eight_bit(module: Any, name: str, device: torch.device) -> Any:
+    """The class of bitsandbytes: on a CPU every state is in the host's memory as it is."""
+    paged = name == "paged-adamw-8bit" and device.type != "cpu"
+    return module.optim.PagedAdamW8bit if paged else module.optim.AdamW8bit
 
 
 def check_gradients(model: nn.Module) -> None:
@@ -91,9 +118,10 @@ def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim
         yield torch.optim.AdamW(parameters, how.learning_rate, weight_decay=how.weight_decay)
         return
     if how.optimizer in EIGHT_BIT:
-        check_optimizer(how.optimizer)
-        made: Any = getattr(import_module("bitsandbytes").optim, EIGHT_BIT[how.optimizer])
         parameters = [p for _, p in trained]
+        device = parameters[0].device
+        check_optimizer(how.optimizer, device)
+        made = _eight_bit(_bitsandbytes(), how.optimizer, device)
         yield made(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
         return
     # Muon orthogonalises the update of a matrix; embeddings are tables, not maps, and stay out.

@@ -9,6 +9,9 @@ from pydantic import Field, model_validator
 from unlearnbench.frozen import Settings
 from unlearnbench.schedule import ScheduleName
 
+EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
+"""Optimisers of bitsandbytes, which knows of no weights that several processes share."""
+
 
 class TrainingSettings(Settings):
     """One optimisation; the defaults are the CE-U paper's where it states them."""

@@ -12,6 +12,7 @@ import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from unlearnbench.group import leads, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches, Sums
 from unlearnbench.optimisation import Optimisation, check_gradients, make_optimizers, reseed
+from unlearnbench.optimizer_state import load_state, state_tensors
 from unlearnbench.reference import LiveReference, ReferenceRows
 from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
@@ -212,9 +214,8 @@ class Trainer:
             f"model.{name}": value for name, value in self._trained().items()
         }
         for i, optimizer in enumerate(self.optimizers):
-            for index, state in optimizer.state_dict()["state"].items():
-                for key, value in state.items():
-                    tensors[f"optimizer.{i}.{index}.{key}"] = torch.as_tensor(value)
+            for name, value in state_tensors(optimizer).items():
+                tensors[f"optimizer.{i}.{name}"] = value
         carried = {"step": str(self.step), "state": json.dumps(dict(self.state))}
         contiguous = {name: t.contiguous() for name, t in kept(tensors).items()}
         if leads():
@@ -229,16 +230,9 @@ class Trainer:
                 for name, value in self._trained().items():
                     value.copy_(parted(file.get_tensor(f"model.{name}"), value))
             for i, optimizer in enumerate(self.optimizers):
-                held = [p for group in optimizer.param_groups for p in group["params"]]
-                state: dict[int, dict[str, Tensor]] = {}
-                for name in names:
-                    if name.startswith(f"optimizer.{i}."):
-                        _, _, index, key = name.split(".")
-                        whole_one, holder = file.get_tensor(name), held[int(index)]
-                        same = whole_one.shape == holder.shape  # else a count, such as of steps
-                        part = parted(whole_one, holder) if same else whole_one
-                        state.setdefault(int(index), {})[key] = part
-                optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
+                prefix = f"optimizer.{i}."
+                own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+                load_state(optimizer, own, partial(_whole, file, prefix))
             carried = file.metadata()
         self.step, self.state = int(carried["step"]), json.loads(carried["state"])
 
@@ -264,6 +258,11 @@ class Trainer:
     def _trained(self) -> dict[str, nn.Parameter]:
         model = self.accelerator.unwrap_model(self.model)
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _whole(file: Any, prefix: str, name: str) -> Tensor:
+    tensor: Tensor = file.get_tensor(prefix + name)
+    return tensor
 
 
 def _placed(model: nn.Module, accelerator: Accelerator) -> nn.Module:

@@ -311,8 +311,9 @@ def quiet_transformers() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    # The hub's retries end in an error of ours, which says what could not be had.
-    for name in ("accelerate", "huggingface_hub"):
+    # The hub's retries end in an error of ours, which says what could not be had; bitsandbytes,
+    # which peft imports where it is installed, misses a kernel that nothing here calls.
+    for name in ("accelerate", "huggingface_hub", "bitsandbytes"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
