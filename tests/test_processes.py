@@ -330,3 +330,81 @@ def test_a_process_that_sees_one_gpu_takes_that_one(
     how = Optimisation(epochs=1, batch_size=2, learning_rate=1e-3, seed=0)
     Trainer(model, Objective(Learn()), rows, how, pad_id(tokenizer))
     assert given == [None]
+
+
+MIXED = """
+import json, os, sys
+from pathlib import Path
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from unlearnbench import group
+from unlearnbench.data.draws import TrainingRows
+from unlearnbench.data.encoding import Row
+from unlearnbench.optimisation import Optimisation
+from unlearnbench.retain import Objective
+from unlearnbench.sharding import gathered
+from unlearnbench.training import Learn, Trainer
+
+torch.set_num_threads(1)
+group.join()
+size = dict(vocab_size=320, tie_word_embeddings=False)
+llama = LlamaConfig(**size, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2)
+gpt2 = GPT2Config(**size, n_embd=64, n_layer=3, n_head=4, n_positions=32, bos_token_id=1,
+                  eos_token_id=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+rows = TrainingRows(retain=[Row(tuple(range(3 + i, 12 + 2 * i)), 4) for i in range(8)])
+
+class Casts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        if function is torch.ops.aten._to_copy.default and made.dtype == torch.bfloat16:
+            # Of weights, which have as many numbers: activations here have fewer rows.
+            self.numbers += made.numel() if made.ndim == 2 and min(made.shape) >= 32 else 0
+        return made
+
+found = {}
+for make, config in ((LlamaForCausalLM, llama), (GPT2LMHeadModel, gpt2)):
+    torch.manual_seed(0)
+    model = make(config)
+    model.config.use_cache = False
+    model.requires_grad_(True)
+    how = Optimisation(2, 4, 1e-3, seed=0, precision="bf16", parallel="fsdp")
+    trainer = Trainer(model.train(), Objective(Learn()), rows, how, 0)
+    steps = [step for epoch in (1, 2) for step in trainer.epoch(epoch)]
+    ids = torch.arange(3, 13).unsqueeze(0)
+    with Casts() as casts, torch.autocast("cpu", torch.bfloat16):
+        trainer.model(ids)
+    with trainer.evaluated() as evaluated:
+        inside = {str(p.dtype) for p in evaluated.parameters()}
+        logits = evaluated(ids).logits
+    weights = {name: gathered(p.detach()) for name, p in trainer.model.named_parameters()}
+    plain = make(config).eval()
+    plain.load_state_dict(weights)
+    found[make.__name__] = {
+        "losses": [step.loss for step in steps], "norms": [step.grad_norm for step in steps],
+        "inside": sorted(inside), "cast": casts.numbers,
+        "error": float((plain(ids).logits - logits).detach().abs().max()),
+    }
+Path(sys.argv[1]).write_text(json.dumps(found))
+group.leave()
+"""
+
+
+def test_a_sharded_model_in_bf16_has_the_numbers_of_autocast(tmp_path: Path) -> None:
+    """Layers are gathered in bf16, while an evaluation sees the fp32 weights to the last digit."""
+    (alone,) = launch(MIXED, [], tmp_path, 1)
+    both = launch(MIXED, [], tmp_path, 2)
+    truth = json.loads(alone.read_text())
+    for path in both:
+        for name, got in json.loads(path.read_text()).items():
+            for key in ("losses", "norms"):
+                assert got[key] == pytest.approx(truth[name][key], rel=3e-3), (name, key)
+            assert got["inside"] == ["torch.float32"], name
+            assert got["error"] < 1e-5, name
+            # The output layer alone is cast; in one process all weights are.
+            assert got["cast"] == 320 * 64, name
+            assert truth[name]["cast"] > 3 * got["cast"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.errors import EvaluationError, TrainingError
+from unlearnbench.errors import EvaluationError, StartOverError, TrainingError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.models.loading import pad_id
@@ -145,7 +146,7 @@ def test_an_error_of_another_kind_is_not_taken_for_it() -> None:
     with pytest.raises(RuntimeError, match="shapes"):
         Shortages().step(fails, lambda: None, number=1, rows=4, alone=True)
     with pytest.raises(RuntimeError, match="shapes"):
-        in_smaller_batches(lambda _: fails(), 1024, alone=True)
+        in_smaller_batches(lambda _: fails(), 1024)
     assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
     assert not is_out_of_memory(ValueError("CUDA error: out of memory"))
 
@@ -157,8 +158,11 @@ def test_one_of_several_processes_notes_the_smaller_size_and_fails(tmp_path: Pat
     def fails() -> None:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
-    with pytest.raises(torch.OutOfMemoryError):
+    with pytest.raises(
+        StartOverError, match=r"step 3: out of memory with 5 rows .* 3 are noted"
+    ) as it:
         shortages.step(fails, lambda: None, number=3, rows=5, alone=False)
+    assert pickle.loads(pickle.dumps(it.value)).size == 3
     known = json.loads((tmp_path / "state" / FILE).read_text())
     assert known == {
         "rows": 3,

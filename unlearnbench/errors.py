@@ -10,7 +10,8 @@ UnlearnbenchError         base: the command line prints it and exits with code 2
 ├── RecordError           results on disk that are damaged, or belong to something else
 │   └── DamagedError      a record that is not what was written: its run can be done again
 ├── OutputError           a place to write to that cannot be written, or must not be
-└── StorageError          a storage (`storage: s3://…`) that does not answer
+├── StorageError          a storage (`storage: s3://…`) that does not answer
+└── StartOverError        memory ran out in one of several processes; a smaller size is noted
 
 A message names the place, the value, the rule and the fix.
 """
@@ -81,6 +82,15 @@ class OutputError(UnlearnbenchError):
 
 class StorageError(UnlearnbenchError):
     """A storage that does not answer."""
+
+
+class StartOverError(UnlearnbenchError):
+    """Memory ran out in one of a run's processes; the run starts over with the size noted."""
+
+    def __init__(self, message: str, size: int = 0) -> None:
+        """`size` is what fits, as it seems: rows of a micro-batch."""
+        super().__init__(message)
+        self.size = size
 
 
 _SAME_AGAIN = (

@@ -12,7 +12,8 @@ import os
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Any, TypeVar
+from importlib import import_module
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import distributed
@@ -20,9 +21,12 @@ from torch import distributed
 T = TypeVar("T")
 
 VARIABLES = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-# One may wait hours for another: for a lock, or while it computes references. That a process has
-# died is noticed by who started it, not by a limit of time.
-_PATIENCE = timedelta(days=7)
+PATIENCE = timedelta(hours=6)
+"""Longest wait for another process over gloo, where waiting is legitimate: the leader computes the
+references of all rows, or waits while another sweep fine-tunes the model that it needs."""
+NCCL_PATIENCE = timedelta(hours=1)
+"""Longest wait on the GPUs, whose collectives lie within a step or an evaluation: processes drift
+apart by minutes there. One that died is noticed at once, by whatever started it."""
 
 
 def join(store: Any = None) -> None:
@@ -44,7 +48,24 @@ def join(store: Any = None) -> None:
     place: dict[str, Any] = {}
     if store is not None:
         place = {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
-    distributed.init_process_group(backend, timeout=_PATIENCE, **place)
+    distributed.init_process_group(backend, timeout=PATIENCE, **place)
+    if "nccl" in backend:
+        whole = cast("Any", distributed.group.WORLD)
+        whole._get_backend(torch.device("cuda"))._set_default_timeout(NCCL_PATIENCE)
+
+
+def use_interface(address: str) -> None:
+    """Let gloo and NCCL connect through the interface that has `address`, unless one is chosen.
+
+    By themselves they take what the machine's name resolves to, often a loopback address, which no
+    other machine reaches.
+    """
+    psutil: Any = import_module("psutil")
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(known.address == address for known in addresses):
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
+            os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # else names that begin so
+            return
 
 
 def leave() -> None:

@@ -182,7 +182,6 @@ class Sampler:
         answers, _ = in_smaller_batches(
             lambda tokens: sample(model, asked, self.how, self.encoder, self.pad, tokens),
             self.batch_tokens or _CACHED_BATCHES * fast_batch_tokens(device),
-            alone=True,  # nothing is exchanged with other processes
         )
         said = iter(answers)
         model.train(training)

@@ -2,12 +2,18 @@
 
 Weights are shared out by decoder layer, and gathered for the time of a layer's forward and backward
 pass. They keep their names and dtypes, so that everything else works as with a whole model.
+
+In mixed precision a layer is gathered in bf16: half of the transfer, and no copy beside it, where
+autocast keeps one of all weights on every process until the forward pass ends. Activations are as
+under autocast, which stays on: what runs through the layers is fp32, products are bf16. Embeddings,
+final norm and output layer are one group, gathered in fp32. Gradients are summed in fp32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -18,14 +24,23 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from unlearnbench.group import leads
 
 
-def shard(model: nn.Module) -> None:
-    """Leave this process its part of `model`, which has to be the same in all; collective."""
+def shard(model: nn.Module, *, mixed: bool = False) -> None:
+    """Leave this process its part of `model`, which has to be the same in all; collective.
+
+    mixed  forward and backward passes are made under autocast to bf16
+    """
     half = any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
     # A sum over many processes in half precision would lose digits that one process keeps.
-    policy = MixedPrecisionPolicy(reduce_dtype=torch.float32 if half else None)
+    reduce = torch.float32 if half or mixed else None
+    # Inputs stay fp32: autocast casts them for a product, and for nothing else.
+    outer = MixedPrecisionPolicy(reduce_dtype=reduce, cast_forward_inputs=False)
+    policy = replace(outer, param_dtype=torch.bfloat16) if mixed else outer
     for layer in _layers(model):
+        # Norms are computed in fp32, whose kernels take no other weights.
+        if mixed and (norms := _norms(layer)):
+            fully_shard(norms, mp_policy=outer)
         fully_shard(layer, mp_policy=policy)
-    fully_shard(model, mp_policy=policy)
+    fully_shard(model, mp_policy=outer)
 
 
 def _layers(model: nn.Module) -> list[nn.Module]:
@@ -36,19 +51,36 @@ def _layers(model: nn.Module) -> list[nn.Module]:
     return [*next(lists, nn.ModuleList())]
 
 
+def _norms(layer: nn.Module) -> list[nn.Module]:
+    """The modules whose weights are one vector for each."""
+    own = ((module, [*module.parameters(recurse=False)]) for module in layer.modules())
+    return [module for module, held in own if held and all(p.ndim == 1 for p in held)]
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether this process holds a part of the model only."""
     return isinstance(model, FSDPModule)
 
 
 @contextmanager
-def whole(model: nn.Module) -> Generator[None, None, None]:
-    """While it lasts, forward passes need no other process; collective. Nothing is trained then."""
+def whole(model: nn.Module, *, exact: bool = False) -> Generator[None, None, None]:
+    """While it lasts, forward passes need no other process; collective. Nothing is trained then.
+
+    exact  with weights as they are stored, also where layers are gathered in bf16
+    """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
+    stored = dict(model.named_parameters(remove_duplicate=False)) if exact else {}
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
         part.unshard()
     try:
+        for name, parameter in stored.items() if parts else ():
+            path, _, own = name.rpartition(".")
+            holder = model.get_submodule(path)
+            if getattr(holder, own).dtype != parameter.dtype:
+                full = gathered(parameter.detach())
+                # Until `reshard` puts back the parameter that is stored.
+                setattr(holder, own, nn.Parameter(full, requires_grad=parameter.requires_grad))
         yield
     finally:
         for part in parts:

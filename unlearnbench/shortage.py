@@ -17,7 +17,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from unlearnbench.errors import EvaluationError, TrainingError
+from unlearnbench.errors import EvaluationError, StartOverError, TrainingError
+from unlearnbench.group import of_all, world
 
 FILE = "memory.json"
 FEWEST_TOKENS = 64
@@ -55,14 +56,21 @@ class Shortages:
         self._file: Path | None = None
 
     def keep(self, folder: Path) -> None:
-        """Take up what an earlier process has noted in `folder`, and note there from now on."""
+        """Take up what earlier processes have noted in `folder`, and note there from now on.
+
+        Collective: each rank may have a folder of its own, and all go on with the smallest sizes.
+        """
         self._file = folder / FILE
-        try:
-            known = json.loads(self._file.read_text())
-            rows, tokens, seen = known["rows"], known["batch_tokens"], list(known["seen"])
-        except (FileNotFoundError, ValueError, KeyError, TypeError):
-            return  # nothing is known, or nothing for certain: it would be found out again
-        self.rows, self.batch_tokens, self.seen = rows, tokens, seen
+        noted = [found for found in of_all(_noted(self._file)) if found is not None]
+        if not noted:
+            return
+        self.rows = min((rows for rows, _, _ in noted if rows), default=None)
+        self.batch_tokens = min((tokens for _, tokens, _ in noted if tokens), default=None)
+        for what in (what for _, _, seen in noted for what in seen):
+            if what not in self.seen:
+                self.seen.append(what)
+        if world() > 1:
+            self._write()
 
     def step(
         self,
@@ -77,10 +85,10 @@ class Shortages:
 
         undo   forget what a part of the step has left behind
         rows   of this process in the step
-        alone  no other process takes part. Else one that starts again would leave the others
-               waiting: it notes the smaller size, and its error ends the run, to be tried again.
+        alone  no other process takes part. Else the others may wait in a collective for one that
+               repeats its step: it notes the smaller size, and its error ends the attempt.
 
-        Raises: TrainingError where a single row does not fit.
+        Raises: TrainingError where a single row does not fit; StartOverError unless `alone`.
         """
         while True:
             try:
@@ -94,7 +102,11 @@ class Shortages:
                 self.rows = (before + 1) // 2
                 self._note({"step": number, "from": before, "to": self.rows})
                 if not alone:
-                    raise
+                    raise StartOverError(  # noqa: B904
+                        f"step {number}: out of memory with {before} rows at a time in a process "
+                        f"({_line(error)}); {self.rows} are noted: start the same command again",
+                        self.rows,
+                    )
             # Only here: the error held the frames in which the tensors are.
             undo()
             give_back()
@@ -107,6 +119,9 @@ class Shortages:
 
     def _note(self, what: dict[str, Any]) -> None:
         self.seen.append(what)
+        self._write()
+
+    def _write(self) -> None:
         if self._file is None:
             return
         self._file.parent.mkdir(parents=True, exist_ok=True)
@@ -114,6 +129,15 @@ class Shortages:
         known = {"rows": self.rows, "batch_tokens": self.batch_tokens, "seen": self.seen}
         beside.write_text(json.dumps(known))
         beside.replace(self._file)
+
+
+def _noted(file: Path) -> tuple[int | None, int | None, list[dict[str, Any]]] | None:
+    """Rows, tokens and what was seen; None where nothing is known, or nothing for certain."""
+    try:
+        known = json.loads(file.read_text())
+        return known["rows"], known["batch_tokens"], list(known["seen"])
+    except (FileNotFoundError, ValueError, KeyError, TypeError):
+        return None
 
 
 @contextmanager
@@ -140,9 +164,10 @@ _TOO_LITTLE = (
 )
 
 
-def in_smaller_batches(work: Callable[[int], T], tokens: int, *, alone: bool) -> tuple[T, int]:
+def in_smaller_batches(work: Callable[[int], T], tokens: int) -> tuple[T, int]:
     """`work` with `tokens` at a time, or with half of that as often as it does not fit.
 
+    In a group, `work` has to be short of memory in all processes at once, see `everywhere`.
     Returns what `work` does, and the tokens that it was done with.
     Raises: EvaluationError where `FEWEST_TOKENS` do not fit.
     """
@@ -150,7 +175,7 @@ def in_smaller_batches(work: Callable[[int], T], tokens: int, *, alone: bool) ->
         try:
             return work(tokens), tokens
         except RuntimeError as error:
-            if not alone or not is_out_of_memory(error):
+            if not is_out_of_memory(error):
                 raise
             if tokens // 2 < FEWEST_TOKENS:
                 raise EvaluationError(  # noqa: B904
@@ -159,6 +184,25 @@ def in_smaller_batches(work: Callable[[int], T], tokens: int, *, alone: bool) ->
                 )
         tokens //= 2
         give_back()
+
+
+def everywhere(work: Callable[[], T]) -> T:
+    """`work` in this process; out of memory in all processes where it is in one. Collective.
+
+    For work that needs no other process: nobody is left waiting in the middle of it.
+    """
+    done: list[T] = []
+    short: str | None = None
+    try:
+        done.append(work())
+    except RuntimeError as error:
+        if world() == 1 or not is_out_of_memory(error):
+            raise
+        short = _line(error)
+    for line in of_all(short):
+        if line is not None:
+            raise torch.OutOfMemoryError(line)
+    return done[0]
 
 
 def give_back() -> None:

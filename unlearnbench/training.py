@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.errors import TrainingError
-from unlearnbench.group import leads, wait
+from unlearnbench.group import leads, of_all, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches, Sums
 from unlearnbench.optimisation import Optimisation, check_gradients, make_optimizers, reseed
@@ -76,7 +76,8 @@ class Trainer:
         # It tries the model out, which has to be whole for that.
         self.batches = Minibatches(model, rows, objective.needs, pad, references or {})
         if optimisation.parallel == "fsdp" and self.accelerator.num_processes > 1:
-            shard(model.to(self.accelerator.device))
+            mixed = self.accelerator.mixed_precision == "bf16"
+            shard(model.to(self.accelerator.device), mixed=mixed)
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation)]
         self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
@@ -147,7 +148,7 @@ class Trainer:
         """Compute the gradient of a step; returns the loss by term, and what the loss reports."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = draws[rank::world]
-        size = self.shortages.rows or len(draws)
+        size = min(of_all(self.shortages.rows or len(draws)))
         chunks = [(mine[i : i + size], 1) for i in range(0, len(mine), size)]
         # All processes make as many passes, which each takes part in where weights are sharded
         # or gradients reduced; one that has no rows left does so with weight 0.
@@ -248,7 +249,7 @@ class Trainer:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
         try:
-            with whole(model):
+            with whole(model, exact=True):
                 yield model
         finally:
             for name, parameter in self._trained().items():

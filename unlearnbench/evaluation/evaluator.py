@@ -32,9 +32,9 @@ from unlearnbench.evaluation.result import (
 from unlearnbench.evaluation.rouge import rouge_recall
 from unlearnbench.evaluation.scoring import Scores, score
 from unlearnbench.evaluation.tree import Tree, tree_of
-from unlearnbench.group import world
+from unlearnbench.group import of_all
 from unlearnbench.models.shifted import ShiftedModel, Shifts
-from unlearnbench.shortage import in_smaller_batches
+from unlearnbench.shortage import everywhere, in_smaller_batches
 
 Told = Callable[[int, int], None]
 """Gets the work done and the work of all; both count a question when scored, and when answered."""
@@ -96,9 +96,7 @@ class Evaluator:
         inner = model.model if isinstance(model, ShiftedModel) else model
         tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
         found, fitting = in_smaller_batches(
-            lambda tokens: self._evaluated(model, previous, told, tokens),
-            tokens,
-            alone=world() == 1,
+            lambda tokens: self._evaluated(model, previous, told, tokens), tokens
         )
         if fitting != tokens:
             self.batch_tokens = fitting  # for good
@@ -114,14 +112,11 @@ class Evaluator:
             model = model.model
         prompts = self._prompts(items, model, previous)
         count = _Counter(told, 2 * len(items))
-        predictor = Predictor(
-            model,
-            items[0].tree,
-            pad=self.pad,
-            longest=max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)),
-            batch_tokens=batch_tokens,
-            shifts=shifts,
-        )
+        longest = max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts))
+        how = {"pad": self.pad, "longest": longest, "batch_tokens": batch_tokens}
+        predictor = everywhere(lambda: Predictor(model, items[0].tree, shifts=shifts, **how))
+        # By the memory that is free; batches have to be the same in all processes.
+        predictor.slot_tokens = min(of_all(predictor.slot_tokens))
         scores, answers, steps, clock = self._judged(predictor, items, prompts, count)
         sets: dict[SetName, SetEvaluation] = {}
         ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}

@@ -10,13 +10,18 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from unlearnbench.group import of_all, rank, world
+from unlearnbench.shortage import everywhere
 
 Batch = TypeVar("Batch")
 Result = TypeVar("Result")
 
 
 def spread(batches: Sequence[Batch], work: Callable[[Batch], Result]) -> list[Result]:
-    """`work` on every batch, each in one process; in every process all results, in order."""
-    own = {i: work(batches[i]) for i in range(rank(), len(batches), world())}
+    """`work` on every batch, each in one process; in every process all results, in order.
+
+    Raises: OutOfMemoryError in all processes where memory runs out in one.
+    """
+    mine = range(rank(), len(batches), world())
+    own = everywhere(lambda: {i: work(batches[i]) for i in mine})
     found = {i: result for part in of_all(own) for i, result in part.items()}
     return [found[i] for i in range(len(batches))]

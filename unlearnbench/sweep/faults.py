@@ -190,7 +190,7 @@ class ClusterHealth:
 
 
 class Worker:
-    """What a trial's process does about its own end; one for all trials that it carries out."""
+    """What a process of a run does about its own end; one for all runs that it carries out."""
 
     def __init__(self, folder: Path) -> None:
         self._file, self._busy, self._parent = folder / STOP_FILE, False, os.getppid()
@@ -203,11 +203,18 @@ class Worker:
         from ray.exceptions import RayActorError
 
         try:
+            with self.busy():
+                yield
+        except stopping.Stopped:
+            raise RayActorError(error_msg=PREEMPTED, preempted=True) from None
+
+    @contextmanager
+    def busy(self) -> Generator[None, None, None]:
+        """The order to stop is a SIGTERM for what is inside, which raises `Stopped`."""
+        try:
             stopping.check()
             self._busy = True
             yield
-        except stopping.Stopped:
-            raise RayActorError(error_msg=PREEMPTED, preempted=True) from None
         finally:
             self._busy = False
 

@@ -1,52 +1,53 @@
-"""One run over several processes: a leader, which is the trial or task itself, and its peers.
+"""One run over several processes: its workers, and a coordinator, which is the trial or task.
 
-The peers are actors of ours in the other bundles of the leader's placement group, not a trainer of
-Ray's with a controller of its own: they stay from run to run as the leader does, with all that they
-have loaded. Each process goes through the same work, an iterator, and the leader's steps are
-everyone's. The leader's own part is done in a thread: where a peer has failed, a collective never
-ends, and someone has to be left who can say why.
+The coordinator computes nothing and joins no group of torch's, so that it outlives whatever hangs
+or dies in a collective: it ends the workers, says why, and can start others. Workers are actors in
+the bundles of its placement group, one a rank. They are not Ray Train's, which start anew for every
+run: ours stay from run to run, with their imports, their group and their model.
 """
 
 from __future__ import annotations
 
 import os
 import socket
-import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from typing import Any, Generic, TypeVar
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
 
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.errors import StartOverError, UnlearnbenchError
 from unlearnbench.execution import Resources
+from unlearnbench.notices import notice, taken
+from unlearnbench.stopping import Stopped, held
+from unlearnbench.sweep.faults import Worker
 from unlearnbench.sweep.placement import alive, strategy
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
 
-LOOKED_SECONDS = 0.5
-"""How often the leader looks whether its peers live."""
 GRACE_SECONDS = 10.0
-"""For the reason to be known, where what failed is the connection."""
-EXIT_SECONDS = 3.0
-"""For a broken leader to tell; afterwards its process ends, whatever hangs in it."""
+"""Longest wait for the cause, after a worker has reported no more than a broken connection."""
 
 
-class PeerError(RuntimeError):
+class WorkerDiedError(RuntimeError):
     """A process of a run has died."""
 
 
-def together(work: Callable[[], Iterator[T]], resources: Resources) -> Iterator[T]:
-    """`work` in as many processes as `resources` say; yields what it yields here.
+def together(work: Callable[[], Iterator[T]], resources: Resources, folder: Path) -> Iterator[T]:
+    """`work` in as many processes as `resources` say; yields what rank 0 yields.
 
-    This process has to be an actor or a task in a placement group, with a bundle a process. It may
-    leave work undone and begin another. Raises what the first process that failed has raised, or
-    PeerError if it died; this process ends soon after.
+    folder  of the sweep, where workers look for the order to stop
+
+    With several processes the caller has to be an actor or a task in a placement group with a
+    bundle for each, and its own share of the resources is nothing. It may leave work undone and
+    begin another. Where memory ran out in a process, all begin `work` again, with the smaller size
+    that is noted. Raises the first error of any worker, WorkerDiedError if it died.
     """
     if resources.world == 1:
         return work()
-    return _gang(resources.world, tuple(resources.each.items())).carry_out(work)
+    return _group(resources.world, tuple(resources.each.items()), folder).carry_out(work)
 
 
 def bundles(resources: Resources) -> Any:
@@ -60,163 +61,218 @@ def bundles(resources: Resources) -> Any:
 
 
 def first_of(group: Any) -> Any:
-    """Where the leader of such a group is placed."""
+    """Place the coordinator beside rank 0 in such a group."""
     from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
     return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=0)
 
 
 @lru_cache(maxsize=1)
-def _gang(world: int, each: tuple[tuple[str, float], ...]) -> _Gang:
-    return _Gang(world, dict(each))
+def _group(world: int, each: tuple[tuple[str, float], ...], folder: Path) -> WorkerGroup:
+    return WorkerGroup(world, dict(each), folder)
 
 
-class _Peer:
-    """A process of a run that is not the leader."""
+class Step(NamedTuple):
+    """How far a worker has come."""
 
-    def node(self) -> str:
-        """The machine that it is on."""
-        return _node()
+    state: str
+    """`yielded` a value, `ended`, or `stopped` by SIGTERM."""
+    value: Any
+    notices: list[str]
 
-    def join(self, place: Mapping[str, str], threads: int) -> None:
-        """Join the group of the leader."""
-        _join(place, threads)
+
+class _Worker:
+    """A process of a run, as an actor; every call but the first two is collective."""
+
+    def __init__(self, folder: Path) -> None:
+        self._watch = Worker(folder)
+        self._work: Iterator[Any] = iter(())
+        self._listening: socket.socket | None = None
+        import_module("torch.distributed")  # seconds, in which the other workers start as well
+
+    def place(self) -> tuple[str, str]:
+        """The machine, and its address."""
+        import ray
+
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return str(ray.get_runtime_context().get_node_id()), address
+
+    def listen(self) -> int:
+        """The port at which this worker, rank 0, serves the group's store."""
+        _, address = self.place()
+        self._listening = socket.create_server((address, 0))
+        return int(self._listening.getsockname()[1])
+
+    def join(self, variables: Mapping[str, str], threads: int) -> None:
+        """Join the group that `variables` describe."""
+        from unlearnbench import group
+
+        group.use_interface(self.place()[1])
+        _join(variables, threads, self._listening)
 
     def begin(self, work: Work) -> None:
-        """Do `work` from now on, in place of what was done before."""
-        self._own = iter(work())
+        """Do `work` from now on; what was done before is dropped first, with its memory."""
+        self._work = iter(())
+        self._work = iter(work())
 
-    def step(self) -> None:
-        """Go on as far as the leader does at a time."""
-        next(self._own, None)
+    def step(self) -> Step:
+        """Go on to the next value."""
+        try:
+            with self._watch.busy():
+                for value in self._work:
+                    return Step("yielded", value, taken())
+        except Stopped:  # an exit, which Ray would take for the actor's end
+            return Step("stopped", None, taken())
+        return Step("ended", None, taken())
 
 
-class _Gang:
-    """The leader's side."""
+class WorkerGroup:
+    """The workers of one coordinator: started when they are needed, again after a failure."""
 
-    def __init__(self, world: int, each: Mapping[str, float]) -> None:
+    def __init__(self, world: int, each: Mapping[str, float], folder: Path) -> None:
+        self._world, self._each, self._folder = world, each, folder
+        self._workers: list[Any] = []
+        """By rank; empty before the start and after a failure."""
+
+    def carry_out(self, work: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """`work` in all workers, a value at a time; begun again while a smaller size is noted."""
+        smallest: int | None = None
+        while True:
+            try:
+                yield from self._attempt(work)
+            except StartOverError as error:
+                if smallest is not None and error.size >= smallest:
+                    raise  # the note was lost: another attempt would end here, too
+                smallest = error.size
+            else:
+                return
+
+    def _attempt(self, work: Work) -> Iterator[Any]:
+        if not self._workers:
+            self._start()
+        self._all("begin", work)
+        while True:
+            first: Step = self._all("step")[0]
+            for line in first.notices:
+                notice(line)
+            if first.state == "stopped":
+                raise Stopped
+            if first.state == "ended":
+                return
+            yield first.value
+
+    def _start(self) -> None:
         import ray
         from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-        threads = max(1, int(each["CPU"]))
         placed: Any = ray.util.get_current_placement_group()
-        self._peers: list[Any] = [
-            ray.remote(_Peer)
+        self._workers = [
+            ray.remote(_Worker)
             .options(
-                num_cpus=each["CPU"],
-                num_gpus=each.get("GPU", 0),
+                num_cpus=self._each["CPU"],
+                num_gpus=self._each.get("GPU", 0),
                 scheduling_strategy=PlacementGroupSchedulingStrategy(
                     placed, placement_group_bundle_index=rank
                 ),
             )
-            .remote()
-            for rank in range(1, world)
+            .remote(self._folder)
+            for rank in range(self._world)
         ]
-        import_module("torch.distributed")  # seconds, in which the peers start
-        nodes = [_node(), *self._got([peer.node.remote() for peer in self._peers])]
-        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
-        listening = socket.create_server((address, 0))
-        port = listening.getsockname()[1]
-        places = [_place(rank, nodes, address, port) for rank in range(len(nodes))]
-        joined = [
-            peer.join.remote(place, threads)
-            for peer, place in zip(self._peers, places[1:], strict=True)
+        places: list[tuple[str, str]] = self._all("place")
+        port = ray.get(self._workers[0].listen.remote())
+        threads = max(1, int(self._each["CPU"]))
+        joins = [
+            worker.join.remote(variables, threads)
+            for worker, variables in zip(self._workers, places_of(places, port), strict=True)
         ]
-        self._done(lambda: _join(places[0], threads, listening), joined)
+        self._results(joins)
 
-    def carry_out(self, work: Callable[[], Iterator[T]]) -> Iterator[T]:
-        """`work` in all processes, a step at a time."""
-        begun = [peer.begin.remote(work) for peer in self._peers]
-        own, end = iter(work()), object()
-        while True:
-            steps = [peer.step.remote() for peer in self._peers]
-            result: Any = self._done(lambda: next(own, end), [*begun, *steps])
-            if result is end:
-                return
-            begun = []
-            yield result
+    def _all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call `method` of every worker; the results by rank."""
+        return self._results([getattr(one, method).remote(*arguments) for one in self._workers])
 
-    def _done(self, own: Callable[[], T], peers: Sequence[Any]) -> T:
-        """What `own` returns, when the peers are done with theirs as well."""
-        part = _Part(own)
-        while not part.ended.wait(LOOKED_SECONDS) and not _failed(peers):
-            pass
-        if part.error is None and part.ended.is_set():
-            self._got(peers)
-            return part.result
-        raise self._broken(part, peers)
-
-    def _got(self, peers: Sequence[Any]) -> list[Any]:
-        """What the peers return."""
-        import ray
-        from ray.exceptions import RayError
-
-        try:
-            return list(ray.get(list(peers)))
-        except RayError:
-            raise self._broken(None, peers) from None
-
-    def _broken(self, part: _Part[Any] | None, peers: Sequence[Any]) -> BaseException:
-        """The reason for a failure; nobody can go on after it."""
+    def _results(self, calls: Sequence[Any]) -> list[Any]:
+        """The results of `calls`, one to each worker; where one fails, all workers end."""
         import ray
 
-        deadline = time.monotonic() + GRACE_SECONDS
-        while True:
-            errors = _failed(peers) + ([part.error] if part is not None and part.error else [])
-            causes = [error for error in errors if not _follows(error)]
-            if causes or time.monotonic() > deadline:
-                break
-            time.sleep(0.1)
-        for peer in self._peers:
-            ray.kill(peer)
-        _gang.cache_clear()
-        _end_soon()
-        return (causes or errors)[0]
+        with held():  # SIGTERM reaches the workers as well, and they save what they have
+            waiting = list(calls)
+            while waiting:
+                (done,), waiting = ray.wait(waiting, num_returns=1)
+                if _error(done) is not None:
+                    error = _cause(calls)
+                    self._end()
+                    raise error
+            return [ray.get(one) for one in calls]
+
+    def _end(self) -> None:
+        import ray
+
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
 
 
-class _Part(Generic[T]):
-    """Something done in a thread of its own."""
-
-    def __init__(self, work: Callable[[], T]) -> None:
-        self.error: BaseException | None = None
-        self.ended = threading.Event()
-        self.result: T
-        # A daemon: it may hang in a collective when the process is to end.
-        threading.Thread(target=self._run, args=(work,), daemon=True).start()
-
-    def _run(self, work: Callable[[], T]) -> None:
-        try:
-            self.result = work()
-        except BaseException as error:  # raised again by who waits for it
-            self.error = error
-        self.ended.set()
-
-
-def _node() -> str:
+def _cause(calls: Sequence[Any]) -> BaseException:
+    """The error that others follow from, out of calls of which at least one has failed."""
     import ray
 
-    return str(ray.get_runtime_context().get_node_id())
+    deadline = time.monotonic() + GRACE_SECONDS
+    while True:
+        ended, running = ray.wait([*calls], num_returns=len(calls), timeout=0.1)
+        errors = [error for one in ended if (error := _error(one)) is not None]
+        causes = [error for error in errors if not _is_broken_connection(error)]
+        if causes or not running or time.monotonic() > deadline:
+            return (causes or errors)[0]
 
 
-def _place(rank: int, nodes: Sequence[str], address: str, port: int) -> dict[str, str]:
-    """What torchrun tells a process, by the names of its variables."""
-    place = {
-        "RANK": rank,
-        "LOCAL_RANK": nodes[:rank].count(nodes[rank]),
-        "WORLD_SIZE": len(nodes),
-        "LOCAL_WORLD_SIZE": nodes.count(nodes[rank]),
-        "MASTER_ADDR": address,
-        "MASTER_PORT": port,
-    }
-    if address.startswith("127."):  # a sweep on this machine alone is reached from nowhere else
-        (loopback, *_) = [name for _, name in socket.if_nameindex() if name.startswith("lo")]
-        place |= {"GLOO_SOCKET_IFNAME": loopback, "NCCL_SOCKET_IFNAME": loopback}
-    return {name: str(value) for name, value in place.items()}
+def _error(call: Any) -> BaseException | None:
+    """What a call that has ended failed with; None where it did not."""
+    import ray
+    from ray.exceptions import RayActorError, RayError
+
+    try:
+        ray.get(call)
+    except RayActorError:
+        return WorkerDiedError("one of the run's processes died: killed, or out of memory")
+    except RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UnlearnbenchError):
+            cause.__cause__ = error  # it has the worker's traceback
+            return cause
+        return error
+    return None
 
 
-def _join(place: Mapping[str, str], threads: int, listening: socket.socket | None = None) -> None:
-    """Join the group; `listening` where it is served here."""
-    os.environ.update(place)
+def _is_broken_connection(error: BaseException) -> bool:
+    """True if the error means no more than that another process is gone."""
+    cause = getattr(error, "cause", error)
+    return type(cause).__name__.startswith("Dist") or "gloo" in str(cause).lower()
+
+
+def places_of(places: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
+    """The variables of each rank, by torchrun's names, from its (machine, address).
+
+    port  at which rank 0 serves the group's store
+    """
+    nodes = [node for node, _ in places]
+    found = [
+        {
+            "RANK": rank,
+            "LOCAL_RANK": nodes[:rank].count(node),
+            "WORLD_SIZE": len(nodes),
+            "LOCAL_WORLD_SIZE": nodes.count(node),
+            "MASTER_ADDR": places[0][1],
+            "MASTER_PORT": port,
+        }
+        for rank, (node, _) in enumerate(places)
+    ]
+    return [{name: str(value) for name, value in one.items()} for one in found]
+
+
+def _join(variables: Mapping[str, str], threads: int, listening: socket.socket | None) -> None:
+    """Join the group; `listening` in rank 0, which serves its store."""
+    os.environ.update(variables)
     import torch
     from torch import distributed
 
@@ -224,43 +280,12 @@ def _join(place: Mapping[str, str], threads: int, listening: socket.socket | Non
 
     torch.set_num_threads(threads)
     store: Any = distributed.TCPStore  # type: ignore[attr-defined]
-    where = (place["MASTER_ADDR"], int(place["MASTER_PORT"]), int(place["WORLD_SIZE"]))
+    names = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE")
+    host, port, size = (variables[name] for name in names)
+    where = (host, int(port), int(size))
     if listening is None:
         group.join(store(*where, wait_for_workers=False))
         return
     # A socket of ours, since torch's own would listen on every address of the machine.
     served = {"is_master": True, "master_listen_fd": listening.detach()}
     group.join(store(*where, wait_for_workers=False, **served))
-
-
-def _failed(peers: Sequence[Any]) -> list[BaseException]:
-    """What the peers have failed of so far, if any have."""
-    import ray
-    from ray.exceptions import RayActorError, RayError
-
-    ready, _ = ray.wait([*peers], num_returns=len(peers), timeout=0)
-    errors: list[BaseException] = []
-    for one in ready:
-        try:
-            ray.get(one)
-        except RayActorError:
-            errors.append(PeerError("another process of the run died: killed, or out of memory"))
-        except RayError as error:
-            cause = getattr(error, "cause", None)
-            errors.append(cause if isinstance(cause, UnlearnbenchError) else error)
-    return errors
-
-
-def _follows(error: BaseException) -> bool:
-    """Whether it says no more than that another process is gone."""
-    cause = getattr(error, "cause", error)
-    from torch.distributed import DistError
-
-    return isinstance(cause, DistError) or "gloo" in str(cause).lower()
-
-
-def _end_soon() -> None:
-    """End this process when it has told why: its thread may hang, its group is broken."""
-    timer = threading.Timer(EXIT_SECONDS, os._exit, (1,))
-    timer.daemon = True
-    timer.start()

@@ -55,15 +55,17 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
     """The task as Ray's, with the resources and the retries of a run; and where it is placed."""
     import ray
 
-    luggage, wanted = Luggage.of(config, ledger.folder), config.resources_of(task.model)
+    folder = ledger.folder
+    luggage, wanted = Luggage.of(config, folder), config.resources_of(task.model)
     slots, each = ledger.spent.slots, wanted.each
     group: Any = None
     # Ray takes a list of exceptions, though its types know only true and false.
     where: dict[str, Any] = {"retry_exceptions": list(TRANSIENT)}
     if wanted.world > 1:
         group = bundles(wanted)
-        # A process that was one of several is of no use to other tasks.
+        # The coordinator takes nothing itself. Its workers go with it, before their places do.
         where |= {"scheduling_strategy": first_of(group), "max_calls": 1}
+        each = {"CPU": 0.0}
 
     @ray.remote(
         num_cpus=each["CPU"],
@@ -72,11 +74,11 @@ def _begin(task: Task, config: SweepConfig, runtime: Runtime, ledger: Ledger) ->
         **where,
     )
     def execute(task: Task) -> Outcome:
-        def work() -> Iterator[float]:
-            yield runtime.execute(task, *luggage.unpack())
+        def work() -> Iterator[tuple[float, dict[str, float]]]:
+            yield runtime.execute(task, *luggage.unpack()), own_devices(wanted, slots)
 
-        (seconds,) = together(work, wanted)
-        return seconds, own_devices(wanted, slots), taken()
+        ((seconds, devices),) = together(work, wanted, folder)
+        return seconds, devices, taken()
 
     return execute.remote(task), group
 

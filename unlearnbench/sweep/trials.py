@@ -14,7 +14,7 @@ from unlearnbench.execution import Resources
 from unlearnbench.ledger import Ledger, Runtime
 from unlearnbench.plan import RunSpec
 from unlearnbench.plugin_code import place
-from unlearnbench.records import EpochResult, Record
+from unlearnbench.records import Record
 from unlearnbench.searching import Scheduler
 from unlearnbench.settings import SweepConfig
 from unlearnbench.stopping import Stopped, held
@@ -89,8 +89,10 @@ def _placement(config: SweepConfig) -> Any:
 
     def factory(trial: dict[str, Any]) -> Any:
         wanted = each[trial["run"]["model"]]
+        # The coordinator of several processes takes nothing itself.
+        first: list[dict[str, float]] = [{}] if wanted.world > 1 else []
         return tune.PlacementGroupFactory(
-            [wanted.each] * wanted.world, strategy=strategy(nodes, wanted)
+            first + [wanted.each] * wanted.world, strategy=strategy(nodes, wanted)
         )
 
     return factory
@@ -195,39 +197,37 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
                     return with_notices(self._epoch(resources))
                 except Stopped:
                     raise
-                except (Exception, SystemExit) as error:
-                    cause = _no_exit(error)
-                    # Tried again it would fail again. The processes of several are ended anyway.
-                    if not is_deterministic(cause) or resources.world > 1:
-                        raise cause  # noqa: B904  # its cause is set
-                    text = "".join(traceback.format_exception(cause))
+                except Exception as error:
+                    if not is_deterministic(error):
+                        raise
+                    # Tried again it would fail again.
+                    text = "".join(traceback.format_exception(error))
                     end = {"failed": text, "done": True, "told": True}
                     return with_notices({**self._last, **end})
 
         def _epoch(self, resources: Resources) -> dict[str, Any]:
             if self._results is None:
-                self._results = iter(
-                    together(partial(_epochs, runtime, self._run, luggage), resources)
-                )
-            result: EpochResult | None = next(self._results, None)
+                devices = partial(own_devices, resources, slots)
+                work = partial(_epochs, runtime, self._run, luggage, devices)
+                self._results = together(work, resources, folder)
+            result: dict[str, Any] | None = next(self._results, None)
             if result is None:
                 return {**self._last, "done": True, "told": True}
-            devices = own_devices(resources, slots)
-            self._last = {"epoch": result.epoch, "result": told(result, devices), "done": False}
+            self._last = result
             return self._last
 
     return Run
 
 
-def _no_exit(error: BaseException) -> BaseException:
-    """`error`, but for `sys.exit`, which Ray would take for a process that was killed."""
-    if not isinstance(error, SystemExit):
-        return error
-    made = PluginError(f"sys.exit({error.code!r}) was called ({place(error)})")
-    made.__cause__ = error
-    return made
-
-
-def _epochs(runtime: Runtime, run: RunSpec, luggage: Luggage) -> Iterator[EpochResult]:
-    """A run as each of its processes carries it out, wherever that is."""
-    yield from runtime.run_epochs(run, *luggage.unpack())
+def _epochs(
+    runtime: Runtime, run: RunSpec, luggage: Luggage, devices: Callable[[], Mapping[str, float]]
+) -> Iterator[dict[str, Any]]:
+    """A run as each of its processes carries it out, wherever that is: Tune's result by epoch."""
+    try:
+        for result in runtime.run_epochs(run, *luggage.unpack()):
+            yield {"epoch": result.epoch, "result": told(result, devices()), "done": False}
+    except Stopped:
+        raise
+    except SystemExit as error:  # Ray would take it for a process that was killed
+        called = f"sys.exit({error.code!r}) was called"
+        raise PluginError(f"{called} ({place(error)})") from error
