@@ -21,14 +21,27 @@ from unlearnbench import registry, training
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.evaluation.log import read_log
+from unlearnbench.evaluation.metrics import summarize
+from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.method import Method
-from unlearnbench.models.loading import pad_id
+from unlearnbench.models.loading import Source, pad_id
 from unlearnbench.optimisation import Optimisation
 from unlearnbench.reference import references_of
 from unlearnbench.retain import Objective
 from unlearnbench.sampling import Sampler
-from unlearnbench.settings import RetainSpec
+from unlearnbench.settings import (
+    DataSettings,
+    EvaluationSettings,
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    RetainSpec,
+    SweepConfig,
+)
+from unlearnbench.tasks import _anchor_evaluation
 from unlearnbench.training import Learn, Trainer
+from unlearnbench.workspace import Workspace
 
 from .conftest import QUESTIONS
 
@@ -408,3 +421,69 @@ def test_a_sharded_model_in_bf16_has_the_numbers_of_autocast(tmp_path: Path) -> 
             # The output layer alone is cast; in one process all weights are.
             assert got["cast"] == 320 * 64, name
             assert truth[name]["cast"] > 3 * got["cast"]
+
+
+EVALUATED = """
+import pickle, sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM
+from unlearnbench import group
+from unlearnbench.evaluation.log import write_log
+from unlearnbench.sharding import is_sharded
+from unlearnbench.training import Trainer
+
+torch.set_num_threads(1)
+group.join()
+folder, evaluator, given = pickle.loads(Path(sys.argv[1]).read_bytes())
+trainer = Trainer(AutoModelForCausalLM.from_pretrained(folder), *given)
+assert is_sharded(trainer.model)
+with trainer.evaluated() as model:
+    write_log(evaluator(model), Path(sys.argv[2]))
+group.leave()
+"""
+
+
+def test_an_evaluation_has_one_precision(
+    tmp_path: Path, tokenizer: Any, model: Any, questions: tuple[Question, ...]
+) -> None:
+    """After bf16 training, of the same weights loaded anew as an anchor, and of two processes."""
+    model.save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    settings = ModelSettings(name="small", base=str(tmp_path / "start"), template="plain")
+    config = SweepConfig(
+        name="small",
+        models=(settings,),
+        forget_fractions=(0.5,),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        data=DataSettings(authors=2, questions_per_author=2, pretraining_authors=0),
+        evaluation=EvaluationSettings(precision="bf16", rows=2, max_length=120),
+    )
+    space = Workspace(config, tmp_path)
+    evaluator = space.evaluator("small", 0.5)
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in questions[:4]])
+    how = Optimisation(1, 2, 1e-3, seed=0, precision="bf16", parallel="fsdp")
+    given = (Objective(Learn()), rows, how, pad_id(tokenizer))
+    trainer = Trainer(model, *given)
+    [*_] = trainer.epoch(1)
+    with trainer.evaluated() as trained:
+        tree = evaluator.sets["forget"][0].tree
+        predictor = Predictor(trained, tree, pad=0, longest=120, precision="bf16")
+        assert predictor.layer is not None
+        assert predictor.packed
+        mine = evaluator(trained)
+        trained.save_pretrained(tmp_path / "trained")
+    assert mine.precision == "float32 under bfloat16"
+    found = {"anchor": _anchor_evaluation(space, "small", Source(str(tmp_path / "trained")), 0.5)}
+    file = tmp_path / "given"
+    file.write_bytes(pickle.dumps((tmp_path / "trained", evaluator, given)))
+    for rank, log in enumerate(launch(EVALUATED, [str(file)], tmp_path, 2)):
+        found[f"process {rank}"] = read_log(log)
+    wanted = summarize(mine, None, space.profile)
+    for name, other in found.items():
+        assert other.precision == mine.precision, name
+        for metric, value in summarize(other, None, space.profile).items():
+            assert value == pytest.approx(wanted[metric], abs=1e-6, nan_ok=True), (name, metric)
+        for key, rows_of_set in mine.sets.items():
+            assert other.sets[key].generated == rows_of_set.generated, name

@@ -9,12 +9,13 @@ from typing import Any, get_args
 
 from unlearnbench.commands import Command
 from unlearnbench.outputs import Output
-from unlearnbench.settings import ModelSettings
+from unlearnbench.settings import ModelSettings, Precision
 
 Subparsers = Any  # what `add_subparsers` returns is a private class of argparse
 
 TEMPLATES = get_args(ModelSettings.model_fields["template"].annotation)
 DTYPES = get_args(ModelSettings.model_fields["dtype"].annotation)
+PRECISIONS = get_args(Precision)
 
 
 def command(

@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from typing import Any
 
 from unlearnbench.document import Entry, Loc, Unread, dotted
-from unlearnbench.errors import Problem, UnlearnbenchError, did_you_mean
+from unlearnbench.errors import EvaluationError, Problem, UnlearnbenchError, did_you_mean
 from unlearnbench.grid import GridReader
 from unlearnbench.searching import Metric, Range
 from unlearnbench.settings import DataSettings, SweepConfig
@@ -49,6 +49,7 @@ def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) ->
         _check_one_training(config, report)
         _check_search(config, report)
         _check_patience(config, report)
+        _check_precision(config, report)
         if config.cache is None and config.name == "cache":
             report(("name",), "'cache' is the folder of prepared models; choose another name")
 
@@ -184,6 +185,18 @@ def _check_patience(config: SweepConfig, report: _Reporter) -> None:
     elif rule.epochs >= config.epochs:
         text = f"{rule.epochs} epochs of patience end no run of {config.epochs}"
         report(("evaluation", "patience", "epochs"), f"{text}; lower it, or raise epochs")
+
+
+def _check_precision(config: SweepConfig, report: _Reporter) -> None:
+    """Every model can be evaluated in it."""
+    from unlearnbench.evaluation.precision import precision_on
+
+    for index, model in enumerate(config.models):
+        try:
+            precision_on("cpu", model.dtype, config.evaluation.precision)
+        except EvaluationError as error:
+            text = str(error).removeprefix(f"precision {config.evaluation.precision}: ")
+            report(("evaluation", "precision"), f"fp32, but models.{index}: {text}")
 
 
 def _check_metric(metric: Metric, key: Loc, report: _Reporter) -> None:

@@ -21,6 +21,7 @@ AGAINST_RETAIN = ("forget_quality", "log10_forget_quality", "ks_statistic", "ks_
 def evaluate(args: argparse.Namespace) -> int:
     """`unlearnbench evaluate MODEL`."""
     from unlearnbench.evaluation.log import read_log, write_log
+    from unlearnbench.evaluation.precision import precision_on
     from unlearnbench.evaluation.questions import write_questions
     from unlearnbench.evaluation.standalone import find_tokenizer, is_main_process, model_settings
     from unlearnbench.models.adapters import check_any_model
@@ -28,12 +29,13 @@ def evaluate(args: argparse.Namespace) -> int:
 
     profile = _profile(args)
     _check_outputs(args, profile)  # what cannot end well need not wait for a model
+    precision_on("cpu", args.dtype, args.precision)
     retain: Evaluation | None = None
     given: str = args.retain or ""
     is_file = is_log(given) or Path(given).is_file()
     if is_file:
         retain = read_log(Path(given), profile=profile)
-        _check_profile(given, retain, profile, args.dtype)
+        _check_profile(given, retain, profile, args)
     elif given:
         check_any_model(Source(given))
     quiet_transformers()
@@ -95,8 +97,10 @@ def _check_outputs(args: argparse.Namespace, profile: Profile) -> None:
             check_profile(profile.id, Path(args.out))
 
 
-def _check_profile(place: str, log: Evaluation, profile: Profile, dtype: str) -> None:
-    from unlearnbench.evaluation.precision import check_precision
+def _check_profile(place: str, log: Evaluation, profile: Profile, args: argparse.Namespace) -> None:
+    import torch
+
+    from unlearnbench.evaluation.precision import check_precision, precision_on
 
     if log.profile != profile.id:
         raise EvaluationError(
@@ -104,7 +108,9 @@ def _check_profile(place: str, log: Evaluation, profile: Profile, dtype: str) ->
             f"evaluated by {profile.id}: numbers of different profiles do not compare; choose "
             "that one with --profile, or give the retain model itself"
         )
-    check_precision(place, log.precision, "the model", dtype)
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    own = precision_on(device, args.dtype, args.precision)
+    check_precision(place, log.precision, "the model", own)
 
 
 def _evaluated(
@@ -122,6 +128,7 @@ def _evaluated(
             template=args.template,
             template_args=dict(args.template_arg),
             dtype=args.dtype,
+            precision=args.precision,
             batch_tokens=args.batch_tokens,
             told=bar if main else None,
         )

@@ -128,11 +128,15 @@ def provisional_record(
     error: str | None,
 ) -> Record:
     """What is kept of a run that failed for good, or left nothing when it was stopped."""
+    from unlearnbench.evaluation.precision import precision_of_spec
     from unlearnbench.evaluation.profiles import profile_of
 
+    # Its worker had the device, and is gone.
+    possible = {precision_of_spec(run.to_json(), device) for device in ("cpu", "cuda")}
     return run_record(
         run,
         status=status,
+        precision=possible.pop() if len(possible) == 1 else None,
         profile=profile_of(run.evaluation).id,
         epochs=tuple(epochs),
         provenance=provenance(data=run.data_fingerprint),

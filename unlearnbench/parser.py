@@ -10,6 +10,7 @@ from importlib.metadata import version
 from unlearnbench import checking, commands, evaluating, listing
 from unlearnbench.arguments import (
     DTYPES,
+    PRECISIONS,
     TEMPLATES,
     Subparsers,
     add_config,
@@ -168,6 +169,12 @@ def _add_evaluations(subparsers: Subparsers) -> None:
         help="variable of the chat template, or system_prompt; may be given several times",
     )
     evaluate.add_argument("--dtype", default="float32", choices=DTYPES)
+    evaluate.add_argument(
+        "--precision",
+        choices=PRECISIONS,
+        help="of the evaluation; bf16: autocast, where weights are float32 (default: bf16 on a "
+        "GPU, the weights' own on a CPU)",
+    )
     evaluate.add_argument(
         "--batch-tokens",
         type=at_least_one,

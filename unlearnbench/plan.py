@@ -94,7 +94,7 @@ class RunSpec(Settings):
             "model": {"gradient_checkpointing", "resources"},
         }
         # A rule that is not there changes nothing either.
-        rules = ("stop_below", "question_key", "patience")
+        rules = ("stop_below", "question_key", "patience", "precision")
         absent = {key for key in rules if getattr(self.evaluation, key) is None}
         if self.learning_rate is None:
             absent.add("patience")  # what trains nothing is evaluated once
@@ -102,8 +102,8 @@ class RunSpec(Settings):
         identity: dict[str, Any] = redacted(
             json_ready(self.model_dump(mode="json", exclude=changes_no_number))
         )
-        if self.training.precision == "bf16":
-            # Evaluated under autocast once, and in the weights' precision since: other numbers.
+        if self.training.precision == "bf16" and self.evaluation.precision is None:
+            # Evaluated under training's autocast once, and not since: other numbers.
             identity["evaluation"]["precision"] = self.model.dtype
         if self.training.optimizer == "adamw":  # as in runs from before there was a choice
             del identity["training"]["optimizer"]

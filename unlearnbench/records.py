@@ -136,6 +136,7 @@ def run_record(run: RunSpec, **found: Any) -> Record:
     """The record of a run: what its spec says, and the other fields as given; no secrets."""
     spec = run.to_json()
     evaluations = found.get("evaluations") or {}
+    found["error"] = redacted(found.get("error"))
     known = next((one.precision for one in evaluations.values()), None)
     return Record(
         id=run.id,
@@ -146,8 +147,7 @@ def run_record(run: RunSpec, **found: Any) -> Record:
         learning_rate=run.learning_rate,
         seed=run.seed,
         spec=spec,
-        precision=known or precision_of_spec(spec),
-        **(found | {"error": redacted(found.get("error"))}),
+        **{"precision": known or precision_of_spec(spec), **found},
     )
 
 

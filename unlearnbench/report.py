@@ -132,8 +132,8 @@ def _fits(anchor: Record, records: Iterable[Record]) -> bool:
     """
     here = (anchor.model, anchor.forget_fraction)
     runs = [r for r in records if r.kind == "run" and (r.model, r.forget_fraction) == here]
-    precisions = {r.precision for r in runs if r.epochs}
-    return not precisions or anchor.precision in (None, *precisions) or None in precisions
+    precisions = {r.precision for r in runs if r.epochs} - {None}
+    return not precisions or anchor.precision in (None, *precisions)
 
 
 def build_report(folder: str | Path, records: Sequence[Record] | None = None) -> Report:

@@ -21,6 +21,8 @@ from unlearnbench.schedule import ScheduleName
 from unlearnbench.searching import Range, SearchSettings, SelectSettings
 
 RetainTermName = Literal["nll", "kl"]
+Precision = Literal["bf16", "fp32"]
+"""Of matrix products."""
 LABELLED = frozenset({"phi"})
 """Templates that begin the answer with a label of their own, which is scored."""
 MOST_EPOCHS = 10_000
@@ -204,6 +206,11 @@ class EvaluationSettings(Settings):
         default=None,
         ge=64,
         description="tokens of one batch, by default what is fast on the device; changes no number",
+    )
+    precision: Precision | None = Field(
+        default=None,
+        description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
+        "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
     )
     stop_below: float | None = Field(
         default=None,

@@ -103,7 +103,8 @@ def _is_evaluated(space: Workspace, model: str, target: str, fraction: float) ->
         "evaluation": space.config.evaluation.model_dump(),
     }
     stored = read_record(place).precision
-    check_precision(f"{place}: {target}", stored, "runs", precision_of_spec(how))
+    device = "cuda" if space.config.resources_of(model).gpu else "cpu"
+    check_precision(f"{place}: {target}", stored, "runs", precision_of_spec(how, device))
     return True
 
 

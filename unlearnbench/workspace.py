@@ -76,6 +76,7 @@ class Workspace:
                 self.profile,
                 pad_id(encoder.tokenizer),
                 self.config.evaluation.batch_tokens,
+                self.config.evaluation.precision,
             )
         return self._evaluators[key]
 
@@ -84,7 +85,8 @@ class Workspace:
         return content_hash(self.anchor_identity(model, target, fraction))
 
     def anchor_identity(self, model: str, target: str, fraction: float) -> list[str | float]:
-        """What that is the hash of: model, target, weights, fraction, profile, data."""
+        """What that is the hash of: model, target, weights, fraction, profile, data; the digest
+        of a chat template and the precision where there are such."""
         key = (model, target, fraction)
         if key not in self._anchors:  # hashing the rows takes longer than some runs' set-up
             self._anchors[key] = self._anchor_identity(*key)
@@ -97,8 +99,11 @@ class Workspace:
         weights = Path(source.place).name if made else source.identity()
         data = fingerprint(self.benchmark, fraction)
         identity: list[str | float] = [model, target, weights, fraction, self.profile.id, data]
-        digest = template_digest(models.settings)
-        return [*identity, digest] if digest else identity
+        if digest := template_digest(models.settings):
+            identity.append(digest)
+        if precision := self.config.evaluation.precision:
+            identity.append(f"precision {precision}")
+        return identity
 
     def retain_evaluation(self, model: str, fraction: float) -> Evaluation:
         """What Forget Quality compares with."""

@@ -4,31 +4,48 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import shutil
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
+from torch.nn import functional
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench import evaluate_model, get_profile, summarize
 from unlearnbench.cli import main
+from unlearnbench.data.benchmark import Question
+from unlearnbench.data.encoding import TEMPLATES, Row
 from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.evaluation import tree as tree_module
+from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.log import read_log, write_log
-from unlearnbench.evaluation.precision import precision_of_model
+from unlearnbench.evaluation.precision import computing_in, precision_of_model, precision_on
+from unlearnbench.evaluation.prediction import Predictor, tie_gap
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.evaluation.tree import _indices, tree_of
+from unlearnbench.execution import Resources
+from unlearnbench.ledger import provisional_record
 from unlearnbench.plan import make_plan
 from unlearnbench.recipe import TrainingSettings
 from unlearnbench.records import EpochResult, Record, read_record, run_record, write_record
 from unlearnbench.report import make_report
 from unlearnbench.settings import (
     DataSettings,
+    EvaluationSettings,
     MethodGrid,
     MethodSpec,
     ModelSettings,
     SweepConfig,
 )
 from unlearnbench.table import table
+from unlearnbench.tasks import preparation_tasks
+from unlearnbench.workspace import Workspace
 
 DATA = DataSettings(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=200)
@@ -160,3 +177,207 @@ def test_a_report_leaves_out_anchors_from_before_the_dtype_was_changed() -> None
     report = make_report([old, new, run], name="small", planned=[run.id])
     assert {record.id for record in report.records} == {"6b6b", run.id}
     assert report.strangers == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "weights", "asked", "found"),
+    [
+        ("cpu", "float32", None, "float32"),
+        ("cuda", "float32", None, "float32 under bfloat16"),
+        ("cuda", "float32", "fp32", "float32"),
+        ("cpu", "float32", "bf16", "float32 under bfloat16"),
+        ("cpu", "bfloat16", None, "bfloat16"),
+        ("cuda", "bfloat16", "bf16", "bfloat16"),
+        ("cuda", "float64", None, "float64"),
+    ],
+)
+def test_the_precision_follows_from_the_device_unless_it_is_chosen(
+    device: str, weights: str, asked: Any, found: str
+) -> None:
+    assert precision_on(device, weights, asked) == found
+
+
+def test_weights_of_fewer_digits_are_not_evaluated_in_float32(
+    model: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(EvaluationError, match="precision fp32: the weights are bfloat16"):
+        evaluate_model(
+            model.to(torch.bfloat16),
+            data=DATA,
+            forget=0.25,
+            profile=PROFILE,
+            tokenizer=tokenizer,
+            precision="fp32",
+        )
+    assert main(["evaluate", "nowhere", "--dtype", "bfloat16", "--precision", "fp32"]) == 2
+    assert "precision fp32: the weights are bfloat16" in capsys.readouterr().err
+    settings = ["models=[{name: tiny, base: tiny, dtype: bfloat16}]", "evaluation.precision=fp32"]
+    assert main(["plan", "quickstart", *[f"--set={one}" for one in settings]]) == 2
+    assert "fp32, but models.0: the weights are bfloat16" in capsys.readouterr().err
+
+
+def test_what_is_on_around_an_evaluation_does_not_count(model: Any) -> None:
+    names: dict[Any, str] = {"fp32": "float32", "bf16": "float32 under bfloat16"}
+    for precision, found in names.items():
+        with torch.autocast("cpu", torch.float16), computing_in(model, precision):  # pyright: ignore[reportArgumentType]
+            assert precision_of_model(model) == found
+            assert not model(torch.ones(1, 3, dtype=torch.long)).logits.requires_grad
+    assert precision_of_model(model) == "float32"
+
+
+class Conversions(TorchDispatchMode):
+    """Counts conversions of matrices to bfloat16, by what is converted."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen: Counter[int] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func in (torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype):
+            self.seen[args[0].data_ptr()] += 1
+        return func(*args, **(kwargs or {}))
+
+
+def test_weights_are_converted_once_for_all_tokens(model: Any) -> None:
+    """Also those that are not trained: autocast keeps no conversion of these by itself."""
+    layer = model.model.layers[1].requires_grad_(False)
+    with computing_in(model, "bf16"), Conversions() as conversions:
+        for _ in range(3):
+            model(torch.ones(1, 3, dtype=torch.long))
+    for one in (model.model.layers[0], layer):
+        assert conversions.seen[one.mlp.up_proj.weight.data_ptr()] == 1
+    assert not any(p.requires_grad for p in layer.parameters())
+
+
+def test_the_precision_is_that_of_predictions(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """The output layer is understood, rows are packed, near logits are ties, keys are in bf16."""
+    evaluator = evaluator_of(tokenizer, questions, "bf16")
+    item = evaluator.sets["forget"][0]
+    predictor = Predictor(model, item.tree, pad=0, longest=200, precision="bf16")
+    assert predictor.packed
+    assert predictor.layer is not None
+    assert predictor.dtype == torch.bfloat16
+    assert tie_gap(predictor.dtype) == 0.25
+    exact = evaluator_of(tokenizer, questions, None)(model)
+    mixed = evaluator(model)
+    whole = evaluator(model.to(torch.bfloat16))
+    assert mixed.precision == "float32 under bfloat16"
+    losses = [found.sets["retain"].answer_loss for found in (exact, mixed, whole)]
+    for i, j in ((0, 1), (0, 2), (1, 2)):  # three precisions, not two
+        difference = np.abs(losses[i] - losses[j]).max()
+        assert 1e-4 < difference < 0.5
+    with pytest.raises(EvaluationError, match="in float32 under bfloat16, the retain model in bf"):
+        summarize(mixed, whole, get_profile("tofu", max_length=80))
+
+
+def evaluator_of(tokenizer: Any, questions: tuple[Question, ...], precision: Any) -> Evaluator:
+    sets: Any = {"retain": questions[4:7], "forget": questions[:4]}
+    sets |= {"real_authors": questions[7:9], "world_facts": questions[9:]}
+    profile = get_profile("tofu", max_length=80)
+    return Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 500, precision)
+
+
+def test_a_precision_that_is_chosen_makes_other_runs_and_anchors(tmp_path: Path) -> None:
+    ids: dict[str, set[Any]] = {"runs": set(), "anchors": set()}
+    for chosen in ({}, {"precision": None}, {"precision": "fp32"}, {"precision": "bf16"}):
+        evaluation = EvaluationSettings.model_validate(chosen)
+        settings = config(evaluation=evaluation, cache=str(tmp_path), data=DATA)
+        settings = settings.model_copy(update={"forget_fractions": (0.25,)})
+        (run,) = make_plan(settings, "d1").runs
+        ids["runs"].add(run.id)
+        ids["anchors"].add(Workspace(settings, tmp_path).anchor_id("tiny", "full", 0.25))
+        assert ("precision" in run.identity["evaluation"]) == bool(chosen.get("precision"))
+        wanted = {"bf16": "float32 under bfloat16"}.get(str(chosen.get("precision")), "float32")
+        assert run_record(run, status="failed", profile="p").precision == wanted
+    assert [len(found) for found in ids.values()] == [3, 3]
+
+
+def test_what_a_run_on_a_gpu_was_evaluated_in_is_not_guessed_elsewhere() -> None:
+    (run,) = make_plan(config(), "d1").runs
+    assert provisional_record(run, "failed", [], "died").precision is None
+    (run,) = make_plan(config(evaluation=EvaluationSettings(precision="fp32")), "d1").runs
+    assert provisional_record(run, "failed", [], "died").precision == "float32"
+
+
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_anchors_of_the_other_kind_of_device_are_refused(gpu: int, tmp_path: Path) -> None:
+    settings = config(resources=Resources(gpu=gpu), cache=str(tmp_path), data=DATA)
+    settings = settings.model_copy(update={"forget_fractions": (0.25,)})
+    space = Workspace(settings, tmp_path)
+    runs = make_plan(settings, "d1").runs
+    precisions = ("float32", "float32 under bfloat16")
+    for i, precision in enumerate(precisions):
+        key = space.anchor_id("tiny", "full", 0.25)
+        shutil.rmtree(tmp_path / "records", ignore_errors=True)
+        write_record(anchor_of(precision, key), tmp_path)
+        if i == gpu:
+            assert any(task.done for task in preparation_tasks(settings, runs, tmp_path))
+        else:
+            with pytest.raises(EvaluationError, match=f"in {precision}, runs in {precisions[gpu]}"):
+                preparation_tasks(settings, runs, tmp_path)
+
+
+def rounded(split: int) -> tuple[Any, Any]:
+    """`linear` and attention as of a GPU in bf16: of few rows, sums are of `split` parts."""
+    exact, attention = functional.linear, functional.scaled_dot_product_attention
+
+    def half(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.to(torch.bfloat16).float()
+
+    def linear(
+        given: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        parts = split if given.numel() // given.shape[-1] <= 190 else 1
+        pairs = zip(half(given).chunk(parts, -1), half(weight).chunk(parts, -1), strict=True)
+        with torch.autocast("cpu", enabled=False):
+            found = torch.stack([exact(*pair) for pair in pairs]).sum(0).to(torch.bfloat16)
+        return found if bias is None else found + bias.to(found.dtype)
+
+    def attend(*given: torch.Tensor, attn_mask: torch.Tensor | None = None, **how: Any) -> Any:
+        mask = None if attn_mask is None else attn_mask.float()
+        query, key, value = (half(one) for one in given)
+        return attention(query, key, value, attn_mask=mask, **how).to(torch.bfloat16)
+
+    return linear, attend
+
+
+def off_by_one(group: Any) -> Any:
+    """Tokens see the one that comes next."""
+    queries, keys, hidden = _indices(group)
+    hidden[:, :, 1:] = hidden[:, :, :-1].copy()
+    return queries, keys, hidden
+
+
+def one_off(group: Any) -> Any:
+    """The tokens of one branch do not see their parents."""
+    queries, keys, hidden = _indices(group)
+    for token, last in enumerate((~hidden[-1]).sum(1) - 1):
+        hidden[-1, token, max(last - 1, 0)] = last > 0
+    return queries, keys, hidden
+
+
+@pytest.mark.parametrize("split", [1, 4])
+@pytest.mark.parametrize(("size", "layers"), [(64, 2), (96, 6)])
+def test_packing_survives_products_that_depend_on_the_number_of_rows(
+    size: int, layers: int, split: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And a layout that is wrong by a token does not, in the same rounding."""
+    shape: dict[str, Any] = {"vocab_size": 2000, "hidden_size": size, "intermediate_size": 4 * size}
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=layers, num_attention_heads=2))
+    prompt = tuple(range(3, 35))
+    answers = [tuple((40 + 7 * i + j) % 1900 + 3 for j in range(25)) for i in range(6)]
+    tree = tree_of([Row((*prompt, *answer, 2), len(prompt)) for answer in answers], prompt)
+    assert len(tree.ids) <= 190 < sum(len(row.ids) - 1 for row in tree.rows)
+    linear, attend = rounded(split)
+    monkeypatch.setattr(functional, "linear", linear)
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", attend)
+    for precision in ("bf16", None):  # None: rounding that nothing here knows of
+        found = [Predictor(model.eval(), tree, pad=0, longest=100, precision=precision).packed]
+        for wrong in (off_by_one, one_off):
+            with monkeypatch.context() as patched:
+                patched.setattr(tree_module, "_indices", wrong)
+                found.append(Predictor(model, tree, pad=0, longest=100, precision=precision).packed)
+        assert found == [True, False, False]

@@ -54,7 +54,7 @@ def bench_evaluation(
         for state in settings.states:
             model, tokenizer = models.load(state)
             told(f"measuring the {state} model, {repeats} times each way")
-            exam = Exam(sets, tokenizer, settings.rules())
+            exam = Exam(sets, tokenizer, settings.rules(), settings.precision)
             result: dict[str, Any] = {"state": state} | _measured(model, exam, repeats)
             del model  # what it holds on the device is not the next measurement's
             place = models.folder / state
@@ -80,7 +80,7 @@ def evaluation_of(how: Mapping[str, Any]) -> Work:
     """The work whose memory is measured: `way` on the model in `folder`."""
     settings = Settings(**how["settings"])
     model, tokenizer = load(Path(how["folder"]), settings.dtype)
-    exam = Exam(settings.sets(), tokenizer, settings.rules())
+    exam = Exam(settings.sets(), tokenizer, settings.rules(), settings.precision)
     begin: Any = getattr(exam.beginning(), how["way"])()
     begin(model)  # imports, thread pools and kernels are nobody's
     evaluator: Any = getattr(exam, how["way"])()

@@ -19,7 +19,7 @@ from unlearnbench.evaluation.result import SetName
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.standalone import data_settings
 from unlearnbench.models.loading import pad_id
-from unlearnbench.settings import DataSettings
+from unlearnbench.settings import DataSettings, Precision
 
 Sets = Mapping[SetName, tuple[Question, ...]]
 
@@ -64,6 +64,11 @@ class Settings:
             quick=quick,
         )
 
+    @property
+    def precision(self) -> Precision:
+        """In which both ways evaluate: the weights' own."""
+        return "bf16" if self.dtype == "bfloat16" else "fp32"
+
     def rules(self) -> Profile:
         """The profile, with what the settings override."""
         length = QUICK_LENGTH if self.quick else None
@@ -84,6 +89,7 @@ class Exam:
     sets: Sets
     tokenizer: Any
     profile: Profile
+    precision: Precision = "fp32"
 
     def plain(self) -> PlainEvaluator:
         """The usual way."""
@@ -93,7 +99,9 @@ class Exam:
     def fast(self) -> Evaluator:
         """Ours."""
         template, pad = TEMPLATES["plain"], pad_id(self.tokenizer)
-        return Evaluator(self.sets, self.tokenizer, template, self.profile, pad)
+        return Evaluator(
+            self.sets, self.tokenizer, template, self.profile, pad, precision=self.precision
+        )
 
     def beginning(self) -> Exam:
         """Two questions of each set, for what is paid once in a process."""

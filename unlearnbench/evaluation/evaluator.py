@@ -19,7 +19,6 @@ from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.generation import Answer, Prompt, decode, steps_of
-from unlearnbench.evaluation.precision import precision_of_model
 from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.profiles import Profile
 from unlearnbench.evaluation.result import (
@@ -34,6 +33,7 @@ from unlearnbench.evaluation.scoring import Scores, score
 from unlearnbench.evaluation.tree import Tree, tree_of
 from unlearnbench.group import of_all
 from unlearnbench.models.shifted import ShiftedModel, Shifts
+from unlearnbench.settings import Precision
 from unlearnbench.shortage import everywhere, in_smaller_batches
 
 Told = Callable[[int, int], None]
@@ -68,9 +68,15 @@ class Evaluator:
         profile: Profile,
         pad: int,
         batch_tokens: int | None = None,
+        precision: Precision | None = None,
     ) -> None:
-        """`batch_tokens` go through the model at once, about; default: what is fast there."""
+        """Encode the sets.
+
+        batch_tokens  go through the model at once, about; default: what is fast there
+        precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
+        """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
+        self.precision: Precision | None = precision
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
@@ -113,7 +119,8 @@ class Evaluator:
         prompts = self._prompts(items, model, previous)
         count = _Counter(told, 2 * len(items))
         longest = max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts))
-        how = {"pad": self.pad, "longest": longest, "batch_tokens": batch_tokens}
+        how: dict[str, Any] = {"pad": self.pad, "longest": longest, "batch_tokens": batch_tokens}
+        how["precision"] = self.precision
         predictor = everywhere(lambda: Predictor(model, items[0].tree, shifts=shifts, **how))
         # By the memory that is free; batches have to be the same in all processes.
         predictor.slot_tokens = min(of_all(predictor.slot_tokens))
@@ -128,7 +135,7 @@ class Evaluator:
         clock.append(time.monotonic())
         alone = steps_of([a.tokens for a in answers], prompts, predictor.slot_tokens)
         statistics = _statistics(items, scores, answers, (steps, alone - steps), clock)
-        return Evaluation(self.profile.id, sets, statistics, ids, precision_of_model(model))
+        return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _judged(
         self,

@@ -161,7 +161,6 @@ class _Decoding:
         """Tokens of each text that need not go through the model again."""
         self.steps = 0
 
-    @torch.inference_mode()
     def run(self) -> None:
         """Decode all to their ends."""
         waiting = deque(range(len(self.prompts)))

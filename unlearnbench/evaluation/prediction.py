@@ -7,8 +7,8 @@ follow a chunk of positions at a time, so that [chunk, vocabulary] is the larges
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from contextlib import AbstractContextManager, nullcontext, suppress
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any
 
 import numpy as np
@@ -17,11 +17,14 @@ from torch import Tensor
 
 from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.errors import ModelError
+from unlearnbench.evaluation.precision import computing_in, precision_of_model
 from unlearnbench.evaluation.result import FloatArray, IntArray
 from unlearnbench.evaluation.tree import Tree, TreeLayout
+from unlearnbench.models.autocast import product_dtype
 from unlearnbench.models.forward import OutputLayer, final_states, predict
 from unlearnbench.models.packed import Layout, laid_out, may_be_packed, nearly, packing
 from unlearnbench.models.shifted import Shifts, Span, common_length
+from unlearnbench.settings import Precision
 
 NOT_FINITE = -1
 """Stands for the most probable token where logits are NaN or infinite."""
@@ -48,6 +51,7 @@ class Predictor:
         batch_tokens: int | None = None,
         chunk: int | None = None,
         shifts: Shifts | None = None,
+        precision: Precision | None = None,
     ) -> None:
         """Look at the model.
 
@@ -56,10 +60,10 @@ class Predictor:
         batch_tokens  tokens of a forward pass, about; default: what is fast on the device
         chunk         positions whose logits exist at once; likewise
         shifts        what is added to prompts' embeddings
+        precision     of the evaluation, see `computing_in`
         """
-        self.model, self.pad, self.shifts = model, pad, shifts
+        self.model, self.pad, self.shifts, self._precision = model, pad, shifts, precision
         parameter = next(model.parameters())
-        self.dtype: torch.dtype = parameter.dtype
         self.device: torch.device = parameter.device
         kind = self.device.type
         self.batch_tokens = batch_tokens or fast_batch_tokens(self.device)
@@ -71,16 +75,24 @@ class Predictor:
         self.chunk = chunk or max(_CHUNK.get(kind, _CHUNK_ELSEWHERE) // vocabulary, 32)
         self.layer: OutputLayer | None = None
         """None where it is not understood: then the model's own logits are taken."""
-        with suppress(ModelError):
-            self.layer = OutputLayer(model, copied=False)
-        self.packed = may_be_packed(model, longest) and self._packs(trial)
-        """Whether tokens go through the model in one row; else the texts are padded rows."""
+        with computing_in(model, precision):
+            self.precision = precision_of_model(model)
+            self.dtype = product_dtype(parameter)
+            """Of products, keys and values."""
+            with suppress(ModelError):
+                self.layer = OutputLayer(model, copied=False)
+            self.packed = may_be_packed(model, longest) and self._packs(trial)
+            """Whether tokens go through the model in one row; else the texts are padded rows."""
 
-    def ready(self) -> AbstractContextManager[None]:
+    @contextmanager
+    def ready(self) -> Generator[None, None, None]:
         """Predictions are made while this lasts; the model serves nothing else then."""
-        return packing(self.model) if self.packed else nullcontext()
+        with (
+            computing_in(self.model, self._precision),
+            packing(self.model) if self.packed else nullcontext(),
+        ):
+            yield
 
-    @torch.inference_mode()
     def _packs(self, trial: Tree) -> bool:
         """Whether a packed tree gives what its rows give one by one."""
         try:
@@ -90,7 +102,8 @@ class Predictor:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
             return False  # the model's attention takes what the library's kernel does not
-        return nearly(packed, self._padded_trees([trial]))
+        rows = self._padded_trees([trial])
+        return nearly(packed, rows, lambda: self._padded_trees([trial], rows=1))
 
     def tree_states(self, trees: Sequence[Tree]) -> Tensor:
         """States [P, ·] at the predicting nodes of each tree, one after the other."""
@@ -110,11 +123,14 @@ class Predictor:
         ]
         return self.row_states(ids, depths, places, layout, spans)
 
-    def _padded_trees(self, trees: Sequence[Tree]) -> Tensor:
+    def _padded_trees(self, trees: Sequence[Tree], rows: int | None = None) -> Tensor:
+        """`rows` of a batch; default: all of them in one."""
         texts = [row.ids[:-1] for tree in trees for row in tree.rows]
         begins = [row.start - 1 for tree in trees for row in tree.rows]
         prompts = [tree.prompt for tree in trees for _ in tree.rows]
-        states = self.text_states(texts, begins, prompts)
+        each = rows or len(texts)
+        parts = [slice(i, i + each) for i in range(0, len(texts), each)]
+        states = torch.cat([self.text_states(texts[p], begins[p], prompts[p]) for p in parts])
         # Each row has its own state of a shared node; that of the first one is taken.
         chosen: list[IntArray] = []
         offset = 0

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 
 from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.processes import spread
@@ -65,7 +64,6 @@ def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-@torch.inference_mode()
 def _score_batch(predictor: Predictor, trees: Sequence[Tree]) -> list[Scores]:
     offsets = np.cumsum([0, *(len(tree.predicting) for tree in trees)])
     rows = [

@@ -61,6 +61,7 @@ class SlotLayout:
         self, layer: nn.Module, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """Attention of one layer, see `packed.Layout`; keeps the keys and values."""
+        query, key, value = (t.to(self.dtype) for t in (query, key, value))
         stores = self._stored(layer, key, value)
         for store, new in zip(stores, (key, value), strict=True):
             store[self._rows, self._positions] = new

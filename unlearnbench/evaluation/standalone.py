@@ -31,7 +31,7 @@ from unlearnbench.models.loading import (
     quiet_transformers,
     reading,
 )
-from unlearnbench.settings import DataSettings, ModelSettings
+from unlearnbench.settings import DataSettings, ModelSettings, Precision
 
 
 def evaluate_model(
@@ -44,6 +44,7 @@ def evaluate_model(
     template: str = "auto",
     template_args: TemplateArgs | None = None,
     dtype: str = "float32",
+    precision: Precision | None = None,
     batch_tokens: int | None = None,
     previous: Evaluation | None = None,
     told: Told | None = None,
@@ -58,6 +59,8 @@ def evaluate_model(
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
     template_args  variables of the chat template (`date_string`), and `system_prompt`
     dtype         float32 or bfloat16, for a model that is loaded here
+    precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
+                  weights' own elsewhere. Numbers of different precisions do not compare.
     batch_tokens  of one batch, by default what is fast on the device; changes no number
     previous      evaluation of a model that says much the same: saves time, changes no number
     told          gets the work done and the work of all, as it goes
@@ -85,6 +88,7 @@ def evaluate_model(
         rules,
         pad_id(tokenizer),
         batch_tokens,
+        precision,
     )
     was_training = loaded.training
     loaded.eval()

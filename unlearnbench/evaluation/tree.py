@@ -129,7 +129,7 @@ class TreeLayout:
             offset += len(tree.ids)
         branches.sort(key=lambda b: len(b.above) + b.end - b.begin)
         size = _GROUP.get(device.type, _GROUP_ELSEWHERE)
-        self._groups: list[_Group] = []
+        self._dtype, self._groups = dtype, list[_Group]()
         order = np.empty(offset, dtype=np.int64)  # of each node, its place in the kernels' outputs
         done = 0
         for i in range(0, len(branches), size):
@@ -154,6 +154,8 @@ class TreeLayout:
         self, _: nn.Module, kernel: Kernel, query: Tensor, key: Tensor, value: Tensor
     ) -> Tensor:
         """Attention of one layer, see `packed.Layout`; the same in all."""
+        # Before tokens are repeated: under autocast the kernel would convert each copy.
+        query, key, value = (t.to(self._dtype) for t in (query, key, value))
         outputs = [
             kernel(query[g.queries], key[g.keys], value[g.keys], g.mask).flatten(0, 1)
             for g in self._groups

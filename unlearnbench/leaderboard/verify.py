@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterator, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -26,7 +26,7 @@ from unlearnbench.leaderboard.line import (
 )
 from unlearnbench.patience import Patience
 from unlearnbench.plan import RunSpec, content_hash
-from unlearnbench.settings import MOST_EPOCHS
+from unlearnbench.settings import MOST_EPOCHS, Precision
 
 CLOSE = 1e-9
 """Relative difference that another machine's rounding explains."""
@@ -218,9 +218,11 @@ def _out_of_patience(entry: Entry, planned: list[int]) -> bool:
 
 def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
     identity: Any = entry["identity"]
-    # Where the rows lie is not in an identity.
-    # What a model was evaluated in follows from the other settings.
-    how = {key: value for key, value in identity["evaluation"].items() if key != "precision"}
+    # Where the rows lie is not in an identity. The dtype that a run trained in bf16 is evaluated
+    # in follows from the other settings, unless a precision is chosen.
+    how = dict(identity["evaluation"])
+    if how.get("precision") not in get_args(Precision):
+        how.pop("precision", None)
     run = RunSpec.model_validate_json(json.dumps(identity | {"data": {}, "evaluation": how}))
     if run.identity != identity:
         held, whole = (dict(_leaves(one)) for one in (identity, run.identity))
@@ -239,7 +241,9 @@ def _run(entry: Entry) -> tuple[dict[str, Any], list[int]]:
         **{key: identity[key] for key in ("forget_fraction", "learning_rate", "seed")},
     }
     if "precision" in entry:
-        says["precision"] = precision_of_spec(identity)
+        # Which device it was is not in an identity.
+        possible = [precision_of_spec(identity, device) for device in ("cuda", "cpu")]
+        says["precision"] = entry["precision"] if entry["precision"] in possible else possible[-1]
     return says, list(identity["evaluate_at"])
 
 
@@ -255,8 +259,8 @@ def _leaves(identity: Mapping[str, Any], above: str = "") -> Iterator[tuple[str,
 def _anchor(identity: Any) -> tuple[dict[str, Any], list[int]]:
     if not isinstance(identity, list):
         raise ValueError("not a list")
-    model, target, _, fraction, profile, data, *template = identity
-    if len(template) > 1:  # the digest of a rendered chat template, where there is one
+    model, target, _, fraction, profile, data, *more = identity
+    if len(more) > 2:  # the digest of a rendered chat template, and the precision
         raise ValueError(f"{len(identity)} parts")
     kind = "fine-tuned" if target == "full" else "retain"
     says = {

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearnbench.errors import ModelError, TrainingError
+from unlearnbench.models.autocast import is_half
 from unlearnbench.projection import Projection, precise
 
 
@@ -121,7 +122,7 @@ class OutputLayer:
         logits, hidden = predict(model, torch.ones_like(ids, dtype=torch.bool), input_ids=ids)
         model.train(was_training)
         # Half precision leaves logits wrong by a part of the largest; equal weights leave no more.
-        near = 1e-2 if weight.dtype in (torch.bfloat16, torch.float16) else 1e-5
+        near = 1e-2 if is_half(weight) else 1e-5
         largest = float(logits[logits.isfinite()].abs().amax()) if logits.isfinite().any() else 0.0
         same = torch.allclose(self(hidden), logits, rtol=near, atol=near * largest, equal_nan=True)
         if not same:

@@ -1,0 +1,21 @@
+"""The dtype of matrix products, which under autocast is not that of the weights."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def is_half(tensor: Tensor) -> bool:
+    """Whether matrix products with `tensor` are in bf16 or fp16 here."""
+    return product_dtype(tensor) in (torch.bfloat16, torch.float16)
+
+
+def product_dtype(tensor: Tensor) -> torch.dtype:
+    """Of matrix products with `tensor` here: autocast's where it is on, else the tensor's own."""
+    kind = tensor.device.type
+    if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
+        return tensor.dtype  # autocast leaves float64 alone
+    if not torch.is_autocast_enabled(kind):
+        return tensor.dtype
+    return torch.get_autocast_dtype(kind)
