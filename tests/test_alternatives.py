@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from unlearnbench import registry
+from unlearnbench import alternatives, registry
 from unlearnbench.alternatives import alternative_rows, prompts_of
 from unlearnbench.data.benchmark import Question
 from unlearnbench.data.draws import TrainingRows
@@ -21,6 +21,7 @@ from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.method import Needs, Sampling
 from unlearnbench.models.loading import pad_id
 from unlearnbench.notices import taken
+from unlearnbench.sampling import sample as sample_answers
 
 Made = Callable[..., list[tuple[Row, ...]]]
 
@@ -214,3 +215,20 @@ def test_each_epoch_draws_its_own_and_leaves_the_other_draws_alone() -> None:
     assert {row.ids[3] for row in chosen[0]} == {90, 91, 92, 93}
     assert sorted(chosen[0], key=lambda r: r.ids) != sorted(chosen[1], key=lambda r: r.ids)
     assert len(rows.primary(Needs(parts={"alternative"}))) == 30
+
+
+def test_answers_that_do_not_fit_are_sampled_in_smaller_batches(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def sample(*given: Any) -> Any:
+        tried.append(given[-1])
+        if len(tried) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return sample_answers(*given)
+
+    whole = made()
+    monkeypatch.setattr(alternatives, "sample", sample)
+    assert made("other weights, and so another file") == whole
+    assert tried == [tried[0], tried[0] // 2, tried[0] // 4]

@@ -19,7 +19,8 @@ from unlearnbench.data.benchmark import Question
 from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.method import Sampling
 from unlearnbench.notices import notice
-from unlearnbench.sampling import ALTERNATIVES, Asked, answer_rows, sample
+from unlearnbench.sampling import ALTERNATIVES, Asked, answer_rows, sample, sampled_tokens
+from unlearnbench.shortage import in_smaller_batches
 
 
 def alternative_rows(
@@ -53,7 +54,11 @@ def alternative_rows(
             for index, prompt in enumerate(prompts)
             for number in range(how.count)
         ]
-        said = sample(load(), asked, how, encoder, pad, batch_tokens)
+        model = load()
+        said, _ = in_smaller_batches(
+            lambda tokens: sample(model, asked, how, encoder, pad, tokens),
+            batch_tokens or sampled_tokens(model),
+        )
         answers = [said[i : i + how.count] for i in range(0, len(said), how.count)]
         _write(path, questions, answers, encoder)
     return [

@@ -21,6 +21,7 @@ from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.method import Sampling
 from unlearnbench.models.forward import predict
+from unlearnbench.models.keys import cache_of, fitting_tokens
 from unlearnbench.shortage import in_smaller_batches
 
 # Decoding keeps the keys and values of this many batches of tokens.
@@ -62,7 +63,7 @@ def sample(
                 f"{encoder.decode(one.prompt)[:60]!r}; raise max_length or shorten the prompt"
             )
     device = next(model.parameters()).device
-    budget = batch_tokens or _CACHED_BATCHES * fast_batch_tokens(device)
+    budget = batch_tokens or sampled_tokens(model)
     answers: dict[int, tuple[int, ...]] = {}
     lengths = [len(one.prompt) + limit for one, limit in zip(asked, limits, strict=True)]
     for batch in token_budget(lengths, budget):
@@ -81,6 +82,12 @@ def sample(
     return [answers[i] for i in range(len(asked))]
 
 
+def sampled_tokens(model: Any) -> int:
+    """Tokens whose keys and values `sample` keeps at once, where nobody has said."""
+    device = next(model.parameters()).device
+    return fitting_tokens(model, _CACHED_BATCHES * fast_batch_tokens(device))
+
+
 def _uniform(seeds: Sequence[tuple[int, ...]], count: int) -> Tensor:
     """[B, count] numbers in [0, 1), each row's from its seed alone."""
     return torch.from_numpy(np.stack([np.random.default_rng(s).random(count) for s in seeds]))
@@ -96,14 +103,12 @@ def _decode(
     pad: int,
 ) -> Tensor:
     """[B, at most uniform.shape[1]] tokens; what follows an EOS means nothing."""
-    from transformers import DynamicCache
-
     width, device = max(map(len, prompts)), uniform.device
     # Padded on the left, so that all rows go on in the same column.
     ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
     lengths = torch.tensor([len(p) for p in prompts], device=device)
     mask = (torch.arange(width, device=device) >= width - lengths.unsqueeze(1)).long()
-    cache = DynamicCache(config=model.config)
+    cache = cache_of(model, width + uniform.shape[1])
     said: list[Tensor] = []
     ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
     for column in uniform.T:
@@ -178,10 +183,9 @@ class Sampler:
         ]
         training = model.training
         model.eval()
-        device = next(model.parameters()).device
         answers, _ = in_smaller_batches(
             lambda tokens: sample(model, asked, self.how, self.encoder, self.pad, tokens),
-            self.batch_tokens or _CACHED_BATCHES * fast_batch_tokens(device),
+            self.batch_tokens or sampled_tokens(model),
         )
         said = iter(answers)
         model.train(training)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -146,22 +145,20 @@ class Evaluator:
     ) -> tuple[list[Scores], list[Answer], int, list[float]]:
         """Scores, greedy answers, the steps these took; and the clock before, between and after."""
         clock = [time.monotonic()]
-        with predictor.ready(), ThreadPoolExecutor(1) as beside:
+        with predictor.ready():
 
             def scored(places: Sequence[int], found: Sequence[Scores]) -> None:
-                count(len(places))
-                for i, each in zip(places, found, strict=True):
-                    answer = self._verified(items[i], prompts[i], each)
-                    if not answer.goes_on(prompts[i].limit):
-                        answered([i], [answer])
+                ended = [
+                    not self._verified(items[i], prompts[i], each).goes_on(prompts[i].limit)
+                    for i, each in zip(places, found, strict=True)
+                ]
+                count(len(places) + sum(ended))
 
-            def answered(places: Sequence[int], found: Sequence[Answer]) -> None:
+            def answered(places: Sequence[int], _: Sequence[Answer]) -> None:
                 count(len(places))
-                # What is computed beside is remembered, and not computed again at the end. On a
-                # CPU nothing is beside: the model's threads would wait for that one's core.
-                if predictor.device.type != "cpu":
-                    beside.submit(self._rouge, [items[i] for i in places], found)
 
+            # ROUGE comes at the end: a thread beside would keep this one, which has a GPU's next
+            # operations to start, waiting for the interpreter.
             scores = score(predictor, [item.tree for item in items], scored)
             clock.append(time.monotonic())
             known = [self._verified(*each) for each in zip(items, prompts, scores, strict=True)]

@@ -18,15 +18,17 @@ import torch
 from unlearnbench.evaluation.drafting import Guesser
 from unlearnbench.evaluation.prediction import NOT_FINITE, Predictor
 from unlearnbench.evaluation.processes import spread
+from unlearnbench.evaluation.shapes import rounded
 from unlearnbench.evaluation.slots import SlotLayout
 from unlearnbench.group import world
 from unlearnbench.models.shifted import Span
 
 GUESSES = 16
 """Most tokens of an answer that are guessed for a step."""
-# A step of a GPU waits for its memory: some tokens more cost nothing.
+# A step of a GPU waits for its memory, as long as it has few tokens: some more cost nothing.
 _UNASKED = {"cpu": 0}
 _UNASKED_ELSEWHERE = 4
+_FREE = 256
 # Slots of finished answers are filled again when this share of them is free.
 _REFILL = 1 / 4
 
@@ -156,7 +158,8 @@ class _Decoding:
         """Which answer is in each slot."""
         self.guessers: dict[int, Guesser] = {}
         """Of the answers in slots."""
-        self.layout = SlotLayout(len(self.slots), predictor.dtype, predictor.device)
+        longest = max(len(prompt.ids) + prompt.limit for prompt in prompts)
+        self.layout = SlotLayout(len(self.slots), longest, predictor.dtype, predictor.device)
         self.kept = [0] * len(prompts)
         """Tokens of each text that need not go through the model again."""
         self.steps = 0
@@ -178,14 +181,17 @@ class _Decoding:
                 self._step([slot for slot, i in enumerate(self.slots) if i is not None])
 
     def _keep(self, slots: list[int]) -> None:
-        self.slots = [self.slots[slot] for slot in slots]
-        self.layout.keep(slots)
+        count = min(rounded(len(slots), self.predictor.device.type), len(self.slots))
+        none = [None] * (count - len(slots))
+        self.slots = [*(self.slots[slot] for slot in slots), *none]
+        self.layout.keep([*slots, *slots[:1] * len(none)])
 
     def _step(self, slots: list[int], *, first: bool = False) -> None:
         """One forward pass for the answers in `slots`, which give up those that it finishes."""
         self.steps += 1
         chosen = [i for i in (self.slots[slot] for slot in slots) if i is not None]
-        guesses = [self._draft(i) if first else self._guess(i) for i in chosen]
+        unasked = _unasked(len(chosen), self.predictor.device.type)
+        guesses = [self._draft(i) if first else self._guess(i, unasked) for i in chosen]
         texts = [
             (*self.prompts[i].ids, *self.answers[i].ids, *guess)
             for i, guess in zip(chosen, guesses, strict=True)
@@ -254,8 +260,13 @@ class _Decoding:
             return ()
         return prompt.draft[len(known) : prompt.limit - 1]
 
-    def _guess(self, i: int) -> tuple[int, ...]:
+    def _guess(self, i: int, unasked: int) -> tuple[int, ...]:
         # The step itself says one more token than is guessed.
         left = self.prompts[i].limit - len(self.answers[i].ids) - 1
-        unasked = _UNASKED.get(self.predictor.device.type, _UNASKED_ELSEWHERE)
         return self.guessers[i].guess(min(left, GUESSES), unasked)
+
+
+def _unasked(answers: int, device: str) -> int:
+    """Guesses for each of so many answers, whatever past ones were like."""
+    most = _UNASKED.get(device, _UNASKED_ELSEWHERE)
+    return max(min(most, (_FREE - 1) // answers - 1), 0)

@@ -22,9 +22,11 @@ from unlearnbench.evaluation.result import FloatArray, IntArray
 from unlearnbench.evaluation.tree import Tree, TreeLayout
 from unlearnbench.models.autocast import product_dtype
 from unlearnbench.models.forward import OutputLayer, final_states, predict
+from unlearnbench.models.keys import fitting_tokens
 from unlearnbench.models.packed import Layout, laid_out, may_be_packed, nearly, packing
 from unlearnbench.models.shifted import Shifts, Span, common_length
 from unlearnbench.settings import Precision
+from unlearnbench.shortage import give_back
 
 NOT_FINITE = -1
 """Stands for the most probable token where logits are NaN or infinite."""
@@ -67,10 +69,6 @@ class Predictor:
         self.device: torch.device = parameter.device
         kind = self.device.type
         self.batch_tokens = batch_tokens or fast_batch_tokens(self.device)
-        self.slot_tokens = _SLOT_BATCHES * self.batch_tokens
-        """Tokens whose keys and values may be kept at once."""
-        if kind == "cuda":
-            self.slot_tokens = min(self.slot_tokens, _fitting_tokens(model, self.device))
         vocabulary = model.get_output_embeddings().weight.shape[0]
         self.chunk = chunk or max(_CHUNK.get(kind, _CHUNK_ELSEWHERE) // vocabulary, 32)
         self.layer: OutputLayer | None = None
@@ -81,6 +79,10 @@ class Predictor:
             """Of products, keys and values."""
             with suppress(ModelError):
                 self.layer = OutputLayer(model, copied=False)
+            if kind == "cuda":
+                give_back()  # what training has left in torch's cache is free too, in one piece
+            self.slot_tokens = fitting_tokens(model, _SLOT_BATCHES * self.batch_tokens)
+            """Tokens whose keys and values may be kept at once."""
             self.packed = may_be_packed(model, longest) and self._packs(trial)
             """Whether tokens go through the model in one row; else the texts are padded rows."""
 
@@ -220,18 +222,6 @@ class Predictor:
             return found, [], []
         tied = torch.cat(gaps) < tie_gap(self.dtype)
         return found, torch.cat(tokens).tolist(), tied.tolist()
-
-
-def _fitting_tokens(model: Any, device: torch.device) -> int:
-    """Tokens whose keys and values fill a quarter of the GPU's free memory."""
-    config = model.config.get_text_config()
-    heads = config.num_attention_heads
-    width = getattr(config, "head_dim", None) or config.hidden_size // heads
-    width *= getattr(config, "num_key_value_heads", None) or heads
-    each = 2 * config.num_hidden_layers * width * next(model.parameters()).element_size()
-    free = torch.cuda.mem_get_info(device)[0]
-    free += torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
-    return int(free // 4 // each)
 
 
 def tie_gap(dtype: torch.dtype) -> float:

@@ -63,7 +63,7 @@ class Statistics:
     scoring_seconds: float
     generation_seconds: float
     rouge_seconds: float
-    """What was left of ROUGE after the model's work."""
+    """After the model's work."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,17 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from unlearnbench.evaluation.shapes import rounded
 from unlearnbench.models.packed import Kernel
 
 _GROWTH = 64
-"""Columns that are added at a time: the longest text a slot could need is rarely reached."""
+"""Columns that are added at a time on a CPU: the longest text of a slot is rarely reached. A GPU's
+memory is counted for the longest, and moving the rest at each growth would take it twice."""
 
 
 class SlotLayout:
     """A row that holds the new tokens of some slots: each sees its text up to itself."""
 
-    def __init__(self, slots: int, dtype: torch.dtype, device: torch.device) -> None:
-        self.slots, self.dtype, self.device = slots, dtype, device
+    def __init__(self, slots: int, longest: int, dtype: torch.dtype, device: torch.device) -> None:
+        """`longest`: tokens of the longest text that a slot will hold."""
+        self.slots, self.longest, self.dtype, self.device = slots, longest, dtype, device
         self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # [slots, columns, kv heads, d]
 
     def expect(self, slots: Sequence[int], begins: Sequence[int], widths: Sequence[int]) -> Tensor:
@@ -38,16 +41,18 @@ class SlotLayout:
         # With most slots in use, reading all of them is cheaper than picking those in use.
         every = 2 * len(slots) > self.slots
         batch = np.array(slots) if every else np.arange(len(slots))
-        shape = (self.slots if every else len(slots), int(lengths.max()))
+        kind = self.device.type
+        count = self.slots if every else min(rounded(len(slots), kind), self.slots)
+        shape = (count, rounded(int(lengths.max()), kind))
         rows = np.repeat(batch, lengths)
         queries, seen = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
         queries[rows, inside] = np.arange(ends[-1])
         seen[rows, inside] = positions
-        self._columns = int(positions.max()) + 1
+        self._columns = min(rounded(int(positions.max()) + 1, kind), self.longest)
         hidden = torch.from_numpy(np.arange(self._columns) > seen[:, :, None]).to(self.device)
         mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
         self._mask = mask.masked_fill_(hidden, float("-inf")).unsqueeze(1)
-        self._read = None if every else self._put(np.array(slots))
+        self._read = None if every else self._put(np.resize(slots, count))  # some twice
         self._queries = self._put(queries)
         self._order = self._put(rows * shape[1] + inside)
         self._rows = self._put(np.repeat(np.array(slots), lengths))
@@ -75,6 +80,7 @@ class SlotLayout:
         have = 0 if before is None else before[0].shape[1]
         if self._columns > have:
             columns = -(-self._columns // _GROWTH) * _GROWTH
+            columns = columns if self.device.type == "cpu" else self.longest
             # Zeros, not whatever was there: a hidden value counts 0 times, and 0 × NaN is NaN.
             grown = tuple(t.new_zeros(self.slots, columns, *t.shape[1:]) for t in (key, value))
             for old, new in zip(before or (), grown, strict=False):

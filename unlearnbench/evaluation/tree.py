@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from unlearnbench.data.encoding import Row
 from unlearnbench.evaluation.result import IntArray
+from unlearnbench.evaluation.shapes import rounded
 from unlearnbench.models.packed import Kernel
 
 # Branches that share a call of the attention kernel: few keep padding and a CPU's cache small,
@@ -134,7 +135,7 @@ class TreeLayout:
         done = 0
         for i in range(0, len(branches), size):
             group = branches[i : i + size]
-            queries, keys, hidden = _indices(group)
+            queries, keys, hidden = _rounded(*_indices(group), device.type)
             for row, branch in enumerate(group):
                 begin = done + row * queries.shape[1]
                 order[branch.begin : branch.end] = begin + np.arange(branch.end - branch.begin)
@@ -161,6 +162,19 @@ class TreeLayout:
             for g in self._groups
         ]
         return torch.cat(outputs)[self._order]
+
+
+def _rounded(
+    queries: IntArray, keys: IntArray, hidden: NDArray[np.bool_], device: str
+) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
+    """The same with as much more as makes sizes round; what is more sees one key, of any token."""
+    sizes = [(0, rounded(size, device) - size) for size in hidden.shape]
+    if not any(more for _, more in sizes):
+        return queries, keys, hidden
+    count, width, _ = hidden.shape
+    hidden = np.pad(hidden, sizes, constant_values=True)
+    hidden[count:, :, 0] = hidden[:, width:, 0] = False
+    return np.pad(queries, sizes[:2]), np.pad(keys, [sizes[0], sizes[2]]), hidden
 
 
 def _indices(group: Sequence[Branch]) -> tuple[IntArray, IntArray, NDArray[np.bool_]]:
