@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 from collections.abc import Iterator
@@ -196,3 +197,71 @@ def browser() -> Iterator[Browser]:
         launched = playwright.chromium.launch(executable_path=found, args=list(quiet))
         yield launched
         launched.close()
+
+
+class FakeHub:
+    """A hub in this process: repositories that are folders, and every request that was made."""
+
+    def __init__(self) -> None:
+        self.repositories: dict[str, dict[str, Path]] = {}
+        """By `models/org/name` or `datasets/org/name`, the folder of each commit, newest last."""
+        self.requests: list[str] = []
+
+    def add(self, name: str, folder: Path) -> str:
+        """A commit more of a repository; returns it."""
+        commits = self.repositories.setdefault(name, {})
+        commit = f"{len(commits) + 1:x}".rjust(40, "c")
+        commits[commit] = folder
+        return commit
+
+    def answer(self, request: Any) -> Any:
+        """What the hub sends for a request of `huggingface_hub`."""
+        import httpx2
+
+        path = request.url.path
+        if path == "/api/agent-harnesses":  # the library's own, once a day
+            return httpx2.Response(404)
+        self.requests.append(path)
+        for name, commits in self.repositories.items():
+            newest, files = list(commits)[-1], f"/{name.removeprefix('models/')}/resolve/"
+            if path in (f"/api/{name}", f"/api/{name}/revision/main"):
+                return httpx2.Response(200, json={"id": name.partition("/")[2], "sha": newest})
+            for commit, folder in commits.items():
+                if path == f"/api/{name}/tree/{commit}":
+                    return httpx2.Response(200, json=[_listed(p) for p in sorted(folder.iterdir())])
+                if path.startswith(f"{files}{commit}/"):
+                    held = (folder / path.rpartition("/")[2]).read_bytes()
+                    tag = f'"{hashlib.sha256(held).hexdigest()}"'
+                    return httpx2.Response(
+                        200, content=held, headers={"X-Repo-Commit": commit, "ETag": tag}
+                    )
+        return httpx2.Response(404, headers={"X-Error-Code": "RepoNotFound"})
+
+
+def _listed(path: Path) -> dict[str, Any]:
+    held = path.read_bytes()
+    oid = hashlib.sha256(held).hexdigest()
+    return {"type": "file", "path": path.name, "size": len(held), "oid": oid}
+
+
+@pytest.fixture
+def fake_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHub]:
+    """Stands in for the hub, with an empty cache and in a process that knows no commit yet."""
+    import httpx2
+    from huggingface_hub import constants, set_client_factory
+    from huggingface_hub.utils import _http
+
+    from unlearnbench import hub
+
+    made = FakeHub()
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(hub, "_commits", {})
+    hub._snapshot.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    hooks: Any = {"request": [_http.hf_request_event_hook]}
+    set_client_factory(
+        lambda: httpx2.Client(transport=httpx2.MockTransport(made.answer), event_hooks=hooks)
+    )
+    yield made
+    set_client_factory(_http.default_client_factory)
+    hub._snapshot.cache_clear()  # pyright: ignore[reportPrivateUsage]

@@ -10,11 +10,12 @@ import torch
 
 from unlearnbench import device
 from unlearnbench.config import load_config
-from unlearnbench.device import use_device
+from unlearnbench.device import gpus_of_machine, use_device
 from unlearnbench.environment import of_worker
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import Resources
 from unlearnbench.models import loading
+from unlearnbench.provenance import provenance
 from unlearnbench.tasks import PreparationTask, execute_task
 
 
@@ -63,3 +64,48 @@ def test_attention_makes_no_plan_for_every_shape(monkeypatch: pytest.MonkeyPatch
 def test_gpus_are_hidden_from_all_tests_but_their_own() -> None:
     assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
     assert not torch.cuda.is_available()
+
+
+def test_provenance_makes_no_cuda_context(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver of a sweep has torch, computes nothing, and would keep 0.5 GB of GPU 0."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", None)
+    made = provenance(data="")
+    assert (made["device"], made["gpu"]) == ("cpu", {})
+
+
+def test_provenance_names_the_gpu_and_what_runs_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = tmp_path / "version"
+    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun May 12\n")
+    monkeypatch.setattr(device, "_DRIVER", driver)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
+    made = provenance(data="")
+    assert made["device"] == "cuda: NVIDIA H200"
+    assert made["gpu"] == {
+        "GPU": "NVIDIA H200",
+        "compute capability": "9.0",
+        "NVIDIA driver": "580.65.06",
+        "CUDA of torch": "13.0",
+    }
+
+
+def test_a_machines_gpus_are_named_without_using_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tool = tmp_path / "nvidia-smi"
+    tool.write_text("#!/bin/sh\necho 'NVIDIA H200, 9.0'\necho 'NVIDIA H200, 9.0'\n")
+    tool.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
+    monkeypatch.setattr(torch.cuda, "get_device_name", None)
+    gpus_of_machine.cache_clear()
+    found = gpus_of_machine()
+    gpus_of_machine.cache_clear()
+    assert (found["GPU"], found["compute capability"]) == ("NVIDIA H200", "9.0")
+    monkeypatch.setenv("PATH", str(tmp_path / "empty"))
+    assert list(gpus_of_machine()) == ["CUDA of torch"]
+    gpus_of_machine.cache_clear()

@@ -33,6 +33,7 @@ FLOW = [
         "digests",
         "durable",
         "locks",
+        "hub",
         "step",
         "frozen",
         "schedule",

@@ -197,8 +197,12 @@ def _check_machine(config: SweepConfig) -> None:
 def _plan(args: argparse.Namespace) -> tuple[Plan, Benchmark]:
     config = _config(args)
     from unlearnbench.inputs import plan_sweep
+    from unlearnbench.notices import taken
 
-    return plan_sweep(config)
+    planned = plan_sweep(config)
+    for line in taken():
+        Console().note(f"warning: {line}")
+    return planned
 
 
 def _rows(config: SweepConfig, benchmark: Benchmark, fraction: float) -> Rows:

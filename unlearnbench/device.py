@@ -1,8 +1,10 @@
-"""The device of a run: what its `resources` say, checked before anything is loaded."""
+"""The device of a run, checked before anything is loaded; what GPUs a machine has."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+from functools import lru_cache
 from pathlib import Path
 
 import torch
@@ -39,6 +41,40 @@ def steady_attention() -> None:
     milliseconds, again and again, where batches differ in their lengths.
     """
     torch.backends.cuda.enable_cudnn_sdp(False)
+
+
+def gpu_of_process() -> dict[str, str]:
+    """Name and capability of the GPU that torch uses here, and the versions that run it."""
+    major, minor = torch.cuda.get_device_capability()
+    return {
+        "GPU": torch.cuda.get_device_name(),
+        "compute capability": f"{major}.{minor}",
+        **_versions(),
+    }
+
+
+@lru_cache(maxsize=1)
+def gpus_of_machine() -> dict[str, str]:
+    """As `gpu_of_process`, of the machine's GPUs, without using one; torch's CUDA alone elsewhere.
+
+    GPUs of several kinds are joined by commas.
+    """
+    command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {key: value for key, value in _versions().items() if key == "CUDA of torch"}
+    kinds = sorted({line.strip() for line in done.stdout.splitlines() if line.strip()})
+    names = {
+        "GPU": ", ".join(kind.rpartition(", ")[0] for kind in kinds),
+        "compute capability": ", ".join(kind.rpartition(", ")[2] for kind in kinds),
+    }
+    return names | _versions()
+
+
+def _versions() -> dict[str, str]:
+    driver = _driver().removeprefix("NVIDIA driver ")
+    return {"NVIDIA driver": driver, "CUDA of torch": torch.version.cuda or "none"}
 
 
 def _built_for() -> str:

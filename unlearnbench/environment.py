@@ -31,7 +31,7 @@ _LOCAL = {
     # On any system: no address but loopback. Ray reads it when it is first imported.
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
 }
-_PASSED_ON = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "TRANSFORMERS_OFFLINE")
+_PASSED_ON = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
 
 
 _OF_RAY = ("RAY_", "TUNE_", "PYTHONBREAKPOINT")

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from unlearnbench.bounded import parse_json
 from unlearnbench.errors import DamagedError, RecordError
+from unlearnbench.locks import flock
 from unlearnbench.outputs import write_file
 from unlearnbench.plan import PLAN_FILE, Plan
 from unlearnbench.records import DAMAGED, PART, Record, StoredEvaluations, read_record, read_records
@@ -116,7 +117,7 @@ def locked(folder: Path) -> Generator[None, None, None]:
     path = folder / LOCK_FILE
     with path.open("a+", encoding="utf-8") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
         except BlockingIOError:
             file.seek(0)
             raise RecordError(
@@ -145,7 +146,7 @@ def holder(folder: Path) -> str | None:
             # where somebody says to have it: whoever was killed has left the text, not the lock.
             if not said:
                 return None
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB, folder)
     except FileNotFoundError:
         return None
     except BlockingIOError:

@@ -6,7 +6,7 @@ once.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -14,22 +14,33 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
-from unlearnbench import registry
+from unlearnbench import hub, registry
 from unlearnbench.data.benchmark import Benchmark
 from unlearnbench.data.encoding import check_scored
 from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
-from unlearnbench.data.tofu import FRACTIONS
+from unlearnbench.data.tofu import FRACTIONS, hub_repository
 from unlearnbench.document import Entry, Loc, dotted
-from unlearnbench.errors import ConfigError, DataError, Problem, TrainingError, UnlearnbenchError
+from unlearnbench.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    Problem,
+    TrainingError,
+    UnlearnbenchError,
+)
 from unlearnbench.frozen import Settings
+from unlearnbench.group import of_leader
 from unlearnbench.models.loading import (
     UnreachableError,
     check_weights,
+    published_errors,
+    published_sources,
     source_errors,
     template_digest,
 )
+from unlearnbench.notices import notice
 from unlearnbench.outputs import check_apart, check_file, check_folder, check_name, check_storage
-from unlearnbench.plan import PLAN_FILE, Plan, make_plan
+from unlearnbench.plan import PLAN_FILE, Plan, make_plan, planned_commits
 from unlearnbench.schedule import Schedule
 from unlearnbench.settings import DataSettings, ModelSettings, SweepConfig
 
@@ -51,6 +62,13 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
         for index, model in enumerate(config.models)
         for loc, error in source_errors(model)
     ]
+    commits, refused = of_leader(lambda: _commits(config)) if not errors else ({}, [])
+    hub.pin(commits)
+    errors += refused or [
+        (("models", index, *loc), error)
+        for index, model in enumerate(config.models if not errors else ())
+        for loc, error in published_errors(model)
+    ]
     benchmark = None
     if not errors or _is_local(config.data):
         benchmark, wrong = _load(config.data, config.forget_fractions)
@@ -63,9 +81,62 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Benchmark]:
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
     templates = {m.name: digest for m in config.models if (digest := _template(m))}
-    plan = replace(make_plan(config, fingerprints, templates), rows=rows)
+    plan = replace(make_plan(config, fingerprints, templates), rows=rows, commits=commits)
     _check_scores(plan, benchmark)
+    for model in config.models:
+        if model.attention == "flash_attention_2":
+            notice(
+                f"models.{model.name}.attention: flash_attention_2 lays out no packed rows, so rows"
+                " are padded, which takes longer than attention: sdpa does here"
+            )
     return plan, benchmark
+
+
+def _commits(
+    config: SweepConfig,
+) -> tuple[dict[str, str], list[tuple[Loc, UnlearnbenchError]]]:
+    """The commit of each of the hub's repositories, by label; and what the hub refuses.
+
+    Those of the plan in the sweep's folder stay, wherever their branches are now.
+    """
+    commits = planned_commits(Path(config.output) / config.name)
+    errors: list[tuple[Loc, UnlearnbenchError]] = []
+    unknown: dict[str, str] = {}
+    named = {repository.label: (loc, repository) for loc, repository in _repositories(config)}
+    for label, (loc, repository) in named.items():
+        try:
+            newest = hub.newest_commit(repository, cached=bool(unknown))
+        except hub.HubError as error:
+            kind = DataError if repository.kind == "dataset" else ModelError
+            if label in commits:
+                pass
+            elif error.answered:
+                errors.append((loc, kind(f"{repository.name}: {error}")))
+            else:
+                unknown[label] = str(error)
+            continue
+        kept = commits.setdefault(label, newest)
+        if kept != newest:
+            notice(
+                f"{label} has moved on to commit {newest[:12]}; this sweep goes on with "
+                f"{kept[:12]}, which it began with (plan.json)"
+            )
+    if unknown:
+        reason = next(iter(unknown.values()))
+        notice(
+            f"no commit is known of {', '.join(unknown)}, since the hub does not answer ({reason})"
+            " and its cache has none: what it has when runs begin is read"
+        )
+    return commits, errors
+
+
+def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
+    """The hub's repositories that the configuration names, each with the setting."""
+    if data := hub_repository(config.data):
+        yield ("data", "hub_id"), data
+    for index, model in enumerate(config.models):
+        for loc, source in published_sources(model):
+            yield ("models", index, *loc), source.repository
 
 
 def _template(model: ModelSettings) -> str:

@@ -80,6 +80,7 @@ class Run:
             provenance=provenance(
                 data=spec.data_fingerprint,
                 weights=space.models(spec.model.name).full().identity(),
+                commits=space.commits(spec.model.name, "full"),
                 begin=self.started,
             )
             | {"processes": world(), "interruptions": self.interruptions, **self._memory()},

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench import registry
+from unlearnbench.bounded import parse_json
 from unlearnbench.errors import ConfigError, Problem
 from unlearnbench.frozen import Settings
 from unlearnbench.recipe import TrainingSettings
@@ -147,6 +148,16 @@ class RunSpec(Settings):
         return fields
 
 
+def planned_commits(folder: Path) -> dict[str, str]:
+    """The commits that the plan in a sweep's folder names; none where no plan can be read."""
+    try:
+        text = (folder / PLAN_FILE).read_text(encoding="utf-8")
+        commits = dict(parse_json(text).get("hub", {}))
+    except (OSError, ValueError, TypeError, AttributeError):  # `check_owner` reports it
+        return {}
+    return {label: commit for label, commit in commits.items() if isinstance(commit, str)}
+
+
 @dataclass(frozen=True)
 class Plan:
     """All runs of a sweep."""
@@ -160,6 +171,9 @@ class Plan:
     """How many rows each set has at each forget fraction, for whoever wants to tell of them."""
     templates: Mapping[str, str] = field(default_factory=dict[str, str])
     """Digest of the rendered chat template by model name, for models that have one."""
+    commits: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Of the hub's repositories that the runs read, by `Repository.label`. No part of ids: they
+    hold what the configuration names, and finished runs stay finished where a branch moves on."""
 
     @property
     def folder(self) -> Path:
@@ -213,6 +227,7 @@ class Plan:
             "description": redact(self.config.description),
             "data": {f"{fraction:g}": value for fraction, value in self.fingerprints.items()},
             "rows": {f"{fraction:g}": dict(sets) for fraction, sets in self.rows.items()},
+            "hub": dict(self.commits),
             "plugin_files": [str(path) for path in registry.plugin_files()],
             "config": redacted(json_ready(self.config.model_dump(mode="json"))),
             "runs": [

@@ -11,6 +11,7 @@ import platform
 import subprocess
 import sys
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 PACKAGES = (
-    *("unlearnbench", "torch", "transformers", "tokenizers", "accelerate", "peft", "datasets"),
+    *("unlearnbench", "torch", "transformers", "tokenizers", "accelerate", "peft"),
     *("numpy", "scipy", "rouge-score", "ray"),
 )
 """What a number can depend on; one that is not installed is left out."""
@@ -30,12 +31,14 @@ def provenance(
     data: str,
     weights: str | None = None,
     begin: float | None = None,
+    commits: Mapping[str, str] | None = None,
     device: str | None = None,
 ) -> dict[str, Any]:
     """What a record stores of its making, ready for JSON.
 
     data       hash of the benchmark's rows
     weights    hash of the weights that the run started from, if it is a run
+    commits    of the hub's repositories that it read, by their labels
     begin      when it began, in seconds since 1970; now, unless it is given
     device     default: what torch would use here
     """
@@ -47,10 +50,12 @@ def provenance(
         "host": platform.node(),
         "process": os.getpid(),
         "device": device or _device(),
+        "gpu": _gpu(),
         "started": _utc(now if begin is None else begin),
         "finished": _utc(now),
         "data": data,
         "weights": weights,
+        "hub": dict(commits or {}),
     }
 
 
@@ -59,11 +64,21 @@ def _utc(seconds: float) -> str:
 
 
 def _device() -> str:
-    # A process that has not imported torch has computed nothing on any device.
+    name = _gpu().get("GPU")
+    return "cpu" if name is None else f"cuda: {name}"
+
+
+def _gpu() -> dict[str, str]:
+    """The GPU that this process has computed on; empty where it has computed on none.
+
+    To look at a GPU through torch takes half a gigabyte of it, for as long as the process lives.
+    """
     torch = sys.modules.get("torch")
-    if torch is not None and torch.cuda.is_available():
-        return f"cuda: {torch.cuda.get_device_name()}"
-    return "cpu"
+    if torch is None or not torch.cuda.is_initialized():
+        return {}
+    from unlearnbench.device import gpu_of_process
+
+    return gpu_of_process()
 
 
 @lru_cache(maxsize=1)

@@ -192,6 +192,7 @@ def _evaluate_anchor(space: Workspace, model: str, target: str, fraction: float)
         provenance=provenance(
             data=fingerprint(space.benchmark, fraction),
             weights=source.identity(),
+            commits=space.commits(model, target),
             begin=started,
         ),
         evaluations={0: evaluation},

@@ -224,6 +224,7 @@ def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record |
             provenance=provenance(
                 data=spec.data_fingerprint,
                 weights=space.models(spec.model.name).full().identity(),
+                commits=space.commits(spec.model.name, "full"),
                 begin=progress["started"],
             ),
             evaluations={r.epoch: read_log(state / _log(r.epoch)) for r in results},

@@ -6,10 +6,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unlearnbench import hub
 from unlearnbench.data.benchmark import Benchmark, split_name
 from unlearnbench.data.draws import TrainingRows, training_rows
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.data.tofu import hub_repository
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.profiles import Profile, profile_of
 from unlearnbench.evaluation.result import Evaluation
@@ -79,6 +81,14 @@ class Workspace:
                 self.config.evaluation.precision,
             )
         return self._evaluators[key]
+
+    def commits(self, model: str, target: str) -> dict[str, str]:
+        """The commits of the hub that the model called `target` was read at, with its data."""
+        models = self.models(model)
+        source = models.full() if target == "full" else models.retain(target)
+        read = [one.repository for one in (models.base(), source)]
+        data = hub_repository(self.config.data)
+        return hub.commits_of([*read, data] if data else read)
 
     def anchor_id(self, model: str, target: str, fraction: float) -> str:
         """Identity of the evaluation of a full or retain model."""

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import datasets
 import pytest
-from datasets.exceptions import DatasetGenerationError, DatasetNotFoundError
 
 from unlearnbench.data import tofu
 from unlearnbench.data.benchmark import Benchmark, Question
@@ -273,56 +271,47 @@ def test_bad_rows(tmp_path: Path, damage: Callable[[dict[str, Rows]], None], mes
     assert "\n" not in str(raised.value)
 
 
-class Hub:
-    """Stands in for `datasets.load_dataset`; remembers what it was asked for."""
-
-    def __init__(self, tables: dict[str, Rows]) -> None:
-        self.tables = tables
-        self.asked: list[tuple[str, str, str, str | None]] = []
-
-    def __call__(
-        self, hub_id: str, name: str, *, split: str, revision: str | None
-    ) -> datasets.Dataset:
-        self.asked.append((hub_id, name, split, revision))
-        return datasets.Dataset.from_list(self.tables[name])
+def publish(hub: Any, folder: Path, name: str, tables: dict[str, Rows]) -> None:
+    """A data set of the hub with these tables."""
+    folder.mkdir()
+    write(folder, tables)
+    hub.add(f"datasets/{name}", folder)
 
 
-def test_hub_gives_the_same_as_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    hub = Hub(small_tables())
-    monkeypatch.setattr(datasets, "load_dataset", hub)
-    settings = DataSettings(source="tofu", hub_id="some/where", revision="v2")
-    benchmark = tofu.load(settings, (0.1,))
-    write(tmp_path, small_tables())
-    assert benchmark == load(tmp_path)
-    assert hub.asked == [("some/where", name, "train", "v2") for name in small_tables()]
+def test_hub_gives_the_same_as_a_folder(fake_hub: Any, tmp_path: Path) -> None:
+    publish(fake_hub, tmp_path / "hub", "some/where", small_tables())
+    benchmark = tofu.load(DataSettings(source="tofu", hub_id="some/where"), (0.1,))
+    assert benchmark == load(tmp_path / "hub")
+    fetched = [path.rpartition("/")[2] for path in fake_hub.requests if "/resolve/" in path]
+    assert set(fetched) == {f"{name}.json" for name in small_tables()}
 
 
-def test_bad_row_on_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_row_on_the_hub(fake_hub: Any, tmp_path: Path) -> None:
     tables = small_tables()
     tables["forget10"][1] = {"question": "Question 9?", "answer": ""}
-    monkeypatch.setattr(datasets, "load_dataset", Hub(tables))
-    with pytest.raises(DataError, match=r"^locuslab/TOFU forget10 row 2: column 'answer' is blank"):
+    publish(fake_hub, tmp_path / "hub", "locuslab/TOFU", tables)
+    with pytest.raises(DataError, match=r"^locuslab/TOFU/forget10.json:2: column 'answer' is bla"):
         tofu.load(DataSettings(source="tofu"), (0.1,))
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        (ConnectionError("Couldn't reach the Hub\nsecond line"), "Couldn't reach the Hub"),
-        (ValueError("BuilderConfig 'full' not found."), "BuilderConfig 'full' not found."),
-        (DatasetNotFoundError("no such dataset"), "no such dataset"),
-        (DatasetGenerationError("broken"), "broken"),
-        (TimeoutError(), "TimeoutError"),
-    ],
-)
-def test_hub_out_of_reach(monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str) -> None:
-    def fail(*_: object, **__: object) -> None:
-        raise error
-
-    monkeypatch.setattr(datasets, "load_dataset", fail)
-    message = (
-        f"locuslab/TOFU full: the hub gave nothing ({reason}); with no network, take a folder of "
-        f"TOFU's JSON-lines files: --set data.path=FOLDER"
-    )
-    with pytest.raises(DataError, match=f"^{re.escape(message)}$"):
+def test_a_data_set_of_the_hub_that_is_not_tofu(fake_hub: Any, tmp_path: Path) -> None:
+    tables = small_tables()
+    del tables["forget10"]
+    publish(fake_hub, tmp_path / "hub", "locuslab/TOFU", tables)
+    with pytest.raises(DataError, match=r"locuslab/TOFU: the hub's data set lacks forget10\.json;"):
         tofu.load(DataSettings(source="tofu"), (0.1,))
+
+
+def test_hub_out_of_reach(fake_hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    rest = r"; with no network, take a folder of TOFU's JSON-lines files: --set data\.path=FOLDER$"
+    with pytest.raises(
+        DataError,
+        match=r"^locuslab/TOFU: the hub gave nothing \(the hub has no "
+        r"such dataset, or it is private and wants HF_TOKEN\)" + rest,
+    ):
+        tofu.load(DataSettings(source="tofu"), (0.1,))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    asked = len(fake_hub.requests)
+    with pytest.raises(DataError, match=r"gave nothing \(.*offline mode is enabled.*\)" + rest):
+        tofu.load(DataSettings(source="tofu"), (0.1,))
+    assert len(fake_hub.requests) == asked

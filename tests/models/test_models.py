@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from unlearnbench.models.loading import (
     check_vocabulary,
     load_model,
     load_tokenizer,
+    pad_id,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.optimisation import Optimisation, make_optimizers
@@ -150,6 +152,21 @@ def test_a_tokenizer_of_another_model_is_an_error(model: Any) -> None:
     assert len(big) > 330
     with pytest.raises(ModelError, match="do not belong together"):
         check_vocabulary(model, big)
+
+
+def test_an_added_token_that_no_text_holds_is_no_other_vocabulary(
+    model: Any, tokenizer: Any
+) -> None:
+    """Llama-2's first upload has `<pad>` behind the embedding's last row."""
+    words = copy.deepcopy(tokenizer)
+    words.add_special_tokens({"pad_token": "<later>"})
+    assert words.pad_token_id == len(words) - 1 == model.get_input_embeddings().num_embeddings
+    check_vocabulary(model, words)
+    assert pad_id(words) == words.eos_token_id
+    assert pad_id(tokenizer) == tokenizer.pad_token_id
+    words.chat_template = "<later>{{ messages[0].content }}"
+    with pytest.raises(ModelError, match=r"ids up to 330 of texts, .* has 330 entries"):
+        check_vocabulary(model, words)
 
 
 # peft 0.21 reads an attribute that transformers 5.23 has renamed.

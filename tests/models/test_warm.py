@@ -123,13 +123,10 @@ def test_weights_that_have_become_incomplete_are_refused(tmp_path: Path) -> None
 
 
 def test_a_model_of_a_hub_is_put_back_from_its_cache(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, fake_hub: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    place = tmp_path / "models--hub--small"
-    local = saved(place / "snapshots" / "abc", 1)
-    (place / "refs").mkdir()
-    (place / "refs" / "main").write_text("abc")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    local = saved(tmp_path / "small", 1)
+    fake_hub.add("models/hub/small", tmp_path / "small")
     truth, source, kept = load_model(local, SETTINGS), Source("hub/small"), WarmModel()
     kept.give_back(load_model(local, SETTINGS, train=True), source, SETTINGS)
     monkeypatch.setattr(warm, "load_model", None)

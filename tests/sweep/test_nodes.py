@@ -19,7 +19,7 @@ from unlearnbench.config import load_config
 from unlearnbench.errors import ConfigError, UnlearnbenchError
 from unlearnbench.provenance import versions
 from unlearnbench.settings import SweepConfig
-from unlearnbench.sweep.nodes import Luggage, Report, differences, pack
+from unlearnbench.sweep.nodes import Luggage, Report, differences, pack, report, unlike_gpus
 
 ROOT = Path(__file__).parents[2]
 
@@ -85,6 +85,27 @@ HERE = Report("a", {"python": "3.11.7", "torch": "2.13.0", "peft": "0.18"}, {"np
 )
 def test_what_differs_is_named(there: Report, said: list[str]) -> None:
     assert differences(there, HERE) == said
+
+
+def test_gpus_that_differ_are_named() -> None:
+    gpu = {"GPU": "NVIDIA H100", "NVIDIA driver": "580.65", "CUDA of torch": "13.0"}
+    first = replace(HERE, gpu=gpu)
+    assert differences(first, replace(HERE, gpu={"CUDA of torch": "13.0"})) == []
+    assert differences(first, replace(HERE, gpu={"CUDA of torch": "12.8"})) == [
+        "torch is built for CUDA 13.0 there, 12.8 here"
+    ]
+    head = replace(HERE, host="head", gpu={"CUDA of torch": "13.0"})
+    assert unlike_gpus([head, first, replace(first, host="b")]) == ""
+    other = replace(first, host="b", gpu=gpu | {"GPU": "NVIDIA A100", "NVIDIA driver": "570.1"})
+    assert unlike_gpus([head, first, other]) == (
+        "the nodes' GPUs differ, so their numbers agree to rounding only: "
+        "GPU NVIDIA A100 on b, NVIDIA H100 on a; NVIDIA driver 570.1 on b, 580.65 on a"
+    )
+
+
+def test_a_node_reports_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unlearnbench.sweep.nodes.gpus_of_machine", lambda: {"GPU": "H100"})
+    assert report([]).gpu == {"GPU": "H100"}
 
 
 UNPACKS = """

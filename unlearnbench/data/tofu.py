@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from unlearnbench import hub
 from unlearnbench.bounded import BoundsError, expanded, numbered_lines, parse_json, shortened
 from unlearnbench.data.benchmark import Benchmark, Question, Split, split_name
 from unlearnbench.data.tables import (
@@ -45,7 +46,7 @@ class RawRow:
     """A row as it was read, and where it stands."""
 
     place: str
-    """`folder/full.json:12`, or `locuslab/TOFU full row 12`."""
+    """`folder/full.json:12`, or `locuslab/TOFU/full.json:12`."""
     columns: Mapping[str, object]
 
 
@@ -58,7 +59,7 @@ def load(settings: DataSettings, fractions: Sequence[float]) -> Benchmark:
     names = _table_names(sorted(set(published.values())))
     if settings.path is None:
         origin = settings.hub_id
-        read = _hub_reader(settings)
+        read = _hub_reader(settings, names)
     else:
         origin = settings.path
         read = _folder_reader(_folder(settings.path), names)
@@ -110,17 +111,19 @@ def _folder_reader(folder: Path, names: Sequence[str]) -> Reader:
     return lambda name: _json_lines(folder / f"{name}.json")
 
 
-def _json_lines(path: Path) -> list[RawRow]:
+def _json_lines(path: Path, shown: str = "") -> list[RawRow]:
+    """Every row of a file; `shown`: how messages name it, in place of its path."""
+    shown = shown or str(path)
     try:
         return [
-            RawRow(f"{path}:{number}", _json_object(f"{path}:{number}", line))
+            RawRow(f"{shown}:{number}", _json_object(f"{shown}:{number}", line))
             for number, line in numbered_lines(path, TABLE_BYTES, ROW_BYTES)
             if line.strip()
         ]
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from error
+        raise DataError(f"{shown}: cannot be read ({error.strerror})") from error
     except BoundsError as error:
-        raise DataError(f"{path}: {error}") from error
+        raise DataError(f"{shown}: {error}") from error
 
 
 def _json_object(place: str, line: bytes) -> Mapping[str, object]:
@@ -142,25 +145,30 @@ def _json_object(place: str, line: bytes) -> Mapping[str, object]:
     return {str(key): item for key, item in value.items()}
 
 
-def _hub_reader(settings: DataSettings) -> Reader:
-    """Reads a table as the hub's configuration of that name; HF_HUB_OFFLINE is the library's."""
-    from datasets import load_dataset
-    from datasets.exceptions import DatasetsError
+def hub_repository(settings: DataSettings) -> hub.Repository | None:
+    """The hub's, where rows are read from it."""
+    if settings.source != "tofu" or settings.path is not None:
+        return None
+    return hub.Repository("dataset", settings.hub_id, settings.revision)
 
-    def read(name: str) -> list[RawRow]:
-        place = f"{settings.hub_id} {name}"
-        try:
-            rows = load_dataset(settings.hub_id, name, split="train", revision=settings.revision)
-        # ConnectionError and the hub's HTTP errors are OSErrors; ValueError: no such configuration.
-        except (OSError, ValueError, DatasetsError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0]
-            raise DataError(
-                f"{place}: the hub gave nothing ({reason}); with no network, take a folder of "
-                f"TOFU's JSON-lines files: --set data.path=FOLDER"
-            ) from error
-        return [RawRow(f"{place} row {number}", dict(row)) for number, row in enumerate(rows, 1)]
 
-    return read
+def _hub_reader(settings: DataSettings, names: Sequence[str]) -> Reader:
+    """Reads `NAME.json` of the hub's data set, from its cache once they were fetched."""
+    files = tuple(f"{name}.json" for name in names)
+    source = hub.Repository("dataset", settings.hub_id, settings.revision)
+    try:
+        folder = hub.snapshot(source, files)
+    except hub.HubError as error:
+        raise DataError(
+            f"{settings.hub_id}: the hub gave nothing ({error}); with no network, take a folder of "
+            f"TOFU's JSON-lines files: --set data.path=FOLDER"
+        ) from error
+    if missing := [file for file in files if not (folder / file).is_file()]:
+        raise DataError(
+            f"{settings.hub_id}: the hub's data set lacks {', '.join(missing)}; name one with "
+            "TOFU's files in data.hub_id, and the revision that has them"
+        )
+    return lambda name: _json_lines(folder / f"{name}.json", f"{settings.hub_id}/{name}.json")
 
 
 def _checked(name: str, origin: str, rows: Sequence[RawRow]) -> Table:

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import fnmatch
 import hashlib
 import logging
 import warnings
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.bounded import shortened
+from unlearnbench import hub
+from unlearnbench.bounded import parse_json, shortened
 from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.models.tensors import check_causal, check_tensors
 from unlearnbench.redaction import redact
 from unlearnbench.settings import LoRA, ModelSettings
-
-WEIGHTS = ("*.safetensors",)
 
 
 class UnreachableError(ModelError):
@@ -58,12 +58,37 @@ class Source:
         path = Path(self.place)
         return path if path.is_dir() else None
 
+    @property
+    def repository(self) -> hub.Repository:
+        """The hub's, where `place` is not a folder."""
+        return hub.Repository("model", self.place, self.revision)
+
+    def files(self, *, weights: bool = False) -> Path:
+        """The folder with the model's files; of a hub, in its cache, at the commit that is read.
+
+        weights   these too; config and tokenizer are always there
+
+        Raises: UnreachableError where a hub does not give them, ModelError where it refuses them.
+        """
+        if self.folder is not None:
+            return self.folder
+        patterns = (*hub.SMALL, *hub.WEIGHTS) if weights else hub.SMALL
+        try:
+            return hub.snapshot(self.repository, patterns)
+        except hub.HubError as error:
+            if error.answered:
+                raise ModelError(f"{self.place}: {error}") from error
+            raise UnreachableError(
+                f"{self.place}: neither the hub nor its cache has the model's files ({error}); "
+                "check the id or folder, and HF_HUB_OFFLINE where the hub may be asked"
+            ) from error
+
     def identity(self) -> str:
         """Hash of the folder's weights; of id and revision where a hub has them."""
         if self.folder is None:
             return hashlib.sha256(f"{self.place}@{self.revision}".encode()).hexdigest()[:16]
         digest = hashlib.sha256()
-        for path in sorted(p for pattern in WEIGHTS for p in self.folder.glob(pattern)):
+        for path in sorted(p for pattern in hub.WEIGHTS for p in self.folder.glob(pattern)):
             digest.update(path.name.encode())
             digest.update(_digest(path, path.stat().st_size, path.stat().st_mtime_ns))
         return digest.hexdigest()[:16]
@@ -143,12 +168,9 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
 
     source.check()
     source.check_tokenizer()
+    folder = source.files()
     with reading("tokenizer", source):
-        return AutoTokenizer.from_pretrained(
-            source.place,
-            revision=source.revision,
-            trust_remote_code=settings.trust_remote_code,
-        )
+        return AutoTokenizer.from_pretrained(folder, trust_remote_code=settings.trust_remote_code)
 
 
 def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
@@ -185,11 +207,9 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
     import torch
 
     source.check()
-    folder = source.folder
-    if folder is not None and not any(folder.glob("*.safetensors")):
-        raise ModelError(
-            f"{folder}: no *.safetensors; pickled weights are not loaded, convert them first"
-        )
+    check_code(source, settings)
+    if not any(source.files(weights=True).glob("*.safetensors")):
+        raise _pickled(source)
     model = _loaded(source, settings)
     model = model.to("cuda" if torch.cuda.is_available() else "cpu")
     model.config.use_cache = False
@@ -203,6 +223,68 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
         # Without this the adapters below the first checkpoint get no gradient.
         model.enable_input_require_grads()
     return model.train() if train else model.eval()
+
+
+def check_code(source: Source, settings: ModelSettings) -> None:
+    """Raise ModelError where a model runs code of its repository, and the settings forbid it."""
+    from transformers import CONFIG_MAPPING
+
+    path = source.files() / "config.json"
+    try:
+        config = parse_json(path.read_text(encoding="utf-8"))
+        code, kind = config.get("auto_map"), config.get("model_type")
+    except (OSError, ValueError, AttributeError):  # what is wrong with it, `reading` reports
+        return
+    known = isinstance(kind, str) and kind in CONFIG_MAPPING
+    if code and not known and not settings.trust_remote_code:
+        raise ModelError(
+            f"{source.place}: transformers has no model type {shortened(kind)}, and the code that "
+            "comes with the model is not run unless allowed; read it, then set the model's "
+            "trust_remote_code: true, or name a model of a type that transformers has"
+        )
+
+
+def published_errors(
+    settings: ModelSettings,
+) -> Iterator[tuple[tuple[str, ...], ModelError]]:
+    """What is wrong with a hub's models: the setting, as steps below the model, and the error.
+
+    Fetches config and tokenizer, no weights; what no hub gives now is passed over.
+    """
+    for loc, source in published_sources(settings):
+        if not hub.commits_of([source.repository]):
+            continue  # the hub does not answer
+        try:
+            with suppress(UnreachableError):
+                source.files()
+                check_code(source, settings)
+                names = hub.root_files(source.repository)
+                is_read = loc != ("base",) or settings.fine_tuned is None or not settings.retain
+                if is_read and names and not fnmatch.filter(names, hub.WEIGHTS[0]):
+                    raise _pickled(source)
+        except ModelError as error:
+            yield loc, error
+
+
+def published_sources(settings: ModelSettings) -> Iterator[tuple[tuple[str, ...], Source]]:
+    """The models of a hub that the settings name: the setting, as steps below the model."""
+    named: dict[tuple[str, ...], str | None] = {("fine_tuned",): settings.fine_tuned}
+    named |= {("retain", split): place for split, place in settings.retain.items()}
+    if settings.base != "tiny":
+        named[("base",)] = settings.base
+    for loc, place in named.items():
+        if place is not None and not is_log(place):
+            source = Source.named(place, settings.revision if loc == ("base",) else None)
+            if source.folder is None:
+                yield loc, source
+
+
+def _pickled(source: Source) -> ModelError:
+    convert = "load them and save_pretrained() into a folder, and name that"
+    return ModelError(
+        f"{source.place}: no *.safetensors; pickled weights are not loaded, convert them first"
+        + (f": {convert}" if source.folder is None else "")
+    )
 
 
 def check_weights(settings: ModelSettings) -> None:
@@ -226,14 +308,14 @@ def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
+    folder = source.files(weights=True)
     with reading("model", source):
         config: Any = AutoConfig.from_pretrained(
-            source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
+            folder, trust_remote_code=settings.trust_remote_code
         )
         check_causal(source.place, config)
         loaded: Any = AutoModelForCausalLM.from_pretrained(
-            source.place,
-            revision=source.revision,
+            folder,
             dtype=getattr(torch, settings.dtype),
             trust_remote_code=settings.trust_remote_code,
             use_safetensors=True,
@@ -262,7 +344,7 @@ def reading(what: str, source: Source) -> Generator[None, None, None]:
         panic = type(error).__name__ == "PanicException"  # of pyo3: no Exception, and not public
         if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
             raise
-        raise _unreachable(what, source, error) from error
+        raise _unreadable(what, source, error) from error
 
 
 def add_lora(model: Any, lora: LoRA) -> Any:
@@ -286,13 +368,27 @@ def add_lora(model: Any, lora: LoRA) -> Any:
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
-    """Raise ModelError where the tokenizer has ids that the model has no embedding for."""
+    """Raise ModelError where texts become ids that the model has no embedding for."""
     size = model.get_input_embeddings().num_embeddings
-    if len(tokenizer) > size:
+    largest = _largest_id(tokenizer)
+    if largest >= size:
         raise ModelError(
-            f"the tokenizer has {len(tokenizer)} tokens, the model's embedding {size}; "
-            "they do not belong together"
+            f"the tokenizer makes ids up to {largest} of texts, and the model's embedding has "
+            f"{size} entries; they do not belong together: name the model's own tokenizer"
         )
+
+
+def _largest_id(tokenizer: Any) -> int:
+    """The largest id that a text becomes, by its words or by the template around them.
+
+    Tokens that were added, such as a `<pad>` behind the vocabulary, count where the tokenizer
+    begins or ends texts with them, or its chat template names them.
+    """
+    template = str(tokenizer.chat_template)
+    added = tokenizer.get_added_vocab()
+    ids = [number for token, number in added.items() if token in template]
+    ids += [one for one in (tokenizer.bos_token_id, tokenizer.eos_token_id) if one is not None]
+    return max([int(tokenizer.vocab_size) - 1, *ids])
 
 
 def pad_id(tokenizer: Any) -> int:
@@ -302,7 +398,9 @@ def pad_id(tokenizer: Any) -> int:
     """
     if tokenizer.eos_token_id is None:
         raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
-    return int(tokenizer.eos_token_id if tokenizer.pad_token_id is None else tokenizer.pad_token_id)
+    pad = tokenizer.pad_token_id
+    known = pad is not None and pad <= _largest_id(tokenizer)  # the model has an embedding for it
+    return int(pad if known else tokenizer.eos_token_id)
 
 
 def quiet_transformers() -> None:
@@ -317,14 +415,11 @@ def quiet_transformers() -> None:
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
-def _unreachable(what: str, source: Source, error: BaseException) -> ModelError:
+def _unreadable(what: str, source: Source, error: BaseException) -> ModelError:
     reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
     if not isinstance(error, OSError | ValueError | ImportError):
         reason = f"{type(error).__name__}: {reason}"
-    fix = "check the id or folder, and HF_HUB_OFFLINE where the hub should be asked"
-    if source.folder is not None:
-        fix = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
-    kind = UnreachableError if source.folder is None else ModelError
-    return kind(
+    fix = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
+    return ModelError(
         f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
     )

@@ -17,6 +17,7 @@ from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import (
     Source,
     add_lora,
+    check_code,
     quiet_transformers,
     reading,
 )
@@ -92,12 +93,16 @@ def config_of(settings: ModelSettings, source: Source) -> Any:
     source.check()
     quiet_transformers()
     try:
+        folder = source.files()
+        check_code(source, settings)
         with reading("config", source):
             config: Any = AutoConfig.from_pretrained(
-                source.place, revision=source.revision, trust_remote_code=settings.trust_remote_code
+                folder, trust_remote_code=settings.trust_remote_code
             )
     except ModelError as error:
         cause = error.__cause__
+        if cause is None:
+            raise
         reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
         raise ModelError(
             f"{source.place}: its config is not to be had ({reason}), so nothing is known of its "

@@ -10,6 +10,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import Source, load_model
 from unlearnbench.settings import ModelSettings
 
@@ -67,20 +68,10 @@ def _architecture(source: Source, settings: ModelSettings) -> str | None:
 
 def _local(source: Source) -> Path | None:
     """The folder of the weights: the source's own, or where the hub's cache has put them."""
-    if source.folder is not None:
-        return source.folder
-    from huggingface_hub import snapshot_download
-
     try:
-        found = snapshot_download(
-            source.place,
-            revision=source.revision,
-            local_files_only=True,
-            allow_patterns=["config.json", "*.safetensors"],
-        )
-    except (OSError, ValueError):  # never asked for, or not from a hub
+        return source.files(weights=True)
+    except ModelError:  # which loading reports
         return None
-    return Path(found)
 
 
 def _restore(model: Any, source: Source) -> bool:

@@ -43,7 +43,9 @@ def joined(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, N
             there = alive()
             slots = slots_of(config, [node["Resources"] for node in there])
             if config.ray.address is not None:
-                nodes.check_nodes(config, [n for n in there if _takes_a_run(config, n)])
+                found = nodes.check_nodes(config, [n for n in there if _takes_a_run(config, n)])
+                if unlike := nodes.unlike_gpus(found):
+                    warn(unlike)
             if idle := idle_gpus(config, slots, [node["Resources"] for node in there]):
                 warn(idle)
             yield slots

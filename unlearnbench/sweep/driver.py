@@ -18,6 +18,7 @@ from unlearnbench.folder import (
 )
 from unlearnbench.forecast import in_order
 from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_runtime
+from unlearnbench.notices import taken
 from unlearnbench.plan import PLAN_FILE, Plan
 from unlearnbench.progress import LOG_FILE, Progress
 from unlearnbench.selection import SELECTION_FILE
@@ -52,6 +53,8 @@ def run_sweep(
     with caught(), locked(plan.folder), Progress(console or Console()) as progress:
         folder = claim_folder(plan).resolve()
         progress.keep(folder / LOG_FILE)
+        for line in taken():
+            progress.warn(line)
         remove_leftovers(folder)
         set_aside_damaged(folder, progress.warn)
         storage = storage_of(config, folder)

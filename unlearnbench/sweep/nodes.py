@@ -14,14 +14,15 @@ import platform
 import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from getpass import getuser
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
 
-from unlearnbench import registry
+from unlearnbench import hub, registry
+from unlearnbench.device import gpus_of_machine
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import TrackingSettings
 from unlearnbench.provenance import code_travelled, git_state, versions
@@ -46,6 +47,8 @@ class Report:
     """By method: `package version` that offers it."""
     place: str
     """Where this package was imported from."""
+    gpu: dict[str, str] = field(default_factory=dict[str, str])
+    """GPU, compute capability, driver, and the CUDA that torch is built for."""
 
 
 def pack(config: SweepConfig, into: Path) -> list[str]:
@@ -118,6 +121,7 @@ def report(methods: Sequence[str], storage: Storage | None = None) -> Report:
         versions=versions(),
         methods={name: offers[name] for name in methods if name in offers},
         place=str(Path(unlearnbench.__file__).parent),
+        gpu=gpus_of_machine(),
     )
 
 
@@ -132,6 +136,11 @@ def differences(there: Report, here: Report) -> list[str]:
         f"{name} {there.versions[name]} there, missing here"
         for name in there.versions.keys() - here.versions.keys()
     ]
+    built = "CUDA of torch"
+    if there.gpu.get(built) != here.gpu.get(built):
+        found.append(
+            f"torch is built for CUDA {there.gpu.get(built)} there, {here.gpu.get(built)} here"
+        )
     for name, source in here.methods.items():
         other = there.methods.get(name)
         if other is None:
@@ -139,6 +148,20 @@ def differences(there: Report, here: Report) -> list[str]:
         elif other != source:
             found.append(f"method {name!r} is from {other} there, from {source} here")
     return found
+
+
+def unlike_gpus(reports: Sequence[Report]) -> str:
+    """A warning where nodes have different GPUs or drivers; else empty."""
+    equipped = [one for one in reports if "GPU" in one.gpu]
+    found = [
+        f"{key} {other.gpu[key]} on {other.host}, {value} on {equipped[0].host}"
+        for other in equipped[1:]
+        for key, value in equipped[0].gpu.items()
+        if other.gpu[key] != value
+    ]
+    if not found:
+        return ""
+    return f"the nodes' GPUs differ, so their numbers agree to rounding only: {'; '.join(found)}"
 
 
 def check_nodes(config: SweepConfig, nodes: Iterable[dict[str, Any]]) -> list[Report]:
@@ -186,8 +209,8 @@ def _unlike(wrong: Sequence[str]) -> UnlearnbenchError:
 @lru_cache(maxsize=8)
 def _check_here(versions_there: tuple[tuple[str, str], ...]) -> None:
     """Once in a process: the node may have joined after the others were asked."""
-    wanted = Report("", dict(versions_there), {}, "")
-    found = differences(report([]), wanted)
+    there = report([])
+    found = differences(there, Report("", dict(versions_there), {}, "", there.gpu))
     if found:
         raise _unlike([f"node {platform.node()}: {what}" for what in found])
 
@@ -207,6 +230,8 @@ class Luggage:
     versions: tuple[tuple[str, str], ...]
     git: dict[str, Any] | None
     """The commit of the code, which travels without its checkout."""
+    hub: tuple[tuple[str, str], ...] = ()
+    """Commits of the hub's repositories, so that all workers read the same."""
 
     @classmethod
     def of(cls, config: SweepConfig, folder: Path) -> Luggage:
@@ -223,6 +248,7 @@ class Luggage:
             plugins=tuple((path, path.read_bytes()) for path in registry.plugin_files()),
             versions=tuple(versions().items()),
             git=git_state(),
+            hub=tuple(hub.pinned().items()),
         )
 
     def unpack(self) -> tuple[SweepConfig, Path]:
@@ -233,6 +259,7 @@ class Luggage:
         _check_here(self.versions)
         if self.git is not None:
             code_travelled(self.git)
+        hub.pin(dict(self.hub))
         if self.working_folder.is_dir():  # relative paths are the driver's
             os.chdir(self.working_folder)
         for path, text in self.plugins:
