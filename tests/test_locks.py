@@ -22,7 +22,7 @@ def test_a_file_system_without_locks_is_one_line(
         raise OSError(errno.ENOSYS, "Function not implemented")
 
     monkeypatch.setattr(fcntl, "flock", flock)
-    message = r"has no locks \(Function not implemented\).* Lustre: -o flock"
+    message = r"has no locks \(Function not implemented\).*\(Lustre: -o flock\)"
     with pytest.raises(OutputError, match=message) as caught, alone(tmp_path / "model", "lock"):
         pass
     assert "\n" not in str(caught.value)

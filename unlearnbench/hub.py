@@ -145,7 +145,7 @@ def _refusal(repository: Repository, error: Exception) -> HubError:
 
 def _quiet() -> None:
     """Keep the hub's bars and retries out of the terminal; what fails is an error of ours."""
-    from huggingface_hub.utils import disable_progress_bars
+    from huggingface_hub.utils.tqdm import disable_progress_bars
 
     disable_progress_bars()
     logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

@@ -71,9 +71,9 @@ def cluster(*nodes: dict[str, Any]) -> Generator[Nodes, None, None]:
     """A cluster for the time of the `with`; each of `nodes` as Ray's `add_node` takes it."""
     command = [sys.executable, "-W", "ignore", "-c", CLUSTER, json.dumps(nodes)]
     pipe = subprocess.PIPE
-    process = subprocess.Popen(
-        command, stdin=pipe, stdout=pipe, text=True, env=os.environ | LOOPBACK
-    )
+    # Its GPUs are numbers; Ray would look for them among those that the tests hide.
+    env = {name: value for name, value in os.environ.items() if name != "CUDA_VISIBLE_DEVICES"}
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, env=env | LOOPBACK)
     try:
         assert process.stdout is not None
         said = next((line for line in process.stdout if line.startswith("{")), "{}")

@@ -385,10 +385,10 @@ def _largest_id(tokenizer: Any) -> int:
     begins or ends texts with them, or its chat template names them.
     """
     template = str(tokenizer.chat_template)
-    added = tokenizer.get_added_vocab()
+    added: dict[str, int] = tokenizer.get_added_vocab()
     ids = [number for token, number in added.items() if token in template]
     ids += [one for one in (tokenizer.bos_token_id, tokenizer.eos_token_id) if one is not None]
-    return max([int(tokenizer.vocab_size) - 1, *ids])
+    return max(int(tokenizer.vocab_size) - 1, *map(int, ids))
 
 
 def pad_id(tokenizer: Any) -> int:

@@ -1,0 +1,332 @@
+"""What a GPU does as a CPU does, and what only a GPU can show.
+
+    pytest -m gpu tests/gpu --junitxml=gpu.xml     on a machine with one GPU, in a few minutes
+
+Random weights, nothing is fetched; no Ray, MLflow or plotly is needed. Measured figures are
+properties of the XML report. The default run carries out the same functions on the CPU, as far as
+a CPU can, so that they cannot rot.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, distributed, nn
+
+from unlearnbench import registry
+from unlearnbench.bench.models import ARCHITECTURES
+from unlearnbench.data.benchmark import Question
+from unlearnbench.data.encoding import TEMPLATES
+from unlearnbench.device import use_device
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.prediction import Predictor
+from unlearnbench.evaluation.profiles import get_profile
+from unlearnbench.evaluation.tree import tree_of
+from unlearnbench.execution import Resources
+from unlearnbench.models.loading import Source
+from unlearnbench.models.tiny import build_model
+from unlearnbench.models.warm import WarmModel
+from unlearnbench.retain import Objective
+from unlearnbench.settings import ModelSettings
+from unlearnbench.testing.laboratory import Laboratory
+from unlearnbench.training import Learn, Trainer
+
+# Tests are no package that could be imported by its name.
+from ..conftest import QUESTIONS  # noqa: TID252
+from ..test_training import rows_of, trainer_of, weights  # noqa: TID252
+
+GPU = pytest.param("cuda", marks=pytest.mark.gpu)
+ON_A_GPU = pytest.mark.gpu
+METHODS = [name for name in registry.names("methods") if registry.trains(name)]
+FEW = ("ce-u", "npo", "rmu", "kl-minimization")
+"""Methods that the CPU carries too: one of each kind of reference."""
+
+
+@pytest.fixture
+def device(request: pytest.FixtureRequest) -> str:
+    """`cpu` or `cuda`; a GPU is seen by `-m gpu` alone."""
+    name: str = request.param
+    if name == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no CUDA device: run `pytest -m gpu` where there is one")
+    return name
+
+
+on_both = pytest.mark.parametrize("device", ["cpu", GPU], indirect=True)
+on_a_gpu = pytest.mark.parametrize("device", [GPU], indirect=True)
+
+
+def large(tokenizer: Any, size: str = "100m") -> Any:
+    """A model of random weights whose sizes are those of a real one."""
+    return build_model(ARCHITECTURES[size], tokenizer, seed=0)
+
+
+def measured(device: str, work: Callable[[], object]) -> tuple[float, int]:
+    """Seconds, and the peak of the GPU's memory in bytes, of some work."""
+    if device == "cuda":
+        torch.cuda.synchronize()
+        torch.cuda.reset_peak_memory_stats()
+    begin = time.monotonic()
+    work()
+    if device == "cuda":
+        torch.cuda.synchronize()
+        return time.monotonic() - begin, torch.cuda.max_memory_allocated()
+    return time.monotonic() - begin, 0
+
+
+@on_both
+def test_a_run_has_the_gpu_that_it_was_given(device: str) -> None:
+    if device == "cpu":
+        with pytest.raises(UnlearnbenchError, match="torch finds no GPU"):
+            use_device(Resources(gpu=1))
+        return
+    assert os.environ.get("CUDA_VISIBLE_DEVICES") != ""
+    use_device(Resources(gpu=1))
+    assert not torch.backends.cuda.cudnn_sdp_enabled()
+
+
+@on_both
+def test_what_was_trained_in_bf16_is_evaluated_like_any_model(
+    device: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    rows = rows_of(tokenizer, QUESTIONS)
+    trainer = trainer_of(
+        model, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16", batch_size=2
+    )
+    [*_] = trainer.epoch(1)
+    assert trainer.accelerator.device.type == device
+    tree = tree_of(rows.retain[:1], tuple(rows.retain[0].ids[: rows.retain[0].start]))
+    states: list[Tensor] = []
+    with trainer.evaluated() as trained:
+        fresh = copy.deepcopy(trained).eval()
+        for one in (trained, fresh):
+            predictor = Predictor(one, tree, pad=0, longest=100)
+            assert predictor.layer is not None
+            assert predictor.packed
+            with torch.inference_mode(), predictor.ready():
+                states.append(predictor.tree_states([tree]))
+    torch.testing.assert_close(*states)
+
+
+@pytest.mark.parametrize(
+    ("device", "name"),
+    [*(("cpu", name) for name in FEW)]
+    + [pytest.param("cuda", name, marks=ON_A_GPU) for name in METHODS],
+    indirect=["device"],
+)
+@pytest.mark.parametrize(("precision", "tolerance"), [("fp32", 1e-4), ("bf16", 2e-2)])
+def test_losses_and_gradients_are_those_of_a_cpu_in_fp32(
+    device: str,
+    name: str,
+    precision: str,
+    tolerance: float,
+    record_property: Callable[[str, object], None],
+) -> None:
+    torch.set_float32_matmul_precision("highest")
+    method = registry.load("methods", name)()
+    wanted = Laboratory(method, dtype=torch.float32).measure()
+    there = Laboratory(method, dtype=torch.float32)
+    for one in (there.start, there.model):
+        nn.Module.to(one, device)  # in place
+    half = torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
+    with half:
+        found = there.measure()
+    away = (found.flat.cpu() - wanted.flat).norm() / wanted.norm
+    record_property(f"{name} {precision} gradient", float(away))
+    assert found.loss == pytest.approx(wanted.loss, rel=tolerance, abs=tolerance)
+    # A gradient adds up the roundings of many products, in bf16 of 8 bits each.
+    assert away <= (tolerance if precision == "fp32" else 5 * tolerance)
+
+
+@on_both
+def test_an_evaluation_in_bf16_packs_and_is_near_that_of_a_cpu(
+    device: str, model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    sets: Any = {"forget": questions}
+    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.div_(6.0 if parameter.ndim == 2 else 1.0)  # an answer less sharp
+    wanted = evaluator(model).sets["forget"]
+    half = model.to(device, torch.bfloat16)
+    found = evaluator(half)
+    tree = tree_of(*_tree_of(tokenizer))
+    assert Predictor(half, tree, pad=0, longest=100).packed
+    for name in ("answer_loss", "base_loss"):
+        torch.testing.assert_close(
+            torch.as_tensor(getattr(found.sets["forget"], name)),
+            torch.as_tensor(getattr(wanted, name)),
+            atol=0.1,
+            rtol=0,
+        )
+
+
+def _tree_of(tokenizer: Any) -> tuple[Any, tuple[int, ...]]:
+    row = rows_of(tokenizer, QUESTIONS).retain[0]
+    return [row], tuple(row.ids[: row.start])
+
+
+@on_both
+def test_a_checkpoint_is_weights_and_two_moments(
+    device: str,
+    model: Any,
+    tokenizer: Any,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    trained = model if device == "cpu" else large(tokenizer, "1b")
+    rows = rows_of(tokenizer, QUESTIONS)
+    trainer = trainer_of(trained, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16")
+    next(iter(trainer.epoch(1)))
+    file = tmp_path / "state.safetensors"
+    seconds, _ = measured(device, lambda: trainer.save(file))
+    size, parameters = file.stat().st_size, sum(p.numel() for p in trainer.parameters)
+    record_property("checkpoint seconds", seconds)
+    record_property("checkpoint bytes", size)
+    assert size == pytest.approx(12 * parameters, rel=0.02 if device == "cuda" else 0.25)
+
+
+@on_both
+def test_a_micro_batch_waits_for_the_device_at_most_at_its_end(
+    device: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    rows = rows_of(tokenizer, QUESTIONS)
+    trainer = trainer_of(model, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16")
+    draws = rows.draws(trainer.objective.needs, 0, 1)
+
+    def micro_batch() -> None:
+        with trainer.accelerator.autocast():
+            batch = trainer.batches.batch(trainer.model, draws, step)
+            found = trainer.objective.terms(batch)
+        trainer.accelerator.backward(torch.stack([*found.values()]).sum())
+
+    step = trainer.carried(draws, draws)
+    micro_batch()  # what is tried out once
+    with _no_waiting(device):
+        micro_batch()
+
+
+class _NoWaiting(AbstractContextManager[None]):
+    """Every wait of the CPU for the GPU is an error."""
+
+    def __enter__(self) -> None:
+        torch.cuda.set_sync_debug_mode("error")
+
+    def __exit__(self, *_: object) -> None:
+        torch.cuda.set_sync_debug_mode("default")
+
+
+def _no_waiting(device: str) -> AbstractContextManager[None]:
+    return _NoWaiting() if device == "cuda" else nullcontext()
+
+
+@on_both
+def test_a_step_that_runs_out_of_memory_is_repeated_in_smaller_parts(
+    device: str, model: Any, tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trained = model if device == "cpu" else large(tokenizer)
+    rows = rows_of(tokenizer, QUESTIONS * 8)
+
+    def trainer(micro: int | None) -> Trainer:
+        return trainer_of(
+            trained, tokenizer, rows, Objective(Learn()), tmp_path, batch_size=40,
+            micro_batch_size=micro,
+        )  # fmt: skip
+
+    calm = [trainer(1)]
+    _, least = measured(device, lambda: next(iter(calm[0].epoch(1))))
+    wanted = weights(calm.pop()).cpu()
+    scarce = trainer(None)
+    if device == "cuda":
+        torch.cuda.empty_cache()
+        everything = torch.cuda.get_device_properties(0).total_memory
+        torch.cuda.set_per_process_memory_fraction(min(1.0, 1.1 * least / everything))
+    else:
+        _refuse_many_rows(scarce, monkeypatch)
+    try:
+        next(iter(scarce.epoch(1)))
+    finally:
+        if device == "cuda":
+            torch.cuda.set_per_process_memory_fraction(1.0)
+    assert scarce.shortages.rows is not None
+    assert 1 <= scarce.shortages.rows < 40
+    away = (weights(scarce).cpu() - wanted).norm() / wanted.norm()
+    assert away <= (1e-4 if device == "cuda" else 1e-6)
+
+
+def _refuse_many_rows(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = trainer.batches.batch
+
+    def refuse(model: Any, draws: Any, *more: Any) -> Any:
+        if len(draws) > 10:
+            raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
+        return batch(model, draws, *more)
+
+    monkeypatch.setattr(trainer.batches, "batch", refuse)
+
+
+@on_both
+def test_a_group_of_one_reduces_on_its_device(device: str) -> None:
+    backend = "cpu:gloo,cuda:nccl" if device == "cuda" else "gloo"
+    store: Any = distributed.HashStore()  # type: ignore[attr-defined]
+    distributed.init_process_group(backend, store=store, rank=0, world_size=1)
+    try:
+        value = torch.full((3,), 2.0, device=device)
+        distributed.all_reduce(value)
+        assert value.tolist() == [2.0] * 3
+        found: list[Any] = [None]
+        distributed.all_gather_object(found, "objects go over gloo")
+        assert found == ["objects go over gloo"]
+    finally:
+        distributed.destroy_process_group()
+
+
+@on_both
+def test_attention_is_a_flash_kernel_and_not_cudnns(
+    device: str, model: Any, tokenizer: Any, tmp_path: Path
+) -> None:
+    use_device(Resources(gpu=1 if device == "cuda" else 0))
+    rows = rows_of(tokenizer, QUESTIONS)
+    trained = model if device == "cpu" else large(tokenizer)
+    trainer = trainer_of(trained, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16")
+    with torch.profiler.profile() as profile:
+        next(iter(trainer.epoch(1)))
+    names = [event.key for event in profile.key_averages()]
+    attention = [name for name in names if "attention" in name or "flash" in name]
+    assert attention
+    assert not [name for name in names if "cudnn_attention" in name or "cudnn_generated" in name]
+    assert any("flash" in name or "efficient" in name for name in attention)
+
+
+@on_both
+def test_a_second_run_begins_with_the_model_that_is_there(
+    device: str,
+    model: Any,
+    tokenizer: Any,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    (model if device == "cpu" else large(tokenizer, "1b")).save_pretrained(tmp_path)
+    settings = ModelSettings(name="m", base=str(tmp_path))
+    source, kept = Source(str(tmp_path)), WarmModel()
+    first = kept.take(source, settings)
+    assert next(first.parameters()).device.type == device
+    kept.give_back(first, source, settings)
+    del first
+    held = torch.cuda.memory_allocated() if device == "cuda" else 0
+    begin = time.monotonic()
+    second = kept.take(source, settings)
+    seconds = time.monotonic() - begin
+    record_property("set-up of a second run in seconds", seconds)
+    assert kept.restored == 1
+    assert seconds < 2
+    assert next(second.parameters()).device.type == device
+    assert (torch.cuda.memory_allocated() if device == "cuda" else 0) == held
