@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import sqlite3
 from collections.abc import Iterator
+from contextlib import closing
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -179,6 +182,38 @@ def architecture(request: pytest.FixtureRequest) -> tuple[Any, bool]:
     """A model of each kind, and whether its tokens can go through it in one row."""
     kind, changes, packed = request.param
     return build_model_of(kind, changes), packed
+
+
+@pytest.fixture(scope="session")
+def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An MLflow store in SQLite in which nothing is yet; all further ones here are its copies.
+
+    The migrations of a store take seconds, and end in the same tables each time.
+    """
+    from unlearnbench.mlflow_store import ENVIRONMENT, import_mlflow
+
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ENVIRONMENT.items():
+            patch.setenv(name, value)
+        import_mlflow()
+        utils: Any = import_module("mlflow.store.db.utils")  # typed in part only
+        template = tmp_path_factory.mktemp("mlflow") / "empty.db"
+        migrate = utils._initialize_tables
+        engine: Any = utils.create_sqlalchemy_engine(f"sqlite:///{template}")
+        migrate(engine)
+        engine.dispose()
+
+    def initialize(engine: Any) -> None:
+        if engine.dialect.name != "sqlite":
+            migrate(engine)
+            return
+        place = engine.url.database
+        with closing(sqlite3.connect(template)) as here, closing(sqlite3.connect(place)) as there:
+            here.backup(there)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(utils, "_initialize_tables", initialize)
+        yield template
 
 
 @pytest.fixture(scope="session")

@@ -112,22 +112,26 @@ def a_sweep(runs: list[RunSpec], slots: int, chance: random.Random) -> tuple[flo
     A method is up to three times as fast or slow as the guess, an epoch by up to a tenth.
     """
     factor = {run.method.label: 3 ** chance.uniform(-1, 1) for run in runs}
-    clock, waiting, told = Clock(), list(runs), (0.0, 0.0)
+    clock, waiting, told = Clock(), list(enumerate(runs)), (0.0, 0.0)
+    usual = [cost(run) / run.epochs for run in runs]
+
+    def seconds_of(index: int) -> float:
+        return usual[index] * factor[runs[index].method.label] * chance.uniform(0.9, 1.1)
+
     forecast = Forecast(runs, slots, clock)
     under_way: list[tuple[float, int, int, float]] = []  # when, which run, which epoch, how long
     done = 0
     while waiting or under_way:
         while waiting and len(under_way) < slots:
-            run = waiting.pop(0)
+            index, run = waiting.pop(0)
             forecast.begin(run)
-            index = runs.index(run)
-            seconds = cost(run) / run.epochs * factor[run.method.label] * chance.uniform(0.9, 1.1)
+            seconds = seconds_of(index)
             heapq.heappush(under_way, (clock.now + seconds, index, 1, seconds))
         clock.now, index, epoch, seconds = heapq.heappop(under_way)
         run = runs[index]
         forecast.observe(run, epoch, seconds)
         if epoch < run.epochs:
-            seconds = cost(run) / run.epochs * factor[run.method.label] * chance.uniform(0.9, 1.1)
+            seconds = seconds_of(index)
             heapq.heappush(under_way, (clock.now + seconds, index, epoch + 1, seconds))
             continue
         forecast.end(run)

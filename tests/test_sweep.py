@@ -181,6 +181,7 @@ def tries(marks: Path, kind: str = "try") -> list[int]:
     return sorted(counts.values())
 
 
+@pytest.mark.usefixtures("empty_store")
 def test_failures_and_kills_cost_no_other_run_and_what_is_done_is_not_done_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -71,6 +71,7 @@ def test_what_is_lost_double_or_different_is_not_sound() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("empty_store")
 # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
 @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
 @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")

@@ -6,6 +6,7 @@ import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -47,8 +48,9 @@ def metrics(utility: float | None, quality: float | None, n: int = 80) -> dict[s
     return {**summary, "ks_statistic": drop, "ks_n": float(n), **sets}
 
 
+@cache
 def evaluation(say: str, rows: int) -> Evaluation:
-    """Answers that say `say`, and plausible scores."""
+    """Answers that say `say`, and plausible scores; shared by the runs that say the same."""
     rng = np.random.default_rng(len(say) + rows)
 
     def part(name: SetName) -> SetEvaluation:

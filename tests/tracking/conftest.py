@@ -18,7 +18,7 @@ from collections.abc import Generator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -49,7 +49,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(autouse=True)
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_environment(empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Kit, "empty_store", empty_store, raising=False)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     # What the code sets for itself in this process must not be there before it does.
     for name in ENVIRONMENT:
@@ -66,6 +67,7 @@ def _metrics(utility: float, quality: float | None) -> dict[str, float | None]:
 class Kit:
     """What tests of tracking are made of."""
 
+    empty_store: ClassVar[Path]
     metrics = staticmethod(_metrics)
 
     @staticmethod
@@ -177,7 +179,8 @@ class Kit:
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        backend = backend or f"sqlite:///{folder}/server.db"
+        if backend is None:
+            backend = f"sqlite:///{shutil.copy(Kit.empty_store, folder / 'server.db')}"
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", backend]
         command += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
@@ -186,7 +189,12 @@ class Kit:
                 command,
                 stdout=said,
                 stderr=said,
-                env={**os.environ, **(environment or {})},
+                # The processes that it would start for jobs take longer than all the rest.
+                env={
+                    **os.environ,
+                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+                    **(environment or {}),
+                },
                 start_new_session=True,
             )
             address = f"http://127.0.0.1:{port}"
