@@ -6,7 +6,7 @@ import hashlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -98,22 +98,32 @@ def tokenizer() -> Any:
     return build_tokenizer(text, 330)
 
 
+@pytest.fixture(scope="session")
+def make_model(tokenizer: Any) -> Callable[[], Any]:
+    """Makes a Llama of two layers with random weights, sharp enough that greedy answers vary."""
+
+    def make() -> Any:
+        import torch
+
+        from unlearnbench.models.tiny import build_model
+
+        shape = Architecture(
+            vocabulary=330, hidden_size=32, layers=2, heads=2, intermediate_size=48, context=256
+        )
+        made = build_model(shape, tokenizer, seed=3)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                if parameter.ndim == 2:
+                    parameter.mul_(6.0)
+        return made.eval()
+
+    return make
+
+
 @pytest.fixture
-def model(tokenizer: Any) -> Any:
-    """A Llama of two layers with random weights, sharp enough that greedy answers vary."""
-    import torch
-
-    from unlearnbench.models.tiny import build_model
-
-    shape = Architecture(
-        vocabulary=330, hidden_size=32, layers=2, heads=2, intermediate_size=48, context=256
-    )
-    made = build_model(shape, tokenizer, seed=3)
-    with torch.no_grad():
-        for parameter in made.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(6.0)
-    return made.eval()
+def model(make_model: Callable[[], Any]) -> Any:
+    """A model of its own for the test."""
+    return make_model()
 
 
 SIZES = {
