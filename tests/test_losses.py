@@ -177,6 +177,20 @@ def test_value_and_gradient_are_the_dense_ones(name: str, kind: str, uniform: bo
         torch.testing.assert_close(got, expected, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["plain", "bias"])
+@pytest.mark.parametrize("uniform", [True, False], ids=["one weight", "own weights"])
+def test_nothing_diverges_from_itself_under_autocast(kind: str, uniform: bool) -> None:
+    """Also where chunks are made again on the way back, which is outside autocast."""
+    case = Case(kind, torch.float32)
+    case.other, case.other_weight = case.hidden.detach(), case.weight.detach()
+    with torch.autocast("cpu", torch.bfloat16):
+        predictions, reference = case.predictions()
+        value = predictions.kl_from(reference)
+    assert not value.any()
+    for gradient in case.gradients(value, uniform=uniform):
+        assert not gradient.any()
+
+
 def test_bf16_is_near_float64_and_sums_over_chunks_in_fp32(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -83,6 +83,7 @@ def trainer_of(
         epochs=settings.epochs,
         pad=pad_id(tokenizer),
         folder=folder,
+        precision=settings.precision,
     )
     trained, sampler = copy.deepcopy(model), sampler_of(tokenizer, objective, settings.seed)
     return Trainer(trained, objective, rows, settings, pad_id(tokenizer), references, sampler)
@@ -109,6 +110,26 @@ def test_what_was_trained_in_bf16_is_evaluated_like_any_model(
             with torch.inference_mode(), predictor.ready():
                 states.append(predictor.tree_states([tree]))
     assert torch.equal(*states)
+
+
+@pytest.mark.parametrize("name", ["kl-minimization", "npo"])
+def test_the_reference_is_computed_in_the_precision_of_the_run(
+    name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    """At the start the policy is the reference, also under autocast; all rows in one batch."""
+    rows = rows_of(tokenizer, questions[:8])
+    trainer = trainer_of(
+        model, tokenizer, rows, objective_of(name), tmp_path, precision="bf16", batch_size=4
+    )
+    draws = rows.draws(trainer.objective.needs, 5, 1)
+    step = trainer.carried(draws, draws)
+    with trainer.accelerator.autocast():
+        batch = trainer.batches.batch(trainer.model, draws, step)
+        for part in sorted(trainer.objective.needs.reference):
+            policy, reference = getattr(batch, part), getattr(batch.reference, part)
+            assert torch.equal(policy.token_logprob, reference.token_logprob)
+            if part in trainer.objective.needs.distributions:
+                assert not policy.kl_from(reference).any()
 
 
 def sampler_of(tokenizer: Any, objective: Objective, seed: int) -> Sampler | None:

@@ -30,8 +30,11 @@ _BLOCK_BYTES = {"cpu": 4 * 2**20}
 class Kernel(ABC):
     """One value per token, and its gradient with respect to the token's logits."""
 
-    def against(self, tokens: slice) -> Tensor | None:
-        """Other logits [c, V] that the chunk `tokens` is compared with; None for none."""
+    def against(self, tokens: slice, compute: torch.dtype) -> Tensor | None:
+        """Other logits [c, V] that the chunk `tokens` is compared with; None for none.
+
+        compute  what the chunk's own were made in: autograd makes both again outside autocast
+        """
         return None
 
     @abstractmethod
@@ -228,7 +231,7 @@ class _Pass:
         *,
         gradient: bool,
     ) -> None:
-        other = self.kernel.against(tokens)
+        other = self.kernel.against(tokens, self.compute)
         most = _BLOCK_BYTES.get(z.device.type, 64 * 2**20)
         step = max(1, most // (z.shape[1] * z.element_size()))
         for begin in range(0, len(z), step):

@@ -117,9 +117,9 @@ class Divergence(Kernel):
     """[N]; only with `lowered`."""
     lowered: float = 0.0
 
-    def against(self, tokens: slice) -> Tensor:
+    def against(self, tokens: slice, compute: torch.dtype) -> Tensor:
         """The other model's logits [c, V], which may be overwritten."""
-        logits = self.projection(self.hidden[tokens])
+        logits = self.projection(self.hidden[tokens], compute)
         if self.projection.weight is None:
             logits = logits.clone()
         if self.labels is not None:

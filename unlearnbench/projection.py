@@ -19,10 +19,16 @@ class Projection:
     scale: float = 1.0
     cap: float | None = None
 
-    def __call__(self, hidden: Tensor) -> Tensor:
-        """Logits [N, V] of hidden states [N, H], in fp32 at least, all at once."""
+    def __call__(self, hidden: Tensor, compute: torch.dtype | None = None) -> Tensor:
+        """Logits [N, V] of hidden states [N, H], in fp32 at least, all at once.
+
+        compute  half precision for the matrix product alone; by default as autocast has it
+        """
         if self.weight is None:
             logits = hidden
+        elif compute in (torch.bfloat16, torch.float16):
+            logits = precise(hidden.to(compute) @ self.weight.to(compute).T)
+            logits = logits if self.bias is None else logits.add_(self.bias)
         else:
             logits = torch.nn.functional.linear(
                 hidden.to(self.weight.dtype), self.weight, self.bias

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -36,6 +36,8 @@ from unlearnbench.method import Needs, Part
 from unlearnbench.models.forward import OutputLayer
 from unlearnbench.models.rows import RowReader, RowStates
 from unlearnbench.notices import notice
+
+Precision = Literal["fp32", "bf16"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,6 +106,7 @@ def reference_rows(
     layers: Sequence[int] = (),
     pad: int,
     folder: Path,
+    precision: Precision = "fp32",
     batch_tokens: int = 2048,
 ) -> ReferenceRows:
     """The start model's token log-probabilities of `rows`, from disk where they are known.
@@ -112,18 +115,19 @@ def reference_rows(
     weights_hash   identity of those weights (and of tokenizer and template, through the rows' ids)
     distributions  keep final hidden states too, for methods that read whole distributions
     layers         keep the hidden states after these decoder layers too
+    precision      of the run, which the policy is computed in: bf16 for autocast
 
     Several processes may want the same file: each writes its own and renames it into place, and
     equal content makes it irrelevant which one stays.
     """
     distinct = sorted(set(rows), key=lambda row: (row.ids, row.start))
-    kept = ["hidden"] if distributions else []
+    kept = [*(["hidden"] if distributions else []), *(["bf16"] if precision == "bf16" else [])]
     path = folder / f"{_key(weights_hash, distinct, [*kept, *layers])}.safetensors"
     tensors = _read(path)
     model = None
     if tensors is None:
         model = load()
-        tensors = _compute(model, distinct, pad, layers, batch_tokens)
+        tensors = _compute(model, distinct, pad, layers, precision, batch_tokens)
         if not distributions:
             del tensors["hidden"]
         _write(tensors, path)
@@ -152,6 +156,7 @@ def references_of(
     epochs: int,
     pad: int,
     folder: Path,
+    precision: Precision = "fp32",
 ) -> ReferenceParts:
     """The start model's word on each part of which `needs` reads it, for all of a run's epochs."""
     found: dict[Part, ReferenceRows | LiveReference] = {}
@@ -169,6 +174,7 @@ def references_of(
             layers=layers,
             pad=pad,
             folder=folder,
+            precision=precision,
         )
     return found
 
@@ -182,12 +188,20 @@ def _key(weights_hash: str, rows: Sequence[Row], kept: Sequence[str | int]) -> s
 
 @torch.no_grad()
 def _compute(
-    model: nn.Module, rows: Sequence[Row], pad: int, layers: Sequence[int], batch_tokens: int
+    model: nn.Module,
+    rows: Sequence[Row],
+    pad: int,
+    layers: Sequence[int],
+    precision: Precision,
+    batch_tokens: int,
 ) -> dict[str, Tensor]:
     reader = RowReader(model, pad)
+    device = next(model.parameters()).device.type
+    autocast = torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
     found: dict[str, dict[int, Tensor]] = {}
     for batch in token_budget([len(row.ids) for row in rows], batch_tokens):
-        made, _ = _predicted(reader, model, [rows[i] for i in batch], layers)
+        with autocast:
+            made, _ = _predicted(reader, model, [rows[i] for i in batch], layers)
         counts = [rows[i].scored for i in batch]
         for name, tensor in made.items():
             split = (part.cpu() for part in tensor.split(counts))

@@ -99,6 +99,7 @@ class _Parts:
             epochs=self.spec.epochs,
             pad=self.pad,
             folder=self.space.cache / "reference",
+            precision=self.spec.training.precision,
         )
 
     def sampler(self) -> Sampler | None:
