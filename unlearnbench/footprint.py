@@ -29,7 +29,7 @@ a step       held + gradients + the larger of
                at a time and the output layer's gradient; all of them where a method reads .logits)
              · what the optimiser computes beside (AdamW on a GPU: one more value a trained weight)
 evaluation   held without gradients + hidden states and logits of a batch; keys and values take as
-             much as is free, a quarter of it at most, and are not in the sum
+             much as is free, 70 % of it at most, and are not in the sum
 peak         the larger of the two. Several processes: FSDP divides weights, gradients, optimiser
              and copies by their number and puts two layers together at a time; DDP divides none
 hours        FLOP / (FLOP/s of a process × processes), of which a token that is trained on takes

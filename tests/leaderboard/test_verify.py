@@ -240,6 +240,9 @@ def test_an_anchors_identity_may_end_in_a_templates_digest(sweep: Sweep) -> None
     anchor["identity"].append("0123456789abcdef")
     anchor["id"] = content_hash(anchor["identity"])
     assert verified(canonical(signed(anchor)))["id"] == anchor["id"]
+    anchor["identity"].append("precision bf16")
+    anchor["id"] = content_hash(anchor["identity"])
+    assert verified(canonical(signed(anchor)))["id"] == anchor["id"]
     anchor["identity"].append("more")
     anchor["id"] = content_hash(anchor["identity"])
     assert "its identity is none of a fine-tuned" in refused(anchor)

@@ -260,7 +260,9 @@ def _anchor(identity: Any) -> tuple[dict[str, Any], list[int]]:
     if not isinstance(identity, list):
         raise ValueError("not a list")
     model, target, _, fraction, profile, data, *more = identity
-    if len(more) > 2:  # the digest of a rendered chat template, and the precision
+    if more and more[-1] in {f"precision {one}" for one in get_args(Precision)}:
+        more.pop()  # the one that is chosen, if there is one
+    if len(more) > 1:  # the digest of a rendered chat template, where there is one
         raise ValueError(f"{len(identity)} parts")
     kind = "fine-tuned" if target == "full" else "retain"
     says = {
