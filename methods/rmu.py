@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Set
 from dataclasses import replace
+from functools import lru_cache
 from typing import ClassVar, Literal
 
 import torch
@@ -107,13 +108,18 @@ class RMU(Method):
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""
         states = precise(batch.forget.hidden_states(self.layer))  # [N, D]
-        target = self.steering * self.direction(states.shape[1]).to(states)
+        target = self.steering * _direction(self, states.shape[1], states.dtype, states.device)
         kept = precise(batch.reference.retain.hidden_states(self.layer))
         moved = precise(batch.retain.hidden_states(self.layer)) - kept
         return {
             "forget": _mean_square(batch.forget, states - target),
             "retain": self.retain_weight * _mean_square(batch.retain, moved),
         }
+
+
+@lru_cache(maxsize=1)  # a GPU is sent it once, not with every micro-batch
+def _direction(method: RMU, size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return method.direction(size).to(device, dtype)
 
 
 def _mean_square(rows: Predictions, difference: Tensor) -> Tensor:

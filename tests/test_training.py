@@ -213,7 +213,7 @@ def test_one_forward_equals_the_dense_truth_row_by_row(
 def test_the_precomputed_reference_equals_a_live_one(
     name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
-    class Live(ReferenceRows):
+    class Live(LiveReference):
         """A second model that runs at every step: what the cache is there to avoid."""
 
         def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
@@ -229,7 +229,7 @@ def test_the_precomputed_reference_equals_a_live_one(
     second: dict[Part, ReferenceRows | LiveReference] = {}
     own: dict[Part, ReferenceRows | LiveReference] = {}
     for part in objective.needs.reference:
-        second[part] = Live({}, torch.empty(0))
+        second[part] = Live(model, pad_id(tokenizer))
         own[part] = LiveReference(model, pad_id(tokenizer), bool(objective.needs.distributions))
     live.batches.references = second
     known = losses(cached, 3)

@@ -24,8 +24,8 @@ held         weights + optimiser (AdamW 2 values a trained weight; 8-bit 2 bytes
              layer where distributions are read; the whole start model where samples are judged)
 a step       held + gradients + the larger of
              · activations (what the layers save for the way back: rows of one micro-batch, all
-               parts together, without padding; with gradient checkpointing padded, one state a
-               layer and one layer's activations) + weights that autocast copies + logits (256 MiB
+               parts together, without padding; with gradient checkpointing one state a layer
+               and one layer's activations) + weights that autocast copies + logits (256 MiB
                at a time and the output layer's gradient; all of them where a method reads .logits)
              · what the optimiser computes beside (AdamW on a GPU: one more value a trained weight)
 evaluation   held without gradients + hidden states and logits of a batch; keys and values take as
@@ -89,13 +89,11 @@ class Setup:
 
     @property
     def tokens(self) -> int:
-        """Of the largest micro-batch; padded with gradient checkpointing, else packed.
+        """Of the largest micro-batch, packed.
 
         Of a hundred sums of n draws the largest is about three deviations above the mean.
         """
         n, how = self.items * self.rows_of_item, self.lengths
-        if self.checkpointing:
-            return n * how.longest
         return round(min(n * how.mean + 3 * math.sqrt(n) * how.deviation, n * how.longest))
 
 
@@ -190,12 +188,13 @@ def _reference(shape: Shape, needs: Needs, setup: Setup) -> int:
 def _activations(shape: Shape, setup: Setup) -> int:
     rows, tokens = setup.items * setup.rows_of_item, setup.tokens
     each = shape.row_bytes / shape.width
-    if setup.checkpointing:
-        return round(tokens * (shape.layers * shape.hidden * shape.item + each / shape.layers))
     # Attention alone sees padding, and its outputs are there with and without it.
     padded = rows * setup.lengths.longest - tokens
     beside = (padded * shape.attention + tokens * shape.queries) * shape.attention_item
-    return round(tokens * each + beside)
+    every = tokens * each + beside
+    if setup.checkpointing:
+        return round(tokens * shape.layers * shape.hidden * shape.item + every / shape.layers)
+    return round(every)
 
 
 def _casts(shape: Shape, setup: Setup) -> int:

@@ -88,12 +88,24 @@ class _Gradients:
             if self.hidden is not None:
                 self.hidden.mul_(upstream.unsqueeze(1))
             return self
-        if len(upstream) and not bool((upstream == upstream[0]).all()):
+        if not _equal(upstream):
             return None
         for gradient in (self.hidden, self.weight, self.bias):
             if gradient is not None and len(upstream):
                 gradient.mul_(upstream[0])
         return self
+
+
+def _equal(weights: Tensor) -> bool:
+    """True if the `weights` [N] are known to be one number.
+
+    A sum gives all its terms the same weight: one number in memory that N places share. Numbers of
+    their own are compared on a CPU only: a GPU makes the chunks again sooner than the host has
+    waited for all that is queued there.
+    """
+    if len(weights) < 2 or weights.stride() == (0,):
+        return True
+    return weights.device.type == "cpu" and bool((weights == weights[0]).all())
 
 
 class _Fused(torch.autograd.Function):

@@ -86,7 +86,8 @@ class Predictions:
     @cached_property
     def lengths(self) -> Tensor:
         """[B] scored tokens of each sequence."""
-        return torch.bincount(self.rows, minlength=self.row_count)
+        # Not `bincount`, which waits for a GPU to find the largest.
+        return _sum_rows(torch.ones_like(self.rows), self.rows, self.row_count)
 
     def cross_entropy(self) -> Tensor:
         """[N] −log p_y, fastest where all tokens weigh the same, as in `mean_tokens`."""
@@ -123,7 +124,9 @@ class Predictions:
 
     def spread(self, score: float | Tensor, *, by_token: bool) -> Tensor:
         """[N] of one number, [B] or [N]; `by_token`: never [B], as where B is N and a row empty."""
-        r = torch.as_tensor(score, dtype=precise(self.hidden).dtype, device=self.hidden.device)
+        like = precise(self.hidden[:0])
+        # A number is filled in by the device: a tensor of it would have to be sent there.
+        r = score.to(like) if isinstance(score, Tensor) else like.new_full((), score)
         by_row = r.ndim > 0 and len(r) == self.row_count and not by_token
         return (r[self.rows] if by_row else r).expand(len(self.labels))
 

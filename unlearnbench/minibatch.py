@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -69,31 +69,51 @@ class Minibatches:
         names = self.needs.parts if only is None else set(only)
         rows: dict[Part, list[Row]] = {p: self.rows_of(p, draws, step) for p in PARTS if p in names}
         together = [row for part in rows.values() for row in part]
-        found = self.reader(model, together, self.needs.layers)
-        parts = split(found, rows, step.counts, self.needs.scores)
-        device = next(iter(parts.values())).hidden.device
-        references: dict[Part, Reference] = {
-            part: known.batch(rows[part], device)
-            for part, known in self.references.items()
-            if part in rows
-        }
-        rewards = None
-        if "sample" in parts:
-            worth = [reward for draw in draws for reward in step.samples[draw.index].rewards]
-            dtype = precise(parts["sample"].hidden).dtype
-            rewards = torch.tensor(worth, dtype=dtype, device=device)
+        beside = self._beside(rows, draws, step)
+        prepared = self.reader.prepared(model, together, [*beside.values()])
+        sent = dict(zip(beside, prepared.beside, strict=True))
+        found = self.reader.run(model, prepared, self.needs.layers)
+        # At least in fp32, as what they are compared with.
+        dtype = precise(found.hidden[:0]).dtype
+        scores = {part: sent[part, "scores"].to(dtype) for part in rows if (part, "scores") in sent}
+        references: dict[Part, Reference] = {}
+        for part, known in self.references.items():
+            if part in rows and isinstance(known, ReferenceRows):
+                tensors = {name: tensor for (of, name), tensor in sent.items() if of == part}
+                references[part] = known.reference(tensors, len(rows[part]))
+            elif part in rows:
+                references[part] = known.batch(rows[part], found.hidden.device)
+        rewards = sent["sample", "rewards"].to(dtype) if "sample" in rows else None
+        parts = split(found, rows, step.counts, scores)
         return LossBatch(parts, References(references), step.state, step.statistics, rewards)
+
+    def _beside(
+        self, rows: Mapping[Part, Sequence[Row]], draws: Sequence[Draw], step: Carried
+    ) -> dict[tuple[Part, str], Tensor]:
+        """CPU tensors that a loss reads beside the tokens, by part and name."""
+        found: dict[tuple[Part, str], Tensor] = {}
+        for part, part_rows in rows.items():
+            known = self.references.get(part)
+            if isinstance(known, ReferenceRows):
+                found |= {(part, name): t for name, t in known.tensors(part_rows).items()}
+            if part in self.needs.scores:
+                numbers = [score for row in part_rows for score in row.scores]
+                found[part, "scores"] = torch.tensor(numbers, dtype=torch.float64)
+        if "sample" in rows:
+            worth = [reward for draw in draws for reward in step.samples[draw.index].rewards]
+            found["sample", "rewards"] = torch.tensor(worth, dtype=torch.float64)
+        return found
 
 
 def split(
     found: RowStates,
     rows: Mapping[Part, Sequence[Row]],
     counts: Counts,
-    scored: Set[Part] = frozenset(),
+    scores: Mapping[Part, Tensor] | None = None,
 ) -> dict[Part, Predictions]:
     """The predictions of each part, from what a model says of the parts' rows in that order.
 
-    scored  parts whose rows' scores by token go with them
+    scores  [N] by token, of the parts that have them
     """
     parts: dict[Part, Predictions] = {}
     begin = first_row = 0
@@ -108,16 +128,10 @@ def split(
             len(part_rows),
             *counts[part],
             {layer: state[span] for layer, state in found.inner.items()},
-            _scores(part_rows, found.hidden) if part in scored else None,
+            (scores or {}).get(part),
         )
         begin, first_row = end, first_row + len(part_rows)
     return parts
-
-
-def _scores(rows: Sequence[Row], like: Tensor) -> Tensor:
-    """[N] scores of the rows' tokens, at least in fp32."""
-    numbers = [score for row in rows for score in row.scores]
-    return torch.tensor(numbers, dtype=precise(like[:0]).dtype, device=like.device)
 
 
 class Sums:
@@ -140,5 +154,9 @@ class Sums:
         return {name: reduce(value, reduction="sum") for name, value in self.values.items()}
 
     def floats(self, accelerator: Accelerator) -> dict[str, float]:
-        """The same as numbers."""
-        return {name: float(value) for name, value in self.reduced(accelerator).items()}
+        """The same as numbers, which come from a GPU together."""
+        found = self.reduced(accelerator)
+        if not found:
+            return {}
+        numbers = torch.stack([value.double().reshape(()) for value in found.values()]).tolist()
+        return dict(zip(found, numbers, strict=True))

@@ -25,7 +25,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
-from unlearnbench.data.batching import token_budget
+from unlearnbench.data.batching import send, token_budget
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Row
 from unlearnbench.digests import tensors_hash
@@ -55,16 +55,32 @@ class ReferenceRows:
 
     def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
         """The reference of a micro-batch, token for token as `collate` orders them."""
+        tensors = self.tensors(rows)
+        sent = send([*tensors.values()], device)
+        return self.reference(dict(zip(tensors, sent, strict=True)), len(rows))
+
+    def tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """What the reference of a micro-batch is made of, by name, on the CPU."""
         spans = [self.offsets[row] for row in rows]
         index = torch.cat([torch.arange(begin, end) for begin, end in spans])
         lengths = torch.tensor([end - begin for begin, end in spans])
+        found = {
+            "logprobs": self.logprobs[index],
+            "rows": torch.arange(len(rows)).repeat_interleave(lengths),
+        }
+        if self.hidden is not None:
+            found["hidden"] = self.hidden[index]
+        return found | {f"layer.{n}": states[index] for n, states in self.states.items()}
+
+    def reference(self, tensors: Mapping[str, Tensor], count: int) -> Reference:
+        """The reference of `count` rows, of their `tensors` on any device."""
         return Reference(
-            self.logprobs[index].to(device),
-            torch.arange(len(rows)).repeat_interleave(lengths).to(device),
-            len(rows),
-            None if self.hidden is None else self.hidden[index].to(device),
+            tensors["logprobs"],
+            tensors["rows"],
+            count,
+            tensors.get("hidden"),
             None if self.output is None else self.output.projection,
-            {layer: states[index].to(device) for layer, states in self.states.items()},
+            {layer: tensors[f"layer.{layer}"] for layer in self.states},
         )
 
 

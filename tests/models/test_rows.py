@@ -53,17 +53,50 @@ def test_equals_one_row_at_a_time(architecture: tuple[Any, bool]) -> None:
         assert error <= exact * (expected[name].norm() + 1e-3), name
 
 
-def test_checkpointed_activations_are_not_packed_and_give_the_same(model: Any) -> None:
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointed_activations_are_packed_as_well(
+    architecture: tuple[Any, bool], reentrant: bool
+) -> None:
+    """They are computed again after the model has its own attention back."""
+    model, packed = architecture
+    if model.config.model_type == "mamba":
+        pytest.skip("its scan is fp32")
     model = model.double().train()
+    for module in model.modules():
+        if isinstance(module, torch.nn.Dropout):
+            module.p = 0.0
+        elif isinstance(getattr(module, "dropout", None), float):
+            module.dropout = 0.0
     plain = RowReader(model, pad=0)
     expected = gradients(model, loss_of(plain(model, ROWS).hidden[:, 0]))
-    model.activation_checkpointing_enable()
+    model.activation_checkpointing_enable({"use_reentrant": reentrant})
+    model.enable_input_require_grads()
     reader = RowReader(model, pad=0)
-    assert plain.packs(model, ROWS)
-    assert not reader.packs(model, ROWS)
+    assert reader.packs(model, ROWS) is packed
     for name, gradient in gradients(model, loss_of(reader(model, ROWS).hidden[:, 0])).items():
         torch.testing.assert_close(gradient, expected[name], rtol=1e-8, atol=1e-10)
     assert model.training, "the trial leaves the model as it was"
+
+
+@pytest.mark.parametrize("when", ["always", "training"])
+def test_a_model_that_keeps_its_keyword_arguments_to_itself_is_padded(
+    model: Any, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one whose layers are computed again from their positional arguments alone."""
+    layer = model.model.layers[1]
+    forward = layer.forward
+
+    def forgetful(*args: Any, **how: Any) -> Any:
+        if when == "always" or layer.training:
+            how = {name: value for name, value in how.items() if "layout" not in name}
+        return forward(*args, **how)
+
+    model = model.double().train()
+    wanted = RowReader(model, pad=0)(model, ROWS).hidden
+    monkeypatch.setattr(layer, "forward", forgetful)
+    reader = RowReader(model, pad=0)
+    assert not reader.packs(model, ROWS)
+    torch.testing.assert_close(reader(model, ROWS).hidden, wanted)
 
 
 @pytest.mark.filterwarnings(

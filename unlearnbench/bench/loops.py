@@ -9,16 +9,14 @@ from typing import Any
 import torch
 
 from unlearnbench.bench.usual import UsualPredictions
-from unlearnbench.data.batching import collate, pack
+from unlearnbench.data.batching import collate
 from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import EvaluationError
 from unlearnbench.losses import Predictions, Reference
 from unlearnbench.method import PARTS, LossBatch, Part, References, Terms
 from unlearnbench.minibatch import Counts, Minibatches, split
-from unlearnbench.models.forward import projected
-from unlearnbench.models.packed import laid_out, packing
-from unlearnbench.models.rows import CausalRows, RowReader, RowStates
+from unlearnbench.models.rows import RowReader, RowStates
 from unlearnbench.projection import Projection
 from unlearnbench.retain import Objective
 
@@ -119,17 +117,12 @@ def bare(
         together = [row for part in parts.values() for row in part]
         if not reader.packs(training.model, together):
             raise EvaluationError("the bare loop is written for models that can be packed")
-        tokens = pack(together, device)
+        prepared = reader.prepared(training.model, together)
         known: dict[Part, Reference] = {
             p: rows.batch(parts[p], device) for p, rows in ours.references.items()
         }
         counts: Counts = {p: (sum(r.scored for r in rows), len(rows)) for p, rows in parts.items()}
-        inputs = {"input_ids": tokens.ids, "position_ids": tokens.positions, "use_cache": False}
         yield 0.0
-        with packing(training.model), laid_out(CausalRows(tokens.lengths)):
-            found = projected(
-                training.model, reader.output, tokens.predicts, needs.layers, **inputs
-            )
-        states = RowStates(*found, tokens.labels, tokens.rows)
+        states = reader.run(training.model, prepared, needs.layers)
         whole = LossBatch(split(states, parts, counts), References(known), objective.method.start())
         yield training.update(objective.terms(whole))

@@ -1,14 +1,21 @@
-"""Rows as padded tensors."""
+"""Rows as tensors, padded or packed, and their way to a device."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from unlearnbench.data.encoding import Row
+
+IntArray = NDArray[np.int64]
+_ALIGNED = 16
+"""Bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,16 +36,16 @@ class TokenBatch:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """B rows behind one another, N tokens in all, and nothing else."""
+    """B rows behind one another, N tokens in all, and nothing else; on the CPU."""
 
     ids: Tensor
     """[1, N]"""
     positions: Tensor
     """[1, N] of each token in its own row, from 0."""
-    lengths: Tensor
+    lengths: IntArray
     """[B]"""
-    predicts: Tensor
-    """[1, N] bool, as in `TokenBatch`."""
+    predicting: Tensor
+    """Places among the N tokens whose next token is scored."""
     labels: Tensor
     rows: Tensor
 
@@ -58,19 +65,44 @@ def collate(rows: Sequence[Row], pad: int, device: torch.device) -> TokenBatch:
     return TokenBatch(*moved)
 
 
-def pack(rows: Sequence[Row], device: torch.device) -> PackedBatch:
+def pack(rows: Sequence[Row]) -> PackedBatch:
     """Put `rows` behind one another."""
-    lengths = torch.tensor([len(row.ids) for row in rows])
-    ids = torch.tensor([token for row in rows for token in row.ids])
-    positions = torch.cat([torch.arange(len(row.ids)) for row in rows])
-    predicts = torch.zeros(len(ids), dtype=torch.bool)
-    begin = 0
-    for row in rows:
-        predicts[begin : begin + len(row.ids)][_predicting(row)] = True
-        begin += len(row.ids)
-    whole = (ids.unsqueeze(0), positions.unsqueeze(0), lengths, predicts.unsqueeze(0))
-    moved = (t.to(device) for t in (*whole, *_scored(rows)))
-    return PackedBatch(*moved)
+    lengths = np.array([len(row.ids) for row in rows])
+    counts = np.array([row.scored for row in rows])
+    ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, lengths.sum())
+    begins = np.cumsum(lengths) - lengths
+    positions = _counted(np.zeros_like(lengths), lengths)
+    # The token at t is predicted at t − 1.
+    predicting = _counted(begins + [row.start - 1 for row in rows], counts)
+    of = np.repeat(np.arange(len(rows)), counts)
+    tensors = (torch.from_numpy(array) for array in (predicting, ids[predicting + 1], of))
+    whole = (torch.from_numpy(ids).unsqueeze(0), torch.from_numpy(positions).unsqueeze(0))
+    return PackedBatch(*whole, lengths, *tensors)
+
+
+def _counted(begins: IntArray, counts: IntArray) -> IntArray:
+    """For each of `begins`, as many numbers from there on as `counts` has, all in a row."""
+    ends = np.cumsum(counts)
+    return np.repeat(begins - (ends - counts), counts) + np.arange(ends[-1])
+
+
+def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
+    """CPU tensors on `device`: a GPU gets them in one copy, which the host does not wait for."""
+    if device.type == "cpu":
+        return [*tensors]
+    # Each begins where any type may begin.
+    sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
+    begins = [0, *accumulate(sizes)]
+    # Memory that stays in its place is what a GPU reads by itself.
+    buffer = torch.empty(begins[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
+
+    def part(whole: Tensor, tensor: Tensor, begin: int) -> Tensor:
+        return whole[begin : begin + tensor.nbytes].view(tensor.dtype).view(tensor.shape)
+
+    for tensor, begin in zip(tensors, begins, strict=False):
+        part(buffer, tensor, begin).copy_(tensor)
+    there = buffer.to(device, non_blocking=True)
+    return [part(there, *placed) for placed in zip(tensors, begins, strict=False)]
 
 
 def _predicting(row: Row) -> slice:

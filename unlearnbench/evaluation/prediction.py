@@ -158,8 +158,8 @@ class Predictor:
         chosen = torch.zeros(1, len(ids), dtype=torch.bool, device=self.device)
         chosen[0, where] = True
         row = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
-        with laid_out(layout), self._shifted(spans):
-            return self._states(chosen, **row)
+        with self._shifted(spans):
+            return self._states(chosen, **row, **laid_out(layout))
 
     def text_states(
         self,
@@ -182,7 +182,7 @@ class Predictor:
     def _shifted(self, spans: Sequence[Span]) -> AbstractContextManager[None]:
         return nullcontext() if self.shifts is None else self.shifts.added(self.model, spans)
 
-    def _states(self, where: Tensor, **inputs: Tensor) -> Tensor:
+    def _states(self, where: Tensor, **inputs: Any) -> Tensor:
         """What `read` reads: hidden states, or logits where the output layer is not understood."""
         if self.layer is None:
             return predict(self.model, where, **inputs, use_cache=False)[0]

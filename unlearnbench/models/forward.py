@@ -27,7 +27,7 @@ def _at(
     inner: Any = getattr(model, "module", model)
 
     def pick(_: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        taken.append(inputs[0][where])
+        taken.append(_chosen(inputs[0], where))
         return (taken[0][:logits], *inputs[1:])
 
     handle = inner.get_output_embeddings().register_forward_pre_hook(pick)
@@ -37,8 +37,15 @@ def _at(
         handle.remove()
 
 
+def _chosen(states: Tensor, where: Tensor) -> Tensor:
+    """[N, ·] of states [B, T, ·]; by indices nothing waits for a GPU to count a mask."""
+    if where.dtype == torch.bool:
+        where = where.flatten().nonzero().squeeze(1)
+    return states.flatten(0, 1).index_select(0, where)
+
+
 def predict(model: nn.Module, where: Tensor, **inputs: Any) -> tuple[Tensor, Tensor]:
-    """Run the model and predict the next token at the positions `where` [B, T].
+    """Run the model and predict the next token at `where`: a mask [B, T], or places [N] in B · T.
 
     Returns logits [N, V] in float32 at least, and the final hidden states [N, H] they come from.
     """
@@ -53,8 +60,8 @@ def hidden_states(
 ) -> tuple[Tensor, dict[int, Tensor]]:
     """Run the model as far as its output layer.
 
-    Returns the final hidden states [N, H] at the positions `where` [B, T], for an `OutputLayer`,
-    and those [N, D] after each of the decoder layers `layers`, from 1 (after the last: normed).
+    Returns the final hidden states [N, H] at `where`, see `predict`, for an `OutputLayer`, and
+    those [N, D] after each of the decoder layers `layers`, from 1 (after the last: normed).
     """
     taken: list[Tensor] = []
     # One position goes on: no model has to cope with an output layer that is given nothing.
@@ -71,11 +78,11 @@ def hidden_states(
                 f"the method reads hidden states after layer {layer}, but {type(model).__name__} "
                 f"has layers 1 to {depth}; set the method's `layer` to one of these"
             )
-    return taken[0], {layer: output.hidden_states[layer][where] for layer in layers}
+    return taken[0], {layer: _chosen(output.hidden_states[layer], where) for layer in layers}
 
 
 def final_states(model: nn.Module, where: Tensor, **inputs: Any) -> Tensor:
-    """Final hidden states [N, H] at the positions `where` [B, T], for an `OutputLayer`."""
+    """Final hidden states [N, H] at `where`, see `predict`, for an `OutputLayer`."""
     return hidden_states(model, where, **inputs)[0]
 
 

@@ -3,34 +3,80 @@
 Padding, prefixes that sequences share and caches with gaps are all the same question: which keys
 does a token see? Here all tokens of a batch stand in one row [1, N] with their own positions, so
 that the linear layers compute nothing twice and nothing for padding, and a `Layout` answers the
-question for the attention layers. It is reached through transformers' AttentionInterface; the
+question for the attention layers. It reaches them through the model's keyword arguments, which
+layers whose activations are computed again keep, and through transformers' AttentionInterface; the
 kernel underneath stays the library's (`sdpa`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
-from contextvars import ContextVar
-from typing import Any, Protocol
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol, cast
 
 from torch import Tensor, nn
 
-from unlearnbench.models.autocast import is_half
+from unlearnbench.models.autocast import is_half, product_dtype
 
 _NAME = "unlearnbench_packed"
-_LAYOUT: ContextVar[Layout] = ContextVar("layout")
+_LAYOUT = "unlearnbench_layout"
 _MOST = 0.05
 """Largest relative error of a state that is taken for rounding."""
 
 
-class Kernel(Protocol):
-    """Attention of one layer over a batch: heads, scaling and grouping are the layer's own."""
+@dataclass(frozen=True)
+class Kernel:
+    """Attention of one layer: heads, scaling and grouping are the layer's own."""
+
+    layer: nn.Module
+    how: Mapping[str, Any]
+    """The keyword arguments that the layer gives its attention function."""
 
     def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
         """[G, w, heads, d] queries, [G, t, kv heads, d] keys and values, [G, 1, w, t] added to
         the scores, or None for a causal mask; returns [G, w, heads, d]."""
-        ...
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+        found: Tensor = sdpa_attention_forward(self.layer, query, key, value, mask, **self.how)[0]
+        return found
+
+    def rows(
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int
+    ) -> Tensor:
+        """Causal attention in rows behind one another, without padding or dropout.
+
+        [N, heads, d] queries, [N, kv heads, d] keys and values; returns [N, heads, d]
+
+        bounds   [rows + 1] int32: where each row begins, and the end of the last
+        longest  tokens of the longest row
+        """
+        from torch.nn.attention.varlen import varlen_attn
+
+        kind = product_dtype(query)
+        query, key, value = (t.to(kind) for t in (query, key, value))
+        found: Any = varlen_attn(
+            query,
+            key,
+            value,
+            bounds,
+            bounds,
+            longest,
+            longest,
+            scale=self.how.get("scaling"),
+            window_size=(-1, 0),  # all before, nothing behind
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return cast(Tensor, found)
+
+
+def takes_rows(tensor: Tensor) -> bool:
+    """True if there may be a kernel for rows behind one another on the device of `tensor`."""
+    if tensor.device.type != "cuda" or not is_half(tensor):
+        return False
+    return find_spec("torch.nn.attention.varlen") is not None  # since torch 2.10
 
 
 class Layout(Protocol):
@@ -51,25 +97,34 @@ def _attention(
     _: Tensor | None,
     **how: Any,
 ) -> tuple[Tensor, None]:
-    """What a layer calls in place of its attention function; [1, heads, N, d] each."""
+    """What a layer calls in place of its attention function; [1, heads, N, d] each.
+
+    Raises: KeyError where the model does not pass its keyword arguments on.
+    """
+    layout: Layout = how.pop(_LAYOUT)
+    query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
+    return layout(module, Kernel(module, how), query, key, value).unsqueeze(0), None
+
+
+def _sdpa(module: nn.Module, *tensors: Any, **how: Any) -> tuple[Tensor, None]:
+    """The library's `sdpa`, except in a layer that is computed again for packed rows.
+
+    By then the model has its own attention back, and only the layer has kept the layout.
+    """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    def kernel(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
-        found: Tensor = sdpa_attention_forward(
-            module, query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), mask, **how
-        )[0]
-        return found
-
-    query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
-    return _LAYOUT.get()(module, kernel, query, key, value).unsqueeze(0), None
+    if _LAYOUT in how:
+        return _attention(module, *tensors, **how)
+    return sdpa_attention_forward(module, *tensors, **how)
 
 
 @contextmanager
 def packing(model: Any) -> Generator[None, None, None]:
-    """While it lasts, `model` takes rows [1, N] only, each under `laid_out`."""
+    """While it lasts, `model` takes rows [1, N] only, each with what `laid_out` gives."""
     from transformers import AttentionInterface
 
     AttentionInterface.register(_NAME, _attention)
+    AttentionInterface.register("sdpa", _sdpa)
     inner = getattr(model, "module", model)
     own = inner.config._attn_implementation
     inner.set_attn_implementation(_NAME)
@@ -79,14 +134,9 @@ def packing(model: Any) -> Generator[None, None, None]:
         inner.set_attn_implementation(own)
 
 
-@contextmanager
-def laid_out(layout: Layout) -> Generator[None, None, None]:
-    """Let `layout` say which keys the tokens of the row see, in all layers."""
-    token = _LAYOUT.set(layout)
-    try:
-        yield
-    finally:
-        _LAYOUT.reset(token)
+def laid_out(layout: Layout) -> dict[str, Any]:
+    """Keyword arguments of a model that let `layout` decide which keys the row's tokens see."""
+    return {_LAYOUT: layout}
 
 
 def may_be_packed(model: Any, longest: int) -> bool:
