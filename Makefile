@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test check fix clean
+.PHONY: quickstart test gpu check fix clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -25,6 +25,9 @@ quickstart: $(READY)
 test: $(READY)
 	$(PYTEST)
 
+gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml
+	$(BIN)/python -m pytest -m gpu tests/gpu --junitxml=gpu.xml
+
 check: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
@@ -37,4 +40,4 @@ fix: $(READY)
 	$(BIN)/ruff format .
 
 clean:
-	rm -rf .venv build dist runs *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist runs gpu.xml *.egg-info .mypy_cache .ruff_cache .pytest_cache

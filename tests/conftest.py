@@ -294,7 +294,6 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHu
     """Stands in for the hub, with an empty cache and in a process that knows no commit yet."""
     import httpx2
     from huggingface_hub import constants, set_client_factory
-    from huggingface_hub.utils import _http
 
     from unlearnbench import hub
 
@@ -303,10 +302,11 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHu
     monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
     monkeypatch.setattr(hub, "_commits", {})
     hub._snapshot.cache_clear()  # pyright: ignore[reportPrivateUsage]
-    hooks: Any = {"request": [_http.hf_request_event_hook]}
+    http: Any = import_module("huggingface_hub.utils._http")
+    hooks: Any = {"request": [http.hf_request_event_hook]}
     set_client_factory(
         lambda: httpx2.Client(transport=httpx2.MockTransport(made.answer), event_hooks=hooks)
     )
     yield made
-    set_client_factory(_http.default_client_factory)
+    set_client_factory(http.default_client_factory)
     hub._snapshot.cache_clear()  # pyright: ignore[reportPrivateUsage]

@@ -60,7 +60,7 @@ def filled(fake_hub: Any, tmp_path: Path, model: Any, tokenizer: Any) -> Any:
 
 
 def config_of(place: Path, **changes: Any) -> SweepConfig:
-    named = {"base": "org/base", "fine_tuned": "org/tuned", "retain": RETAIN}
+    named: dict[str, Any] = {"base": "org/base", "fine_tuned": "org/tuned", "retain": RETAIN}
     return SweepConfig(
         name="pinned",
         models=(ModelSettings(name="m", **(named | {"template": "plain"} | changes)),),
@@ -91,7 +91,8 @@ def begin_another_process(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
         git=None,
         hub=tuple(plan.commits.items()),
     )
-    monkeypatch.setattr("unlearnbench.sweep.nodes._check_here", lambda _: None)
+    same: Any = lambda _: None  # noqa: E731
+    monkeypatch.setattr("unlearnbench.sweep.nodes._check_here", same)
     luggage.unpack()
 
 

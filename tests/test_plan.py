@@ -11,6 +11,7 @@ import pytest
 from unlearnbench.errors import ConfigError, ModelError, RecordError
 from unlearnbench.folder import claim_folder
 from unlearnbench.inputs import plan_sweep
+from unlearnbench.notices import taken
 from unlearnbench.plan import Plan, RunSpec, content_hash, make_plan
 from unlearnbench.records import run_record, write_record
 from unlearnbench.registry import method_spec
@@ -327,3 +328,11 @@ def test_a_fixed_template_leaves_the_identity_as_it_was() -> None:
     run = make_plan(config(), "f").runs[0]
     assert "template_digest" not in run.identity
     assert "template_args" not in run.identity["model"]
+
+
+def test_flash_attention_is_planned_with_a_notice() -> None:
+    planned_ids(base="tiny")
+    assert taken() == []
+    planned_ids(base="tiny", attention="flash_attention_2")
+    (line,) = taken()
+    assert line.startswith("models.chatty.attention: flash_attention_2 lays out no packed rows")

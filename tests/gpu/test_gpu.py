@@ -14,12 +14,14 @@ import os
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, distributed, nn
+from transformers import LlamaForCausalLM
 
 from unlearnbench import registry
 from unlearnbench.bench.models import ARCHITECTURES
@@ -32,7 +34,9 @@ from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.profiles import get_profile
 from unlearnbench.evaluation.tree import tree_of
 from unlearnbench.execution import Resources
+from unlearnbench.footprint import footprint, rows_of_item
 from unlearnbench.models.loading import Source
+from unlearnbench.models.skeleton import config_of, shape_of
 from unlearnbench.models.tiny import build_model
 from unlearnbench.models.warm import WarmModel
 from unlearnbench.retain import Objective
@@ -42,6 +46,7 @@ from unlearnbench.training import Learn, Trainer
 
 # Tests are no package that could be imported by its name.
 from ..conftest import QUESTIONS  # noqa: TID252
+from ..test_footprint import SETTINGS, Allocated, setup_of, some_rows  # noqa: TID252
 from ..test_training import rows_of, trainer_of, weights  # noqa: TID252
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -172,6 +177,47 @@ def test_an_evaluation_in_bf16_packs_and_is_near_that_of_a_cpu(
 def _tree_of(tokenizer: Any) -> tuple[Any, tuple[int, ...]]:
     row = rows_of(tokenizer, QUESTIONS).retain[0]
     return [row], tuple(row.ids[: row.start])
+
+
+@on_both
+def test_the_estimate_of_memory_is_what_a_step_and_an_evaluation_take(
+    device: str,
+    tokenizer: Any,
+    tmp_path: Path,
+    record_property: Callable[[str, object], None],
+) -> None:
+    settings = SETTINGS
+    if device == "cuda":
+        settings = ModelSettings(name="m", base="tiny", architecture=ARCHITECTURES["1b"])
+    config, rows = config_of(settings, Source("tiny")), some_rows()
+    objective = Objective(registry.load("methods", "gradient-difference")())
+    micro = 4
+    model: Any = LlamaForCausalLM(config)
+    how: dict[str, Any] = {"batch_size": 16, "micro_batch_size": micro, "precision": "bf16"}
+    seen, before = Allocated(), torch.cuda.memory_allocated() if device == "cuda" else 0
+    trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, epochs=1, **how)
+    del model
+    for parameter in trainer.model.parameters():
+        seen.see(parameter)
+    with seen if device == "cpu" else nullcontext():
+        _, peak = measured(device, lambda: [*trainer.epoch(1)])
+    setup = setup_of(settings, micro, "bf16", rows_of_item(objective.needs))
+    setup = replace(setup, on_gpu=device == "cuda")
+    shape = shape_of(
+        config, settings, objective.method.trains, autocast=True, width=setup.lengths.longest
+    )
+    estimate = footprint(shape, objective.method, objective.needs, setup).peak
+    found = peak - before if device == "cuda" else seen.peak
+    record_property("peak of a step in MiB", found >> 20)
+    record_property("estimate in MiB", estimate >> 20)
+    assert estimate == pytest.approx(found, rel=0.15 if device == "cuda" else 0.25)
+    evaluator = Evaluator(
+        {"forget": QUESTIONS}, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0
+    )
+    with trainer.evaluated() as trained:
+        _, peak = measured(device, lambda: evaluator(trained))
+    record_property("peak of an evaluation in MiB", (peak - before) >> 20)
+    assert peak - before <= 1.15 * estimate
 
 
 @on_both

@@ -388,7 +388,7 @@ def _largest_id(tokenizer: Any) -> int:
     added: dict[str, int] = tokenizer.get_added_vocab()
     ids = [number for token, number in added.items() if token in template]
     ids += [one for one in (tokenizer.bos_token_id, tokenizer.eos_token_id) if one is not None]
-    return max(int(tokenizer.vocab_size) - 1, *map(int, ids))
+    return max(map(int, [tokenizer.vocab_size - 1, *ids]))
 
 
 def pad_id(tokenizer: Any) -> int:
@@ -399,8 +399,9 @@ def pad_id(tokenizer: Any) -> int:
     if tokenizer.eos_token_id is None:
         raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
     pad = tokenizer.pad_token_id
-    known = pad is not None and pad <= _largest_id(tokenizer)  # the model has an embedding for it
-    return int(pad if known else tokenizer.eos_token_id)
+    if pad is None or pad > _largest_id(tokenizer):  # the model may have no embedding for it
+        return int(tokenizer.eos_token_id)
+    return int(pad)
 
 
 def quiet_transformers() -> None:
