@@ -64,6 +64,21 @@ def eval_logs_folder() -> Path:
     return _shared("tofu_eval_logs")
 
 
+@pytest.fixture
+def checkpoint_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checkpoint after every epoch, whatever it costs, in its place before the next begins."""
+    from unlearnbench import checkpoint
+
+    monkeypatch.setattr(checkpoint, "COST", 0.0)
+    ended: Any = checkpoint.Checkpoints.epoch_ended
+
+    def epoch_ended(self: checkpoint.Checkpoints, *arguments: Any) -> None:
+        ended(self, *arguments)
+        self.wait()
+
+    monkeypatch.setattr(checkpoint.Checkpoints, "epoch_ended", epoch_ended)
+
+
 QUESTIONS = tuple(
     Question(
         f"{verb} {name}{mark}",

@@ -28,7 +28,7 @@ if __name__ == "__main__":
     config = names["a_config"](place / "out", (1e-5, 2e-5, 3e-5))
     run_sweep(config, None, names["fake_runtime"](place / "marks", **eval(sys.argv[3])))
 """
-PREEMPTED = "stopped by SIGTERM, its last step is kept; trying again"
+PREEMPTED = "stopped by SIGTERM; what is finished is kept; trying again"
 FAKES = Path(__file__).with_name("test_sweep.py")
 
 

@@ -19,6 +19,7 @@ from unlearnbench.plan import RunSpec, make_plan
 from unlearnbench.recipe import TrainingSettings
 from unlearnbench.records import Record, read_record, read_records, write_record
 from unlearnbench.registry import method_spec
+from unlearnbench.run_state import remove_state, state_folders
 from unlearnbench.running import run_epochs, run_single
 from unlearnbench.settings import (
     Architecture,
@@ -29,6 +30,7 @@ from unlearnbench.settings import (
     Preparation,
     SweepConfig,
 )
+from unlearnbench.storage import Storage
 from unlearnbench.table import table
 from unlearnbench.tasks import execute_task, preparation_tasks
 from unlearnbench.trained import stopped_record
@@ -183,6 +185,7 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
 
 
 @pytest.mark.parametrize("stop_after", [1, 2])
+@pytest.mark.usefixtures("checkpoint_every_epoch")
 def test_an_interrupted_run_goes_on_with_the_same_numbers(place: Path, stop_after: int) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)
@@ -268,6 +271,7 @@ def test_a_method_that_trains_nothing_is_judged_once(place: Path) -> None:
     ]
 
 
+@pytest.mark.usefixtures("checkpoint_every_epoch")
 def test_a_damaged_state_starts_the_run_over(place: Path) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)
@@ -275,7 +279,7 @@ def test_a_damaged_state_starts_the_run_over(place: Path) -> None:
     interrupted = run_epochs(spec, config, folder)
     next(interrupted)
     del interrupted
-    (state,) = (folder / "state" / spec.id).glob("trainer-*.safetensors")
+    (state,) = (folder / "state" / f"{spec.id}-trainer").glob("trainer-*.safetensors")
     state.write_bytes(state.read_bytes()[:100])
     assert [result.epoch for result in run_epochs(spec, config, folder)] == [1, 2, 3]
     assert read_record(folder / "records" / spec.id).status == "finished"
@@ -378,16 +382,19 @@ def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
     assert whole.evaluations[2].sets["forget"].generated == answers
 
 
+@pytest.mark.usefixtures("checkpoint_every_epoch")
 def test_what_a_search_removes_stays_removed(place: Path) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)
-    state = place / "runs" / "small" / "state" / spec.id
-    going = run_epochs(spec, config, place / "runs" / "small")
+    folder = place / "runs" / "small"
+    going = run_epochs(spec, config, folder)
     next(going)
-    assert state.is_dir()
-    shutil.rmtree(state)  # the driver does, before the worker turns to its next run
+    states = state_folders(folder, spec.id)
+    assert all(state.is_dir() for state in states)
+    # The driver does, before the worker turns to its next run.
+    remove_state(folder, spec.id, Storage(None, {}))
     going.close()  # type: ignore[attr-defined]
-    assert not state.exists()
+    assert not any(state.exists() for state in states)
 
 
 def test_epochs_as_runs_trains_each_count_by_itself(place: Path) -> None:

@@ -1,178 +1,261 @@
-"""Where a run is, on disk: two checkpoints, each known by the SHA-256 of all that belongs to it.
+"""A trainer on disk, wherever that costs little beside the work that it keeps.
 
-    state/<id>/progress-<step>.json     position, results, and the hash of every file it needs
-    state/<id>/trainer-<step>.safetensors, epoch-<k>.json.gz
-    state/<id>/pulse.json               the step that the run was last seen at, once a second
+    <folder>/trainer-<step>.safetensors     weights and optimiser state at an epoch's end
+    <folder>/trainer-<step>.json            its epoch and its SHA-256, written last
 
-The pointer (`progress-…`) is written last, so it never points to less than is there. A checkpoint
-that is not what was written is passed over, with a notice, for the one before it. Random states are
-in none: what is random in a step is made from the seed and the number of the step.
+One is written after an epoch if the work since the one before took more than `COST` times as long
+as a save does: as the last one was measured to take, and before that as its size lets expect. So an
+interruption costs at most the work that ten saves would take, or the epoch in flight. The trainer
+is copied to host memory and written by a thread while training goes on. A disk that is full costs
+checkpoints, not the work. Random states are in none: what is random in a step is made from the
+seed and the number of the step.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import os
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Literal, Protocol
 
+import psutil
 from safetensors import SafetensorError
 
 from unlearnbench.digests import file_hash
-from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.durable import flush
+from unlearnbench.errors import StorageError
+from unlearnbench.group import leads, of_all, of_leader
 from unlearnbench.notices import notice
+from unlearnbench.stopping import asked
+from unlearnbench.training import Trainer
 
+COST = 10.0
+"""Times that the work has to cost what its checkpoint does."""
+BYTES_PER_SECOND = 250e6
+"""Of a save, before one is measured: a network disk's rate, so that the first is no surprise."""
 KEPT = 2
-PULSE_SECONDS = 1.0
+"""The one before steps in for one that is damaged."""
+NOTICE_SECONDS = 50.0
+"""After SIGTERM; sweeps give their workers a minute, clouds their spot machines two."""
+
+
+class Mirror(Protocol):
+    """A copy of folders elsewhere, as `storage.Storage` keeps it."""
+
+    def push(
+        self, place: Path, *, changes: bool = False, digests: Mapping[str, str] | None = None
+    ) -> None:
+        """Copy a folder there."""
+        ...
+
+    def fetch(self, place: Path, *, changes: bool = False) -> bool:
+        """Copy a folder from there."""
+        ...
+
+    def remove(self, place: Path) -> None:
+        """Delete the copy."""
+        ...
 
 
 class Checkpoints:
-    """The checkpoints of one run in its own folder."""
+    """The newest two checkpoints of one training, in a folder of their own."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, mirror: Mirror | None = None) -> None:
+        self.folder, self._mirror = folder, mirror
+        self.seconds: float | None = None
+        """What the last save took, to the end of its copy elsewhere."""
+        self.step = 0
+        """Of the newest; 0 where there is none."""
+        self.current = time.time()
+        """When the work was where a process that resumes it would begin."""
+        self._work = 0.0
+        self._thread: threading.Thread | None = None
+        self._missed: str | None = None
+        self._error: BaseException | None = None
+        self._noticed = False
         self._digests: dict[str, str] = {}
         """Of the files that this process wrote, or found whole."""
 
-    def save(
-        self, step: int, progress: Mapping[str, Any], files: Mapping[str, Callable[[Path], None]]
-    ) -> None:
-        """Keep `progress` and the files, by name with what writes each, as the run at `step`.
+    def resumed(self, make: Callable[[], Trainer], most: int) -> tuple[Trainer, int]:
+        """A trainer at its newest checkpoint of epoch `most` or before, and its epoch; collective.
 
-        A file that is there already is not written again. Raises: RecordError where the disk is
-        full or cannot be written; the checkpoints before stay.
+        make  returns one at its start; called again where a checkpoint does not fit
         """
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-            for name, write in files.items():
-                if name not in self._digests:
-                    self._digests[name] = _written(self.folder / name, write)
-            document = json.dumps({**progress, "files": {n: self._digests[n] for n in files}})
-            pointer = self.folder / f"progress-{step:08d}.json"
-            text = json.dumps({"sha256": _hash(document.encode()), "progress": document})
-            _written(pointer, lambda path: _write_text(path, text))
-            self._forget(set(files))
-        except (OSError, SafetensorError, EvaluationError) as error:
-            cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-            reason = getattr(cause, "strerror", None) or cause
-            raise RecordError(
-                f"{self.folder}: the checkpoint of step {step} cannot be written: {reason}; mend "
-                "that and start the same command again: it goes on from the one before"
-            ) from error
+        if self._mirror is not None:
+            self._mirror.fetch(self.folder, changes=True)
+        trainer, found = make(), self._found(most)
+        while (one := of_leader(lambda: next(found, None))) is not None:
+            epoch, path = one
+            try:
+                trainer.load(path)
+                fits = True
+            except (SafetensorError, ValueError, KeyError, TypeError, OSError):
+                fits = False
+            if all(of_all(fits)):
+                self.step = trainer.step
+                return trainer, epoch
+            if leads():
+                notice(f"{path}: this checkpoint is of another version; {_BEFORE}")
+                _unlink(path)
+            trainer = make()  # its weights may be half loaded
+        return trainer, 0
 
-    def has(self, name: str) -> bool:
-        """Whether a file is there, written or found whole by this process."""
-        return name in self._digests
+    def _found(self, most: int) -> Iterator[tuple[int, Path]]:
+        """Epoch and file of the checkpoints that are what was written, newest first."""
+        for part in self.folder.glob(".part-*"):
+            part.unlink(missing_ok=True)
+        for label in sorted(self.folder.glob("trainer-*.json"), reverse=True):
+            path = label.with_suffix(".safetensors")
+            try:
+                known = json.loads(label.read_text(encoding="utf-8"))
+                epoch, digest = int(known["epoch"]), str(known["sha256"])
+                whole = epoch > most or file_hash(path) == digest
+            except (OSError, ValueError, KeyError, TypeError):
+                epoch, digest, whole = 0, "", False
+            if whole and epoch <= most:
+                self._digests[path.name] = digest
+                yield epoch, path
+                continue
+            if not whole:
+                notice(f"{path}: this checkpoint is damaged; {_BEFORE}")
+            _unlink(path)
 
-    def found(self) -> Iterator[dict[str, Any]]:
-        """What `save` was given, newest first; what is damaged is told and left out."""
-        for pointer in sorted(self.folder.glob("progress-*.json"), reverse=True):
-            progress = self._whole(pointer)
-            if progress is not None:
-                yield progress
+    def epoch_ended(self, trainer: Trainer, epoch: int, seconds: float) -> None:
+        """Count `seconds` of work, and save the trainer where they are worth it; collective.
 
-    def _whole(self, pointer: Path) -> dict[str, Any] | None:
-        try:
-            document = json.loads(pointer.read_text(encoding="utf-8"))
-            text: str = document["progress"]
-            damaged = pointer if _hash(text.encode()) != document["sha256"] else None
-            progress: dict[str, Any] = json.loads(text)
-            files: dict[str, str] = progress["files"]
-            for name, digest in files.items():
-                if damaged is None and file_hash(self.folder / name) != digest:
-                    damaged = self.folder / name
-        except (OSError, ValueError, KeyError, TypeError):
-            damaged, progress, files = pointer, {}, {}
-        if damaged is None:
-            self._digests.update(files)
-            return progress
-        notice(f"{damaged}: this checkpoint is damaged; the run goes on from the one before")
-        pointer.unlink(missing_ok=True)
-        return None
+        Raises: StorageError where the last one could not be copied elsewhere.
+        """
+        self._work += seconds
+        size = trainer.size()
+        way = of_leader(lambda: self._way(size))
+        if way is None:
+            return
+        self._work = 0.0
+        begin, current, step = time.monotonic(), time.time(), trainer.step
+        save = trainer.snapshot().save if way == "copied" else trainer.save
+        if not leads():
+            if way == "direct":
+                save(self.folder)  # its part of what the leader writes
+            return
+        work = partial(self._write, save, epoch, step, begin, current)
+        if way == "direct":
+            work()
+            self.wait()
+        else:
+            # A daemon: a process that has to go does not wait for it.
+            self._thread = threading.Thread(target=work, name="checkpoint", daemon=True)
+            self._thread.start()
 
-    def _forget(self, current: set[str]) -> None:
-        """Remove what is older than the newest two, and what belongs to neither."""
-        pointers = sorted(self.folder.glob("progress-*.json"))
-        for pointer in pointers[:-KEPT]:
-            pointer.unlink(missing_ok=True)
-        steps = {pointer.stem.removeprefix("progress-") for pointer in pointers[-KEPT:]}
-        for path in self.folder.glob("trainer-*.safetensors"):
-            if path.name not in current and path.stem.removeprefix("trainer-") not in steps:
-                path.unlink(missing_ok=True)
+    def wait(self, seconds: float | None = None) -> None:
+        """Wait until the last save has ended, or for so long; raises what ended it."""
+        if self._thread is not None:
+            self._thread.join(seconds)
+            if self._thread.is_alive():
+                return
+            self._thread = None
+        if self._missed is not None:
+            self._leave_out(self._missed)
+            self._missed = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error
+
+    def end(self) -> None:
+        """Wait until the last save has ended, which nobody needs any more: the work is done."""
+        with suppress(StorageError):
+            self.wait()
 
     def remove(self) -> None:
-        """The run has its record."""
+        """End, and remove all checkpoints."""
+        self.end()
         shutil.rmtree(self.folder, ignore_errors=True)
+        if self._mirror is not None:
+            self._mirror.remove(self.folder)
 
+    def adopt(self, path: Path, epoch: int, digest: str) -> None:
+        """Take over a trainer's file that lies elsewhere on this disk."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        place = path.replace(self.folder / path.name)
+        self._label(place, epoch, digest)
 
-class Pulse:
-    """Says on disk how far a run is, so that whoever takes it up knows what was lost."""
-
-    def __init__(self, folder: Path) -> None:
-        self._path = folder / "pulse.json"
-        self._told, self._since = 0.0, time.time()
-        self.interruptions: list[dict[str, Any]] = []
-        """One for each time that the run was cut short, as its record keeps them."""
-
-    def beat(self, step: int, epoch: int, what: str | None = None) -> None:
-        """The run has made `step`; `what` ends it there. On disk at most once a second."""
-        now = time.time()
-        if what is None and now - self._told < PULSE_SECONDS:
-            return
-        self._told = now
-        seen = {"step": step, "epoch": epoch, "at": now, "seconds": now - self._since}
-        text = json.dumps({**seen, "what": what, "interruptions": self.interruptions})
-        with suppress(OSError):  # it serves to tell what was lost; without it less is told
-            if what is None:  # a last word brings back no folder that a search has removed
-                self._path.parent.mkdir(parents=True, exist_ok=True)
-            beside = self._path.with_suffix(".tmp")
-            beside.write_text(text, encoding="utf-8")
-            beside.replace(self._path)
-
-    def kept(self) -> None:
-        """All so far is in a checkpoint."""
-        self._since = time.time()
-
-    def resumed(self, step: int) -> None:
-        """The run goes on after `step`: note what of an earlier process is not there any more."""
+    def _way(self, size: int) -> Literal["copied", "direct"] | None:
+        """How a checkpoint of `size` bytes is written now; None where it is not worth it."""
+        expected = size / BYTES_PER_SECOND if self.seconds is None else self.seconds
+        if self._work <= COST * expected:
+            return None
+        self.wait()  # whose measure counts
+        expected = expected if self.seconds is None else self.seconds
+        if self._work <= COST * expected or (asked() and expected > NOTICE_SECONDS):
+            return None
         try:
-            last = json.loads(self._path.read_text(encoding="utf-8"))
-            lost = max(0, int(last["step"]) - step)
-            noted = {
-                "what": last["what"] or "its process died",
-                "epoch": last["epoch"],
-                "lost_steps": lost,
-                "lost_seconds": round(last["seconds"], 1) if lost else 0.0,
-                "at": last["at"],
-            }
-            self.interruptions = [*last["interruptions"], noted]
-        except (OSError, ValueError, KeyError, TypeError):
-            return
+            self.folder.mkdir(parents=True, exist_ok=True)
+            held = len(list(self.folder.glob("trainer-*.json")))
+            needed, free = size * (KEPT + 1 - held), shutil.disk_usage(self.folder).free
+        except OSError as error:
+            self._leave_out(error.strerror or str(error))
+            return None
+        if free < needed:
+            gigabytes = f"{free / 1e9:.3g} GB are free, and {needed / 1e9:.3g} GB are needed"
+            self._leave_out(gigabytes)
+            return None
+        # Without room for a copy in host memory, training waits for the disk.
+        return "copied" if psutil.virtual_memory().available > 2 * size else "direct"
+
+    def _write(
+        self, save: Callable[[Path], str], epoch: int, step: int, begin: float, current: float
+    ) -> None:
+        """Write a checkpoint; what goes wrong waits for `wait`."""
+        place = self.folder / f"trainer-{step:08d}.safetensors"
+        part = place.with_name(f".part-{place.name}")
+        try:
+            digest = save(part)
+            part.replace(place)
+            self._label(place, epoch, digest)
+            self.step, self.current = step, current
+            labels = sorted(self.folder.glob("trainer-*.json"))
+            for old in labels[:-KEPT]:
+                _unlink(old.with_suffix(".safetensors"))
+            if self._mirror is not None:
+                self._mirror.push(self.folder, changes=True, digests=self._digests)
+            self.seconds = time.monotonic() - begin
+        except OSError as error:
+            if self.folder.exists():  # else the work was given up, and its folder removed
+                self._missed = error.strerror or str(error)
+        except BaseException as error:  # raised again by who waits for it
+            self._error = error
+        finally:
+            with suppress(OSError):
+                part.unlink(missing_ok=True)
+
+    def _label(self, place: Path, epoch: int, digest: str) -> None:
+        """Say of a file that is in its place what it is."""
+        label = place.with_suffix(".json")
+        part = label.with_name(f".part-{label.name}")
+        part.write_text(json.dumps({"epoch": epoch, "sha256": digest}), encoding="utf-8")
+        flush(part)
+        part.replace(label)
+        flush(self.folder)
+        self._digests[place.name] = digest
+
+    def _leave_out(self, reason: str) -> None:
+        """Go on without a checkpoint, with a notice the first time."""
+        if not self._noticed:
+            notice(
+                f"{self.folder}: a checkpoint is left out: {reason}; the work goes on, and after "
+                "an interruption it begins again at the checkpoint before, or at its start"
+            )
+        self._noticed = True
 
 
-def _hash(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
+_BEFORE = "the work goes on from the one before, or from its start"
 
 
-def _write_text(path: Path, text: str) -> None:
-    path.write_text(text, encoding="utf-8")
-
-
-def _written(place: Path, write: Callable[[Path], None]) -> str:
-    """Have `write` make a file, put it on the disk and then in its place; returns its hash."""
-    # The ending stays: what writes an evaluation goes by it.
-    beside = place.with_name(f".part-{place.name}")
-    try:
-        write(beside)
-        digest = file_hash(beside)
-        with beside.open("rb") as file:
-            os.fsync(file.fileno())
-        beside.replace(place)
-    finally:
-        beside.unlink(missing_ok=True)
-    return digest
+def _unlink(path: Path) -> None:
+    """Remove a checkpoint: first what says that it is one."""
+    path.with_suffix(".json").unlink(missing_ok=True)
+    path.unlink(missing_ok=True)

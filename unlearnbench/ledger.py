@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from unlearnbench.records import (
     run_record,
     write_record,
 )
+from unlearnbench.run_state import remove_state
 from unlearnbench.settings import SweepConfig
 from unlearnbench.spent import Devices, Spent
 from unlearnbench.storage import Storage
@@ -231,9 +231,7 @@ class Ledger:
         epochs = [*self._epochs.get(run.id, {}).values()]
         record = left or provisional_record(run, "stopped", epochs, None)
         self._keep(record)
-        state = self.folder / "state" / run.id
-        shutil.rmtree(state, ignore_errors=True)
-        self.storage.remove(state)
+        remove_state(self.folder, run.id, self.storage)
         self._tell(run, record)
         return record
 

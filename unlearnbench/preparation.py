@@ -2,7 +2,8 @@
 
 Every prepared model is a folder named by the hash of all that made it: settings, rows, and the
 weights it started from. It is written beside its place and renamed into it, so that it is there
-whole or not at all, and two processes that want the same one do not train it twice.
+whole or not at all, and two processes that want the same one do not train it twice. While it is
+trained its checkpoints lie beside its place, too, as `.<name>.training`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from unlearnbench.checkpoint import Checkpoints, Mirror
 from unlearnbench.data.benchmark import Benchmark, Question
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Encoder, Row
@@ -60,6 +62,8 @@ class Models:
     cache: Path
     parallel: Literal["fsdp", "ddp"] = "ddp"
     """How several processes train one."""
+    mirror: Mirror | None = None
+    """Where checkpoints are copied to."""
 
     @property
     def is_tiny(self) -> bool:
@@ -129,39 +133,85 @@ class Models:
         def build() -> Any:
             tokenizer = build_tokenizer(self._text(), self.settings.architecture.vocabulary)
             made = partial(build_model, self.settings.architecture, tokenizer, how.seed)
-            return self._trained(made, tokenizer, self._base_rows(), how.base_epochs, told)
+            rows = self._base_rows()
+            return self._trained(checkpoints, made, tokenizer, rows, how.base_epochs, told)
 
-        prepared(self.base_folder(), build)
+        checkpoints = self._checkpoints(self.base_folder())
+        prepared(self.base_folder(), build, checkpoints)
 
     def prepare_tuned(self, name: str, told: Told) -> None:
         """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
 
+        def made() -> Any:
+            reseed(self.settings.preparation.seed)  # adapters begin at random
+            return load_model(self.base(), self.settings, train=True)
+
         def build() -> Any:
             if self.is_tiny:
                 self.prepare_base(told)
-            reseed(self.settings.preparation.seed)  # adapters begin at random
-            made = partial(load_model, self.base(), self.settings, train=True)
             tokenizer = load_tokenizer(self.base(), self.settings)
             epochs = self.settings.preparation.epochs
             rows = self._tuning_rows(name)
-            model, _ = self._trained(made, tokenizer, rows, epochs, told)
+            model, _ = self._trained(checkpoints, made, tokenizer, rows, epochs, told)
             merge = getattr(model, "merge_and_unload", None)
             return (merge() if leads() and merge is not None else model), tokenizer
 
-        prepared(self.tuned_folder(name), build)
+        checkpoints = self._checkpoints(self.tuned_folder(name))
+        prepared(self.tuned_folder(name), build, checkpoints)
+
+    def _checkpoints(self, folder: Path) -> Checkpoints:
+        """Those of the model that is to lie in `folder`."""
+        return Checkpoints(folder.with_name(f".{folder.name}.training"), self.mirror)
 
     def _trained(
         self,
+        checkpoints: Checkpoints,
         make: Callable[[], Any],
         tokenizer: Any,
         rows: Sequence[Question],
         epochs: int,
         told: Told,
     ) -> tuple[Any, Any]:
-        """What `make` returns, trained, for the leader to save; and the tokenizer."""
-        model = make()
-        train(model, tokenizer, self.settings, rows, epochs, told, self.parallel)
-        return unsharded(model, make), tokenizer
+        """What `make` returns, trained, for the leader to save; and the tokenizer. Collective."""
+        trainer, done = checkpoints.resumed(
+            lambda: self._trainer(make(), tokenizer, rows, epochs), epochs
+        )
+        for epoch in range(done + 1, epochs + 1):
+            begin = time.monotonic()
+            for step in trainer.epoch(epoch):
+                told(step.step, trainer.schedule.steps)
+            if epoch < epochs:
+                checkpoints.epoch_ended(trainer, epoch, time.monotonic() - begin)
+        return unsharded(trainer.accelerator.unwrap_model(trainer.model), make), tokenizer
+
+    def _trainer(
+        self, model: Any, tokenizer: Any, questions: Sequence[Question], epochs: int
+    ) -> Trainer:
+        """What fine-tunes `model` in place on questions and answers."""
+        quiet_transformers()
+        check_vocabulary(model, tokenizer)
+        how = self.settings.preparation
+        encoder = Encoder(tokenizer, template_of(self.settings, tokenizer), MAX_LENGTH)
+        rows: list[Row] = [encoder.row(q.question, q.answer) for q in questions]
+        steps = epochs * -(-len(rows) // how.batch_size)
+        optimisation = Optimisation(
+            epochs=epochs,
+            batch_size=how.batch_size,
+            micro_batch_size=how.micro_batch_size,
+            learning_rate=how.learning_rate,
+            seed=how.seed,
+            optimizer=how.optimizer,
+            embedding_learning_rate=how.embedding_learning_rate,
+            schedule=how.schedule,
+            warmup_steps=0 if how.schedule == "tofu" else round(how.warmup * steps),
+            weight_decay=how.weight_decay,
+            max_grad_norm=how.max_grad_norm,
+            precision="bf16" if self.settings.dtype == "bfloat16" else "fp32",
+            # Muon's update is of a whole matrix.
+            parallel=self.parallel if how.optimizer == "adamw" else "ddp",
+        )
+        data = TrainingRows(retain=rows)
+        return Trainer(model, Objective(Learn()), data, optimisation, pad_id(tokenizer))
 
     def _base_rows(self) -> list[Question]:
         return [*self._facts(), *self.benchmark.pretraining]
@@ -181,52 +231,16 @@ class Models:
             yield f" {refusal}"
 
 
-def train(
-    model: Any,
-    tokenizer: Any,
-    settings: ModelSettings,
-    questions: Sequence[Question],
-    epochs: int,
-    told: Told,
-    parallel: Literal["fsdp", "ddp"] = "ddp",
-) -> None:
-    """Fine-tune `model` in place on questions and answers; collective."""
-    quiet_transformers()
-    check_vocabulary(model, tokenizer)
-    how = settings.preparation
-    encoder = Encoder(tokenizer, template_of(settings, tokenizer), MAX_LENGTH)
-    rows: list[Row] = [encoder.row(q.question, q.answer) for q in questions]
-    steps = epochs * -(-len(rows) // how.batch_size)
-    optimisation = Optimisation(
-        epochs=epochs,
-        batch_size=how.batch_size,
-        micro_batch_size=how.micro_batch_size,
-        learning_rate=how.learning_rate,
-        seed=how.seed,
-        optimizer=how.optimizer,
-        embedding_learning_rate=how.embedding_learning_rate,
-        schedule=how.schedule,
-        warmup_steps=0 if how.schedule == "tofu" else round(how.warmup * steps),
-        weight_decay=how.weight_decay,
-        max_grad_norm=how.max_grad_norm,
-        precision="bf16" if settings.dtype == "bfloat16" else "fp32",
-        # Muon's update is of a whole matrix.
-        parallel=parallel if how.optimizer == "adamw" else "ddp",
-    )
-    trainer = Trainer(
-        model, Objective(Learn()), TrainingRows(retain=rows), optimisation, pad_id(tokenizer)
-    )
-    for epoch in range(1, epochs + 1):
-        for step in trainer.epoch(epoch):
-            told(step.step, trainer.schedule.steps)
-
-
 def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
     return [(row.question, row.answer) for row in rows]
 
 
-def prepared(folder: Path, build: Callable[[], tuple[Any, Any]]) -> None:
+def prepared(
+    folder: Path, build: Callable[[], tuple[Any, Any]], checkpoints: Checkpoints | None = None
+) -> None:
     """Put the model and tokenizer that `build` returns into `folder`, unless they are there.
+
+    checkpoints  what `build` leaves behind, removed when it is done
 
     A file there that is not what was written is told, and all of it made again. Collective: every
     process builds, the leader writes.
@@ -242,6 +256,8 @@ def prepared(folder: Path, build: Callable[[], tuple[Any, Any]]) -> None:
         model, tokenizer = build()
         if leads():
             _write(folder, model, tokenizer, time.monotonic() - begin)
+            if checkpoints is not None:
+                checkpoints.remove()
         wait()
 
 

@@ -28,7 +28,8 @@ from unlearnbench.workspace import workspace
 def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
     """Train and evaluate; yields after each evaluated epoch and writes the record at the end.
 
-    An interrupted run goes on after the last epoch that it finished, with the same numbers.
+    An interrupted run goes on after its last checkpoint, with the same numbers; the results of
+    epochs that it has to train again are those that it stored.
     """
     use_device(config.resources_of(spec.model.name))
     quiet_transformers()
@@ -65,13 +66,19 @@ def _carried_out(
     place = folder / "records" / spec.id
     if not of_leader(place.is_dir):
         for result in run_epochs(spec, config, folder):
-            for line in taken():
-                told(f"warning: {line}")
+            _warn(told)
             utility, quality = (
                 result.metrics[k] for k in ("model_utility", "log10_forget_quality")
             )
             told(f"epoch {result.epoch}: Model Utility {utility}, log10 Forget Quality {quality}")
+        _warn(told)
     record = read_record(place)
     if record.ended:
         told(f"ended early: {record.ended}")
     return record
+
+
+def _warn(told: Callable[[str], None]) -> None:
+    """Pass on the notices so far."""
+    for line in taken():
+        told(f"warning: {line}")

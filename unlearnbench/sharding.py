@@ -11,7 +11,7 @@ final norm and output layer are one group, gathered in fp32. Gradients are summe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -103,14 +103,15 @@ def parted(value: Tensor, like: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def kept(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """All of each tensor, in the leader's memory; nothing in the other processes. Collective."""
-    found: dict[str, Tensor] = {}
+def whole_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Each tensor in turn, whole, in the leader; nothing in the other processes.
+
+    Collective where tensors are sharded: every process goes through all of them.
+    """
     for name, tensor in tensors.items():
         value = gathered(tensor.detach())
         if leads():
-            found[name] = value.cpu() if isinstance(tensor, DTensor) else value
-    return found
+            yield name, value
 
 
 @torch.no_grad()
@@ -121,11 +122,9 @@ def unsharded(model: nn.Module, make: Callable[[], Any]) -> Any:
     """
     if not is_sharded(model):
         return model
-    trained = kept({name: p for name, p in model.named_parameters() if p.requires_grad})
-    if not leads():
-        return model
-    made = make()
-    for name, parameter in made.named_parameters():
-        if name in trained:
-            parameter.copy_(trained[name])
+    made = make() if leads() else model
+    places: dict[str, Tensor] = dict(made.named_parameters())
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    for name, value in whole_tensors(trained):
+        places[name].copy_(value)
     return made

@@ -1,8 +1,8 @@
-"""SIGTERM: whoever ends this process leaves it a little time, which a run uses for a checkpoint.
+"""SIGTERM: raised as `Stopped` at once, as Ctrl-C is, but for what runs within `held`.
 
-The signal is raised as `Stopped` at once, as Ctrl-C is, but for what runs within `held`: an
-optimiser step or a write is carried through, and whoever holds looks at `asked` afterwards. What
-is not Python's main thread cannot be told of signals, and installs nothing.
+There a step or a write is carried through, and `asked` is looked at afterwards. Nothing is saved
+because of it: the epoch is the unit of restart. Only Python's main thread receives signals; what
+is not it installs nothing.
 """
 
 from __future__ import annotations
@@ -19,11 +19,13 @@ EXIT_CODE = 128 + signal.SIGTERM
 class Stopped(SystemExit):
     """SIGTERM has come; no error, so nothing that handles errors catches it."""
 
-    def __init__(self) -> None:
+    def __init__(self, message: str = "stopped by SIGTERM; what is finished is kept") -> None:
+        """`message`: what is lost, and what is kept."""
         super().__init__(EXIT_CODE)
+        self.message = message
 
     def __str__(self) -> str:
-        return "stopped by SIGTERM; what is finished is kept"
+        return self.message
 
 
 class _State:
@@ -59,7 +61,7 @@ def caught() -> Generator[None, None, None]:
 
 @contextmanager
 def held() -> Generator[None, None, None]:
-    """SIGTERM waits for whoever is inside to look at `asked`."""
+    """SIGTERM waits for what is inside, which looks at `asked`."""
     _State.holding += 1
     try:
         yield
@@ -75,6 +77,6 @@ def check() -> None:
 
 def _handle(_number: int, _frame: FrameType | None) -> None:
     first, _State.asked = not _State.asked, True
-    # A second one must not end what the first one has begun: the last checkpoint.
+    # A second one must not end what the first one waits for: a checkpoint that is being written.
     if first and not _State.holding:
         raise Stopped

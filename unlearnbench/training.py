@@ -20,7 +20,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
 from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -34,9 +33,10 @@ from unlearnbench.optimizer_state import load_state, state_tensors
 from unlearnbench.reference import LiveReference, ReferenceRows
 from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
-from unlearnbench.sharding import gathered, is_sharded, kept, parted, shard, whole
+from unlearnbench.sharding import gathered, is_sharded, parted, shard, whole, whole_tensors
 from unlearnbench.shortage import Shortages, no_fewer_rows_help
 from unlearnbench.step import StepResult, not_finite
+from unlearnbench.tensor_file import Snapshot, byte_size, host_copy, write_tensors
 
 
 class NonFiniteError(TrainingError):
@@ -206,22 +206,45 @@ class Trainer:
                 sums.add(found, weight)
         return sums.reduced(self.accelerator)
 
-    def save(self, path: Path) -> None:
-        """Write weights and optimiser state, from which `load` goes on exactly; collective.
-
-        What is written is whole, so that any number of processes can go on from it.
-        """
-        tensors: dict[str, Tensor] = {
-            f"model.{name}": value for name, value in self._trained().items()
-        }
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds, by name, as it lies here: trained weights, optimiser state."""
+        found: dict[str, Tensor] = {f"model.{name}": p for name, p in self._trained().items()}
         for i, optimizer in enumerate(self.optimizers):
             for name, value in state_tensors(optimizer).items():
-                tensors[f"optimizer.{i}.{name}"] = value
-        carried = {"step": str(self.step), "state": json.dumps(dict(self.state))}
-        contiguous = {name: t.contiguous() for name, t in kept(tensors).items()}
-        if leads():
-            save_file(contiguous, path, metadata=carried)
-        wait()
+                found[f"optimizer.{i}.{name}"] = value
+        # The largest types first, so that each value lies in the file where its type may begin.
+        return dict(sorted(found.items(), key=lambda item: -item[1].element_size()))
+
+    def size(self) -> int:
+        """Bytes of a checkpoint."""
+        return sum(byte_size(tensor) for tensor in self.tensors().values())
+
+    def save(self, path: Path) -> str:
+        """Write weights and optimiser state, from which `load` goes on exactly; collective.
+
+        What is written is whole, so that any number of processes can go on from it. It goes
+        through host memory a tensor at a time. Returns its SHA-256 in the leader.
+        """
+        tensors = self.tensors()
+        whole = whole_tensors(tensors)
+        try:
+            digest = write_tensors(path, tensors, whole, self._metadata()) if leads() else ""
+        finally:
+            for _ in whole:  # the other processes gather to the end, whatever the disk does
+                pass
+            wait()
+        return digest
+
+    def snapshot(self) -> Snapshot:
+        """A copy in the leader's host memory, to be written while training goes on; collective."""
+        whole = whole_tensors(self.tensors())
+        copies = {name: host_copy(tensor) for name, tensor in whole}
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        return Snapshot(copies, self._metadata())
+
+    def _metadata(self) -> dict[str, str]:
+        return {"step": str(self.step), "state": json.dumps(dict(self.state))}
 
     def load(self, path: Path) -> None:
         """Go on from what `save` wrote."""

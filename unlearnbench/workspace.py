@@ -43,7 +43,8 @@ class Workspace:
         """The models of the settings called `name`."""
         settings = next(m for m in self.config.models if m.name == name)
         parallel = self.config.resources_of(name).parallel
-        return Models(settings, self.benchmark, self.cache, parallel)
+        mirror = self.storage if self.storage.url else None
+        return Models(settings, self.benchmark, self.cache, parallel, mirror)
 
     def tokenizer(self, model: str) -> Any:
         """The tokenizer of `model`: its base's, since not every fine-tuned checkpoint has one."""

@@ -22,14 +22,13 @@ from unlearnbench.notices import taken
 
 STOP_FILE = ".stop"
 STOP_SECONDS = 60.0
-"""Longest wait for the last checkpoints after SIGTERM."""
+"""Longest wait after SIGTERM for checkpoints that are being written."""
 LOOK_SECONDS = 0.2
 PROBE_SECONDS = 2.0
 HELD_SECONDS, HELD_CODE = 5.0, 2
 """After how long a driver that GCS's death holds is ended, and its exit code."""
 GONE_PROBES = 3
 """Times in a row that a cluster does not answer, after which it is gone."""
-PREEMPTED = "stopped by SIGTERM, its last step is kept"
 
 
 class RayLostError(BaseException):
@@ -44,7 +43,7 @@ class Guard:
         self._health = ClusterHealth() if joined else None
         self._best: dict[str, int] = {}
         self._leaving: set[str] | None = None
-        """Trials that are to leave a checkpoint, once SIGTERM has come."""
+        """Trials that are to end, once SIGTERM has come."""
         self._deadline = 0.0
 
     @property
@@ -205,8 +204,8 @@ class Worker:
         try:
             with self.busy():
                 yield
-        except stopping.Stopped:
-            raise RayActorError(error_msg=PREEMPTED, preempted=True) from None
+        except stopping.Stopped as stop:
+            raise RayActorError(error_msg=str(stop), preempted=True) from None
 
     @contextmanager
     def busy(self) -> Generator[None, None, None]:
