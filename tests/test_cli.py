@@ -557,7 +557,11 @@ def test_a_plan_tells_what_each_kind_of_run_takes(run: Run) -> None:
     assert kinds["tiny", "ce-u"]["runs"] == 4
     one, two = (kinds["tiny", name] for name in ("ce-u", "npo+nll"))
     assert two["memory_mib"]["activations"] >= one["memory_mib"]["activations"] > 0
-    assert two["hours"] > one["hours"] > 0
+    assert two["hours"] >= one["hours"] > 0, "both wait for launches"
+    assert sum(one["hours_by_work"].values()) == pytest.approx(one["hours"])
+    _, out, _ = run("plan", "small.yaml", "--memory", "--json", "--flops", "1e7")
+    slow = {(kind["model"], kind["method"]): kind for kind in json.loads(out)["memory"]["kinds"]}
+    assert slow["tiny", "npo+nll"]["hours"] > slow["tiny", "ce-u"]["hours"]
     assert told["unknown"] == []
 
 

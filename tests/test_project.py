@@ -97,7 +97,7 @@ FLOW = [
         "tasks",
         "trainers",
     ),
-    *("wrapping", "sizing", "judged", "trained", "running"),
+    *("wrapping", "sizing", "preflight", "judged", "trained", "running"),
     *("testing", "anatomy", "table", "front", "intervals", "ranking", "selection", "links"),
     *(
         "report",

@@ -21,8 +21,9 @@ from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.errors import TrainingError
 from unlearnbench.evaluation.prediction import Predictor
 from unlearnbench.evaluation.tree import tree_of
+from unlearnbench.footprint import Budget
 from unlearnbench.losses import Reference
-from unlearnbench.method import Part, Sampling
+from unlearnbench.method import LossBatch, Part, Sampling
 from unlearnbench.models.loading import pad_id
 from unlearnbench.optimisation import Optimisation
 from unlearnbench.projection import Projection
@@ -163,6 +164,55 @@ def test_accumulation_changes_nothing(
     parts = trainer_of(model, tokenizer, rows, objective, tmp_path, micro_batch_size=1)
     assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)
     torch.testing.assert_close(weights(whole), weights(parts), rtol=1e-7, atol=1e-9)
+
+
+@pytest.mark.parametrize(("name", "most"), [("gradient-difference", 230), ("grpo", 500)])
+def test_a_budget_of_tokens_changes_nothing(
+    name: str,
+    most: int,
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+) -> None:
+    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    whole = trainer_of(model.double(), tokenizer, rows, objective, tmp_path)
+    parts = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    parts.budget = Budget(rows=2, tokens=most)
+    seen, made = list[list[int]](), parts.batches.batch
+
+    def batch(model: Any, draws: Any, step: Any, only: Any = None) -> LossBatch:
+        if only is None:
+            seen.append([parts.batches.tokens(draw, step) for draw in draws])
+        return made(model, draws, step, only)
+
+    parts.batches.batch = batch  # type: ignore[method-assign]
+    assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)
+    torch.testing.assert_close(weights(whole), weights(parts), rtol=1e-7, atol=1e-9)
+    assert len(seen) > whole.step, "no step was divided"
+    assert all(sum(chunk) <= most for chunk in seen)
+    assert any(len(chunk) > 1 for chunk in seen)
+
+
+def test_rows_bound_a_micro_batch_beside_its_tokens(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    trainer = trainer_of(
+        model, tokenizer, rows_of(tokenizer, questions), objective_of("ce-u"), tmp_path
+    )
+    (draws,) = [trainer.rows.draws(trainer.objective.needs, 5, 1)[:4]]
+    step = trainer.carried(draws, draws)
+
+    def sizes() -> list[int]:
+        return [len(part) for part in trainer._micro_batches(draws, step)]
+
+    assert sizes() == [4]
+    trainer.budget = Budget(rows=3)  # padded rows
+    assert sizes() == [3, 1]
+    trainer.budget = Budget(rows=1, tokens=10_000)
+    assert sizes() == [4], "tokens count, not rows"
+    trainer.shortages.rows = 2  # what was too much for the memory before
+    assert sizes() == [2, 2]
 
 
 def test_a_loss_that_averages_micro_batches_would_be_caught(

@@ -54,7 +54,7 @@ def plan(args: argparse.Namespace) -> int:
         told = {"work": asdict(work), "counts": planned.counts(), "recorded": kept}
         told |= {"stages": [asdict(stage) for stage in stages]}
         if args.memory:
-            told["memory"] = memory_json(planned, benchmark, args.flops)
+            told["memory"] = memory_json(planned, benchmark, args.flops, args.device_memory)
         if args.schedule:
             told["schedules"] = schedules(planned, {f: one.forget for f, one in rows.items()})
         console.print_json(planned.to_json() | told)
@@ -76,7 +76,7 @@ def plan(args: argparse.Namespace) -> int:
         console.print(f"{kept} of {work.runs} runs are recorded already and are not run again")
         console.print(to_go(planned, first))
     if args.memory:
-        print_memory(planned, benchmark, args.flops, console)
+        print_memory(planned, benchmark, args.flops, args.device_memory, console)
     if args.schedule:
         print_schedules(schedules(planned, {f: one.forget for f, one in rows.items()}), console)
     return 0

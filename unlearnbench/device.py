@@ -12,6 +12,9 @@ import torch
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import Resources
 
+USABLE = 0.94
+"""Of a GPU's memory: torch's context, and gaps between tensors, take the rest."""
+
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -32,6 +35,21 @@ def use_device(resources: Resources) -> None:
             "supports, or run on the CPU with --set resources.gpu=0"
         )
     steady_attention()
+
+
+def device_memory() -> int | None:
+    """Bytes of the smallest GPU that this process may use; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    devices = range(torch.cuda.device_count())
+    return min(torch.cuda.get_device_properties(device).total_memory for device in devices)
+
+
+def usable(total: int | None, resources: Resources) -> int | None:
+    """Bytes that a process of a run may take of a GPU of `total`; None where nothing limits it."""
+    if total is None or not resources.gpu:
+        return None
+    return int(total * USABLE * min(resources.gpu, 1.0))
 
 
 def steady_attention() -> None:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from unlearnbench.errors import RecordError, StorageError
+from unlearnbench.notices import notice
 from unlearnbench.outcomes import Outcome, outcome
 from unlearnbench.plan import Plan, RunSpec
 from unlearnbench.progress import Progress
@@ -107,11 +108,10 @@ class SweepResult:
 def default_runtime() -> Runtime:
     """The stages of this package."""
     from unlearnbench import running, tasks, trained
-    from unlearnbench.inputs import plan_sweep
     from unlearnbench.report import write_report
 
     return Runtime(
-        plan=lambda config: plan_sweep(config)[0],
+        plan=_planned,
         tasks=tasks.preparation_tasks,
         execute=tasks.execute_task,
         run_epochs=running.run_epochs,
@@ -119,6 +119,21 @@ def default_runtime() -> Runtime:
         steps=tasks.task_steps,
         stopped=trained.stopped_record,
     )
+
+
+def _planned(config: SweepConfig) -> Plan:
+    """The plan of `config`. Raises: TrainingError where a run does not fit this machine's GPU."""
+    from unlearnbench.device import device_memory
+    from unlearnbench.inputs import plan_sweep
+    from unlearnbench.preflight import check_plan
+
+    plan, benchmark = plan_sweep(config)
+    if config.ray.address is None:  # a cluster's workers look at their own
+        records = plan.folder / "records"
+        left = tuple(run for run in plan.runs if not (records / run.id).is_dir())
+        for line in check_plan(replace(plan, runs=left), benchmark, device_memory()):
+            notice(line)
+    return plan
 
 
 def provisional_record(

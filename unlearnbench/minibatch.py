@@ -56,6 +56,11 @@ class Minibatches:
             counts[part] = (sum(row.scored for row in rows), len(rows))
         return counts
 
+    def tokens(self, draw: Draw, step: Carried) -> int:
+        """Tokens of all parts that the loss reads of one item."""
+        parts = (self.rows_of(part, [draw], step) for part in self.needs.parts)
+        return sum(len(row.ids) for rows in parts for row in rows)
+
     def rows_of(self, part: Part, draws: Sequence[Draw], step: Carried) -> list[Row]:
         """The rows of `part`; samples to one question stand together."""
         if part == "sample":

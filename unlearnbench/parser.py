@@ -109,6 +109,12 @@ def _add_sweeps(subparsers: Subparsers) -> None:
         metavar="N",
         help="FLOP/s that a process reaches (default: %(default)g, 40 %% of an H100's in bf16)",
     )
+    plan.add_argument(
+        "--device-memory",
+        type=positive,
+        metavar="GB",
+        help="memory of a GPU, in 1e9 bytes (default: that of this machine's, else 80)",
+    )
     add_config(plan)
     sweep = command(
         subparsers,

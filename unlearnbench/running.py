@@ -16,6 +16,7 @@ from unlearnbench.method import Wrapper
 from unlearnbench.models.loading import quiet_transformers
 from unlearnbench.notices import taken
 from unlearnbench.plan import RunSpec
+from unlearnbench.preflight import check_run
 from unlearnbench.records import EpochResult, Record, read_record
 from unlearnbench.registry import method_from_spec
 from unlearnbench.settings import SweepConfig
@@ -34,6 +35,7 @@ def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
     use_device(config.resources_of(spec.model.name))
     quiet_transformers()
     space, method = workspace(config.model_dump_json(), folder), method_from_spec(spec.method)
+    check_run(spec, config, space.benchmark)
     done = space.record(spec.id)
     if space.storage.url and of_leader(lambda: space.storage.fetch(done)):
         if leads():
@@ -59,6 +61,7 @@ def run_single(
 def _carried_out(
     spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
 ) -> Record:
+    check_run(spec, config, workspace(config.model_dump_json(), folder).benchmark)
     for task in of_leader(lambda: preparation_tasks(config, [spec], folder)):
         if not task.done:
             told(task.label)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.checkpoint import NOTICE_SECONDS, Checkpoints
+from unlearnbench.device import device_memory, usable
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
 from unlearnbench.evaluation.profiles import profile_of
@@ -23,7 +24,7 @@ from unlearnbench.provenance import provenance
 from unlearnbench.records import EpochResult, Record, run_record
 from unlearnbench.run_state import Pulse, RunProgress, remove_state, state_folders
 from unlearnbench.settings import SweepConfig
-from unlearnbench.sizing import estimated_peak
+from unlearnbench.sizing import budget_of, estimated_peak
 from unlearnbench.step import StepResult
 from unlearnbench.stopping import Stopped, asked, check, held
 from unlearnbench.trainers import give_back, run_trainer
@@ -60,12 +61,17 @@ class TrainedRun(Run):
         trainer = run_trainer(self.spec, self.space, self.method)
         self.shortages = trainer.shortages
         self.shortages.keep(self.progress.folder)
+        resources = self.space.config.resources_of(self.spec.model.name)
+        trainer.budget = budget_of(self.spec, trainer, usable(device_memory(), resources))
         if self.shortages.batch_tokens is not None:
             self.evaluator.batch_tokens = self.shortages.batch_tokens
         return trainer
 
     def _memory(self) -> dict[str, Any]:
-        return super()._memory() | {"estimated_memory_mib": estimated_peak(self.spec, self.trainer)}
+        found: dict[str, Any] = {"estimated_memory_mib": estimated_peak(self.spec, self.trainer)}
+        if self.trainer.budget is not None:
+            found["micro_batch"] = asdict(self.trainer.budget)
+        return super()._memory() | found
 
     def go_on(self) -> Iterator[EpochResult]:
         """The epochs that are still to do, then the record."""

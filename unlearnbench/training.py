@@ -8,7 +8,6 @@ accumulated and 2 processes × 16. The order of rows depends on the seed and the
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -25,6 +24,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unlearnbench.data.draws import Draw, TrainingRows
 from unlearnbench.errors import TrainingError
+from unlearnbench.footprint import Budget
 from unlearnbench.group import leads, of_all, wait
 from unlearnbench.method import LossBatch, Method, Needs, Part
 from unlearnbench.minibatch import Carried, Minibatches, Sums
@@ -85,6 +85,8 @@ class Trainer:
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self._checked = 0, False
         self.shortages = Shortages(optimisation.micro_batch_size)
+        self.budget: Budget | None = None
+        """Of a micro-batch; None for the rows that `shortages` states, or all of a step."""
         primary = len(rows.primary(objective.needs))
         if primary == 0:
             raise TrainingError("nothing to train on: the set of rows is empty")
@@ -148,13 +150,12 @@ class Trainer:
         """Compute the gradient of a step; returns the loss by term, and what the loss reports."""
         world, rank = self.accelerator.num_processes, self.accelerator.process_index
         mine = draws[rank::world]
-        size = min(of_all(self.shortages.rows or len(draws)))
-        chunks = [(mine[i : i + size], 1) for i in range(0, len(mine), size)]
+        step = self.carried(draws, mine)
+        chunks = [(chunk, 1) for chunk in self._micro_batches(mine, step)]
         # All processes make as many passes, which each takes part in where weights are sharded
         # or gradients reduced; one that has no rows left does so with weight 0.
-        passes = math.ceil(math.ceil(len(draws) / world) / size)
+        passes = max(of_all(len(chunks)))
         chunks += [((mine or draws)[:1], 0)] * (passes - len(chunks))
-        step = self.carried(draws, mine)
         step = replace(step, statistics=self._statistics(chunks, step))
         terms, reported = Sums(), Sums()
         for i, (chunk, weight) in enumerate(chunks):
@@ -171,6 +172,24 @@ class Trainer:
         with called(self.objective.method, "advance"):
             self.state = self.objective.method.advance(self.state, told, epoch)
         return terms.floats(self.accelerator), told
+
+    def _micro_batches(self, mine: Sequence[Draw], step: Carried) -> list[Sequence[Draw]]:
+        """`mine` in order, in as few parts as rows and tokens at a time allow."""
+        rows, tokens = self.shortages.rows or max(len(mine), 1), None
+        if self.budget is not None and self.budget.tokens is None:
+            rows = min(rows, self.budget.rows)
+        elif self.budget is not None:
+            tokens = self.budget.tokens
+        parts: list[list[Draw]] = []
+        used = 0
+        for draw in mine:
+            size = self.batches.tokens(draw, step) if tokens else 0
+            if not parts or len(parts[-1]) == rows or (tokens and used + size > tokens):
+                parts.append([])
+                used = 0
+            parts[-1].append(draw)
+            used += size
+        return [*parts]
 
     def carried(self, draws: Sequence[Draw], mine: Sequence[Draw]) -> Carried:
         """What a step over `draws` needs to know, with samples for `mine`, this process's part."""

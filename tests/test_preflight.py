@@ -1,0 +1,154 @@
+"""What does not fit a GPU is refused before anything is loaded, with settings that do fit."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from contextlib import suppress
+from importlib import import_module
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from unlearnbench.cli import main
+from unlearnbench.config import load_config
+from unlearnbench.errors import TrainingError, is_deterministic
+from unlearnbench.execution import Resources
+from unlearnbench.inputs import plan_sweep
+from unlearnbench.preflight import check_plan, check_run
+
+GB = 10**9
+
+
+@pytest.fixture(scope="module")
+def seven_billion(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """The folder of a model of almost 7B weights, of which only the config is there.
+
+    Few layers, and wide ones: counting takes time by the layer.
+    """
+    from transformers import LlamaConfig
+
+    folder = tmp_path_factory.mktemp("models") / "7b"
+    LlamaConfig(
+        vocab_size=32000,
+        hidden_size=8192,
+        intermediate_size=28672,
+        num_hidden_layers=6,
+        num_attention_heads=64,
+        architectures=["LlamaForCausalLM"],
+    ).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A GPU of 80 GB, as torch describes it."""
+    with suppress(ImportError):  # it looks for its device once, when it is imported
+        import_module("bitsandbytes")
+    properties = SimpleNamespace(total_memory=80 * GB)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+
+
+def changes(model: Path, output: Path) -> list[str]:
+    """The 7B preset on what is here, with two of its methods."""
+    return [
+        f"models.0.base={model}",
+        f"models.0.fine_tuned={model}",
+        "models.0.retain={}",
+        "models.0.template=plain",
+        "data={source: synthetic, authors: 4}",
+        "forget_fractions=[0.25]",
+        "methods=[ce-u, gradient-difference]",
+        "epochs=1",
+        "training.batch_size=8",
+        "training.schedule=constant",
+        f"output={output}",
+    ]
+
+
+def arguments(sets: list[str]) -> list[str]:
+    return [word for one in sets for word in ("--set", one)]
+
+
+@pytest.mark.usefixtures("gpu")
+def test_before_anything_is_loaded(
+    seven_billion: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        raise AssertionError("it was begun")
+
+    monkeypatch.setattr("ray.init", never)
+    monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", never)
+    asked = changes(seven_billion, tmp_path)
+    assert main(["sweep", "tofu_llama2_7b", *arguments(asked)]) == 2
+    (line,) = [text for text in capsys.readouterr().err.splitlines() if "does not fit" in text]
+    assert "Llama-2-7B-chat does not fit its GPU with ce-u, gradient-difference: an" in line
+    assert "of 74.5 GiB, of which 94% can be used" in line
+    assert not (tmp_path / "tofu_llama2_7b").exists(), "nothing is written"
+
+    known = [shlex.split(text.replace("--set", "")) for text in re.findall(r"(--set .*?) \(", line)]
+    assert ["resources.gpu=2"] in known
+    assert ["training.optimizer=paged-adamw-8bit"] in known
+    assert ["models.0.lora={}"] in known
+    for sets in known:
+        plan, benchmark = plan_sweep(load_config("tofu_llama2_7b", [*asked, *sets]))
+        assert check_plan(plan, benchmark, 80 * GB) == [], sets
+
+    assert main(["run", "tofu_llama2_7b", "--select", "0", *arguments(asked)]) == 2
+    assert "does not fit its GPU with ce-u: an" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("gpu")
+def test_a_worker_looks_at_its_own_device(seven_billion: Path, tmp_path: Path) -> None:
+    config = load_config("tofu_llama2_7b", changes(seven_billion, tmp_path))
+    plan, benchmark = plan_sweep(config)
+    with pytest.raises(TrainingError, match="does not fit its GPU") as caught:
+        check_run(plan.runs[0], config, benchmark)
+    assert is_deterministic(caught.value), "another try would be refused, too"
+    cpu = config.model_copy(update={"resources": Resources()})
+    check_run(plan.runs[0], cpu, benchmark)
+    assert check_plan(plan, benchmark, None) == []
+    assert check_plan(plan, benchmark, 160 * GB) == []
+
+
+def test_a_share_of_a_gpu_is_a_share_of_its_memory(seven_billion: Path, tmp_path: Path) -> None:
+    sets = [*changes(seven_billion, tmp_path), "models.0.lora={}"]
+    plan, benchmark = plan_sweep(load_config("tofu_llama2_7b", sets))
+    assert check_plan(plan, benchmark, 80 * GB) == []
+    plan, benchmark = plan_sweep(load_config("tofu_llama2_7b", [*sets, "resources.gpu=0.25"]))
+    with pytest.raises(TrainingError, match=r"of 0\.25 of 74\.5 GiB"):
+        check_plan(plan, benchmark, 80 * GB)
+
+
+@pytest.mark.usefixtures("gpu")
+def test_an_unknown_shape_is_no_reason_against_a_run(
+    seven_billion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    sets = [*changes(seven_billion, tmp_path), "models.0.fine_tuned=nobody/nothing@main"]
+    config = load_config("tofu_llama2_7b", sets)
+    plan, benchmark = plan_sweep(config)
+    (line,) = check_plan(plan, benchmark, 80 * GB)
+    assert "is not known: Llama-2-7B-chat: nobody/nothing" in line
+    check_run(plan.runs[0], config, benchmark)
+
+
+def test_a_plan_says_what_fits(
+    seven_billion: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = arguments([*changes(seven_billion, tmp_path), "methods=[ce-u]"])
+    command = ["plan", "tofu_llama2_7b", "--memory", *asked]
+    assert main([*command, "--device-memory", "80"]) == 0
+    assert "does not fit its GPU with ce-u" in capsys.readouterr().out
+    assert main([*command, "--device-memory", "160"]) == 0
+    assert "all of it fits GPUs of 149.0 GiB" in capsys.readouterr().out
