@@ -16,6 +16,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench import registry, training
 from unlearnbench.data.benchmark import Question
@@ -487,3 +488,56 @@ def test_an_evaluation_has_one_precision(
             assert value == pytest.approx(wanted[metric], abs=1e-6, nan_ok=True), (name, metric)
         for key, rows_of_set in mine.sets.items():
             assert other.sets[key].generated == rows_of_set.generated, name
+
+
+SHARED = """
+import json, sys
+from pathlib import Path
+import torch
+from unlearnbench import group
+from unlearnbench.data.draws import TrainingRows
+from unlearnbench.data.encoding import Row
+from unlearnbench.models.loading import Source
+from unlearnbench.models.warm import WarmModel
+from unlearnbench.optimisation import Optimisation
+from unlearnbench.retain import Objective
+from unlearnbench.settings import ModelSettings
+from unlearnbench.training import Learn, Trainer
+
+torch.set_num_threads(1)
+group.join()
+settings = ModelSettings(name="small", base="hub/small")
+sources = [Source(path) for path in sys.argv[1:-1]]
+rows = TrainingRows(retain=[Row(tuple(range(3 + i, 9 + 2 * i)), 3) for i in range(6)])
+
+def losses(kept, source, precision):
+    model = kept.take(source, settings, f"fsdp {precision}")
+    how = Optimisation(2, 4, 1e-2, seed=0, precision=precision, parallel="fsdp")
+    trainer = Trainer(model.train(), Objective(Learn()), rows, how, 0)
+    found = [step.loss for epoch in (1, 2) for step in trainer.epoch(epoch)]
+    with trainer.evaluated() as evaluated:
+        found.append(float(evaluated(torch.arange(9).unsqueeze(0)).logits.double().norm()))
+    kept.give_back(trainer.model, source, settings, f"fsdp {precision}")
+    return found
+
+kept = WarmModel()
+order = [(source, "fp32") for source in (*sources, *sources)] + [(sources[0], "bf16")] * 2
+warm = [losses(kept, *one) for one in order]
+cold = [losses(WarmModel(), *one) for one in order]
+Path(sys.argv[-1]).write_text(json.dumps([warm, cold, kept.restored]))
+group.leave()
+"""
+
+
+def test_a_model_that_two_processes_share_is_put_back_as_well(tmp_path: Path) -> None:
+    """To the weights of either start model; in another precision it is shared out anew."""
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        how: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+        config = LlamaConfig(vocab_size=50, num_hidden_layers=2, tie_word_embeddings=True, **how)
+        LlamaForCausalLM(config).save_pretrained(tmp_path / str(seed))
+    for path in launch(SHARED, [str(tmp_path / "1"), str(tmp_path / "2")], tmp_path, 2):
+        warm, cold, restored = json.loads(path.read_text())
+        assert warm == cold
+        assert warm[0] == warm[2] != warm[1]
+        assert restored == 4

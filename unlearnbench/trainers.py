@@ -9,7 +9,7 @@ from unlearnbench.alternatives import alternative_rows
 from unlearnbench.data.draws import TrainingRows, with_scores
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.errors import TrainingError
-from unlearnbench.group import leader_first
+from unlearnbench.group import leader_first, world
 from unlearnbench.method import Method, Sampling
 from unlearnbench.models.loading import Source, check_vocabulary, pad_id
 from unlearnbench.models.warm import warm_model
@@ -18,6 +18,7 @@ from unlearnbench.plan import RunSpec
 from unlearnbench.reference import ReferenceParts, references_of
 from unlearnbench.retain import Objective, called
 from unlearnbench.sampling import Sampler
+from unlearnbench.sharding import whole
 from unlearnbench.training import Trainer
 from unlearnbench.workspace import Workspace
 
@@ -32,10 +33,11 @@ def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
         spec.model.name, spec.training.max_length, ignore_label=spec.leaves_out_label
     )
     reseed(spec.seed)  # adapters begin at random
-    model = warm_model.take(source, spec.model)
+    model = warm_model.take(source, spec.model, _sharing(spec, space))
     check_vocabulary(model, encoder.tokenizer)
     parts = _Parts(spec, space, source, objective, encoder, model.eval())
-    with leader_first():
+    # The leader reads the model while the others wait: one that is shared has to be here whole.
+    with whole(model, exact=True), leader_first():
         rows = parts.rows()
         references, sampler = parts.references(rows), parts.sampler()
     parallel = space.config.resources_of(spec.model.name).parallel
@@ -45,7 +47,15 @@ def run_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
 
 def give_back(trainer: Trainer, spec: RunSpec, space: Workspace) -> None:
     """Keep the model of a run that has ended for the next one in this process."""
-    warm_model.give_back(trainer.model, space.models(spec.model.name).full(), spec.model)
+    source, sharing = space.models(spec.model.name).full(), _sharing(spec, space)
+    warm_model.give_back(trainer.model, source, spec.model, sharing)
+
+
+def _sharing(spec: RunSpec, space: Workspace) -> str:
+    """What makes two shared models unlike; nothing in a process by itself."""
+    if world() == 1:
+        return ""
+    return f"{space.config.resources_of(spec.model.name).parallel} {spec.training.precision}"
 
 
 class _Parts:

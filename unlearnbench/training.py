@@ -74,8 +74,10 @@ class Trainer:
         self.accelerator = _accelerator(optimisation.precision)
         _freeze(model, objective.method)
         # It tries the model out, which has to be whole for that.
-        self.batches = Minibatches(model, rows, objective.needs, pad, references or {})
-        if optimisation.parallel == "fsdp" and self.accelerator.num_processes > 1:
+        with whole(model, exact=True):
+            self.batches = Minibatches(model, rows, objective.needs, pad, references or {})
+        several = self.accelerator.num_processes > 1
+        if optimisation.parallel == "fsdp" and several and not is_sharded(model):
             mixed = self.accelerator.mixed_precision == "bf16"
             shard(model.to(self.accelerator.device), mixed=mixed)
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
