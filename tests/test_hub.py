@@ -60,10 +60,11 @@ def filled(fake_hub: Any, tmp_path: Path, model: Any, tokenizer: Any) -> Any:
 
 
 def config_of(place: Path, **changes: Any) -> SweepConfig:
-    named: dict[str, Any] = {"base": "org/base", "fine_tuned": "org/tuned", "retain": RETAIN}
+    named: dict[str, Any] = {"name": "m", "template": "plain", "retain": RETAIN}
+    named |= {"base": "org/base", "fine_tuned": "org/tuned"}
     return SweepConfig(
         name="pinned",
-        models=(ModelSettings(name="m", **(named | {"template": "plain"} | changes)),),
+        models=(ModelSettings.model_validate(named | changes),),
         data=DataSettings(source="tofu", hub_id="org/TOFU"),
         forget_fractions=(0.1,),
         methods=(MethodGrid(specs=(method_spec("ce-u", {}),)),),
@@ -91,7 +92,10 @@ def begin_another_process(monkeypatch: pytest.MonkeyPatch, plan: Plan) -> None:
         git=None,
         hub=tuple(plan.commits.items()),
     )
-    same: Any = lambda _: None  # noqa: E731
+
+    def same(_: object) -> None:
+        """Stands for a node that has the driver's versions."""
+
     monkeypatch.setattr("unlearnbench.sweep.nodes._check_here", same)
     luggage.unpack()
 
