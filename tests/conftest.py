@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unlearnbench import notices
 from unlearnbench.data.benchmark import Question
 from unlearnbench.settings import Architecture
 
@@ -50,6 +51,12 @@ def _shared(folder: str) -> Path:
     if not path.is_dir():
         pytest.skip(f"no {path}: set UNLEARNBENCH_SHARED to the folder that holds data/{folder}")
     return path
+
+
+@pytest.fixture(autouse=True)
+def _own_notices() -> None:
+    """Drop notices that earlier tests have left, which a command here would print."""
+    notices.taken()
 
 
 @pytest.fixture(scope="session")

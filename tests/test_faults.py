@@ -59,6 +59,9 @@ class Driver:
     def marks(self, kind: str) -> list[Path]:
         return sorted((self.place / "marks").glob(f"{kind}.*"))
 
+    def records(self) -> list[Path]:
+        return [*(self.place / "out" / "small" / "records").glob("[!.]*")]
+
     def workers(self) -> set[int]:
         """Of all trials so far."""
         return {int(path.name.rpartition(".")[2]) for path in self.marks("try")}
@@ -138,7 +141,7 @@ def test_sigterm_ends_a_sweep_and_a_pre_empted_worker_is_no_failure(tmp_path: Pa
             os.kill(pid, signal.SIGTERM)
             driver.wait_for(partial(driver.tells, PREEMPTED, count))
             driver.wait_for(partial(driver.has_another_worker, pid))
-        driver.wait_for(lambda: driver.marks("end"))
+        driver.wait_for(driver.records)
         driver.process.send_signal(signal.SIGTERM)
         begin = time.monotonic()
         assert driver.end() == 128 + 15

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 
 import pytest
@@ -103,9 +103,29 @@ def test_the_four_faults_have_four_messages(
     ):
         registry.load("methods", "bad")
     assert registry.load_method("fine").__name__ == "Shy", "a broken plugin takes no other down"
+    registry._installed.cache_clear()  # pyright: ignore[reportPrivateUsage]
     monkeypatch.setattr(registry, "entry_points", _nothing)
     with pytest.raises(PluginError, match=r"no methods are installed.*pip install -e"):
         registry.load("methods", "npo")
+
+
+def test_packages_are_read_again_only_when_one_comes(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("first", GOOD, "[unlearnbench.methods]\none = first:Shy\n")
+    reads: list[str] = []
+
+    def counted(*, group: str) -> EntryPoints:
+        reads.append(group)
+        return entry_points(group=group)
+
+    monkeypatch.setattr(registry, "entry_points", counted)
+    registry._installed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    for _ in range(3):
+        assert registry.load_method("one").__name__ == "Shy"
+    assert reads == ["unlearnbench.methods"]
+    install("second", GOOD, "[unlearnbench.methods]\ntwo = second:Shy\n")
+    assert registry.load_method("two").__name__ == "Shy"
 
 
 @pytest.mark.parametrize(

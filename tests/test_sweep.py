@@ -325,7 +325,8 @@ def read(path: Path) -> str:
 def test_a_killed_driver_takes_all_with_it_and_the_same_command_goes_on(tmp_path: Path) -> None:
     marks, folder = tmp_path / "marks", tmp_path / "out" / "small"
     driver = start_driver(tmp_path, seconds=0.5)
-    wait_for(lambda: len(list(marks.glob("end.*"))) >= 2 or driver.poll() is not None)
+    records = folder / "records"
+    wait_for(lambda: len(list(records.glob("[!.]*"))) >= 2 or driver.poll() is not None)
     assert driver.poll() is None
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     heard = listens_on(driver.pid)
