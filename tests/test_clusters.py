@@ -99,13 +99,14 @@ def test_each_command_is_one_and_its_settings_exist(arguments: list[str]) -> Non
 
 def test_every_gpu_preset_is_on_the_page_with_the_papers_settings() -> None:
     presets = [name for name in shipped_configs() if name not in ("quickstart", "tofu_tiny")]
-    assert len(presets) == 3
+    assert len(presets) == 4
     for name in presets:
         assert f"`{name}`" in PAGE
         config = load_config(name)
         assert config.learning_rates == (4e-5,)
         assert (config.epochs, config.training.batch_size) == (5, 32)
-        assert (config.training.weight_decay, config.training.optimizer) == (0.0, "adamw")
+        optimizer = "paged-adamw-8bit" if name.endswith("one_gpu") else "adamw"
+        assert (config.training.weight_decay, config.training.optimizer) == (0.0, optimizer)
         assert config.forget_fractions == (0.01, 0.05, 0.1)
         (model,) = config.models
         assert model.fine_tuned is not None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -15,8 +16,9 @@ from bitsandbytes.optim.adamw import AdamW8bit
 from torch import Tensor, nn
 
 from unlearnbench.cli import main
+from unlearnbench.config import load_config
 from unlearnbench.data.benchmark import Question
-from unlearnbench.errors import TrainingError
+from unlearnbench.errors import ConfigError, TrainingError
 from unlearnbench.models.tiny import build_model
 from unlearnbench.optimisation import Optimisation, check_optimizer, make_optimizers
 from unlearnbench.optimizer_state import load_state, state_tensors
@@ -243,3 +245,37 @@ def test_muon_is_left_out_or_alone_where_there_are_no_or_only_matrices() -> None
     assert kinds(both) == ["Muon", "AdamW"]
     assert kinds(nn.Linear(4, 4, bias=False)) == ["Muon"]
     assert kinds(nn.LayerNorm(4)) == ["AdamW"]
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cpu", None), ("cuda", True)])
+def test_adamw_is_fused_on_gpus_alone(
+    device: str, fused: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.optim.AdamW", lambda *_, **how: how)
+    weight = SimpleNamespace(requires_grad=True, device=torch.device(device))
+    model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
+    (made,) = make_optimizers(model, Optimisation(1, 1, 1e-3, seed=0))
+    assert made == {"weight_decay": 0.0, "fused": fused}
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        (["training.optimizer=adamw-8bit"], "training.optimizer"),
+        (["methods=[{method: ce-u, training: {optimizer: adamw-8bit}}]"], "methods.0.training"),
+    ],
+)
+def test_eight_bits_with_several_processes_are_refused(changes: list[str], place: str) -> None:
+    load_config("quickstart", changes)
+    wanted = rf"{re.escape(place)}.*adamw-8bit works in one process, and a run of .* has 2: .*"
+    with pytest.raises(ConfigError, match=wanted) as refused:
+        load_config("quickstart", [*changes, "resources.processes=2"])
+    assert len(refused.value.problems) == 1
+
+
+def test_a_trainer_of_several_processes_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As torchrun starts them, without a word in the configuration."""
+    monkeypatch.setattr("unlearnbench.optimisation.world", lambda: 2)
+    how = Optimisation(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
+    with pytest.raises(TrainingError, match="works in one process, and the run has 2"):
+        [*make_optimizers(nn.Linear(3, 2), how)]

@@ -15,6 +15,7 @@ from typing import Any
 from unlearnbench.document import Entry, Loc, Unread, dotted
 from unlearnbench.errors import EvaluationError, Problem, UnlearnbenchError, did_you_mean
 from unlearnbench.grid import GridReader
+from unlearnbench.recipe import EIGHT_BIT, ONE_PROCESS, TrainingSettings
 from unlearnbench.searching import Metric, Range
 from unlearnbench.settings import DataSettings, SweepConfig
 from unlearnbench.spaces import rates_of
@@ -47,6 +48,7 @@ def check_across(root: Entry, config: SweepConfig | None, reader: GridReader) ->
     if config is not None:
         _check_methods_distinct(config, report)
         _check_one_training(config, report)
+        _check_processes(config, report)
         _check_search(config, report)
         _check_patience(config, report)
         _check_precision(config, report)
@@ -151,6 +153,26 @@ def _check_one_training(config: SweepConfig, report: _Reporter) -> None:
             text = f"{name} trains otherwise in methods.{other}"
             fix = "give all entries of a method the same, or another sweep"
             report(("methods", index, "training"), f"{text}, and tables would mix the two; {fix}")
+
+
+def _check_processes(config: SweepConfig, report: _Reporter) -> None:
+    """8-bit optimisers work in one process."""
+    several = [model.name for model in config.models if config.resources_of(model.name).world > 1]
+    if not several:
+        return
+    world = config.resources_of(several[0]).world
+    entries = [(("methods", i), grid.training) for i, grid in enumerate(config.methods)]
+    inherits = any(own is None for _, own in entries)
+    default = [((), config.training)] if inherits else list[tuple[Loc, TrainingSettings]]()
+    reported: set[str] = set()
+    for loc, training in [*default, *entries]:
+        if training is None or training.optimizer not in EIGHT_BIT:
+            continue
+        if training.optimizer in reported and training.optimizer == config.training.optimizer:
+            continue  # inherited
+        reported.add(training.optimizer)
+        text = f"{training.optimizer} works in one process, and a run of {several[0]} has {world}"
+        report((*loc, "training", "optimizer"), f"{text}: {ONE_PROCESS}")
 
 
 def _check_search(config: SweepConfig, report: _Reporter) -> None:

@@ -11,6 +11,10 @@ from unlearnbench.schedule import ScheduleName
 
 EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
 """Optimisers of bitsandbytes, which knows of no weights that several processes share."""
+ONE_PROCESS = (
+    "bitsandbytes takes a part of the weights for all of them; take optimizer: adamw, which shards "
+    "its states, or resources: {gpu: 1}"
+)
 
 
 class TrainingSettings(Settings):

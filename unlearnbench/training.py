@@ -80,9 +80,10 @@ class Trainer:
         if optimisation.parallel == "fsdp" and several and not is_sharded(model):
             mixed = self.accelerator.mixed_precision == "bf16"
             shard(model.to(self.accelerator.device), mixed=mixed)
+        # Before the optimisers are made, which choose their kernels by the weights' device.
+        self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation)]
-        self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self._checked = 0, False
