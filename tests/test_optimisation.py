@@ -254,8 +254,8 @@ def test_adamw_is_fused_on_gpus_alone(
     monkeypatch.setattr("torch.optim.AdamW", lambda *_, **how: how)
     weight = SimpleNamespace(requires_grad=True, device=torch.device(device))
     model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
-    (made,) = make_optimizers(model, Optimisation(1, 1, 1e-3, seed=0))
-    assert made == {"weight_decay": 0.0, "fused": fused}
+    made: list[Any] = [*make_optimizers(model, Optimisation(1, 1, 1e-3, seed=0))]
+    assert made == [{"weight_decay": 0.0, "fused": fused}]
 
 
 @pytest.mark.parametrize(
