@@ -347,10 +347,11 @@ def test_a_process_that_sees_one_gpu_takes_that_one(
 
 
 MIXED = """
-import json, os, sys
+import json, os, sys, weakref
 from pathlib import Path
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
 from unlearnbench import group
 from unlearnbench.data.draws import TrainingRows
@@ -373,8 +374,17 @@ class Casts(TorchDispatchMode):
     def __init__(self):
         super().__init__()
         self.numbers = 0
+        self.storages = {}
+    def bytes(self):
+        # Of four tokens, activations are smaller than the smallest matrix.
+        alive = [storage.nbytes() for one in self.storages.values() if (storage := one())]
+        return sum(size for size in alive if size >= 4096)
     def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         made = function(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16:
+                storage = one.untyped_storage()
+                self.storages[id(storage)] = weakref.ref(storage)
         if function is torch.ops.aten._to_copy.default and made.dtype == torch.bfloat16:
             # Of weights, which have as many numbers: activations here have fewer rows.
             self.numbers += made.numel() if made.ndim == 2 and min(made.shape) >= 32 else 0
@@ -388,10 +398,18 @@ for make, config in ((LlamaForCausalLM, llama), (GPT2LMHeadModel, gpt2)):
     model.requires_grad_(True)
     how = Optimisation(2, 4, 1e-3, seed=0, precision="bf16", parallel="fsdp")
     trainer = Trainer(model.train(), Objective(Learn()), rows, how, 0)
-    steps = [step for epoch in (1, 2) for step in trainer.epoch(epoch)]
+    steps = [*trainer.epoch(1)]
     ids = torch.arange(3, 13).unsqueeze(0)
+    products = []
+    for exact in (True, False):
+        with trainer.evaluated(exact=exact) as evaluated, torch.autocast("cpu", torch.bfloat16):
+            products.append(evaluated(ids).logits)
+    steps += trainer.epoch(2)
     with Casts() as casts, torch.autocast("cpu", torch.bfloat16):
         trainer.model(ids)
+    with Casts() as four, torch.autocast("cpu", torch.bfloat16):
+        kept = trainer.model(ids[:, :4])
+        alive = four.bytes()
     with trainer.evaluated() as evaluated:
         inside = {str(p.dtype) for p in evaluated.parameters()}
         logits = evaluated(ids).logits
@@ -402,6 +420,7 @@ for make, config in ((LlamaForCausalLM, llama), (GPT2LMHeadModel, gpt2)):
         "losses": [step.loss for step in steps], "norms": [step.grad_norm for step in steps],
         "inside": sorted(inside), "cast": casts.numbers,
         "error": float((plain(ids).logits - logits).detach().abs().max()),
+        "alive": alive, "same": torch.equal(*products),
     }
 Path(sys.argv[1]).write_text(json.dumps(found))
 group.leave()
@@ -419,8 +438,12 @@ def test_a_sharded_model_in_bf16_has_the_numbers_of_autocast(tmp_path: Path) -> 
                 assert got[key] == pytest.approx(truth[name][key], rel=3e-3), (name, key)
             assert got["inside"] == ["torch.float32"], name
             assert got["error"] < 1e-5, name
+            assert got["same"], "what autocast makes of the weights is what they are gathered in"
             # The output layer alone is cast; in one process all weights are.
             assert got["cast"] == 320 * 64, name
+            # Nor is more there at a forward pass's end; a layer has 36 thousand weights at least.
+            assert got["alive"] == 2 * 320 * 64, name
+            assert truth[name]["alive"] > 2 * 3 * 36_000, name
             assert truth[name]["cast"] > 3 * got["cast"]
 
 
@@ -431,6 +454,7 @@ import torch
 from transformers import AutoModelForCausalLM
 from unlearnbench import group
 from unlearnbench.evaluation.log import write_log
+from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.sharding import is_sharded
 from unlearnbench.training import Trainer
 
@@ -439,8 +463,13 @@ group.join()
 folder, evaluator, given = pickle.loads(Path(sys.argv[1]).read_bytes())
 trainer = Trainer(AutoModelForCausalLM.from_pretrained(folder), *given)
 assert is_sharded(trainer.model)
-with trainer.evaluated() as model:
-    write_log(evaluator(model), Path(sys.argv[2]))
+for precision in ("bf16", "fp32"):
+    evaluator.precision = precision
+    exact = needs_stored_weights(trainer.model, precision)
+    with trainer.evaluated(exact=exact) as model:
+        held = {p.dtype for p in model.parameters() if p.ndim == 2}
+        assert (torch.bfloat16 in held) == (precision == "bf16")
+        write_log(evaluator(model), Path(f"{sys.argv[2]}.{precision}"))
 group.leave()
 """
 
@@ -473,21 +502,28 @@ def test_an_evaluation_has_one_precision(
         predictor = Predictor(trained, tree, pad=0, longest=120, precision="bf16")
         assert predictor.layer is not None
         assert predictor.packed
-        mine = evaluator(trained)
+        mine = {"bf16": evaluator(trained)}
+        evaluator.precision = "fp32"
+        mine["fp32"] = evaluator(trained)
+        evaluator.precision = "bf16"
         trained.save_pretrained(tmp_path / "trained")
-    assert mine.precision == "float32 under bfloat16"
-    found = {"anchor": _anchor_evaluation(space, "small", Source(str(tmp_path / "trained")), 0.5)}
+    assert mine["bf16"].precision == "float32 under bfloat16"
+    assert mine["fp32"].precision == "float32"
+    anchor = _anchor_evaluation(space, "small", Source(str(tmp_path / "trained")), 0.5)
+    found = [("anchor", "bf16", anchor)]
     file = tmp_path / "given"
     file.write_bytes(pickle.dumps((tmp_path / "trained", evaluator, given)))
     for rank, log in enumerate(launch(EVALUATED, [str(file)], tmp_path, 2)):
-        found[f"process {rank}"] = read_log(log)
-    wanted = summarize(mine, None, space.profile)
-    for name, other in found.items():
-        assert other.precision == mine.precision, name
+        for precision in mine:
+            found.append((f"process {rank}", precision, read_log(Path(f"{log}.{precision}"))))
+    for name, precision, other in found:
+        one, what = mine[precision], (name, precision)
+        assert other.precision == one.precision, what
+        wanted = summarize(one, None, space.profile)
         for metric, value in summarize(other, None, space.profile).items():
-            assert value == pytest.approx(wanted[metric], abs=1e-6, nan_ok=True), (name, metric)
-        for key, rows_of_set in mine.sets.items():
-            assert other.sets[key].generated == rows_of_set.generated, name
+            assert value == pytest.approx(wanted[metric], abs=1e-6, nan_ok=True), (*what, metric)
+        for key, rows_of_set in one.sets.items():
+            assert other.sets[key].generated == rows_of_set.generated, what
 
 
 SHARED = """

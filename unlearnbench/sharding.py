@@ -11,10 +11,12 @@ final norm and output layer are one group, gathered in fp32. Gradients are summe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor, nn
@@ -23,12 +25,16 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 
 from unlearnbench.group import leads
 
+_stored: WeakKeyDictionary[nn.Module, Counter[torch.dtype]] = WeakKeyDictionary()
+"""Of models that are sharded: a gathered parameter does not show what is stored."""
+
 
 def shard(model: nn.Module, *, mixed: bool = False) -> None:
     """Leave this process its part of `model`, which has to be the same in all; collective.
 
     mixed  forward and backward passes are made under autocast to bf16
     """
+    _stored[model] = stored_dtypes(model)
     half = any(p.dtype in (torch.bfloat16, torch.float16) for p in model.parameters())
     # A sum over many processes in half precision would lose digits that one process keeps.
     reduce = torch.float32 if half or mixed else None
@@ -57,6 +63,17 @@ def _norms(layer: nn.Module) -> list[nn.Module]:
     return [module for module, held in own if held and all(p.ndim == 1 for p in held)]
 
 
+def stored_dtypes(model: nn.Module) -> Counter[torch.dtype]:
+    """How many weights are stored in each floating-point type, however they are gathered now."""
+    if model in _stored:
+        return _stored[model]
+    sizes: Counter[torch.dtype] = Counter()
+    for parameter in model.parameters():
+        if parameter.is_floating_point():
+            sizes[parameter.dtype] += parameter.numel()
+    return sizes
+
+
 def is_sharded(model: nn.Module) -> bool:
     """Whether this process holds a part of the model only."""
     return isinstance(model, FSDPModule)
@@ -77,7 +94,10 @@ def whole(model: nn.Module, *, exact: bool = False) -> Generator[None, None, Non
         for name, parameter in stored.items() if parts else ():
             path, _, own = name.rpartition(".")
             holder = model.get_submodule(path)
-            if getattr(holder, own).dtype != parameter.dtype:
+            shown: nn.Parameter = getattr(holder, own)
+            if shown.dtype != parameter.dtype:
+                # FSDP does so when it reshards, and makes it anew when it gathers again.
+                shown.untyped_storage().resize_(0)
                 full = gathered(parameter.detach())
                 # Until `reshard` puts back the parameter that is stored.
                 setattr(holder, own, nn.Parameter(full, requires_grad=parameter.requires_grad))

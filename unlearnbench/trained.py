@@ -14,6 +14,7 @@ from unlearnbench.checkpoint import NOTICE_SECONDS, Checkpoints
 from unlearnbench.device import device_memory, usable
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log import read_log, write_log
+from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.evaluation.profiles import profile_of
 from unlearnbench.evaluation.result import Evaluation
 from unlearnbench.group import leads, of_all, of_leader, world
@@ -146,7 +147,9 @@ class TrainedRun(Run):
 
     def _judge(self, number: int, begin: float) -> EpochResult:
         # One of several cannot leave the others in the middle: the next step will see to it.
-        with self.trainer.evaluated() as model, held() if world() > 1 else nullcontext():
+        exact = needs_stored_weights(self.trainer.model, self.spec.evaluation.precision)
+        judged = self.trainer.evaluated(exact=exact)
+        with judged as model, held() if world() > 1 else nullcontext():
             if world() == 1:
                 check()
             return self._evaluate(model, number, begin)

@@ -284,8 +284,11 @@ class Trainer:
 
     @contextmanager
     @torch.no_grad()
-    def evaluated(self) -> Generator[Any, None, None]:
-        """The model to evaluate, in evaluation mode: start + `update_scale` · what was learned."""
+    def evaluated(self, *, exact: bool = True) -> Generator[Any, None, None]:
+        """The model to evaluate, in evaluation mode: start + `update_scale` · what was learned.
+
+        exact  with weights as they are stored; else in bf16 where shared layers are trained so
+        """
         model = self.accelerator.unwrap_model(self.model).eval()
         scale = self.objective.method.update_scale()
         trained = {name: p.clone() for name, p in self._trained().items() if name in self._start}
@@ -294,7 +297,7 @@ class Trainer:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
         try:
-            with whole(model, exact=True):
+            with whole(model, exact=exact):
                 yield model
         finally:
             for name, parameter in self._trained().items():

@@ -16,7 +16,6 @@ TF32 would be one more, of 10 bits: where speed counts there is bf16, and fp32 i
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from typing import Any
@@ -46,6 +45,15 @@ def precision_on(device: str, weights: str, precision: Precision | None) -> str:
     )
 
 
+def needs_stored_weights(model: Any, precision: Precision | None) -> bool:
+    """Whether weights that are rounded to bfloat16 would change an evaluation's numbers.
+
+    Under autocast every product has them so anyway. Raises: EvaluationError.
+    """
+    device = next(model.parameters()).device.type
+    return precision_on(device, _weights(model), precision) != _MIXED
+
+
 @contextmanager
 def computing_in(model: Any, precision: Precision | None) -> Generator[None, None, None]:
     """Compute without gradients in `precision`, as `precision_on` resolves it for `model`.
@@ -55,7 +63,7 @@ def computing_in(model: Any, precision: Precision | None) -> Generator[None, Non
     import torch
 
     device = next(model.parameters()).device.type
-    if precision_on(device, _weights(model), precision) != _MIXED:
+    if needs_stored_weights(model, precision):
         with torch.inference_mode(), _autocast(device, enabled=False):
             yield
         return
@@ -94,12 +102,10 @@ def precision_of_model(model: Any) -> str:
 
 
 def _weights(model: Any) -> str:
-    """The dtype of most weights: adapters and norms may have another."""
-    sizes: Counter[Any] = Counter()
-    for parameter in model.parameters():
-        if parameter.is_floating_point():
-            sizes[parameter.dtype] += parameter.numel()
-    return _name(sizes.most_common(1)[0][0])
+    """The dtype of most weights, as they are stored: adapters and norms may have another."""
+    from unlearnbench.sharding import stored_dtypes
+
+    return _name(stored_dtypes(model).most_common(1)[0][0])
 
 
 def _name(dtype: Any) -> str:
