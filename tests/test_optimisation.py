@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import gc
 import json
 import re
 import subprocess
@@ -211,6 +213,46 @@ def test_a_state_of_another_layout_is_refused() -> None:
     saved["0.absmax1"] = saved["0.absmax1"][:-1]
     with pytest.raises(ValueError, match=r"0\.absmax1: expected .* \[16\], found .* \[15\]"):
         load_state(optimizer, saved, saved.__getitem__)
+
+
+class Library:
+    """What bitsandbytes calls of its own library and of the runtime, on the host's memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Any] = {}
+
+    def cget_managed_ptr(self, size: ctypes.c_size_t) -> int:
+        memory = ctypes.create_string_buffer(size.value * 4)  # an array of four bytes each
+        self.held[ctypes.addressof(memory)] = memory
+        return ctypes.addressof(memory)
+
+    def cfill_uint8(self, to: ctypes.c_void_p, _: None, value: ctypes.c_uint8, n: Any) -> None:
+        ctypes.memset(to, value.value, n.value)
+
+    def cudaFree(self, address: ctypes.c_void_p) -> None:  # the runtime's name
+        del self.held[address.value or 0]
+
+
+def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not before, as where a checkpoint reads it still; bitsandbytes itself keeps it for good."""
+    library = Library()
+    monkeypatch.setattr("bitsandbytes.functional.lib", library)
+    monkeypatch.setattr("unlearnbench.optimisation.check_optimizer", lambda *_: None)
+    model = nn.Linear(400, 400, device="meta")
+    how = Optimisation(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
+    (optimizer,) = made = [*make_optimizers(model, how)]
+    paged: Any = optimizer
+    paged.init_state(paged.param_groups[0], model.weight, 0, 0)
+    assert len(library.held) == 2, "two moments"
+    read = paged.state[model.weight]["state1"].view(-1)[:5]
+    gc.collect()
+    assert len(library.held) == 2
+    del optimizer, paged, made
+    gc.collect()
+    assert [*library.held] == [read.data_ptr()]
+    assert read.tolist() == [0] * 5
+    del read
+    assert library.held == {}
 
 
 def test_importing_bitsandbytes_is_quiet() -> None:

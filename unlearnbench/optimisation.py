@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import logging
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import import_module
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from unlearnbench.errors import TrainingError
 from unlearnbench.group import world
@@ -89,6 +92,24 @@ def _eight_bit(module: Any, name: str, device: torch.device) -> Any:
     return module.optim.PagedAdamW8bit if paged else module.optim.AdamW8bit
 
 
+class _Pages(list[Tensor]):
+    """Free each appended tensor's managed memory once nothing uses it; bitsandbytes never does.
+
+    Nothing is kept in the list. CUDA waits for its kernels before it frees anything.
+    """
+
+    def __init__(self, library: Any) -> None:
+        """`library`: whose dependencies have the runtime that has allocated the memory."""
+        super().__init__()
+        self._free: Any = library.hipFree if torch.version.hip else library.cudaFree
+
+    def append(self, tensor: Tensor) -> None:
+        """Take charge of `tensor`, which begins where its memory does."""
+        address = ctypes.c_void_p(tensor.data_ptr())
+        # At exit all memory goes anyway, and the runtime may be gone before.
+        weakref.finalize(tensor.untyped_storage(), self._free, address).atexit = False
+
+
 def check_gradients(model: nn.Module) -> None:
     """Raise TrainingError where a weight that is trained has no gradient after a way back.
 
@@ -127,8 +148,13 @@ def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim
             )
         device = parameters[0].device
         check_optimizer(how.optimizer, device)
-        made = _eight_bit(_bitsandbytes(), how.optimizer, device)
-        yield made(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
+        module = _bitsandbytes()
+        made = _eight_bit(module, how.optimizer, device)
+        optimizer = made(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
+        if getattr(optimizer, "is_paged", False):
+            # In place of the manager of all optimisers, which keeps what they had for good.
+            optimizer.page_mng = SimpleNamespace(paged_tensors=_Pages(module.functional.lib))
+        yield optimizer
         return
     # Muon orthogonalises the update of a matrix; embeddings are tables, not maps, and stay out.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
