@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,7 +14,11 @@ import pytest
 import torch
 
 from unlearnbench import trainers, workspace
+from unlearnbench.data.draws import Draw
 from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.device import cuda_variables
+from unlearnbench.errors import TrainingError, is_deterministic
+from unlearnbench.execution import Resources
 from unlearnbench.models.warm import WarmModel
 from unlearnbench.plan import RunSpec, make_plan
 from unlearnbench.recipe import TrainingSettings
@@ -32,10 +37,12 @@ from unlearnbench.settings import (
 )
 from unlearnbench.storage import Storage
 from unlearnbench.table import table
-from unlearnbench.tasks import execute_task, preparation_tasks
-from unlearnbench.trained import stopped_record
+from unlearnbench.tasks import PreparationTask, execute_task, preparation_tasks
+from unlearnbench.trained import TrainedRun, stopped_record
 from unlearnbench.training import Trainer
 from unlearnbench.workspace import Workspace
+
+from .test_determinism import ON, REPEATS, Flags, flags, without_deterministic_form
 
 ARCHITECTURE = Architecture(
     vocabulary=400, hidden_size=32, layers=1, heads=2, intermediate_size=32, context=256
@@ -473,3 +480,95 @@ def test_a_record_says_what_memory_was_taken_and_what_was_expected(place: Path) 
     if Path("/proc/self/clear_refs").exists():
         assert 0 <= made["peak_memory_mib"] < 4096
     assert 0 < made["estimated_memory_mib"] < 4096
+
+
+class TestARepeatableRun:
+    def test_is_carried_out_under_the_flags_with_equal_numbers(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, before = place / "runs" / "small", flags()
+        (plain,) = runs_of(config_of(place))
+        expected = run_single(plain, config_of(place), folder, lambda _: None)
+
+        seen: list[tuple[str, Flags]] = []
+
+        def note(owner: type, name: str) -> None:
+            own: Any = getattr(owner, name)
+
+            def noted(*args: Any) -> Any:
+                seen.append((name, flags()))
+                return own(*args)
+
+            monkeypatch.setattr(owner, name, noted)
+
+        note(Trainer, "_step")
+        note(TrainedRun, "_evaluate")
+        how = config_of(place, training=REPEATS)
+        (spec,) = runs_of(how)
+        epochs: list[int] = []
+        for result in run_epochs(spec, how, folder):
+            assert flags() == before, "suspended, the process does something else"
+            epochs.append(result.epoch)
+        assert epochs == [1, 2, 3]
+        assert {name for name, _ in seen} == {"_step", "_evaluate"}
+        assert {state for _, state in seen} == {ON}
+        found = without_times(read_record(folder / "records" / spec.id))
+        wanted = without_times(expected)
+        assert found.epochs == wanted.epochs
+        assert found.steps == wanted.steps
+
+    def test_that_fails_leaves_the_process_as_it_was(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(_: Trainer, __: list[Draw], ___: int) -> Any:
+            assert flags() == ON
+            return without_deterministic_form()
+
+        monkeypatch.setattr(Trainer, "_step", failing)
+        how = config_of(place, training=REPEATS)
+        (spec,) = runs_of(how)
+        before = flags()
+        with pytest.raises(TrainingError, match=r"^training.deterministic: put_ does not") as error:
+            next(run_epochs(spec, how, place / "runs" / "small"))
+        assert "\n" not in str(error.value)
+        assert is_deterministic(error.value), "another try would end alike"
+        assert flags() == before
+
+    def test_prepares_its_models_under_the_flags(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[Flags] = []
+        monkeypatch.setattr(
+            "unlearnbench.preparation.Models.prepare_base", lambda *_: seen.append(flags())
+        )
+        how = config_of(tmp_path, training=REPEATS)
+        task = PreparationTask("base", "base model", (), False, "tiny", "base")
+        execute_task(task, how, tmp_path)
+        assert seen == [ON]
+
+    @pytest.mark.parametrize("gpu", [0, 1])
+    def test_has_its_variables_before_it_uses_a_gpu(
+        self, gpu: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
+            monkeypatch.setenv(name, "")  # restored after the test, whatever it sets
+            monkeypatch.delenv(name)
+        monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+
+        class Stop(Exception):
+            pass
+
+        def stop(*_: Any) -> None:
+            raise Stop
+
+        monkeypatch.setattr("unlearnbench.running.check_run", stop)
+        how = config_of(tmp_path, training=REPEATS, resources=Resources(gpu=gpu))
+        (spec,) = runs_of(how)
+        with pytest.raises(Stop):
+            run_single(spec, how, tmp_path, print)
+        found = {name: os.environ.get(name) for name in cuda_variables(deterministic=True)}
+        on_gpu = {
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        }
+        assert found == (on_gpu if gpu else dict.fromkeys(on_gpu))

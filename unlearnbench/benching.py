@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,13 +84,16 @@ def sweep(args: argparse.Namespace) -> int:
 
 
 def _begin(args: argparse.Namespace) -> Console:
+    import torch
+
+    from unlearnbench.device import cuda_variables
     from unlearnbench.evaluation.files import check_place
 
     if args.record:
         check_place(Path(args.record), "the record")
+    if torch.cuda.is_available():
+        os.environ.update(cuda_variables())
     if args.threads is not None:
-        import torch
-
         torch.set_num_threads(args.threads)
     return Console()
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Generator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 
 import torch
 
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.errors import TrainingError, UnlearnbenchError
 from unlearnbench.execution import Resources
 
 USABLE = 0.94
 """Of a GPU's memory: torch's context, and gaps between tensors, take the rest."""
 
+_FLASH = "FLASH_ATTENTION_DETERMINISTIC"
+"""What transformers reads before it calls the flash-attn package."""
 _DRIVER = Path("/proc/driver/nvidia/version")
 
 
@@ -35,6 +39,67 @@ def use_device(resources: Resources) -> None:
             "supports, or run on the CPU with --set resources.gpu=0"
         )
     steady_attention()
+
+
+def cuda_variables(*, deterministic: bool = False) -> dict[str, str]:
+    """Environment variables that torch and cuBLAS read once, before they first use a GPU.
+
+    A value that the user has set stays.
+    """
+    wanted: dict[str, str] = {}
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name
+        # Batches differ in their lengths: segments of fixed sizes leave gaps that nothing fits in.
+        wanted["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    if deterministic:
+        wanted["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return {name: os.environ.get(name, value) for name, value in wanted.items()}
+
+
+@contextmanager
+def deterministic(wanted: bool) -> Generator[None, None, None]:
+    """While it lasts, the same work gives the same bits on a GPU; nothing changes unless `wanted`.
+
+    torch's flash and memory-efficient attention have deterministic backward passes, which they
+    take under this flag. The variables have to be those of `cuda_variables`.
+
+    Raises: TrainingError for an operation that has no deterministic form
+    """
+    if not wanted:
+        yield
+        return
+    cudnn, flash = torch.backends.cudnn, os.environ.get(_FLASH)
+    before = torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    os.environ[_FLASH] = "1"
+    try:
+        yield
+    except Exception as error:
+        if (reason := _without_deterministic_form(error)) is None:
+            raise
+        raise TrainingError(
+            f"training.deterministic: {reason}; leave the key out for runs that repeat to "
+            "rounding, or change what uses the operation"
+        ) from error
+    finally:
+        mode, cudnn.deterministic, cudnn.benchmark = before
+        torch.set_deterministic_debug_mode(mode)
+        if flash is None:
+            del os.environ[_FLASH]
+        else:
+            os.environ[_FLASH] = flash
+
+
+def _without_deterministic_form(error: BaseException | None) -> str | None:
+    """What torch says of an operation that it refuses; None where it refuses none.
+
+    A method's error is wrapped in one that names the method.
+    """
+    while error is not None:
+        if isinstance(error, RuntimeError) and "use_deterministic_algorithms" in str(error):
+            return str(error).partition(", but you set")[0].partition("\n")[0]
+        error = error.__cause__
+    return None
 
 
 def device_memory() -> int | None:

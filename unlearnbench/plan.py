@@ -108,6 +108,8 @@ class RunSpec(Settings):
             identity["evaluation"]["precision"] = self.model.dtype
         if self.training.optimizer == "adamw":  # as in runs from before there was a choice
             del identity["training"]["optimizer"]
+        if not self.training.deterministic:
+            del identity["training"]["deterministic"]
         if not self.model.template_args:
             del identity["model"]["template_args"]
         if not self.template_digest:

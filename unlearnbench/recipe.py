@@ -40,6 +40,10 @@ class TrainingSettings(Settings):
     max_grad_norm: float = Field(default=1.0, gt=0)
     max_length: int = Field(default=500, ge=8, description="tokens of a training sequence")
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
+    deterministic: bool = Field(
+        default=False,
+        description="a run repeats to the last bit on GPUs too, with slower kernels there",
+    )
     ignore_label: bool = Field(
         default=True,
         description="what leaves out the first answer tokens leaves out the template's label in "

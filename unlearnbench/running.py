@@ -6,10 +6,12 @@ Nothing here knows of Ray or MLflow: a sweep hands these functions to its worker
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 
-from unlearnbench.device import use_device
+from unlearnbench.device import cuda_variables, deterministic, use_device
 from unlearnbench.group import leads, of_leader
 from unlearnbench.judged import WrappedRun
 from unlearnbench.method import Wrapper
@@ -34,6 +36,18 @@ def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
     """
     use_device(config.resources_of(spec.model.name))
     quiet_transformers()
+    repeats = config.training_of(spec.method.name).deterministic
+    with closing(_epochs(spec, config, folder)) as results:
+        while True:
+            # Not while the run is suspended: the process may do something else by then.
+            with deterministic(repeats):
+                result = next(results, None)
+            if result is None:
+                return
+            yield result
+
+
+def _epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Generator[EpochResult, None, None]:
     space, method = workspace(config.model_dump_json(), folder), method_from_spec(spec.method)
     check_run(spec, config, space.benchmark)
     done = space.record(spec.id)
@@ -61,6 +75,9 @@ def run_single(
 def _carried_out(
     spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
 ) -> Record:
+    if config.resources_of(spec.model.name).gpu:
+        repeats = config.training_of(spec.method.name).deterministic
+        os.environ.update(cuda_variables(deterministic=repeats or config.training.deterministic))
     check_run(spec, config, workspace(config.model_dump_json(), folder).benchmark)
     for task in of_leader(lambda: preparation_tasks(config, [spec], folder)):
         if not task.done:

@@ -137,9 +137,11 @@ def choose(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
     """[B] token of each row of `logits` [B, V] that its number in `uniform` [B] stands for."""
     # float64: the sum over 128k probabilities would lose most digits of the small ones.
     probabilities = (logits.double() / temperature).softmax(1)
+    if torch.are_deterministic_algorithms_enabled():  # `cumsum` is that on CPUs alone
+        probabilities, uniform = probabilities.cpu(), uniform.cpu()
     cumulative = probabilities.cumsum(1)
     passed = cumulative > (uniform.double().unsqueeze(1) * cumulative[:, -1:])
-    return passed.int().argmax(1)  # the first one
+    return passed.int().argmax(1).to(logits.device)  # the first one
 
 
 @dataclass(frozen=True)

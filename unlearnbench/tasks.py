@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unlearnbench.data.benchmark import split_name
 from unlearnbench.data.loading import fingerprint
-from unlearnbench.device import use_device
+from unlearnbench.device import deterministic, use_device
 from unlearnbench.evaluation.log import read_log
 from unlearnbench.evaluation.metrics import summarize
 from unlearnbench.evaluation.precision import check_precision, precision_of_spec
@@ -116,15 +116,16 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     space = workspace(config.model_dump_json(), folder)
     models = space.models(task.model)
     space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
-    if task.fraction is not None:
-        _evaluate_anchor(space, task.model, task.target, task.fraction)
-        made = space.record(space.anchor_id(task.model, task.target, task.fraction))
-    elif task.target == "base":
-        models.prepare_base(told)
-        made = models.base_folder()
-    else:
-        models.prepare_tuned(task.target, told)
-        made = models.tuned_folder(task.target)
+    with deterministic(config.training.deterministic):
+        if task.fraction is not None:
+            _evaluate_anchor(space, task.model, task.target, task.fraction)
+            made = space.record(space.anchor_id(task.model, task.target, task.fraction))
+        elif task.target == "base":
+            models.prepare_base(told)
+            made = models.base_folder()
+        else:
+            models.prepare_tuned(task.target, told)
+            made = models.tuned_folder(task.target)
     if leads():
         space.storage.push(made)
     return time.monotonic() - begin

@@ -70,7 +70,15 @@ def store(tmp_path: Path, kit: Any, seen: Any) -> Any:
     record = kit.record("aaaa")
     lora = {"rank": 8, "target_modules": "all-linear"}
     training = dict.fromkeys(
-        ("optimizer", "weight_decay", "schedule", "warmup_steps", "max_grad_norm", "ignore_label"),
+        (
+            "optimizer",
+            "weight_decay",
+            "schedule",
+            "warmup_steps",
+            "max_grad_norm",
+            "ignore_label",
+            "deterministic",
+        ),
         1,
     ) | {"batch_size": 32, "micro_batch_size": 8, "max_length": 500, "precision": "fp32"}
     spec = dict(record.spec) | {"training": training}

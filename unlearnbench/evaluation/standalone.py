@@ -14,9 +14,11 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unlearnbench.data.encoding import TemplateArgs, resolve_template
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.device import steady_attention
+from unlearnbench.device import cuda_variables, steady_attention
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator, Told
 from unlearnbench.evaluation.profiles import Profile, get_profile
@@ -65,6 +67,8 @@ def evaluate_model(
     previous      evaluation of a model that says much the same: saves time, changes no number
     told          gets the work done and the work of all, as it goes
     """
+    if torch.cuda.is_available():
+        os.environ.update(cuda_variables())
     rules = get_profile(profile) if isinstance(profile, str) else profile
     benchmark = load_benchmark(data_settings(data), (forget,))
     sets = evaluation_sets(benchmark, forget, rules)

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any, Protocol, cast
 
+import torch
 from torch import Tensor, nn
 
 from unlearnbench.models.autocast import is_half, product_dtype
@@ -75,6 +76,8 @@ class Kernel:
 def takes_rows(tensor: Tensor) -> bool:
     """True if there may be a kernel for rows behind one another on the device of `tensor`."""
     if tensor.device.type != "cuda" or not is_half(tensor):
+        return False
+    if torch.are_deterministic_algorithms_enabled():  # cuDNN may compute its backward pass
         return False
     return find_spec("torch.nn.attention.varlen") is not None  # since torch 2.10
 

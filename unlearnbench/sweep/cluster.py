@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench import environment
+from unlearnbench.device import cuda_variables
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.execution import LOCAL_RUNS
 from unlearnbench.settings import SweepConfig
@@ -59,13 +60,24 @@ def joined(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, N
                 ray.shutdown()
 
 
+def worker_variables(config: SweepConfig) -> dict[str, str]:
+    """The environment that the processes of a sweep's runs begin with."""
+    cpus = config.resources.cpu
+    if not any(config.resources_of(model.name).gpu for model in config.models):
+        return environment.of_worker(cpus)
+    trainings = (config.training, *map(config.training_of, config.method_names))
+    return environment.of_worker(cpus) | cuda_variables(
+        deterministic=any(how.deterministic for how in trainings)
+    )
+
+
 def _start(config: SweepConfig) -> None:
     """Start or join; what the workers need goes with it."""
     import ray
 
     where = _where(config)
     with tempfile.TemporaryDirectory(prefix="unlearnbench-") as folder:
-        runtime_env: dict[str, Any] = {"env_vars": environment.of_worker(config.resources.cpu)}
+        runtime_env: dict[str, Any] = {"env_vars": worker_variables(config)}
         if config.ray.address is not None:
             runtime_env["py_modules"] = nodes.pack(config, Path(folder))
         try:
