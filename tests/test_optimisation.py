@@ -17,6 +17,7 @@ import torch
 from bitsandbytes.optim.adamw import AdamW8bit
 from torch import Tensor, nn
 
+import unlearnbench
 from unlearnbench.cli import main
 from unlearnbench.config import load_config
 from unlearnbench.data.benchmark import Question
@@ -255,16 +256,32 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     assert library.held == {}
 
 
-def test_importing_bitsandbytes_is_quiet() -> None:
-    """It misses a kernel of 4-bit products on CPUs, which nothing here uses."""
-    code = (
+@pytest.mark.parametrize(
+    "code",
+    [
         "import torch; from unlearnbench.optimisation import check_optimizer; "
-        "check_optimizer('paged-adamw-8bit', torch.device('cpu')); "
-        "import sys; assert 'bitsandbytes' in sys.modules"
-    )
+        "check_optimizer('paged-adamw-8bit', torch.device('cpu'))",
+        "from unlearnbench.models.loading import add_lora; "
+        "from unlearnbench.settings import LoRA; "
+        "from transformers import LlamaConfig, LlamaForCausalLM; "
+        "small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32); "
+        "add_lora(LlamaForCausalLM(LlamaConfig(**small, intermediate_size=16)), LoRA())",
+    ],
+    ids=["optimizer", "lora"],
+)
+def test_importing_bitsandbytes_is_quiet(code: str) -> None:
+    """It misses a kernel of 4-bit products on CPUs, which nothing here uses; peft imports it."""
+    code += "; import sys; assert 'bitsandbytes' in sys.modules"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stderr == ""
     assert done.stdout == ""
+
+
+def test_it_is_imported_in_one_place() -> None:
+    direct = re.compile(r"^\s*(from|import) (peft|bitsandbytes)\b", re.MULTILINE)
+    package = Path(unlearnbench.__file__).parent
+    found = [path.name for path in package.rglob("*.py") if direct.search(path.read_text("utf-8"))]
+    assert found == []
 
 
 def test_the_optimizer_is_part_of_a_run_and_the_default_changes_no_id() -> None:

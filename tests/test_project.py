@@ -35,6 +35,7 @@ FLOW = [
         "durable",
         "locks",
         "hub",
+        "optional",
         "step",
         "frozen",
         "schedule",

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import logging
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
-from importlib import import_module
 from types import SimpleNamespace
 from typing import Any, Literal
 
@@ -17,6 +15,7 @@ from torch import Tensor, nn
 
 from unlearnbench.errors import TrainingError
 from unlearnbench.group import world
+from unlearnbench.optional import optional
 from unlearnbench.recipe import EIGHT_BIT, ONE_PROCESS
 from unlearnbench.schedule import Schedule, ScheduleName
 
@@ -57,7 +56,7 @@ def check_optimizer(name: str, device: torch.device | None = None) -> None:
     if name not in EIGHT_BIT:
         return
     try:
-        module = _bitsandbytes()
+        module = optional("bitsandbytes")
     except ImportError as error:
         raise TrainingError(
             f"training.optimizer: {name} needs bitsandbytes ({error}): "
@@ -78,12 +77,6 @@ def check_optimizer(name: str, device: torch.device | None = None) -> None:
             f"cannot take a step on {device.type} ({reason}); install a newer one "
             "(pip install --upgrade 'unlearnbench[8bit]'), or leave the key out for adamw"
         )
-
-
-def _bitsandbytes() -> Any:
-    # Without its warning of a missing kernel, which no optimiser uses.
-    logging.getLogger("bitsandbytes").setLevel(logging.ERROR)
-    return import_module("bitsandbytes")
 
 
 def _eight_bit(module: Any, name: str, device: torch.device) -> Any:
@@ -148,7 +141,7 @@ def make_optimizers(model: nn.Module, how: Optimisation) -> Iterator[torch.optim
             )
         device = parameters[0].device
         check_optimizer(how.optimizer, device)
-        module = _bitsandbytes()
+        module = optional("bitsandbytes")
         made = _eight_bit(module, how.optimizer, device)
         optimizer = made(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
         if getattr(optimizer, "is_paged", False):

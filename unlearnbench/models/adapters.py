@@ -13,6 +13,7 @@ from typing import Any
 
 from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import Source, load_model, reading
+from unlearnbench.optional import optional
 from unlearnbench.settings import ModelSettings
 
 CONFIG = "adapter_config.json"
@@ -75,7 +76,7 @@ def load_any_model(source: Source, settings: ModelSettings) -> Any:
             f"{source.place}: no {WEIGHTS}; pickled adapters are not loaded, convert it first"
         )
     try:
-        from peft import PeftModel
+        peft = optional("peft")
     except ImportError:
         raise ModelError(
             f"{source.place} is a LoRA adapter, which needs peft: pip install 'unlearnbench[lora]'"
@@ -87,8 +88,8 @@ def load_any_model(source: Source, settings: ModelSettings) -> Any:
             warnings.simplefilter("ignore", FutureWarning)
             # What it warns of is an error below.
             warnings.filterwarnings("ignore", "Found missing adapter keys", UserWarning)
-            model: Any = PeftModel.from_pretrained(base, source.place)
-            missing, unexpected = _differences(model, Path(source.place) / WEIGHTS)
+            model = peft.PeftModel.from_pretrained(base, source.place)
+            missing, unexpected = _differences(peft, model, Path(source.place) / WEIGHTS)
     except ModelError as error:
         cause = error.__cause__
         if not isinstance(cause, ValueError | RuntimeError | KeyError | TypeError):
@@ -106,12 +107,11 @@ def load_any_model(source: Source, settings: ModelSettings) -> Any:
     return model.eval()
 
 
-def _differences(model: Any, weights: Path) -> tuple[set[str], set[str]]:
+def _differences(peft: Any, model: Any, weights: Path) -> tuple[set[str], set[str]]:
     """Names of tensors that the adapter should have and has not, and the reverse."""
-    from peft import get_peft_model_state_dict
     from safetensors import safe_open
 
-    wanted = set(get_peft_model_state_dict(model))
+    wanted = set(peft.get_peft_model_state_dict(model))
     with safe_open(weights, framework="pt") as file:
         there = set(file.keys())
     return wanted - there, there - wanted

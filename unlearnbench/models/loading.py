@@ -19,6 +19,7 @@ from unlearnbench.data.encoding import Template, no_variables, resolve_template
 from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.models.tensors import check_causal, check_tensors
+from unlearnbench.optional import optional
 from unlearnbench.redaction import redact
 from unlearnbench.settings import LoRA, ModelSettings
 
@@ -350,11 +351,11 @@ def reading(what: str, source: Source) -> Generator[None, None, None]:
 def add_lora(model: Any, lora: LoRA) -> Any:
     """`model` with trainable low-rank adapters; everything else frozen."""
     try:
-        from peft import LoraConfig, get_peft_model
+        peft = optional("peft")
     except ImportError:
         raise ModelError("lora needs peft: pip install 'unlearnbench[lora]'") from None
     targets = lora.target_modules
-    config = LoraConfig(
+    config = peft.LoraConfig(
         r=lora.rank,
         lora_alpha=lora.alpha,
         lora_dropout=lora.dropout,
@@ -364,7 +365,7 @@ def add_lora(model: Any, lora: LoRA) -> Any:
     with warnings.catch_warnings():
         # peft asks transformers by names that are on their way out: nothing to act on here.
         warnings.simplefilter("ignore", FutureWarning)
-        return get_peft_model(model, config)
+        return peft.get_peft_model(model, config)
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
@@ -410,9 +411,8 @@ def quiet_transformers() -> None:
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    # The hub's retries end in an error of ours, which says what could not be had; bitsandbytes,
-    # which peft imports where it is installed, misses a kernel that nothing here calls.
-    for name in ("accelerate", "huggingface_hub", "bitsandbytes"):
+    # The hub's retries end in an error of ours, which says what could not be had.
+    for name in ("accelerate", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
 
 
