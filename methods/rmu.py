@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Hashable, Set
 from dataclasses import replace
 from functools import lru_cache
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, cast
 
 import torch
 from pydantic import Field
@@ -108,7 +108,8 @@ class RMU(Method):
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""
         states = precise(batch.forget.hidden_states(self.layer))  # [N, D]
-        target = self.steering * _direction(self, states.shape[1], states.dtype, states.device)
+        own = cast("Hashable", self)  # pydantic gives what is frozen a hash
+        target = self.steering * _direction(own, states.shape[1], states.dtype, states.device)
         kept = precise(batch.reference.retain.hidden_states(self.layer))
         moved = precise(batch.retain.hidden_states(self.layer)) - kept
         return {

@@ -11,7 +11,7 @@ fails the test on leaving.
 from __future__ import annotations
 
 import contextlib
-import sys
+import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -115,7 +115,7 @@ class ShadowGPU:
 
     def on_host(self, tensor: Tensor) -> Tensor:
         """A copy on the CPU."""
-        with torch._C.DisableTorchFunction():
+        with torch._C.DisableTorchFunction():  # pyright: ignore[reportPrivateUsage]  # no public name
             return self.unmark(tensor.detach().clone())
 
 
@@ -157,13 +157,13 @@ def _remember(marks: dict[int, StorageWeakRef], tensor: Tensor) -> Tensor:
 
 def _key(tensor: Tensor) -> int | None:
     with contextlib.suppress(NotImplementedError, RuntimeError):  # a tensor without a storage
-        return int(tensor.untyped_storage()._cdata)
+        return int(tensor.untyped_storage()._cdata)  # pyright: ignore[reportPrivateUsage]
     return None
 
 
 def _line() -> str:
     """The innermost line of the project, or else of a library, that is running."""
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = inspect.currentframe()
     other = "autograd"
     while frame is not None:
         name = frame.f_code.co_filename

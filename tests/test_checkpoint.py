@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import psutil
 import pytest
@@ -358,11 +359,11 @@ def test_checkpoints_are_written_where_they_cost_a_tenth_of_the_work(
 
     monkeypatch.setattr(Trainer, "epoch", epoch)
     monkeypatch.setattr(Trainer, "save", save)
-    monkeypatch.setattr(Trainer, "size", lambda _: 81_000_000_000)
+    monkeypatch.setattr(Trainer, "size", Mock(return_value=81_000_000_000))
     memory = SimpleNamespace(available=100_000_000_000)  # no room for a copy
     monkeypatch.setattr(psutil, "virtual_memory", lambda: memory)
     disk = SimpleNamespace(free=10**12)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
+    monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=disk))
     record = run_single(spec, config, place / "runs" / "small", lambda _: None)
     assert record.status == "finished"
     assert written == saves
@@ -373,8 +374,8 @@ def test_a_disk_that_is_nearly_full_costs_checkpoints_and_not_the_run(
     whole: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     disk = SimpleNamespace(free=1_000_000_000)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: disk)
-    monkeypatch.setattr(Trainer, "size", lambda _: 400_000_000)
+    monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=disk))
+    monkeypatch.setattr(Trainer, "size", Mock(return_value=400_000_000))
     told: list[str] = []
     record = whole.single(told.append)
     assert record.status == "finished"
@@ -525,7 +526,7 @@ def test_the_last_save_is_waited_for_and_what_ended_it_is_raised(
         def fetch(self, *_: Any, **__: Any) -> bool:
             return False
 
-        def remove(self, _: Path) -> None:
+        def remove(self, *_: Any, **__: Any) -> None:
             begun.clear()
 
     class Small:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -153,7 +154,8 @@ def test_evaluation_runs_on_a_gpu(
     profile, pad = get_profile("tofu", max_length=80), pad_id(tokenizer)
     sets: Any = {"forget": questions[:2]}
     if kind == "padded":
-        monkeypatch.setattr("unlearnbench.evaluation.prediction.may_be_packed", lambda *_: False)
+        packable = "unlearnbench.evaluation.prediction.may_be_packed"
+        monkeypatch.setattr(packable, Mock(return_value=False))
     model: Any = model_of("llama")
     if kind == "shifted":
         encoder = Encoder(tokenizer, TEMPLATES["plain"], profile.max_length)
@@ -161,20 +163,29 @@ def test_evaluation_runs_on_a_gpu(
         eco = registry.load("methods", "eco")()
         model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], pad, 0)))
     steps: list[Costs] = []
-    step = generation._Decoding._step
+    decoding: Any = generation._Decoding  # pyright: ignore[reportPrivateUsage]
+    step = decoding._step
 
     def watched(*args: Any, **how: Any) -> None:
         before = costs(gpu)
         step(*args, **how)
         steps.append(costs(gpu) - before)
 
-    monkeypatch.setattr(generation._Decoding, "_step", watched)
+    monkeypatch.setattr(decoding, "_step", watched)
     found = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad)(model)
     assert all(math.isfinite(loss) for loss in found.sets["forget"].answer_loss)
     assert len(steps) > 10
     median = sorted(steps, key=lambda spent: spent.tuple)[len(steps) // 2]
     assert median.waits <= (5 if kind == "padded" else 4)
     assert median.sent <= 10
+
+
+MIXTURES: dict[str, Callable[[Tensor], Any]] = {
+    "operands": lambda x: x + torch.ones(4),
+    "numpy": lambda x: x.numpy(),
+    "index": lambda x: torch.ones(4)[x.long()],
+    "back again": lambda x: torch.cat([x.cpu(), x]),
+}
 
 
 class TestTheStandIn:
@@ -192,16 +203,7 @@ class TestTheStandIn:
             assert y.to("cpu").device.type == "cpu"
         assert gpu.waits.total() == 1
 
-    @pytest.mark.parametrize(
-        "mix",
-        [
-            lambda x: x + torch.ones(4),
-            lambda x: x.numpy(),
-            lambda x: torch.ones(4)[x.long()],
-            lambda x: torch.cat([x.cpu(), x]),
-        ],
-        ids=["operands", "numpy", "index", "back again"],
-    )
+    @pytest.mark.parametrize("mix", MIXTURES.values(), ids=MIXTURES)
     def test_a_mixture_fails(self, mix: Callable[[Tensor], Any]) -> None:
         gpu = ShadowGPU()
         gpu.__enter__()
@@ -217,7 +219,7 @@ class TestTheStandIn:
             assert costs(gpu) == Costs(0, 2, 1, 0)
             torch.tensor([1, 2], device="cuda")
             assert costs(gpu) == Costs(0, 3, 2, 0)
-            x * torch.tensor(2.0)
+            _ = x * torch.tensor(2.0)
             torch.zeros(3, device="cuda")
             assert gpu.waits.total() == 0
             x[torch.tensor([0, 1])]

@@ -266,12 +266,15 @@ def test_processes_that_share_no_folder_agree_on_what_fits(
 
         return once
 
+    def few_tokens(_: torch.device) -> int:
+        return 256
+
     def work() -> Iterator[EpochResult]:
         batch = run_out_of_memory("forward", Minibatches.batch)
         setattr(Minibatches, "batch", batch)  # noqa: B010  # in this process alone
         states = run_out_of_memory("evaluation", Predictor.tree_states)
         setattr(Predictor, "tree_states", states)  # noqa: B010
-        setattr(evaluator, "fast_batch_tokens", lambda _: 256)  # noqa: B010  # several batches
+        setattr(evaluator, "fast_batch_tokens", few_tokens)  # noqa: B010  # several batches
         yield from default_runtime().run_epochs(run, config, folders[group.rank()])
 
     results = coordinate(cluster, work, tmp_path, timeout=200)

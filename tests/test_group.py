@@ -6,6 +6,7 @@ import os
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -64,7 +65,7 @@ def test_gloo_waits_for_hours_and_nccl_for_one(gpus: int, monkeypatch: pytest.Mo
     limits: list[timedelta] = []
     devices: list[int] = []
     backend = SimpleNamespace(_set_default_timeout=limits.append)
-    world = SimpleNamespace(_get_backend=lambda _: backend)
+    world = SimpleNamespace(_get_backend=Mock(return_value=backend))
     for name, value in {"RANK": 1, "LOCAL_RANK": 1, "WORLD_SIZE": 2, "MASTER_PORT": 1}.items():
         monkeypatch.setenv(name, str(value))
     monkeypatch.setenv("MASTER_ADDR", "10.0.0.1")

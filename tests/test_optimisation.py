@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -66,7 +67,7 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def test_they_come_from_bitsandbytes(
     name: Any, device: str, made: str, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("unlearnbench.optimisation.check_optimizer", lambda *_: None)
+    monkeypatch.setattr("unlearnbench.optimisation.check_optimizer", Mock())
     how = Optimisation(1, 4, 3e-4, 0, optimizer=name, weight_decay=0.5)
     (optimizer,) = make_optimizers(torch.nn.Linear(3, 2, device=device), how)
     assert stand_in == [made]
@@ -95,7 +96,7 @@ def test_without_the_package_or_its_device_the_error_is_one_line(
     )
     with pytest.raises(TrainingError, match=wanted):
         check_optimizer("paged-adamw-8bit", CPU)
-    optim.AdamW8bit = lambda *_, **__: SimpleNamespace(step=lambda: None)
+    optim.AdamW8bit = Mock(return_value=SimpleNamespace(step=lambda: None))
     with pytest.raises(TrainingError, match="a step changes nothing"):
         check_optimizer("adamw-8bit", CPU)
     monkeypatch.setitem(sys.modules, "bitsandbytes", None)
@@ -238,7 +239,7 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     """Not before, as where a checkpoint reads it still; bitsandbytes itself keeps it for good."""
     library = Library()
     monkeypatch.setattr("bitsandbytes.functional.lib", library)
-    monkeypatch.setattr("unlearnbench.optimisation.check_optimizer", lambda *_: None)
+    monkeypatch.setattr("unlearnbench.optimisation.check_optimizer", Mock())
     model = nn.Linear(400, 400, device="meta")
     how = Optimisation(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
     (optimizer,) = made = [*make_optimizers(model, how)]
@@ -310,7 +311,11 @@ def test_muon_is_left_out_or_alone_where_there_are_no_or_only_matrices() -> None
 def test_adamw_is_fused_on_gpus_alone(
     device: str, fused: bool | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("torch.optim.AdamW", lambda *_, **how: how)
+
+    def settings(*_: Any, **how: Any) -> dict[str, Any]:
+        return how
+
+    monkeypatch.setattr("torch.optim.AdamW", settings)
     weight = SimpleNamespace(requires_grad=True, device=torch.device(device))
     model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
     made: list[Any] = [*make_optimizers(model, Optimisation(1, 1, 1e-3, seed=0))]
@@ -337,4 +342,4 @@ def test_a_trainer_of_several_processes_refuses_them(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("unlearnbench.optimisation.world", lambda: 2)
     how = Optimisation(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
     with pytest.raises(TrainingError, match="works in one process, and the run has 2"):
-        [*make_optimizers(nn.Linear(3, 2), how)]
+        list(make_optimizers(nn.Linear(3, 2), how))

@@ -9,6 +9,7 @@ from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -52,7 +53,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     properties = SimpleNamespace(total_memory=80 * GB)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: properties)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", Mock(return_value=properties))
 
 
 def changes(model: Path, output: Path) -> list[str]:

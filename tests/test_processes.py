@@ -40,7 +40,7 @@ from unlearnbench.settings import (
     RetainSpec,
     SweepConfig,
 )
-from unlearnbench.tasks import _anchor_evaluation
+from unlearnbench.tasks import _anchor_evaluation  # pyright: ignore[reportPrivateUsage]
 from unlearnbench.training import Learn, Trainer
 from unlearnbench.workspace import Workspace
 

@@ -204,7 +204,8 @@ def test_rows_bound_a_micro_batch_beside_its_tokens(
     step = trainer.carried(draws, draws)
 
     def sizes() -> list[int]:
-        return [len(part) for part in trainer._micro_batches(draws, step)]
+        parts = trainer._micro_batches(draws, step)  # pyright: ignore[reportPrivateUsage]
+        return [len(part) for part in parts]
 
     assert sizes() == [4]
     trainer.budget = Budget(rows=3)  # padded rows

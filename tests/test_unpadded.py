@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -74,7 +75,7 @@ def patched(
         return kernel(seen[-1])
 
     monkeypatch.setattr(varlen, "varlen_attn", stand_in)
-    monkeypatch.setattr("unlearnbench.models.rows.takes_rows", lambda _: True)
+    monkeypatch.setattr("unlearnbench.models.rows.takes_rows", Mock(return_value=True))
     return seen
 
 

@@ -80,7 +80,9 @@ class Minibatches:
         found = self.reader.run(model, prepared, self.needs.layers)
         # At least in fp32, as what they are compared with.
         dtype = precise(found.hidden[:0]).dtype
-        scores = {part: sent[part, "scores"].to(dtype) for part in rows if (part, "scores") in sent}
+        scores: dict[Part, Tensor] = {
+            part: sent[part, "scores"].to(dtype) for part in rows if (part, "scores") in sent
+        }
         references: dict[Part, Reference] = {}
         for part, known in self.references.items():
             if part in rows and isinstance(known, ReferenceRows):

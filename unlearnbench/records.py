@@ -136,8 +136,9 @@ def run_record(run: RunSpec, **found: Any) -> Record:
     """The record of a run: what its spec says, and the other fields as given; no secrets."""
     spec = run.to_json()
     evaluations = found.get("evaluations") or {}
-    found["error"] = redacted(found.get("error"))
     known = next((one.precision for one in evaluations.values()), None)
+    own: dict[str, Any] = {"precision": known or precision_of_spec(spec), **found}
+    own["error"] = redacted(own.get("error"))
     return Record(
         id=run.id,
         kind="run",
@@ -147,7 +148,7 @@ def run_record(run: RunSpec, **found: Any) -> Record:
         learning_rate=run.learning_rate,
         seed=run.seed,
         spec=spec,
-        **{"precision": known or precision_of_spec(spec), **found},
+        **own,
     )
 
 

@@ -228,7 +228,8 @@ def _results(progress: Mapping[str, Any], state: Path) -> Results | None:
     try:
         results = [EpochResult(**result) for result in progress["results"]]
         steps = [StepResult(**step) for step in progress["steps"]]
-        float(progress["started"]), int(progress["epoch"])
+        float(progress["started"])
+        int(progress["epoch"])
         return results, steps, {r.epoch: read_log(state / _log(r.epoch)) for r in results}
     except (EvaluationError, ValueError, KeyError, TypeError, OSError):
         return None

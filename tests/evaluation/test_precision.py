@@ -28,7 +28,7 @@ from unlearnbench.evaluation.precision import computing_in, precision_of_model, 
 from unlearnbench.evaluation.prediction import Predictor, tie_gap
 from unlearnbench.evaluation.profiles import TOFU
 from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.evaluation.tree import _indices, tree_of
+from unlearnbench.evaluation.tree import _indices, tree_of  # pyright: ignore[reportPrivateUsage]
 from unlearnbench.execution import Resources
 from unlearnbench.ledger import provisional_record
 from unlearnbench.plan import make_plan

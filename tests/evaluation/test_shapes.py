@@ -54,7 +54,8 @@ def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(generation, "_UNASKED", {})
     found: list[Evaluation] = []
     counts: list[int] = []
-    for as_it_is in (shapes._AS_IT_IS, frozenset[str]()):
+    usual = shapes._AS_IT_IS  # pyright: ignore[reportPrivateUsage]
+    for as_it_is in (usual, frozenset[str]()):
         monkeypatch.setattr(shapes, "_AS_IT_IS", as_it_is)
         seen.clear()
         found.append(Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 1024)(model))
@@ -70,8 +71,9 @@ def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatc
 
 
 def test_guesses_that_were_not_asked_for_are_made_while_they_are_free() -> None:
-    unasked = {n: generation._unasked(n, "cuda") for n in range(1, 400)}
+    number = generation._unasked  # pyright: ignore[reportPrivateUsage]
+    unasked = {n: number(n, "cuda") for n in range(1, 400)}
     assert unasked[1] == unasked[51] == 4
     assert [unasked[n] for n in (52, 63, 64, 85, 86, 127, 128, 300)] == [3, 3, 2, 2, 1, 1, 0, 0]
     assert all(n * (1 + guesses) < 256 for n, guesses in unasked.items() if guesses)
-    assert generation._unasked(1, "cpu") == 0
+    assert number(1, "cpu") == 0

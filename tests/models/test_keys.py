@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -13,7 +15,11 @@ from transformers.cache_utils import DynamicCache
 from unlearnbench import sampling
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.method import Sampling
-from unlearnbench.models.keys import _numbers_of_a_token, cache_of, fitting_tokens
+from unlearnbench.models.keys import (
+    _numbers_of_a_token,  # pyright: ignore[reportPrivateUsage]
+    cache_of,
+    fitting_tokens,
+)
 from unlearnbench.sampling import Asked, sample
 
 GIB = 2**30
@@ -31,9 +37,9 @@ def on_gpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, **free: Any) -> 
         "memory_allocated": 0,
     } | free
     for name, value in memory.items():
-        monkeypatch.setattr(torch.cuda, name, lambda _, value=value: value)
+        monkeypatch.setattr(torch.cuda, name, Mock(return_value=value))
     # Not the device's autocast, which a build without CUDA refuses.
-    monkeypatch.setattr("unlearnbench.models.keys.product_dtype", lambda one: one.dtype)
+    monkeypatch.setattr("unlearnbench.models.keys.product_dtype", attrgetter("dtype"))
     return SimpleNamespace(config=config, parameters=lambda: iter([weight]))
 
 
@@ -68,8 +74,8 @@ def test_samples_of_a_7b_model_fit(tokenizer: Any, monkeypatch: pytest.MonkeyPat
             return torch.zeros(len(prompts), 1, dtype=torch.long)
 
         monkeypatch.setattr(sampling, "_decode", decode)
-        numbers = SimpleNamespace(to=lambda _: torch.zeros(1, 200), shape=(1, 200))
-        monkeypatch.setattr(sampling, "_uniform", lambda *_, numbers=numbers: numbers)
+        numbers = SimpleNamespace(to=Mock(return_value=torch.zeros(1, 200)), shape=(1, 200))
+        monkeypatch.setattr(sampling, "_uniform", Mock(return_value=numbers))
         asked = [Asked(tuple(range(60)), (i,)) for i in range(1000)]
         sample(model, asked, Sampling(1, 1.0, 200), Encoder(tokenizer, TEMPLATES["plain"], 500), 0)
         assert sum(sizes) == 1000 * 260

@@ -73,7 +73,7 @@ def pack(rows: Sequence[Row]) -> PackedBatch:
     begins = np.cumsum(lengths) - lengths
     positions = _counted(np.zeros_like(lengths), lengths)
     # The token at t is predicted at t − 1.
-    predicting = _counted(begins + [row.start - 1 for row in rows], counts)
+    predicting = _counted(begins + np.array([row.start - 1 for row in rows]), counts)
     of = np.repeat(np.arange(len(rows)), counts)
     tensors = (torch.from_numpy(array) for array in (predicting, ids[predicting + 1], of))
     whole = (torch.from_numpy(ids).unsqueeze(0), torch.from_numpy(positions).unsqueeze(0))

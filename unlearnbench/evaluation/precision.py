@@ -122,7 +122,9 @@ def precision_of_spec(spec: Mapping[str, Any], device: str = "cpu") -> str | Non
     dtype = model.get("dtype") if isinstance(model, Mapping) else None
     if own not in _DTYPES and own is not None:
         return str(own)  # in ids of runs that were trained in bf16: the dtype of their weights
-    return precision_on(device, dtype, own) if isinstance(dtype, str) else _DTYPES.get(own)
+    if isinstance(dtype, str):
+        return precision_on(device, dtype, own)
+    return None if own is None else _DTYPES[own]
 
 
 def check_precision(first: str, precision: str | None, second: str, other: str | None) -> None:

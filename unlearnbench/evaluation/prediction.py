@@ -64,7 +64,8 @@ class Predictor:
         shifts        what is added to prompts' embeddings
         precision     of the evaluation, see `computing_in`
         """
-        self.model, self.pad, self.shifts, self._precision = model, pad, shifts, precision
+        self.model, self.pad, self.shifts = model, pad, shifts
+        self._precision: Precision | None = precision
         parameter = next(model.parameters())
         self.device: torch.device = parameter.device
         kind = self.device.type

@@ -179,7 +179,7 @@ class WorkerGroup:
             for rank in range(self._world)
         ]
         places: list[tuple[str, str]] = self._all("place")
-        port = ray.get(self._workers[0].listen.remote())
+        (port,) = ray.get([self._workers[0].listen.remote()])
         threads = max(1, int(self._each["CPU"]))
         joins = [
             worker.join.remote(variables, threads)
