@@ -24,6 +24,7 @@ from unlearnbench.footprint import (
     Effort,
     Lengths,
     Setup,
+    fitting,
     footprint,
     reads_logits,
     rows_of_item,
@@ -226,6 +227,18 @@ def test_eight_bits_are_two_bytes_a_weight_and_paged_ones_none() -> None:
         for name in ("adamw", "adamw-8bit", "paged-adamw-8bit")
     ]
     assert sizes == [shape().trained * 8, shape().trained * 2, 0]
+
+
+def test_a_whole_step_may_fit_where_most_of_one_does_not() -> None:
+    method = registry.load("methods", "ce-u")()
+    setup = setup_of(SETTINGS, None, "fp32", 1)
+    whole = footprint(shape(), method, method.needs, setup).peak
+    most = replace(setup, micro_batch_size=15)  # which holds the gradients of an earlier part, too
+    assert footprint(shape(), method, method.needs, most).peak > whole
+    assert fitting(shape(), method, method.needs, setup, whole) == setup
+    less = fitting(shape(), method, method.needs, setup, whole - 1)
+    assert 1 <= less.items < 16
+    assert footprint(shape(), method, method.needs, less).peak < whole
 
 
 def test_a_loss_that_reads_all_logits_holds_them_all() -> None:

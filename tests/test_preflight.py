@@ -20,6 +20,7 @@ from unlearnbench.errors import TrainingError, is_deterministic
 from unlearnbench.execution import Resources
 from unlearnbench.inputs import plan_sweep
 from unlearnbench.preflight import check_plan, check_run
+from unlearnbench.sizing import Estimate, estimates
 
 GB = 10**9
 
@@ -57,8 +58,9 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def changes(model: Path, output: Path) -> list[str]:
-    """The 7B preset on what is here, with two of its methods."""
+    """The 7B preset on what is here and on one GPU, with two of its methods."""
     return [
+        "resources.gpu=1",
         f"models.0.base={model}",
         f"models.0.fine_tuned={model}",
         "models.0.retain={}",
@@ -150,6 +152,43 @@ def test_a_plan_says_what_fits(
     asked = arguments([*changes(seven_billion, tmp_path), "methods=[ce-u]"])
     command = ["plan", "tofu_llama2_7b", "--memory", *asked]
     assert main([*command, "--device-memory", "80"]) == 0
-    assert "does not fit its GPU with ce-u" in capsys.readouterr().out
+    out = capsys.readouterr().out
+    assert "does not fit its GPU with ce-u" in out
+    assert re.search(r"ce-u .* –\s+–$", out, re.MULTILINE), "no hours of what is not run"
+    assert "GPU hours of" not in out
     assert main([*command, "--device-memory", "160"]) == 0
-    assert "all of it fits GPUs of 149.0 GiB" in capsys.readouterr().out
+    assert "all of it fits GPUs of 149.0 GiB (160 GB" in capsys.readouterr().out
+
+
+def test_the_presets_of_seven_billion_fit_their_gpus(tokenizer: Any, tmp_path: Path) -> None:
+    """On GPUs of 80 GB, with the largest of their methods.
+
+    One shape is counted, which takes seconds: it is the real one, that the presets' figures are of.
+    """
+    from transformers import LlamaConfig
+
+    LlamaConfig(architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path / "7b")
+    tokenizer.save_pretrained(tmp_path / "7b")
+
+    def one(preset: str, *more: str) -> Estimate:
+        sets = [
+            *(f"models.0.{key}={tmp_path / '7b'}" for key in ("base", "fine_tuned")),
+            "models.0.retain={}",
+            "data={source: synthetic, authors: 40}",
+            "forget_fractions=[0.25]",
+            "methods=[kl-minimization]",
+            *more,
+        ]
+        ((found,), unknown) = estimates(*plan_sweep(load_config(preset, sets)), 1.0, 80 * GB)
+        assert not unknown
+        return found
+
+    two, single = one("tofu_llama2_7b"), one("tofu_llama2_7b_one_gpu")
+    assert two.fits
+    assert (two.resources.gpu, two.setup.items) == (2, 16), "its half of a batch, at a time"
+    assert 45 < two.memory.peak / 2**30 < 0.94 * 80e9 / 2**30
+    assert single.fits
+    assert (single.resources.gpu, single.setup.items) == (1, 32)
+    states = 2 * 6.74e9
+    assert single.memory.peak + states < 0.94 * 80e9, "nor need AdamW's values leave the GPU"
+    assert not one("tofu_llama2_7b", "resources.gpu=1").fits

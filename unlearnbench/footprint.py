@@ -20,9 +20,10 @@ from unlearnbench.method import Method, Needs
 from unlearnbench.models.skeleton import Shape
 
 FORMULA = """\
-held         weights + optimiser (AdamW 2 values a trained weight; 8-bit 2 bytes; paged none) +
-             a copy of the start (task vector) + what the reference needs on the device (the output
-             layer where distributions are read; the whole start model where samples are judged)
+held         weights + optimiser (AdamW 2 values a trained weight; 8-bit 2 bytes; paged none: its
+             2 bytes are in the host's memory where the GPU's is short) + a copy of the start (task
+             vector) + what the reference needs on the device (the output layer where distributions
+             are read; the whole start model where samples are judged)
 a step       held + gradients + the larger of
              · activations (what the layers save for the way back: rows of one micro-batch, all
                parts together, without padding; with gradient checkpointing one state a layer
@@ -236,14 +237,16 @@ def fitting(shape: Shape, method: Method, needs: Needs, setup: Setup, limit: int
     """
     if setup.micro_batch_size is not None or limit is None:
         return setup
-    sizes = range(1, setup.items + 1)
+    sizes = range(1, setup.items)
 
     def too_large(rows: int) -> bool:
         one = replace(setup, micro_batch_size=rows)
         return footprint(shape, method, needs, one).peak > limit
 
+    if not too_large(setup.items):
+        return setup  # may take less than fewer rows, which hold gradients from earlier ones
     rows = bisect_left(sizes, True, key=too_large)  # how many are not too large
-    return setup if rows == len(sizes) else replace(setup, micro_batch_size=max(rows, 1))
+    return replace(setup, micro_batch_size=max(rows, 1))
 
 
 def _optimizer(shape: Shape, setup: Setup) -> int:

@@ -70,19 +70,24 @@ def print_memory(
         )
         title = "memory of each process in GiB, and hours of the longest run: an estimate"
         console.table(columns, [_row(one) for one in found], title)
-        total = sum(one.gpu_hours for one in found)
-        names = [field.name for field in fields(Hours)]
-        of = {
-            n: sum(getattr(one.hours, n) / one.hours.total * one.gpu_hours for one in found)
-            for n in names
-        }
-        parts = ", ".join(f"{value:.2g} {name}" for name, value in of.items())
-        console.print(f"{total:.3g} GPU hours in all, of which about {parts}")
+        run = [one for one in found if one.fits]
         over = [one for one in found if not one.fits]
+        if run:
+            total = sum(one.gpu_hours for one in run)
+            of = {
+                n: sum(getattr(one.hours, n) / one.hours.total * one.gpu_hours for one in run)
+                for n in (field.name for field in fields(Hours))
+            }
+            parts = ", ".join(f"{value:.2g} {name}" for name, value in of.items())
+            what = "of what fits" if over else "in all"
+            console.print(f"{total:.3g} GPU hours {what}, of which about {parts}")
         for line in refusals(over, planned.config, benchmark, device):
             console.print(line)
         if not over and any(one.limit is not None for one in found):
-            console.print(f"all of it fits GPUs of {gib(device)}, {USABLE:.0%} of which count")
+            console.print(
+                f"all of it fits GPUs of {gib(device)} ({device / 1e9:.3g} GB; "
+                f"--device-memory), of which {USABLE:.0%} can be used"
+            )
         console.print(
             f"\n{FORMULA}\n\nassumed: {flops:g} FLOP/s of a "
             f"process in bf16 (--flops; the device's × the share of it that is reached), "
@@ -111,6 +116,6 @@ def _row(one: Estimate) -> tuple[Any, ...]:
         f"{one.resources.gpu:g}",
         one.setup.items,
         *(f"{size / _GIB:.2f}" for size in sizes),
-        "< 0.01" if one.hours.total < 0.01 else f"{one.hours.total:.2g}",
-        f"{one.gpu_hours:.2g}",
+        # How fast it decodes depends on memory that is free, and none is.
+        *((f"{one.hours.total:.2g}", f"{one.gpu_hours:.2g}") if one.fits else ("–", "–")),
     )

@@ -155,8 +155,8 @@ def no_fewer_rows_help(number: int) -> Generator[None, None, None]:
 
 
 _REMEDIES = (
-    "dtype: bfloat16 or lora for the model, training.optimizer: paged-adamw-8bit, or "
-    "resources.gpu: 2 and more, which shards the model"
+    "resources.gpu: 2 or more, which shards the model and AdamW's state, or on one GPU "
+    "training.optimizer: paged-adamw-8bit, or lora or dtype: bfloat16 for the model"
 )
 _TOO_LITTLE = (
     "step {number}: out of memory with one row at a time ({error}); set gradient_checkpointing: "

@@ -28,9 +28,14 @@ def test_presets_use_every_gpu_of_a_cluster(preset: str, gpus: int) -> None:
     assert not idle_gpus(config, slots, [NODE] * 4)
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_presets_use_every_gpu_of_one_machine(preset: str) -> None:
-    assert slots_of(load_config(preset), [NODE]) == 8
+@pytest.mark.parametrize(
+    ("preset", "slots"),
+    [*zip(PRESETS, (4, 8, 8), strict=True), ("tofu_llama2_7b_one_gpu", 8)],
+)
+def test_presets_use_every_gpu_of_one_machine(preset: str, slots: int) -> None:
+    config = load_config(preset)
+    assert slots_of(config, [NODE]) == slots
+    assert not idle_gpus(config, slots, [NODE])
     assert slots_of(load_config(preset, ["ray.concurrent=2"]), [NODE]) == 2
 
 
