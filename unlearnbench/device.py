@@ -8,6 +8,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -67,7 +68,8 @@ def deterministic(wanted: bool) -> Generator[None, None, None]:
     if not wanted:
         yield
         return
-    cudnn, flash = torch.backends.cudnn, os.environ.get(_FLASH)
+    cudnn: Any = torch.backends.cudnn
+    flash = os.environ.get(_FLASH)
     before = torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark
     torch.use_deterministic_algorithms(True)
     cudnn.deterministic, cudnn.benchmark = True, False
