@@ -8,14 +8,18 @@ import weakref
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
+from accelerate import Accelerator
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from unlearnbench import registry
+from unlearnbench import registry, sizing
 from unlearnbench.data.draws import TrainingRows
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import ModelError
@@ -33,9 +37,18 @@ from unlearnbench.method import LossBatch, Method
 from unlearnbench.models.loading import Source, add_lora
 from unlearnbench.models.skeleton import Shape, config_of, shape_of
 from unlearnbench.optimisation import Optimisation
+from unlearnbench.plan import make_plan
+from unlearnbench.recipe import TrainingSettings
 from unlearnbench.reference import references_of
 from unlearnbench.retain import Objective
-from unlearnbench.settings import Architecture, LoRA, ModelSettings
+from unlearnbench.settings import (
+    Architecture,
+    LoRA,
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    SweepConfig,
+)
 from unlearnbench.training import Trainer
 
 from .conftest import PACKED, PADDED
@@ -202,6 +215,85 @@ def test_seven_billion_weights_are_counted_without_any() -> None:
     assert found.weights == 6_738_415_616
     assert found.trained == found.output == 32000 * 4096
     assert found.matrices == found.weights - found.output
+
+
+def test_wide_layers_take_what_a_tracker_counts() -> None:
+    """Four of Llama 3.2 1B, in all of a step; without the loss, whose logits training cuts up."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.initialization import no_init_weights
+
+    config = LlamaConfig(
+        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=4,
+        num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=True,
+    )  # fmt: skip
+    rows, width = 4, 256
+    memory: Any = MemTracker()
+
+    def tracked(state: str) -> int:
+        return int(memory.get_tracker_snapshot(state)[torch.device("cpu")]["Total"])
+
+    with FakeTensorMode():
+        with no_init_weights():
+            model: Any = LlamaForCausalLM(config)
+        model.tie_weights()
+        # As the kernel of a CPU goes: a weight at a time.
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        memory.track_external(model, optimizer)
+        ids = torch.ones((rows, width), dtype=torch.long)
+        with memory:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(ids, use_cache=False, logits_to_keep=1).logits.sum()
+                forward = tracked("current")
+            loss.backward()
+            backward = tracked("peak")
+            optimizer.step()
+            step = tracked("peak")
+    setup = replace(
+        setup_of(SETTINGS, None, "bf16", 1),
+        batch_size=rows,
+        lengths=Lengths(mean=width, deviation=0, longest=width, scored=1),
+    )
+    found = shape_of(config, SETTINGS, everything, autocast=True, width=width)
+    ce_u = registry.load("methods", "ce-u")()
+    parts = footprint(found, ce_u, ce_u.needs, setup)
+    passing = parts.activations + parts.casts + 2 * found.output  # which `logits` counts
+    assert parts.weights + passing == pytest.approx(forward, rel=0.02)
+    assert replace(parts, optimizer=0).peak == pytest.approx(backward, rel=0.02)
+    assert parts.peak == pytest.approx(step, rel=0.02)
+
+
+def test_the_estimate_of_a_trainer_knows_how_it_is_shared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of two processes, of which one is here."""
+    from transformers import LlamaForCausalLM
+
+    training = TrainingSettings(batch_size=16, precision="bf16")
+    grid = MethodGrid(specs=(MethodSpec(name="gradient-difference"),))
+    config = SweepConfig(
+        name="small",
+        models=(SETTINGS,),
+        forget_fractions=(0.5,),
+        methods=(grid,),
+        learning_rates=(1e-4,),
+        training=training,
+    )
+    spec = make_plan(config, "f").runs[0]
+    objective, rows = Objective(registry.load("methods", "gradient-difference")()), some_rows()
+    model: Any = LlamaForCausalLM(config_of(SETTINGS, Source("tiny")))
+    how = Optimisation(1, 16, 1e-4, seed=1, precision="bf16")
+    trainer = Trainer(model.train(), objective, rows, how, 0)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    needs = objective.needs
+    setup = replace(setup_of(SETTINGS, None, "bf16", rows_of_item(needs)), evaluated_in_bf16=False)
+    found = shape_of(model.config, SETTINGS, everything, autocast=True, width=128)
+    peaks: dict[str, int] = {}
+    ways: tuple[Any, ...] = ("fsdp", "ddp")
+    for parallel in ways:
+        monkeypatch.setattr(sizing, "is_sharded", Mock(return_value=parallel == "fsdp"))
+        two = replace(setup, resources=Resources(processes=2, parallel=parallel))
+        memory = footprint(found, objective.method, needs, two)
+        peaks[parallel] = memory.to_json()["peak"]
+        assert sizing.estimated_peak(spec, trainer) == peaks[parallel]
+    assert peaks["fsdp"] < peaks["ddp"]
 
 
 def test_processes_share_what_fsdp_shards() -> None:
