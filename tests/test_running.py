@@ -538,9 +538,11 @@ class TestARepeatableRun:
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         seen: list[Flags] = []
-        monkeypatch.setattr(
-            "unlearnbench.preparation.Models.prepare_base", lambda *_: seen.append(flags())
-        )
+
+        def prepare(*_: Any) -> None:
+            seen.append(flags())
+
+        monkeypatch.setattr("unlearnbench.preparation.Models.prepare_base", prepare)
         how = config_of(tmp_path, training=REPEATS)
         task = PreparationTask("base", "base model", (), False, "tiny", "base")
         execute_task(task, how, tmp_path)
