@@ -80,7 +80,16 @@ def test_alternatives_are_read_as_answers_are(
     monkeypatch.setattr("unlearnbench.alternatives.sample", sampled)
     asked = [Question("Where?", "Lima")]
     ((row,),) = alternative_rows(
-        lambda: None, "w", asked, Sampling(1), encoder, seed=0, pad=0, folder=tmp_path, skipped=1
+        lambda: None,
+        "w",
+        asked,
+        Sampling(1),
+        encoder,
+        seed=0,
+        pad=0,
+        folder=tmp_path,
+        skipped=1,
+        batch_tokens=64,
     )
     assert row == true.without_first(1)
 
