@@ -219,14 +219,14 @@ def _quality(line: Line) -> float:
 def caveats(table: Table, sure: Claims) -> tuple[str, ...]:
     """What a reader of the copied table has to know, a sentence each."""
     placed = [line for line in table.lines if line.setting is not None]
-    told: list[str] = []
+    sentences: list[str] = []
     if (fewest := table.fewest_seeds) is not None and fewest < ENOUGH_SEEDS:
         what = "Fewer than three seeds stand" if fewest > 1 else "One seed stands"
-        told.append(f"{what} behind some lines: differences between them may be chance.")
+        sentences.append(f"{what} behind some lines: differences between them may be chance.")
     counts = sorted({line.tried for line in placed})
     if counts and counts[-1] > 1 and not table.chosen_apart:
         number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-        told.append(
+        sentences.append(
             f"Each line is the best of {number} settings (learning rates x hyper-parameters x "
             "epochs), chosen by the numbers shown, which favours methods with more of them."
         )
@@ -234,8 +234,8 @@ def caveats(table: Table, sure: Claims) -> tuple[str, ...]:
         place = f"{one.model}, forget {100 * one.forget_fraction:g} %: "
         prefix = place if len(sure.panels) > 1 else ""
         found = [] if one.rivals is None else [*one.rivals.sentences]
-        told += [prefix + each.replace("`", "") for each in (*found, *one.unequal_sentences)]
-    return tuple(told)
+        sentences += [prefix + each.replace("`", "") for each in (*found, *one.unequal_sentences)]
+    return tuple(sentences)
 
 
 def exported(table: Table, caveats: Sequence[str] = ()) -> dict[str, Any]:

@@ -79,8 +79,8 @@ class Case:
     folder: Path
     through: Record
 
-    def single(self, told: Callable[[str], None] = lambda _: None) -> Record:
-        return run_single(self.spec, self.config, self.folder, told)
+    def single(self, shown: Callable[[str], None] = lambda _: None) -> Record:
+        return run_single(self.spec, self.config, self.folder, shown)
 
     def epochs(self) -> Iterator[EpochResult]:
         return run_epochs(self.spec, self.config, self.folder)
@@ -287,9 +287,9 @@ def test_what_is_damaged_gives_way_to_what_was_before(whole: Case, which: str) -
     for path in victims:
         damage(path)
     assert [result.epoch for result in whole.epochs()] == [1, 2, 3]
-    told = taken()
-    assert len(told) == (2 if which in ("all", "epoch-1") else 1)
-    assert all("damaged; the " in line for line in told)
+    shown = taken()
+    assert len(shown) == (2 if which in ("all", "epoch-1") else 1)
+    assert all("damaged; the " in line for line in shown)
     assert without_times(whole.record) == without_times(whole.through)
     (cut,) = whole.record.provenance["interruptions"]
     begun = {"trainer": 2, "progress": 2, "epoch-1": 0, "epoch-2": 2, "all": 0}[which]
@@ -308,10 +308,10 @@ def test_damaged_models_and_references_are_made_again(whole: Case) -> None:
     workspace.workspace.cache_clear()
     preparation._WHOLE.clear()  # pyright: ignore[reportPrivateUsage]  # as in a new process
     taken()
-    told: list[str] = []
-    record = whole.single(told.append)
+    shown: list[str] = []
+    record = whole.single(shown.append)
     assert without_times(record) == without_times(through)
-    warned = [line for line in told if line.startswith("warning: ")]
+    warned = [line for line in shown if line.startswith("warning: ")]
     assert len(warned) == len(victims)
     assert [path.read_bytes() for path in victims] == contents
 
@@ -376,10 +376,10 @@ def test_a_disk_that_is_nearly_full_costs_checkpoints_and_not_the_run(
     disk = SimpleNamespace(free=1_000_000_000)
     monkeypatch.setattr(shutil, "disk_usage", Mock(return_value=disk))
     monkeypatch.setattr(Trainer, "size", Mock(return_value=400_000_000))
-    told: list[str] = []
-    record = whole.single(told.append)
+    shown: list[str] = []
+    record = whole.single(shown.append)
     assert record.status == "finished"
-    (line,) = (line for line in told if line.startswith("warning: "))
+    (line,) = (line for line in shown if line.startswith("warning: "))
     assert "left out: 1 GB are free, and 1.2 GB are needed; the work goes on" in line
     assert not whole.trainer.exists()
 
@@ -626,28 +626,28 @@ def test_an_interrupted_preparation_goes_on_with_the_same_weights(
     data = load_benchmark(config.data, config.forget_fractions)
     models = Models(settings, data, config.cache_folder)
     folder = models.tuned_folder("full")
-    told: list[tuple[int, int]] = []
+    shown: list[tuple[int, int]] = []
     models.make_sure("base")
-    models.prepare_tuned("full", lambda done, total: told.append((done, total)))
+    models.prepare_tuned("full", lambda done, total: shown.append((done, total)))
     through = (folder / "model.safetensors").read_bytes()
-    undisturbed_steps = list(told)
-    steps = told[-1][1]
+    undisturbed_steps = list(shown)
+    steps = shown[-1][1]
     each = steps // 3
     shutil.rmtree(folder)
-    told.clear()
+    shown.clear()
     beside = folder.with_name(f".{folder.name}.training")
 
     def cut(done: int, total: int) -> None:
-        told.append((done, total))
+        shown.append((done, total))
         if done == 2 * each + 1:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         models.prepare_tuned("full", cut)
     assert len(list(beside.glob("*.safetensors"))) == 2
-    begun = len(told)
-    models.prepare_tuned("full", lambda done, total: told.append((done, total)))
-    assert told[begun:] == undisturbed_steps[2 * each :], "what is shown goes on as well"
+    begun = len(shown)
+    models.prepare_tuned("full", lambda done, total: shown.append((done, total)))
+    assert shown[begun:] == undisturbed_steps[2 * each :], "what is shown goes on as well"
     assert (folder / "model.safetensors").read_bytes() == through
     assert not beside.exists()
 
@@ -703,11 +703,11 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
         load_benchmark(whole.config.data, whole.config.forget_fractions),
         whole.config.cache_folder,
     )
-    place_of, told = models.tuned_folder("full"), list[int]()
-    models.prepare_tuned("full", lambda done, _: told.append(done))
+    place_of, shown = models.tuned_folder("full"), list[int]()
+    models.prepare_tuned("full", lambda done, _: shown.append(done))
     weights = (place_of / "model.safetensors").read_bytes()
     shutil.rmtree(place_of)
-    each = told[-1] // 3
+    each = shown[-1] // 3
     files = {name: tmp_path / f"{name}.json" for name in ("config", "longer", "spec")}
     files["config"].write_text(whole.config.model_dump_json())
     changed = whole.config.model_copy(update={"models": (longer,)})
@@ -729,7 +729,7 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
     made = steps_made(monkeypatch, lambda _: None)
     assert without_times(whole.single()) == without_times(whole.through)
     assert made == [3, 4, 5, 6], "from the checkpoint before the one that was cut"
-    begun = len(told)
-    models.prepare_tuned("full", lambda done, _: told.append(done))
-    assert told[begun:] == list(range(2 * each + 1, 3 * each + 1))
+    begun = len(shown)
+    models.prepare_tuned("full", lambda done, _: shown.append(done))
+    assert shown[begun:] == list(range(2 * each + 1, 3 * each + 1))
     assert (place_of / "model.safetensors").read_bytes() == weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from contextlib import suppress
@@ -156,6 +157,10 @@ def test_a_plan_says_what_fits(
     assert "does not fit its GPU with ce-u" in out
     assert re.search(r"ce-u .* –\s+–$", out, re.MULTILINE), "no hours of what is not run"
     assert "GPU hours of" not in out
+    assert main([*command, "--device-memory", "80", "--json"]) == 0
+    (kind,) = json.loads(capsys.readouterr().out)["memory"]["kinds"]
+    assert not kind["fits"]
+    assert [kind[key] for key in ("hours", "hours_by_work", "gpu_hours")] == [None] * 3
     assert main([*command, "--device-memory", "160"]) == 0
     assert "all of it fits GPUs of 149.0 GiB (160 GB" in capsys.readouterr().out
 

@@ -55,11 +55,11 @@ def alternative_rows(
             for number in range(how.count)
         ]
         model = load()
-        said, _ = in_smaller_batches(
+        sampled, _ = in_smaller_batches(
             lambda tokens: sample(model, asked, how, encoder, pad, tokens),
             batch_tokens or sampled_tokens(model),
         )
-        answers = [said[i : i + how.count] for i in range(0, len(said), how.count)]
+        answers = [sampled[i : i + how.count] for i in range(0, len(sampled), how.count)]
         _write(path, questions, answers, encoder)
     return [
         tuple(

@@ -166,7 +166,7 @@ class Checkpoints:
             raise error
 
     def end(self) -> None:
-        """Wait until the last save has ended, which nobody needs any more: the work is done."""
+        """Wait until the last save has ended, and ignore how: the work is done."""
         with suppress(StorageError):
             self.wait()
 

@@ -76,7 +76,7 @@ def deterministic(wanted: bool) -> Generator[None, None, None]:
     os.environ[_FLASH] = "1"
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # a method wraps what torch raises in errors of its own
         if (reason := _without_deterministic_form(error)) is None:
             raise
         raise TrainingError(

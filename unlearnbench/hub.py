@@ -78,7 +78,7 @@ def newest_commit(repository: Repository, *, cached: bool = False) -> str:
             revision=repository.revision,
             local_files_only=cached,
         )
-    except Exception as error:
+    except Exception as error:  # of the transport, the library or the disk: all become a HubError
         raise _refusal(repository, error) from error
     return found.resolved
 
@@ -119,7 +119,7 @@ def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) ->
             allow_patterns=list(patterns),
             ignore_patterns=["*/*"],  # such as the checkpoints of a training
         )
-    except Exception as error:
+    except Exception as error:  # of the transport, the library or the disk: all become a HubError
         raise _refusal(repository, error) from error
     return Path(found)
 

@@ -30,7 +30,7 @@ def flock(handle: int, how: int, folder: Path) -> None:
 
 @contextmanager
 def alone(place: Path, purpose: str) -> Generator[None, None, None]:
-    """Wait for whoever works at `place` for the same purpose, then hold it for this process.
+    """Lock `place` for one purpose, after the process that holds it.
 
     Raises: OutputError where the file system has no locks.
     """

@@ -23,7 +23,7 @@ _GIB = 2**30
 def memory_json(
     planned: Plan, benchmark: Benchmark, flops: float, memory: float | None
 ) -> dict[str, Any]:
-    """The estimates, ready for JSON: bytes in MiB.
+    """The estimates, ready for JSON: bytes in MiB, no hours for what does not fit.
 
     memory  of a GPU, in 1e9 bytes; None for that of this machine's
     """
@@ -41,9 +41,9 @@ def memory_json(
             "rows_at_a_time": one.setup.items,
             "memory_mib": one.memory.to_json(),
             "fits": one.fits,
-            "hours": one.hours.total,
-            "hours_by_work": asdict(one.hours),
-            "gpu_hours": one.gpu_hours,
+            "hours": one.hours.total if one.fits else None,
+            "hours_by_work": asdict(one.hours) if one.fits else None,
+            "gpu_hours": one.gpu_hours if one.fits else None,
         }
         for one in found
     ]

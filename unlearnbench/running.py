@@ -65,15 +65,15 @@ def _epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Generator[Epoch
 
 
 def run_single(
-    spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
+    spec: RunSpec, config: SweepConfig, folder: Path, show: Callable[[str], None]
 ) -> Record:
-    """Prepare and carry out one run in this process, without Ray; `told` gets a line at a time."""
+    """Prepare and carry out one run in this process, without Ray; `show` gets a line at a time."""
     with caught():
-        return _carried_out(spec, config, folder, told)
+        return _carried_out(spec, config, folder, show)
 
 
 def _carried_out(
-    spec: RunSpec, config: SweepConfig, folder: Path, told: Callable[[str], None]
+    spec: RunSpec, config: SweepConfig, folder: Path, show: Callable[[str], None]
 ) -> Record:
     if config.resources_of(spec.model.name).gpu:
         repeats = config.training_of(spec.method.name).deterministic
@@ -81,24 +81,24 @@ def _carried_out(
     check_run(spec, config, workspace(config.model_dump_json(), folder).benchmark)
     for task in of_leader(lambda: preparation_tasks(config, [spec], folder)):
         if not task.done:
-            told(task.label)
+            show(task.label)
             execute_task(task, config, folder)
     place = folder / "records" / spec.id
     if not of_leader(place.is_dir):
         for result in run_epochs(spec, config, folder):
-            _warn(told)
+            _warn(show)
             utility, quality = (
                 result.metrics[k] for k in ("model_utility", "log10_forget_quality")
             )
-            told(f"epoch {result.epoch}: Model Utility {utility}, log10 Forget Quality {quality}")
-        _warn(told)
+            show(f"epoch {result.epoch}: Model Utility {utility}, log10 Forget Quality {quality}")
+        _warn(show)
     record = read_record(place)
     if record.ended:
-        told(f"ended early: {record.ended}")
+        show(f"ended early: {record.ended}")
     return record
 
 
-def _warn(told: Callable[[str], None]) -> None:
+def _warn(show: Callable[[str], None]) -> None:
     """Pass on the notices so far."""
     for line in taken():
-        told(f"warning: {line}")
+        show(f"warning: {line}")

@@ -83,7 +83,7 @@ def sample(
 
 
 def sampled_tokens(model: Any) -> int:
-    """Tokens whose keys and values `sample` keeps at once, where nobody has said."""
+    """Tokens whose keys and values `sample` keeps at once, unless a caller names a number."""
     device = next(model.parameters()).device
     return fitting_tokens(model, _CACHED_BATCHES * fast_batch_tokens(device))
 
