@@ -12,8 +12,8 @@ from unlearnbench.schedule import ScheduleName
 EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
 """Optimisers of bitsandbytes, which knows of no weights that several processes share."""
 ONE_PROCESS = (
-    "bitsandbytes takes a part of the weights for all of them; take optimizer: adamw, which shards "
-    "its states, or resources: {gpu: 1}"
+    "bitsandbytes cannot update sharded weights; set optimizer: adamw, which shards its "
+    "states, or one process for a run (resources.gpu: 1, or resources.processes: 1 on a CPU)"
 )
 
 

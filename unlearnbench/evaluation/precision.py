@@ -41,7 +41,7 @@ def precision_on(device: str, weights: str, precision: Precision | None) -> str:
         return weights
     raise EvaluationError(
         f"precision {precision}: the weights are {weights}, whose digits it would lose or make up; "
-        f"set the model's dtype to float32, or leave the precision of its evaluation out"
+        "set the model's dtype to float32, or leave the precision of its evaluation out"
     )
 
 
