@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test gpu check fix clean
+.PHONY: quickstart test gpu lint check fix clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -28,12 +28,13 @@ test: $(READY)
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml
 	$(BIN)/python -m pytest -m gpu tests/gpu --junitxml=gpu.xml
 
-check: $(READY)
+lint: $(READY)
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/pyright --pythonpath $(BIN)/python
-	$(PYTEST)
+
+check: lint test
 
 fix: $(READY)
 	$(BIN)/ruff check --fix-only .

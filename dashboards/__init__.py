@@ -1,1 +1,1 @@
-"""Figures and pages drawn from the table that a report is."""
+"""The report page and its figures."""

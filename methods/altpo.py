@@ -1,4 +1,4 @@
-"""AltPO: prefer what else the model would answer to the answer that is to be forgotten."""
+"""AltPO: prefer the start model's alternative answers to the answers to forget."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import LossBatch, Method, Needs, Part, Sampling
+from unlearnbench.api.hyperparameters import refuse_unused
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling
 
 _PAIR: frozenset[Part] = frozenset({"forget", "alternative"})
 _AUTHORS = (
@@ -28,24 +29,23 @@ class AltPO(Method):
     L = −(2/β) · mean_b log σ(β · ((s_a − s_ref,a) − (s_l − s_ref,l)))
 
     b         pair of rows with the same forget question: l  the true answer, a  an alternative that
-              the frozen start model has sampled, drawn anew in each epoch out of `alternatives`
+              the frozen start model has sampled; each epoch draws one of its `alternatives`
     s, s_ref  summed answer log-probability [B], policy and frozen start
     This is DPO with other winners. The factor 2/β is that of the authors' code and of NPO, so that
-    rates and weights are theirs; `scaled: false` leaves it out, as in the equation of DPO. Their
+    rates and weights are comparable; `scaled: false` omits it, as in the equation of DPO. Their
     retain term is `retain: {term: nll}`.
 
-    `dpo` has the other convention by default: 20 times less at β 0.1, at the same rate and beside
-    the same retain weight.
+    `dpo` has the other convention by default: 20 times less at β 0.1, with the same rate
+    and retain weight.
 
-    A model that knows the answer by heart mostly repeats it when it is asked the plain question,
-    the default here, and a pair of equal rows teaches nothing. The authors show chat models the
-    answer and instruct them to write another: `asked: authors` is their instruction for Llama-2,
-    their `prefix` of the reply and their words that end it, `stop`. Without these an alternative
-    is the tokens that were sampled, and one that met the limit of `max_new_tokens` has no EOS to
-    learn. With `prefix` or `stop` it is a text, as in their code: cut before the first word that
-    ends it, without outer white space, encoded as the rows of the data are, and so with an EOS.
-    (Sampling goes on to the EOS or the limit; what follows such a word is dropped.) A higher
-    `temperature` serves small models.
+    A model that has memorised the answer mostly repeats it after the plain question, the default
+    here, and a pair of equal rows has no gradient. The authors show chat models the answer and
+    instruct them to write another: `asked: authors` is their instruction for Llama-2,
+    their `prefix` of the reply and the words that end it, `stop`. Without these an alternative
+    is the sampled tokens, and one that reaches `max_new_tokens` has no EOS to learn. With `prefix`
+    or `stop` it is a text, as in their code: cut before the first stop word, stripped, encoded as
+    the rows of the data are, and so with an EOS. (Sampling continues to the EOS or the limit; text
+    after a stop word is dropped.) Small models need a higher `temperature`.
 
     Literature: `{method: altpo, asked: authors, retain: {term: nll}}` at 5.0e-5 for 2 epochs, in
     batches of 35. For other models the authors search β 0.05, 0.1, 0.5, rates 1.0e-5, 2.0e-5,
@@ -89,42 +89,40 @@ class AltPO(Method):
     )
     asked: Literal["instruction", "authors"] = Field(
         default="instruction",
-        description="what the start model is asked: `instruction`, or as the authors ask Llama-2 "
-        "[source: ours: their wording is made for chat models]",
+        description="the prompt of the start model: `instruction`, or the authors' prompt for "
+        "Llama-2 [source: ours: their wording is for chat models]",
     )
     instruction: str = Field(
         default="{question}",
-        description="what the start model is asked; may also contain {answer}, the true one "
+        description="prompt of the start model; may also contain {answer}, the true one "
         "[source: ours: the question as it is fits every model]",
     )
     prefix: str = Field(
         default="",
-        description="how its reply begins; the alternative goes on from there [source: ours: a "
+        description="beginning of its reply, which the alternative continues [source: ours: a "
         "model without an instruction needs none]",
     )
     stop: str = Field(
         default="",
-        description="texts that an alternative ends before, with | between them [source: ours: as "
+        description="texts before which an alternative ends, separated by | [source: ours: as "
         "for `prefix`]",
     )
 
     @field_validator("instruction")
     @classmethod
-    def _asks(cls, text: str) -> str:
+    def _check_instruction(cls, text: str) -> str:
         if "{question}" not in text:
-            raise ValueError("instruction must contain {question}, where the question goes")
+            raise ValueError("instruction must contain {question}, the place of the question")
         return text
 
     @model_validator(mode="after")
-    def _asks_once(self) -> Self:
-        for name in ("instruction", "prefix", "stop"):
-            given = getattr(self, name) != type(self).model_fields[name].default
-            if given and self.asked == "authors":
-                raise ValueError(f"{name} has no effect with asked: authors; drop one of the two")
+    def _check_unused(self) -> Self:
+        if self.asked == "authors":
+            refuse_unused(self, "asked", "instruction", "prefix", "stop")
         return self
 
     def needed(self) -> Needs:
-        """As many alternatives as asked for."""
+        """The sampling settings, with the configured number of alternatives."""
         words = (self.instruction, self.prefix, tuple(filter(None, self.stop.split("|"))))
         words = _AUTHORS if self.asked == "authors" else words
         how = Sampling(self.alternatives, self.temperature, self.max_new_tokens, *words)
@@ -138,7 +136,7 @@ class AltPO(Method):
         return batch.forget.mean_sequences(self._scale * softplus(-self.beta * (win - lose)))
 
     def value_at_reference(self) -> float:
-        """That of softplus of a margin of 0."""
+        """(2/β) log 2, or log 2 unscaled: softplus at a margin of 0."""
         return self._scale * math.log(2)
 
     @property

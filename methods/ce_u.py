@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class CEU(Method):

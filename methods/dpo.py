@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class DPO(Method):
@@ -55,7 +55,7 @@ class DPO(Method):
         return batch.forget.mean_sequences(self._scale * softplus(-self.beta * (win - lose)))
 
     def value_at_reference(self) -> float:
-        """That of softplus of a margin of 0."""
+        """Value at a margin of 0: log 2 times the scale."""
         return self._scale * math.log(2)
 
     @property

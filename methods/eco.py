@@ -11,8 +11,9 @@ from pydantic import Field, model_validator
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import Prompt, Prompts, Shift, Wrapper
-from unlearnbench.models.shifted import mean_states
+from unlearnbench.api.hyperparameters import refuse_unused
+from unlearnbench.api.inference_method import Prompt, Prompts, Shift, Wrapper
+from unlearnbench.models.prompt_shift import mean_states
 
 Corruption = Literal[
     "rand_noise_first_n",
@@ -96,12 +97,8 @@ class ECO(Wrapper):
 
     @model_validator(mode="after")
     def _has_noise(self) -> Self:
-        fields = type(self).model_fields
-        for name in ("sigma", "absolute"):
-            if "noise" not in self.corruption and getattr(self, name) != fields[name].default:
-                raise ValueError(
-                    f"{name} has no effect with corruption: {self.corruption}; drop it"
-                )
+        if "noise" not in self.corruption:
+            refuse_unused(self, "corruption", "sigma", "absolute")
         return self
 
     def fit(self, model: Any, prompts: Prompts) -> Shift:
@@ -116,10 +113,10 @@ class ECO(Wrapper):
         strength = self.sigma * (1.0 if self.absolute else size)
 
         @torch.no_grad()
-        def shift(asked: Sequence[Prompt]) -> list[Tensor | None]:
-            flagged = classify(mean_states(model, asked, prompts.pad)) > self.threshold
+        def shift(questions: Sequence[Prompt]) -> list[Tensor | None]:
+            flagged = classify(mean_states(model, questions, prompts.pad)) > self.threshold
             found: list[Tensor | None] = []
-            for prompt, chosen in zip(asked, flagged.tolist(), strict=True):
+            for prompt, chosen in zip(questions, flagged.tolist(), strict=True):
                 # The layer's output, not the table's rows: some models scale it.
                 embedded = layer(torch.tensor(prompt, device=table.device)).float().cpu()
                 found.append(
@@ -162,7 +159,7 @@ class _Classifier:
     """Logistic regression by L-BFGS in float64."""
 
     def __init__(self, forget: Tensor, retain: Tensor, penalty: float) -> None:
-        """Of features [n, H] of the two classes."""
+        """Fit on features [n, H] of the two classes."""
         self.mean = torch.cat([forget, retain]).double().mean(0)
         self.scale = torch.cat([forget, retain]).double().std(0).clamp(min=1e-12)
         sides = [(x.double() - self.mean) / self.scale for x in (forget, retain)]

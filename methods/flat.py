@@ -10,7 +10,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import LossBatch, Method, Needs, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 
 Divergence = Literal[
     "jeffreys",

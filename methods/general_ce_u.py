@@ -7,8 +7,9 @@ from typing import ClassVar, Literal, Self
 from pydantic import Field, model_validator
 from torch import Tensor
 
-from unlearnbench.losses import mean_over_union
-from unlearnbench.method import LossBatch, Method, Needs, Part, Sampling
+from unlearnbench.api.hyperparameters import refuse_unused
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling
+from unlearnbench.losses.predictions import mean_over_union
 
 from .grpo import withheld
 
@@ -105,30 +106,25 @@ class GeneralCEU(Method):
             raise ValueError(
                 "raw is for constant scores; those of a column or reward are in [0, 1]"
             )
-        self._unused("forget_score", "scores", self.scores == "constant")
-        self._unused("retain_score", "retain_scores", self.retain_scores == "constant")
-        self._unused("samples", "scores", self.scores == "reward")
-        self._unused("max_new_tokens", "scores", self.scores == "reward")
+        if self.scores != "constant":
+            refuse_unused(self, "scores", "forget_score")
+        if self.retain_scores != "constant":
+            refuse_unused(self, "retain_scores", "retain_score")
+        if self.scores != "reward":
+            refuse_unused(self, "scores", "samples", "max_new_tokens")
         return self
 
-    def _unused(self, name: str, source: str, used: bool) -> None:
-        """ValueError where a value is given that nothing would read."""
-        if not used and getattr(self, name) != type(self).model_fields[name].default:
-            raise ValueError(
-                f"{name} has no effect with {source}: {getattr(self, source)}; drop it"
-            )
-
     def needed(self) -> Needs:
-        """The samples only where they are scored."""
-        kept: frozenset[Part] = frozenset({"retain"} if self.retain_scores == "column" else ())
+        """The parts of the score's source; samples only with `scores: reward`."""
+        retained: frozenset[Part] = frozenset({"retain"} if self.retain_scores == "column" else ())
         if self.scores == "reward":
             return Needs(
                 parts=frozenset({"sample", "retain"}),
                 samples=Sampling(self.samples, max_new_tokens=self.max_new_tokens),
-                scores=kept.union(("sample",)),
+                scores=retained.union(("sample",)),
             )
         forgotten: frozenset[Part] = frozenset({"forget"} if self.scores == "column" else ())
-        return Needs(parts=frozenset({"forget", "retain"}), scores=kept | forgotten)
+        return Needs(parts=frozenset({"forget", "retain"}), scores=retained | forgotten)
 
     def reward(self, answer: str, truth: str) -> float:
         """Score of a sampled answer, in [0, 1]."""
@@ -142,8 +138,8 @@ class GeneralCEU(Method):
                 raise LookupError(f"{type(self).__name__} needs the samples' rewards")
             batch.report("reward", scored.mean_sequences(batch.rewards))
         r = self.forget_score if self.scores == "constant" else scored.token_scores
-        kept = self.retain_score if self.retain_scores == "constant" else retain.token_scores
+        retain_r = self.retain_score if self.retain_scores == "constant" else retain.token_scores
         return mean_over_union(
             (scored, scored.unified_cross_entropy(r, raw=self.raw, by_token=True)),
-            (retain, retain.unified_cross_entropy(kept, raw=self.raw, by_token=True)),
+            (retain, retain.unified_cross_entropy(retain_r, raw=self.raw, by_token=True)),
         )

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class GradientAscent(Method):

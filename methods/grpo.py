@@ -8,8 +8,8 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench.evaluation.rouge import rouge_recall
-from unlearnbench.method import LossBatch, Method, Needs, Part, Sampling, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling, Terms
+from unlearnbench.stats.text_overlap import rouge_recall
 
 _SAMPLE: frozenset[Part] = frozenset({"sample"})
 _EQUAL = 1e-6

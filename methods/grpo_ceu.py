@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from unlearnbench.method import LossBatch
+from unlearnbench.api.method import LossBatch
 
 from .grpo import GRPO
 

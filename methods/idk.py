@@ -6,8 +6,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from unlearnbench.losses import mean_over_union
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
+from unlearnbench.losses.predictions import mean_over_union
 
 
 class IDK(Method):
@@ -15,7 +15,7 @@ class IDK(Method):
 
     L = mean_t −log p_t
 
-    t  answer token of a refusal row (a forget question, answered by a refusal drawn anew in each
+    t  answer token of a refusal row (a forget question, answered by a refusal, drawn in each
        epoch from the run's seed) or of a retain row, all together
     Refusals are short, so the retain rows have the larger weight, as in TOFU's code. There is no
     reference model and no losing answer: this is not DPO.

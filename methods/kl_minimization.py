@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from unlearnbench.method import LossBatch, Method, Needs, Terms
-from unlearnbench.retain import retain_kl
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+from unlearnbench.api.retain_terms import retain_kl
 
 
 class KLMinimization(Method):

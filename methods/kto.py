@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import LossBatch, Method, Needs, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 
 
 class KTO(Method):
@@ -82,5 +82,5 @@ class KTO(Method):
         return self.weight * batch.forget.mean_sequences(values)
 
     def value_at_reference(self) -> float:
-        """That of a gain of 0."""
+        """Value at a gain of 0."""
         return self.weight * (0.5 if self.value == "sigmoid" else math.log(2))

@@ -9,7 +9,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class NPO(Method):
@@ -36,5 +36,5 @@ class NPO(Method):
         return batch.forget.mean_sequences(2 / self.beta * softplus(self.beta * log_ratio))
 
     def value_at_reference(self) -> float:
-        """That of softplus of a log-ratio of 0."""
+        """Value at a log-ratio of 0: (2/β) log 2."""
         return 2 / self.beta * math.log(2)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from unlearnbench.method import LossBatch, Method, Needs, Terms
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 
 
 class PDU(Method):

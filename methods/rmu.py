@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench.losses import Predictions
-from unlearnbench.method import LossBatch, Method, Needs, Terms
-from unlearnbench.projection import precise
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.losses.predictions import Predictions
 
 _DOWN: Set[str] = {"down_proj", "fc2", "dense_4h_to_h", "c_proj", "w2"}
 """What architectures call the second matrix of an MLP."""
@@ -107,11 +107,11 @@ class RMU(Method):
 
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""
-        states = precise(batch.forget.hidden_states(self.layer))  # [N, D]
+        states = at_least_fp32(batch.forget.hidden_states(self.layer))  # [N, D]
         own = cast("Hashable", self)  # pydantic gives what is frozen a hash
         target = self.steering * _direction(own, states.shape[1], states.dtype, states.device)
-        kept = precise(batch.reference.retain.hidden_states(self.layer))
-        moved = precise(batch.retain.hidden_states(self.layer)) - kept
+        start = at_least_fp32(batch.reference.retain.hidden_states(self.layer))
+        moved = at_least_fp32(batch.retain.hidden_states(self.layer)) - start
         return {
             "forget": _mean_square(batch.forget, states - target),
             "retain": self.retain_weight * _mean_square(batch.retain, moved),

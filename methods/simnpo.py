@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class SimNPO(Method):

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class TaskVector(Method):
@@ -16,9 +16,9 @@ class TaskVector(Method):
     L = mean_t −log p_t,   θ_evaluated = θ_start − α · (θ_trained − θ_start)
 
     t   answer token of a forget row;  p_t  probability of the true token
-    θ   weights: the loss fine-tunes on the forget set, and what is evaluated is the start minus the
-        update, scaled by α. The training loss falls, as it should.
-    Every epoch evaluates its own negation; training goes on from the weights that were trained.
+    θ   weights: the loss fine-tunes on the forget set, and the evaluated model is the start minus
+        the update, scaled by α. The training loss falls, as it should.
+    Every epoch evaluates its own negation; training continues from the trained weights.
 
     Literature: MUSE uses α 5 after 10 epochs on its news: `{method: task-vector, alpha: 5.0}`.
     [source: Shi et al. 2024, arXiv:2407.06460]

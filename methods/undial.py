@@ -1,4 +1,4 @@
-"""UNDIAL: learn what the frozen start says once the true tokens' logits are lowered."""
+"""UNDIAL: learn the frozen start model's distribution with the true token's logit lowered."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench.method import LossBatch, Method, Needs
+from unlearnbench.api.method import LossBatch, Method, Needs
 
 
 class UNDIAL(Method):
@@ -18,7 +18,7 @@ class UNDIAL(Method):
     t   answer token of a forget row;  y_t  its label;  z_ref,t  logits [V] of the frozen start
     p_t  the policy's distribution;  β  how far the true logit is lowered
     The paper's loss is the cross entropy −Σ_v a_tv log p_tv: the gradient p − a is the same, the
-    value larger by the entropy of a_t, which does not change. Here 0 means that all is learned.
+    value larger by the entropy of a_t, which does not change. Here the minimum is 0.
     Only answer tokens count. Both known implementations average over prompt and padding as well,
     and open-unlearning's uses their label −100 as an index, penalising an unrelated token there.
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import os
 import shutil
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from importlib import import_module
 from pathlib import Path
@@ -14,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench import notices
-from unlearnbench.data.benchmark import Question
-from unlearnbench.settings import Architecture
+from unlearnbench.api.benchmark import Question
+from unlearnbench.config.schema import Architecture
+from unlearnbench.runtime import deferred_warnings as notices
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 # Before torch is imported, here or in a process that a test starts: for models of this size threads
 # cost more time than they save, and each worker of pytest-xdist has one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Some processes that tests start may write small files only: bytecode would be cut short, and be
+# taken for whole by the next process.
+os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 
 CHROMIUM = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
@@ -37,10 +41,21 @@ def pytest_configure(config: pytest.Config) -> None:
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
 
 
+def pytest_collection_finish() -> None:
+    """Keep what is imported by now out of the sight of the garbage collector, which looks often."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 50, 50)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first when workers share the files, so that none ends late."""
     if "PYTEST_XDIST_WORKER" in os.environ:
-        slow = {item.path for item in items if item.get_closest_marker("slow")}
+        slow = {
+            item.path
+            for item in items
+            if item.get_closest_marker("slow") or item.path.parent.name == "integration"
+        }
         items.sort(key=lambda item: item.path not in slow)
 
 
@@ -53,10 +68,25 @@ def _shared(folder: str) -> Path:
     return path
 
 
+@pytest.fixture(scope="session")
+def parse_command() -> Callable[[Sequence[str]], dict[str, Any]]:
+    """Parse a command line without carrying it out; returns its options by parameter name."""
+    from unlearnbench.cli.main import root_command
+
+    def parse(words: Sequence[str]) -> dict[str, Any]:
+        command, rest = root_command(), [*words]
+        while hasattr(command, "commands"):
+            command, rest = command.commands[rest[0]], rest[1:]
+        options: dict[str, Any] = command.make_context(command.name, rest).params
+        return options
+
+    return parse
+
+
 @pytest.fixture(autouse=True)
 def _own_notices() -> None:
     """Drop notices that earlier tests have left, which a command here would print."""
-    notices.taken()
+    notices.drain()
 
 
 @pytest.fixture(scope="session")
@@ -71,10 +101,22 @@ def eval_logs_folder() -> Path:
     return _shared("tofu_eval_logs")
 
 
+@pytest.fixture(scope="session")
+def open_unlearning_logs() -> Path:
+    """open-unlearning's evaluation logs of Llama-3.2-1B's fine-tuned and retain models."""
+    return _shared("ou_eval_logs")
+
+
+@pytest.fixture(scope="session")
+def open_unlearning_numbers() -> Path:
+    """The same logs of forget01, without texts and with numbers to nine digits."""
+    return Path(__file__).parent / "data" / "open_unlearning"
+
+
 @pytest.fixture
 def checkpoint_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A checkpoint after every epoch, whatever it costs, in its place before the next begins."""
-    from unlearnbench import checkpoint
+    from unlearnbench.runs import checkpoints as checkpoint
 
     monkeypatch.setattr(checkpoint, "COST", 0.0)
     ended: Any = checkpoint.Checkpoints.epoch_ended
@@ -222,7 +264,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     The migrations of a store take seconds, and end in the same tables each time.
     """
-    from unlearnbench.mlflow_store import ENVIRONMENT, import_mlflow
+    from unlearnbench.tracking.mlflow.connection import ENVIRONMENT, import_mlflow
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
@@ -249,19 +291,25 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    """Headless Chromium; UNLEARNBENCH_CHROMIUM names another than the one on the path."""
-    from playwright.sync_api import sync_playwright
-
+def chromium() -> str:
+    """Path of Chromium; UNLEARNBENCH_CHROMIUM names another than the one on the path."""
     names = (os.environ.get("UNLEARNBENCH_CHROMIUM"), *CHROMIUM)
     found = next((path for name in names if name and (path := shutil.which(name))), None)
     if found is None:
         pytest.skip(
             f"no browser: install one of {', '.join(CHROMIUM)}, or set UNLEARNBENCH_CHROMIUM"
         )
+    return found
+
+
+@pytest.fixture(scope="session")
+def browser(chromium: str) -> Iterator[Browser]:
+    """Headless Chromium."""
+    from playwright.sync_api import sync_playwright
+
     quiet = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=found, args=list(quiet))
+        launched = playwright.chromium.launch(executable_path=chromium, args=list(quiet))
         yield launched
         launched.close()
 
@@ -317,7 +365,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHu
     import httpx2
     from huggingface_hub import constants, set_client_factory
 
-    from unlearnbench import hub
+    from unlearnbench.files import hub
 
     made = FakeHub()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))

@@ -1,4 +1,4 @@
-"""A person is told what runs and how long it takes; a pipe gets plain lines."""
+"""Terminals get drawn tables and bars, pipes plain lines."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import io
 
 import pytest
 
-from unlearnbench.console import Bar, Console, duration, finite
+from unlearnbench.console import Console, format_duration, progress_bar
 
 
 def test_a_terminal_gets_a_drawn_table() -> None:
@@ -33,13 +33,13 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
             return True
 
     err = Terminal()
-    with Bar(Console(io.StringIO(), err), "a[b]") as bar:
+    with progress_bar(Console(io.StringIO(), err), "a[b]") as bar:
         bar(1, 2)
         bar(2, 2)
     assert "a[b]" in err.getvalue()
     assert "100%" in err.getvalue()
     plain = io.StringIO()
-    with Bar(Console(io.StringIO(), plain), "work") as bar:
+    with progress_bar(Console(io.StringIO(), plain), "work") as bar:
         for done in range(9):
             bar(done, 8)
     assert plain.getvalue().splitlines() == [f"work: {25 * i} %" for i in range(5)]
@@ -50,10 +50,4 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
     [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
 )
 def test_durations(seconds: float, text: str) -> None:
-    assert duration(seconds) == text
-
-
-def test_json_has_no_infinities() -> None:
-    nan, inf = float("nan"), float("inf")
-    values = finite({"a": 1.0, "b": nan, "c": -inf, "d": None})
-    assert values == {"a": 1.0, "b": None, "c": None, "d": None}
+    assert format_duration(seconds) == text

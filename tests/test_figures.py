@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.cli import main
+from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation, SetName
+from unlearnbench.cli.main import main
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import EvaluationError, RecordError
-from unlearnbench.evaluation.metrics import summarize
-from unlearnbench.evaluation.profiles import TOFU
-from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetName
+from unlearnbench.evaluation.summary import summarize
 from unlearnbench.figures import pareto, rows_of, trajectories, truth_ratios
-from unlearnbench.records import EpochResult, Record, read_records, write_record
-from unlearnbench.report import build_report, write_report
-from unlearnbench.table import COLUMNS, from_csv, to_csv
+from unlearnbench.reporting.report import build_report, write_report
+from unlearnbench.results.records import EpochResult, Record, read_records, write_record
+from unlearnbench.results.table import FIRST, LAST, from_csv, to_csv
 
 ROWS = 20
 
@@ -157,9 +157,15 @@ class TestCommands:
     @pytest.mark.parametrize(
         ("words", "message"),
         [
-            (("truth-ratios", "FOLDER", "dd"), "'dd' begins no run's id; there are\n  cc00  npo"),
-            (("pareto", "nowhere"), "nowhere is no sweep's folder"),
-            (("trajectories", "FOLDER", "--metrics", "x"), "metric 'x' is unknown"),
+            (
+                ("truth-ratios", "FOLDER", "dd"),
+                "'dd' begins no record's id; there are\n  cc00  npo",
+            ),
+            (("pareto", "nowhere"), "nowhere is not a sweep folder"),
+            (
+                ("trajectories", "FOLDER", "--metrics", "x"),
+                "metric 'x' has no number in this table",
+            ),
         ],
     )
     def test_mistakes_are_told_in_words(
@@ -224,7 +230,9 @@ class TestTables:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         Path("few.csv").write_text("method,seed\nnpo,1\n", encoding="utf-8")
-        bad = ["x" if name == "kind" else "1" for name in COLUMNS]
-        Path("bad.csv").write_text(f"{','.join(COLUMNS)}\n{','.join(bad)}\n", encoding="utf-8")
+        bad = ["x" if name == "kind" else "1" for name in (*FIRST, *LAST)]
+        Path("bad.csv").write_text(
+            f"{','.join((*FIRST, *LAST))}\n{','.join(bad)}\n", encoding="utf-8"
+        )
         with pytest.raises(RecordError, match=re.escape(message)):
             pareto(table)

@@ -1,10 +1,9 @@
 """unlearnbench: compare methods that make a language model forget.
 
-The public names are here, each loaded when it is first used, so that `import unlearnbench` costs
-nothing. What a method is made of: `Method`, `Needs`, `LossBatch`, `Predictions`, `Terms`,
-`mean_over_union`. What models are judged with: `evaluate_model`, `summarize`, `get_profile`. What
-results are read with: `Record`, `read_records`, `read_log`. Sweeps: `load_config`, `run_sweep`.
-Errors: `UnlearnbenchError`.
+The public names, each loaded at its first use, so that `import unlearnbench` is fast.
+Methods: `Method`, `Wrapper`, `Needs`, `LossBatch`, `Predictions`, `Terms`, `mean_over_union`; more
+in `unlearnbench.api`. Evaluation: `evaluate_model`, `summarize`, `get_profile`. Results: `Record`,
+`read_records`, `read_log`. Sweeps: `load_config`, `run_sweep`. Errors: `UnlearnbenchError`.
 """
 
 from __future__ import annotations
@@ -13,15 +12,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from unlearnbench.config import load_config
+    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+    from unlearnbench.config.loader import load_config
+    from unlearnbench.config.profiles import get_profile
     from unlearnbench.errors import UnlearnbenchError
-    from unlearnbench.evaluation.log import read_log
-    from unlearnbench.evaluation.metrics import summarize
-    from unlearnbench.evaluation.profiles import get_profile
-    from unlearnbench.evaluation.standalone import evaluate_model
-    from unlearnbench.losses import Predictions, mean_over_union
-    from unlearnbench.method import LossBatch, Method, Needs, Terms
-    from unlearnbench.records import Record, read_records
+    from unlearnbench.evaluation.evaluate_model import evaluate_model
+    from unlearnbench.evaluation.summary import summarize
+    from unlearnbench.evaluation.tofu_log import read_log
+    from unlearnbench.losses.predictions import Predictions, mean_over_union
+    from unlearnbench.results.records import Record, read_records
     from unlearnbench.sweep import run_sweep
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
     "Record",
     "Terms",
     "UnlearnbenchError",
+    "Wrapper",
     "evaluate_model",
     "get_profile",
     "load_config",
@@ -43,21 +44,22 @@ __all__ = [
 ]
 
 _HOME = {
-    "LossBatch": "method",
-    "Method": "method",
-    "Needs": "method",
-    "Predictions": "losses",
-    "Record": "records",
-    "Terms": "method",
+    "LossBatch": "api.method",
+    "Method": "api.method",
+    "Needs": "api.method",
+    "Predictions": "losses.predictions",
+    "Record": "results.records",
+    "Terms": "api.method",
     "UnlearnbenchError": "errors",
-    "evaluate_model": "evaluation.standalone",
-    "get_profile": "evaluation.profiles",
-    "load_config": "config",
-    "mean_over_union": "losses",
-    "read_log": "evaluation.log",
-    "read_records": "records",
+    "Wrapper": "api.inference_method",
+    "evaluate_model": "evaluation.evaluate_model",
+    "get_profile": "config.profiles",
+    "load_config": "config.loader",
+    "mean_over_union": "losses.predictions",
+    "read_log": "evaluation.tofu_log",
+    "read_records": "results.records",
     "run_sweep": "sweep",
-    "summarize": "evaluation.metrics",
+    "summarize": "evaluation.summary",
 }
 
 

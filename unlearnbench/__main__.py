@@ -2,7 +2,7 @@
 
 import sys
 
-from unlearnbench.cli import main
+from unlearnbench.cli.main import main
 
 if __name__ == "__main__":
     sys.exit(main())

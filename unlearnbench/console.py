@@ -1,29 +1,31 @@
-"""What a person sees: notes while something runs, tables and JSON at the end.
+"""Terminal output: notes and progress while a command runs, tables and JSON at its end.
 
 Results go to standard output, notes and progress to standard error, so that a pipe gets results
-only. What is no terminal gets plain lines; rich is imported only for one that is. Names are
-anybody's: what would move a terminal's cursor or turn its text around is printed escaped.
+only. Terminals get rich's tables and bars, other streams plain lines. Secrets are removed, and
+characters that would move the cursor or reorder text are escaped.
 """
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from unlearnbench.errors import OutputError
-from unlearnbench.outputs import printable
-from unlearnbench.redaction import redact
+from unlearnbench.files.outputs import printable
+from unlearnbench.runtime.redaction import redact
 
-ALARM = "bold red"
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+
+WARNING_STYLE = "bold red"
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     """`45 s`, `3 min 20 s`, `2 h 05 min`."""
     whole = max(0, round(seconds))
     if whole < 60:
@@ -34,19 +36,19 @@ def duration(seconds: float) -> str:
 
 
 class _Results:
-    """Where results go while everything else that is printed goes elsewhere."""
+    """The stream of results inside `results_only_on_stdout`."""
 
     stream: TextIO | None = None
 
 
 def results() -> TextIO:
-    """The stream of results: standard output, even inside `results_apart`."""
+    """The stream of results: standard output, even inside `results_only_on_stdout`."""
     return _Results.stream or sys.stdout
 
 
 @contextmanager
-def results_apart() -> Generator[None, None, None]:
-    """Keep standard output for results: what others print, plug-ins say, goes to standard error."""
+def results_only_on_stdout() -> Generator[None, None, None]:
+    """Send whatever is printed past a Console, as plug-ins do, to standard error."""
     before, _Results.stream = _Results.stream, results()
     try:
         with redirect_stdout(sys.stderr):
@@ -56,29 +58,28 @@ def results_apart() -> Generator[None, None, None]:
 
 
 class Console:
-    """Where a command tells what it is doing; no secret of an address gets through."""
+    """Standard output for results, standard error for notes; both without secrets."""
 
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or results()
         self.err = err or sys.stderr
 
     def note(self, text: str) -> None:
-        """A line about what is going on."""
+        """Print a line about the progress of the command."""
         self.err.write(_shown(text) + "\n")
         self.err.flush()
 
-    def alarm(self, text: str) -> None:
-        """A line that must not be overlooked: red on a terminal."""
+    def warn(self, text: str) -> None:
+        """Print a line that must not be overlooked: red on a terminal."""
         if not self.err.isatty():
             self.note(text)
             return
-        from rich.console import Console as RichConsole
-
-        screen = RichConsole(file=self.err)
-        screen.print(text, style=ALARM, markup=False, highlight=False, soft_wrap=True)
+        _terminal(self.err).print(
+            text, style=WARNING_STYLE, markup=False, highlight=False, soft_wrap=True
+        )
 
     def print(self, text: str = "") -> None:
-        """A line of the result."""
+        """Print a line of the result."""
         try:
             self.out.write(_shown(text) + "\n")
             self.out.flush()
@@ -88,31 +89,19 @@ class Console:
             raise OutputError(f"standard output: {error.strerror}") from error
 
     def print_json(self, value: Any) -> None:
-        """The result, for a program; `value` holds finite floats only."""
+        """Print the result for a program; `value` has finite floats only."""
         self.print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
 
     def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
-        """A table of the result; numbers to the right."""
+        """Print a table of the result; columns of numbers are aligned to the right."""
         cells = [[_cell(value) for value in row] for row in rows]
         right = [
             all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))
         ]
-        if self.out.isatty():
-            self._rich_table(columns, cells, right, title)
+        if not self.out.isatty():
+            for line in ([title] if title else []) + aligned([list(columns), *cells], right):
+                self.print(line)
             return
-        if title:
-            self.print(title)
-        for line in aligned([list(columns), *cells], right):
-            self.print(line)
-
-    def _rich_table(
-        self,
-        columns: Sequence[str],
-        cells: Sequence[Sequence[str]],
-        right: Sequence[bool],
-        title: str,
-    ) -> None:
-        from rich.console import Console as RichConsole
         from rich.table import Table
         from rich.text import Text
 
@@ -120,12 +109,12 @@ class Console:
         for name, is_number in zip(columns, right, strict=True):
             table.add_column(name, justify="right" if is_number else "left")
         for row in cells:
-            table.add_row(*map(Text, row))  # Text: brackets in a value are no markup
-        RichConsole(file=self.out).print(table)
+            table.add_row(*map(Text, row))  # Text: brackets in a value are not markup
+        _terminal(self.out).print(table)
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
-    """Lines of a table of at least one row; `right`: the columns that are set to the right."""
+    """The lines of a table with at least one row; `right` marks columns aligned to the right."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         "  ".join(
@@ -136,77 +125,35 @@ def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     ]
 
 
-def note_down(text: str, path: Path) -> None:
-    """A line in a log, with the time; a disk that does not take it is no reason to end a sweep."""
+def append_log_line(text: str, path: Path) -> None:
+    """Append a line with the time to a log; errors of the disk are ignored."""
     now = datetime.now(UTC).isoformat(timespec="seconds")
     with suppress(OSError), path.open("a", encoding="utf-8") as file:
         file.write(f"{now}  {redact(text)}\n")
 
 
-class Bar:
-    """How far one piece of work is, to be used in a `with`: a bar on a terminal, elsewhere a line
-    for every quarter.
-    """
+@contextmanager
+def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int], None], None, None]:
+    """A function that shows (done, total): a bar on a terminal, elsewhere a line per quarter."""
+    if console.err.isatty():
+        from rich.markup import escape
+        from rich.progress import Progress, TimeElapsedColumn
 
-    def __init__(self, console: Console, title: str) -> None:
-        self._console, self._title = console, title
-        self._quarter = -1
-        self._bar: Any = None
-        self._task: Any = None
+        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
+        with Progress(*columns, console=_terminal(console.err)) as bar:
+            task = bar.add_task(escape(_shown(title)), total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+        return
+    last_quarter = -1
 
-    def __enter__(self) -> Bar:
-        return self
+    def print_quarter(done: int, total: int) -> None:
+        nonlocal last_quarter
+        quarter = 4 * done // max(total, 1)
+        if quarter > last_quarter:
+            last_quarter = quarter
+            console.note(f"{title}: {25 * quarter} %")
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def __call__(self, done: int, everything: int) -> None:
-        """So much is done."""
-        if self._console.err.isatty():
-            bar = self._bar or self._start(everything)
-            bar.update(self._task, completed=done)
-            return
-        quarter = 4 * done // max(everything, 1)
-        if quarter > self._quarter:
-            self._quarter = quarter
-            self._console.note(f"{self._title}: {25 * quarter} %")
-
-    def _start(self, everything: int) -> Any:
-        from rich.console import Console as RichConsole
-        from rich.progress import (
-            BarColumn,
-            Progress,
-            TaskProgressColumn,
-            TextColumn,
-            TimeElapsedColumn,
-            TimeRemainingColumn,
-        )
-
-        self._bar = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=30),
-            TaskProgressColumn(),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
-            console=RichConsole(file=self._console.err),
-        )
-        self._task = self._bar.add_task(self._title, total=everything)
-        self._bar.start()
-        return self._bar
-
-
-def finite(values: Mapping[str, float | None]) -> dict[str, float | None]:
-    """`values` with what JSON lacks, NaN and infinity, as None."""
-    return {
-        key: value if value is not None and abs(value) < float("inf") else None
-        for key, value in values.items()
-    }
+    yield print_quarter
 
 
 def _cell(value: Any) -> str:
@@ -218,5 +165,11 @@ def _cell(value: Any) -> str:
 
 
 def _shown(text: str) -> str:
-    """`text` without secrets, and without what would move the cursor."""
+    """`text` without secrets and with control characters escaped."""
     return printable(redact(text))
+
+
+def _terminal(stream: TextIO) -> RichConsole:
+    from rich.console import Console as RichConsole
+
+    return RichConsole(file=stream)

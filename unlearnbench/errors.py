@@ -1,17 +1,4 @@
-"""What can go wrong through no fault of the program, one line each, without a traceback.
-
-UnlearnbenchError         base: the command line prints it and exits with code 2
-├── ConfigError           one or more problems in a configuration, all reported at once
-├── DataError             a benchmark file or row that is missing or malformed
-├── ModelError            a model or tokenizer that cannot be loaded or does not fit
-├── PluginError           a method, config or dashboard that is unknown, doubled or broken
-├── TrainingError         a run that cannot go on, such as a loss that is not finite
-├── EvaluationError       numbers that cannot be computed or must not be compared
-├── RecordError           results on disk that are damaged, or belong to something else
-│   └── DamagedError      a record that is not what was written: its run can be done again
-├── OutputError           a place to write to that cannot be written, or must not be
-├── StorageError          a storage (`storage: s3://…`) that does not answer
-└── StartOverError        memory ran out in one of several processes; a smaller size is noted
+"""Errors that a user can correct; each is printed as one line without a traceback.
 
 A message names the place, the value, the rule and the fix.
 """
@@ -24,12 +11,12 @@ from difflib import get_close_matches
 
 
 class UnlearnbenchError(Exception):
-    """Base of every error that a user can mend."""
+    """Base of all errors that a user can correct; the command line exits with code 2."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong in a configuration: where (`file:line`), under which key, and what."""
+    """One mistake in a configuration: its place (`file:line`), key and message."""
 
     place: str
     key: str
@@ -37,14 +24,14 @@ class Problem:
 
 
 class ConfigError(UnlearnbenchError):
-    """All the problems of a configuration, a line each."""
+    """All problems of a configuration, one per line."""
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
         place = max((len(p.place) for p in problems), default=0)
         key = max((len(p.key) for p in problems), default=0)
         lines = [f"{p.place:<{place}}  {p.key:<{key}}  {p.message}" for p in problems]
-        count = f"{len(problems)} error{'s' if len(problems) != 1 else ''}; nothing was run."
+        count = f"{len(problems)} error{'s' if len(problems) != 1 else ''}; no run was started."
         super().__init__("\n".join([*lines, count]))
 
 
@@ -57,11 +44,11 @@ class ModelError(UnlearnbenchError):
 
 
 class PluginError(UnlearnbenchError):
-    """A method, config or dashboard that is unknown, doubled or broken."""
+    """A method, config or dashboard that is unknown, duplicate or broken."""
 
 
 class TrainingError(UnlearnbenchError):
-    """A run that cannot go on."""
+    """A run that cannot continue, such as with a loss that is not finite."""
 
 
 class EvaluationError(UnlearnbenchError):
@@ -73,43 +60,43 @@ class RecordError(UnlearnbenchError):
 
 
 class DamagedError(RecordError):
-    """A record that is not what was written."""
+    """A record whose content is damaged: its run can be repeated."""
 
 
 class OutputError(UnlearnbenchError):
-    """A place to write to that cannot be written, or must not be."""
+    """An output path that cannot be written, or must not be."""
 
 
 class StorageError(UnlearnbenchError):
-    """A storage that does not answer."""
+    """A storage that does not respond."""
 
 
 class StartOverError(UnlearnbenchError):
-    """Memory ran out in one of a run's processes; the run starts over with the size noted."""
+    """Out of memory in one of a run's processes; the run restarts with a smaller size."""
 
     def __init__(self, message: str, size: int = 0) -> None:
-        """`size` is what fits, as it seems: rows of a micro-batch."""
+        """`size` is the estimated number of rows of a micro-batch that fits."""
         super().__init__(message)
         self.size = size
 
 
-_SAME_AGAIN = (
+_DETERMINISTIC = (
     *(ConfigError, DataError, PluginError, TrainingError, EvaluationError),
     *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError),
     *(NotImplementedError, SyntaxError, TypeError, ValueError),
 )
 
 TRANSIENT = (OSError, RuntimeError, MemoryError, EOFError, ModelError, RecordError, StorageError)
-"""What another try may not meet again: a disk, a network, a device, a process that died."""
+"""Errors of disks, networks, devices and dead processes, which a retry may not meet again."""
 
 
 def is_deterministic(error: BaseException) -> bool:
     """True if the same work would raise the same error: no disk, network or device is involved."""
-    return isinstance(error, _SAME_AGAIN)
+    return isinstance(error, _DETERMINISTIC)
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
-    """`; did you mean 'x'?` for the nearest known name, or nothing where none is near.
+    """`; did you mean 'x'?` for the nearest known name, or empty text where none is near.
 
     cutoff  least similarity, 0 to 1, as difflib measures it
     """

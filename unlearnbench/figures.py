@@ -1,4 +1,4 @@
-"""Figures in one line each, as Plotly figures; Plotly is imported when the first is asked for.
+"""Figures in one line each, as Plotly figures; the first one imports Plotly.
 
     from unlearnbench import read_records
     from unlearnbench.figures import pareto, trajectories, truth_ratios
@@ -19,30 +19,35 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from unlearnbench.api.registry import load
 from unlearnbench.errors import RecordError
-from unlearnbench.records import Record, StoredEvaluations, read_records
-from unlearnbench.registry import load
-from unlearnbench.report import build_report
-from unlearnbench.table import Row, from_csv
-from unlearnbench.table import table as make_table
+from unlearnbench.reporting.report import build_report
+from unlearnbench.results.records import (
+    Record,
+    StoredEvaluations,
+    evaluated_epoch,
+    read_records,
+)
+from unlearnbench.results.table import TableRow, from_csv
+from unlearnbench.results.table import table as make_table
 
 
 class DataFrame(Protocol):
-    """What pandas and its like have."""
+    """Data frame of pandas, polars and others."""
 
     def to_dict(self, orient: Literal["records"]) -> list[dict[Hashable, Any]]:
-        """A mapping of column to value for each line."""
+        """One mapping of column to value per line."""
         ...
 
 
-Table = str | Path | Iterable[Row] | Iterable[Record] | DataFrame
-"""What rows are read from."""
+Table = str | Path | Iterable[TableRow] | Iterable[Record] | DataFrame
+"""Sources of rows."""
 
 
-def rows_of(table: Table) -> tuple[Row, ...]:
-    """The rows of a sweep's folder, of a `results.csv` or its data frame, or of records.
+def rows_of(table: Table) -> tuple[TableRow, ...]:
+    """Read the rows of a sweep's folder, of a `results.csv` or its data frame, or of records.
 
-    Raises: RecordError for what is none of these.
+    Raises: RecordError for anything else.
     """
     if isinstance(table, str | Path):
         path = Path(table)
@@ -57,7 +62,7 @@ def rows_of(table: Table) -> tuple[Row, ...]:
     found: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
     if all(isinstance(one, Record) for one in found):
         return make_table(found)
-    if all(isinstance(one, Row) for one in found):
+    if all(isinstance(one, TableRow) for one in found):
         return found
     kinds = ", ".join(sorted({type(one).__name__ for one in found}))
     raise RecordError(
@@ -71,7 +76,7 @@ def pareto(table: Table, *, title: str | None = None) -> Any:
 
     One figure: a row of panels per model, a column per forget fraction.
     """
-    return load("dashboards", "pareto")(rows_of(table), **_given(title=title))
+    return load("dashboards", "pareto")(rows_of(table), **_set_options(title=title))
 
 
 def trajectories(
@@ -82,7 +87,7 @@ def trajectories(
     metrics  columns of `results.csv` (default: utility, Forget Quality, and two of the forget set)
     """
     return load("dashboards", "trajectories")(
-        rows_of(table), **_given(metrics=metrics, title=title)
+        rows_of(table), **_set_options(metrics=metrics, title=title)
     )
 
 
@@ -90,25 +95,20 @@ def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None
     """The two distributions that Forget Quality compares, with D marked, as a `plotly` Figure.
 
     record  a run
-    retain  the retain model's record (default: the one beside the run's on disk)
+    retain  the retain model's record (default: the one in the same folder as the run's)
     epoch   of the run (default: its last)
 
-    Raises: RecordError where the epoch or the retain model's record is not to be found.
+    Raises: RecordError if the epoch or the retain model's record does not exist.
     """
-    epochs = sorted(record.evaluations)
-    chosen = epochs[-1] if epoch is None and epochs else epoch
-    if chosen not in epochs:
-        raise RecordError(
-            f"record {record.id}: epoch {chosen} has no evaluation, only {epochs}; name one of them"
-        )
-    beside = _beside(record)
-    goal = retain or next((r for r in beside if r.kind == "retain"), None)
+    chosen = evaluated_epoch(record, epoch)
+    siblings = _siblings(record)
+    goal = retain or next((r for r in siblings if r.kind == "retain"), None)
     if goal is None or not goal.evaluations:
         raise RecordError(
             f"record {record.id}: no retain model of {record.model}, forget fraction "
-            f"{record.forget_fraction:g}, stands beside it; give its record as `retain`"
+            f"{record.forget_fraction:g}, in its folder; give its record as `retain`"
         )
-    start = next((r for r in beside if r.kind == "fine-tuned" and r.evaluations), None)
+    start = next((r for r in siblings if r.kind == "fine-tuned" and r.evaluations), None)
     return load("dashboards", "truth-ratios")(record, chosen, goal, start)
 
 
@@ -122,8 +122,8 @@ def save(figure: Any, path: str | Path) -> None:
     load("dashboards", "save")(figure, Path(path))
 
 
-def _beside(record: Record) -> list[Record]:
-    """The records of the same sweep, model and fraction; none where it was not read from disk."""
+def _siblings(record: Record) -> list[Record]:
+    """The records of the same sweep, model and fraction; none if it was not read from disk."""
     if not isinstance(record.evaluations, StoredEvaluations):
         return []
     place = (record.model, record.forget_fraction, record.profile)
@@ -131,5 +131,5 @@ def _beside(record: Record) -> list[Record]:
     return [r for r in read if (r.model, r.forget_fraction, r.profile) == place]
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _set_options(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

@@ -1,8 +1,8 @@
-// What all sections share: the data, ways to read it, and elements. Text from data reaches the page
+// Shared by all scripts: the data, ways to read it, and elements. Text from data is added to the page
 // only as text, never as markup.
 const page = {
   data: JSON.parse(document.getElementById("data").textContent),
-  // Empty or null: everything. `answers.js` and others ask `page.shows`.
+  // Empty or null: no filter.
   filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, leading: false },
   card: null, // the point whose card is open: { run, epoch }
   listeners: [],
@@ -35,15 +35,22 @@ page.filtered = () => {
 };
 // An epoch filter is "3" (that epoch alone) or "to3" (all up to it).
 page.showsEpoch = (epoch) => {
-  const wanted = page.filters.epoch;
-  if (wanted === null) return true;
-  return wanted.startsWith("to") ? epoch <= Number(wanted.slice(2)) : epoch === Number(wanted);
+  const filter = page.filters.epoch;
+  if (filter === null) return true;
+  return filter.startsWith("to") ? epoch <= Number(filter.slice(2)) : epoch === Number(filter);
 };
 page.showsSeed = (seed) => page.filters.seed === null || seed === page.filters.seed;
 
-// Numbers are shown with a true minus sign, and only as many digits as they carry.
+// Numbers have a true minus sign.
 page.number = (value, digits = 3) =>
   value === null || value === undefined ? "" : value.toFixed(digits).replace("-", "−");
+// A number of a column: with its decimals; one that they would round to 0 by its first digits.
+page.metric = (name, value) => {
+  if (value === null || value === undefined) return "";
+  const { digits } = page.data.metrics[name];
+  const tiny = value !== 0 && Math.abs(value) < 0.5 * 10 ** -digits;
+  return (tiny ? value.toExponential(2) : value.toFixed(digits)).replaceAll("-", "−");
+};
 page.percent = (fraction) => `${Number((100 * fraction).toFixed(6))} %`;
 page.rate = (value) => {
   if (value === null) return "none";
@@ -53,7 +60,7 @@ page.rate = (value) => {
 
 {
   const column = Object.fromEntries(page.data.columns.map((name, i) => [name, i]));
-  page.cell = (row, name) => row[column[name]];
+  page.cell = (row, name) => row[column[name]] ?? null;
 }
 page.runName = (row) => page.cell(row, "kind") === "run"
   ? `${page.cell(row, "method")}, rate ${page.rate(page.cell(row, "learning_rate"))}, seed ${page.cell(row, "seed")}`
@@ -72,12 +79,13 @@ page.place = (row) => `${page.cell(row, "model")}, forget ${page.percent(page.ce
   }
   page.row = (run, epoch) => byPoint.get(key(run, epoch)) ?? null;
   page.seedsOf = (row) => bySetting.get(setting(row)) ?? [];
-  page.anchor = (row, kind) => page.data.rows.find((other) => page.cell(other, "kind") === kind
+  // The start ("fine-tuned") or retain model of a row's panel.
+  page.referenceRow = (row, kind) => page.data.rows.find((other) => page.cell(other, "kind") === kind
     && page.cell(other, "model") === page.cell(row, "model")
     && page.cell(other, "forget_fraction") === page.cell(row, "forget_fraction")) ?? null;
 }
 
-// Parts of the page that are packed are unpacked once, when they are first asked for.
+// Compressed parts of the page are inflated once, when they are first needed.
 {
   const inflate = async (id) => {
     const letters = atob(page.byId(id).textContent);
@@ -86,8 +94,8 @@ page.place = (row) => `${page.cell(row, "model")}, forget ${page.percent(page.ce
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     return new Response(stream).text();
   };
-  let more = null;
-  page.more = () => (more ??= inflate("more").then(JSON.parse));
+  let lazyData = null;
+  page.lazyData = async (section) => (await (lazyData ??= inflate("lazy-data").then(JSON.parse)))[section];
   page.plotly = inflate("plotly").then((code) => {
     document.head.append(page.element("script", {}, code));
     return Plotly;
@@ -106,5 +114,5 @@ page.whenSeen = (id, action) => {
 page.changed = () => {
   page.refreshAll();
   page.listeners.forEach((listener) => listener());
-  page.remember();
+  page.storeView();
 };

@@ -1,9 +1,9 @@
-// What the reader wants to see: methods, rates, one setting, epochs, a seed.
+// Filters: methods, rates, one setting, epochs, a seed.
 {
   const { data, element, byId, filters } = page;
   const FEW = 8;
 
-  // The first click shows one alone, further clicks add or take away; none left means all.
+  // The first click shows one alone, further clicks add or remove; none means all.
   const toggle = (chosen, name, count) => {
     if (chosen.has(name)) chosen.delete(name); else chosen.add(name);
     if (chosen.size === count) chosen.clear();
@@ -22,7 +22,7 @@
   chips(byId("families"), families, filters.families, () => element("span", { class: "swatch" }))
     .forEach((button, i) => { button.dataset.family = families[i]; });
 
-  // A select whose choices may change; the empty choice is "everything".
+  // A select whose choices may change; the empty choice means no filter.
   const select = (label, everything, choices, key, read = (value) => value) => {
     const node = element("select", { "aria-label": label, onchange: () => {
       filters[key] = node.value === "" ? null : read(node.value);
@@ -46,11 +46,11 @@
   const rates = Object.keys(data.rates);
   if (rates.length <= FEW) {
     chips(byId("rates"), rates, filters.rates, (rate) => page.dashSample(data.rates[rate]));
-  } else { // a search tries as many as it likes
+  } else { // as a search may try
     byId("rates").parentNode.hidden = true;
-    const known = rates.filter((rate) => Number.isFinite(Number(rate))).sort((a, b) => a - b);
-    select("Rate from", "lowest", () => known.map((rate) => option(Number(rate), rate)), "from", Number);
-    select("Rate to", "highest", () => known.map((rate) => option(Number(rate), rate)), "to", Number);
+    const numbers = rates.filter((rate) => Number.isFinite(Number(rate))).sort((a, b) => a - b);
+    select("Rate from", "lowest", () => numbers.map((rate) => option(Number(rate), rate)), "from", Number);
+    select("Rate to", "highest", () => numbers.map((rate) => option(Number(rate), rate)), "to", Number);
   }
 
   select("Setting", "all of the method", () => {
@@ -67,12 +67,12 @@
   const seeds = distinct("seed", runs).sort((a, b) => a - b);
   select("Seed", "mean of all", () => seeds.length < 2 ? [] : seeds.map((seed) => option(seed, `${seed} alone`)), "seed", Number);
 
-  const some = data.panels.some((panel) => panel.figure.data.some((trace) => trace.meta.leading === false));
+  const hasOthers = data.panels.some((panel) => panel.figure.data.some((trace) => trace.meta.leading === false));
   const leading = element("input", { type: "checkbox", onchange: () => { filters.leading = leading.checked; page.changed(); } });
-  if (some) byId("selects").append(element("label", {}, leading, " Lines of leading settings only"));
+  if (hasOthers) byId("selects").append(element("label", {}, leading, " Lines of leading settings only"));
 
-  // In words, for a reader of paper and for one who listens.
-  const words = () => {
+  // The filters as text, for print and for screen readers.
+  const description = () => {
     const listed = (set) => [...set].join(", ");
     const parts = [
       filters.families.size ? `methods ${listed(filters.families)}` : "",
@@ -87,7 +87,7 @@
   };
   page.listeners.push(() => {
     byId("reset").hidden = !page.filtered();
-    byId("shown").textContent = words();
+    byId("shown").textContent = description();
     leading.checked = filters.leading;
   });
   byId("reset").addEventListener("click", () => {
@@ -97,7 +97,7 @@
     page.changed();
   });
   byId("filters").hidden = !families.length;
-  // What the reader is brought to must not end up behind the filters.
+  // Targets of links must not end up behind the filters.
   new ResizeObserver(([{ target }]) => {
     const fixed = getComputedStyle(target).position === "sticky";
     document.documentElement.style.scrollPaddingTop = fixed ? `${target.offsetHeight + 14}px` : "";

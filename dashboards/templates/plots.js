@@ -1,5 +1,5 @@
-// Figures: drawn when they come into view, redrawn when the filters or the screen's theme change,
-// saved as files, and put on paper.
+// Figures: drawn when they come into view, redrawn when filters or the colour scheme change, saved as
+// files, and printed.
 {
   const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
 
@@ -33,7 +33,7 @@
     }
   }, { rootMargin: "120px" });
 
-  // `options`: `name` of its files; `drawn` is called once; `extra` gives further traces.
+  // Options: `name` of its files; `drawn`, called once; `extra`, which returns further traces.
   page.draw = (node, figure, options) => {
     const plot = { node, figure, options, near: false, stale: true, drawn: false };
     page.plots.push(plot);
@@ -50,7 +50,7 @@
   };
   page.dark.addEventListener("change", () => { page.paintSwatches(); page.changed(); });
 
-  // A saved figure goes into a paper: light, on white, with its title.
+  // A saved figure is for a paper: light, on white, with its title.
   page.figureOf = (plot) => page.asOnPaper(() => {
     const [data, layout] = themed({ ...plot, options: { ...plot.options, narrow: false } });
     const title = layout.meta?.title ?? layout.title?.text;
@@ -67,21 +67,21 @@
     return Plotly.downloadImage(page.figureOf(plot), { format, filename: plot.options.name, width: 900, height: 620, scale: format === "png" ? 3 : 1 });
   };
 
-  const turn = (paper) => {
+  const setPaper = (paper) => {
     document.documentElement.classList.toggle("paper", paper);
     page.paintSwatches();
-    // A closed part cannot be opened on paper.
+    // Closed parts are opened for printing, and closed again.
     for (const part of document.querySelectorAll(".legend, .card details")) {
-      if (paper && !part.open) part.dataset.shut = part.open = true;
-      else if (!paper && part.dataset.shut) { part.open = false; delete part.dataset.shut; }
+      if (paper && !part.open) part.dataset.closed = part.open = true;
+      else if (!paper && part.dataset.closed) { part.open = false; delete part.dataset.closed; }
     }
     if (!globalThis.Plotly) return;
-    // On paper everything is seen; back on the screen only what is near is drawn again at once.
+    // On paper everything is visible; on the screen only plots near the view are drawn at once.
     page.plots = page.plots.filter((plot) => plot.node.isConnected);
     page.plots.forEach((plot) => (paper ? paint(plot) : page.refresh(plot)));
   };
-  addEventListener("beforeprint", () => turn(true));
-  addEventListener("afterprint", () => turn(false));
+  addEventListener("beforeprint", () => setPaper(true));
+  addEventListener("afterprint", () => setPaper(false));
 
   let width = innerWidth;
   addEventListener("resize", () => {

@@ -1,4 +1,4 @@
-// A method's sign is its colour and its shape: the same in chips, tables, cards and figures.
+// Swatches: a method's colour and shape, the same in filters, tables, cards and figures.
 {
   const SVG = "http://www.w3.org/2000/svg";
   const SHAPES = {
@@ -13,16 +13,16 @@
   };
   const DASHES = { solid: "", dash: "6 4", dot: "1.5 3", dashdot: "6 3 1.5 3", longdash: "10 4", longdashdot: "10 3 1.5 3" };
 
-  const drawing = (tag, look, ...children) => {
+  const drawing = (tag, attributes, ...children) => {
     const node = document.createElementNS(SVG, tag);
-    for (const [name, value] of Object.entries(look)) node.setAttribute(name, value);
+    for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
     node.append(...children);
     return node;
   };
   page.dashSample = (dash) => drawing("svg", { width: 26, height: 8, "aria-hidden": "true" },
     drawing("line", { x1: 0, x2: 26, y1: 4, y2: 4, stroke: "currentColor", "stroke-width": 1.6, "stroke-dasharray": DASHES[dash] }));
 
-  // Fills every `.swatch` under an element that names its method in `data-family`.
+  // Fills every `.swatch` inside an element with `data-family`.
   page.paintSwatches = () => {
     for (const node of document.querySelectorAll("[data-family] .swatch")) {
       const family = node.closest("[data-family]").dataset.family;

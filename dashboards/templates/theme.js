@@ -1,4 +1,4 @@
-// How a figure looks: colours of the reader's screen, or of paper; what the filters leave of it.
+// The style of figures: colours of the screen or of paper, and what the filters hide.
 page.dark = matchMedia("(prefers-color-scheme: dark)");
 page.onPaper = () => document.documentElement.classList.contains("paper");
 page.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -7,7 +7,7 @@ page.faded = (colour, alpha) => {
   const [red, green, blue] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
   return `rgba(${red},${green},${blue},${alpha})`;
 };
-// For the time of `action` the page has the colours of paper, whatever the screen's are.
+// Runs `action` while the page has the colours of paper.
 page.asOnPaper = (action) => {
   document.documentElement.classList.add("paper");
   try { return action(); } finally { document.documentElement.classList.remove("paper"); }
@@ -15,8 +15,8 @@ page.asOnPaper = (action) => {
 
 page.themedTrace = (trace, options) => {
   const meta = trace.meta;
-  if (meta.role === "ratios") return trace; // it comes in the screen's colours
-  const themed = page.pointsOf ? page.pointsOf(trace) : { ...trace };
+  if (meta.role === "ratios") return trace; // has its colours already
+  const themed = page.filteredTrace(trace);
   const ink = page.colour("--ink");
   const muted = page.colour("--muted");
   const own = meta.slot === undefined ? null : page.slotColour(meta.slot);
@@ -27,9 +27,9 @@ page.themedTrace = (trace, options) => {
       if (themed[bar]) themed[bar] = { ...themed[bar], color: page.faded(own, 0.45) };
     }
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: own };
-    // The card of a point stays whole, whatever the panels show.
+    // Filters do not apply to the card of a point.
     themed.visible = themed.visible !== false && (meta.role === "own" || page.shows(meta.family, meta.rate, meta.method));
-    // Of many settings only the leading ones are lines; the others stay as dots.
+    // With many settings only the leading ones are lines; the others are dots.
     if (meta.leading === false && page.filters.leading) {
       themed.mode = "markers";
       themed.marker = { ...themed.marker, size: 3.5, opacity: themed.x.map((_, i) => (themed.customdata[i][1] ? 0.3 : 0)) };
@@ -37,7 +37,7 @@ page.themedTrace = (trace, options) => {
     }
   } else if (meta.role === "front") {
     themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
-    themed.visible = page.filters.seed === null; // it is a front of means
+    themed.visible = page.filters.seed === null; // the front is of means
   } else if (meta.role === "published") {
     themed.marker = { ...trace.marker, color: muted };
     themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
@@ -53,10 +53,10 @@ page.themedTrace = (trace, options) => {
 
 page.themedLayout = (layout, options) => {
   const muted = page.colour("--muted");
-  const axis = (given) => ({
-    ...given,
+  const axis = (options) => ({
+    ...options,
     gridcolor: page.colour("--grid"),
-    title: { ...given.title, font: { size: 12, color: muted } },
+    title: { ...options.title, font: { size: 12, color: muted } },
     tickfont: { size: 11, color: muted },
   });
   const shapes = (layout.shapes ?? []).map((shape) => shape.type === "rect"

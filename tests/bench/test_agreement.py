@@ -1,4 +1,4 @@
-"""Both ways give the same numbers, a difference is found, and a tie is told apart from one."""
+"""Both ways give the same numbers, a difference is found, and a tie is not one."""
 
 from __future__ import annotations
 
@@ -10,17 +10,23 @@ import numpy as np
 import pytest
 import torch
 
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.observations import Evaluation, SetName
 from unlearnbench.bench.agreement import Agreement, compare, top_gaps
-from unlearnbench.bench.exam import Exam
-from unlearnbench.bench.plain import PlainEvaluator, PlainResult
-from unlearnbench.data.benchmark import Question
-from unlearnbench.evaluation.profiles import OPEN_UNLEARNING, Profile, get_profile
-from unlearnbench.evaluation.result import Evaluation, SetName
+from unlearnbench.bench.evaluation_case import EvaluationCase
+from unlearnbench.bench.plain_evaluator import PlainEvaluator, PlainResult
+from unlearnbench.config.profiles import OPEN_UNLEARNING, Profile, get_profile
 
 Both = tuple[PlainEvaluator, PlainResult, Evaluation]
 
 
-@pytest.fixture(params=["tofu", "open-unlearning"])
+@pytest.fixture(scope="module")
+def model(make_model: Callable[[], Any]) -> Any:
+    """One model for all tests; none changes it."""
+    return make_model()
+
+
+@pytest.fixture(scope="module", params=["tofu", "open-unlearning"])
 def profile(request: pytest.FixtureRequest) -> Profile:
     """Rules short enough for a test."""
     if request.param == "tofu":
@@ -28,7 +34,7 @@ def profile(request: pytest.FixtureRequest) -> Profile:
     return replace(OPEN_UNLEARNING, max_new_tokens=12)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def both(model: Any, tokenizer: Any, questions: tuple[Question, ...], profile: Profile) -> Both:
     """A model with random weights, asked all four sets in both ways."""
     facts = tuple(Question(q.question, q.answer, None, q.perturbed_answers) for q in questions[:3])
@@ -38,7 +44,7 @@ def both(model: Any, tokenizer: Any, questions: tuple[Question, ...], profile: P
         "real_authors": facts,
         "world_facts": facts[:2],
     }
-    exam = Exam(sets, tokenizer, profile)
+    exam = EvaluationCase(sets, tokenizer, profile)
     return exam.plain(), exam.plain()(model), exam.fast()(model)
 
 

@@ -1,8 +1,9 @@
-"""`unlearnbench bench losses`: both ways compute the same, and its table says how they compare."""
+"""`unlearnbench bench losses`: both ways compute the same, and its table compares them."""
 
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ import pytest
 import torch
 
 from unlearnbench.bench.losses import PRIMITIVES, Primitive, Size
-from unlearnbench.bench.usual import UsualPredictions
-from unlearnbench.cli import main
+from unlearnbench.bench.peak_in_process import peak_in_process
+from unlearnbench.bench.plain_losses import PlainPredictions
+from unlearnbench.cli.main import main
 from unlearnbench.errors import EvaluationError
-from unlearnbench.losses import Predictions, Reference
-from unlearnbench.projection import Projection
+from unlearnbench.losses.lm_head import Projection
+from unlearnbench.losses.predictions import Predictions, Reference
 
 SMALL = ("bench", "losses", "--sizes", "64x8x50", "--repeats", "1")
 
@@ -35,7 +37,7 @@ def test_the_usual_way_computes_the_same(name: str) -> None:
     }
     primitive: Any = {**PRIMITIVES, **more}[name]
     found = []
-    for kind in (Predictions, UsualPredictions):
+    for kind in (Predictions, PlainPredictions):
         leaves = [t.clone().requires_grad_() for t in (hidden, weight)]
         part = kind(leaves[0], Projection(leaves[1]), labels, rows, 2, 9, 2)
         start = Reference(torch.zeros(9), rows, 2, other, Projection(weight))
@@ -45,7 +47,11 @@ def test_the_usual_way_computes_the_same(name: str) -> None:
         torch.testing.assert_close(ours, usual.to(ours))
 
 
-def test_it_measures_prints_and_records(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_measures_prints_and_records(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = partial(peak_in_process, here=True)
+    monkeypatch.setattr("unlearnbench.bench.losses.peak_in_process", here)
     record = tmp_path / "record.jsonl"
     words = ["--primitives", "KL", "--record", str(record), "--markdown"]
     assert main([*SMALL, *words]) == 0
@@ -62,7 +68,7 @@ def test_it_measures_prints_and_records(tmp_path: Path, capsys: pytest.CaptureFi
         assert max(each["error"].values()) < 1e-3
 
 
-def test_mistakes_are_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "losses", "--sizes", "2048x1024"]) == 2
     assert "a size is TOKENSxHIDDENxVOCABULARY" in capsys.readouterr().err
     assert main([*SMALL, "--primitives", "CEU"]) == 2

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from unlearnbench import registry
-from unlearnbench.bench import models
+from unlearnbench.api import registry
+from unlearnbench.bench import measured_models as models
 from unlearnbench.bench.step import StepBench, objective_of
-from unlearnbench.cli import main
+from unlearnbench.cli.main import main
 
 QUICK = ("bench", "step", "--batch-size", "4", "--repeats", "1")
 TRAINED = [
@@ -29,6 +29,7 @@ def no_process(*_: Any) -> int:
 @pytest.fixture(autouse=True)
 def smallest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(models.ARCHITECTURES, "tiny", models.ARCHITECTURES["quick"])
+    monkeypatch.setattr("unlearnbench.bench.step.EPOCHS", 2)  # each has 20 steps
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def test_different_losses_show_in_the_exit_code(
     assert "DIFFER" in capsys.readouterr().out
 
 
-def test_mistakes_are_told_in_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_mistakes_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     for words, told in (
         (["--methods", "npo+nil"], "a retain term is nll or kl, got nil"),
         (["--methods", "eco"], "it trains nothing"),

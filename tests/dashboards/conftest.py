@@ -1,11 +1,11 @@
-"""Records of a sweep that nobody ran: shaped as a real one's, small or large."""
+"""Made-up records of sweeps, small or large, and a browser for their pages."""
 
 from __future__ import annotations
 
 import math
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -13,16 +13,21 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import pytest
 
-from unlearnbench.evaluation.profiles import TOFU
-from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation, SetName
-from unlearnbench.records import EpochResult, Record
-from unlearnbench.step import StepResult
-from unlearnbench.table import SET_METRICS
+from unlearnbench.api import registry
+from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.columns import own_columns
+from unlearnbench.files.canonical_json import content_hash
+from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, BrowserContext, Page
 
+    from unlearnbench.reporting.report import Report
+
 PROFILE = TOFU.id
+SETS: tuple[SetName, ...] = ("retain", "forget", "real_authors", "world_facts")
 METHODS: Mapping[str, tuple[float, float]] = {
     "ce-u": (0.8, 0.5),
     "dpo": (0.6, 0.8),
@@ -34,31 +39,31 @@ METHODS: Mapping[str, tuple[float, float]] = {
     "npo": (0.7, 0.9),
     "npo+nll": (0.6, 0.03),
 }
-"""How fast a method forgets, and how fast it loses everything else."""
+"""Speed at which a method forgets, and at which it loses everything else."""
 
 
 def metrics(utility: float | None, quality: float | None, n: int = 80) -> dict[str, float | None]:
-    """All metrics of an evaluation that has this Model Utility and log10 Forget Quality."""
+    """Make the metrics of an evaluation with this Model Utility and log10 Forget Quality."""
     level = 0.5 if utility is None else utility
-    sets: dict[str, float | None] = {name: max(0.0, level) for name in SET_METRICS}
+    sets: dict[str, float | None] = dict.fromkeys(own_columns(), max(0.0, level))
     p = None if quality is None else 10.0**quality
     drop = 0.0 if quality is None else min(1.0, -quality / 20)
     sets |= {"probability_forget": drop, "rouge_forget": 0.2 + 0.7 * drop}
     summary = {"model_utility": utility, "forget_quality": p, "log10_forget_quality": quality}
-    return {**summary, "ks_statistic": drop, "ks_n": float(n), **sets}
+    return {**sets, **summary, "ks_statistic": drop, "ks_n": float(n)}
 
 
 @cache
-def evaluation(say: str, rows: int) -> Evaluation:
-    """Answers that say `say`, and plausible scores; shared by the runs that say the same."""
-    rng = np.random.default_rng(len(say) + rows)
+def evaluation(text: str, rows: int) -> Evaluation:
+    """Make an evaluation with answers that contain `text`; runs with the same text share it."""
+    rng = np.random.default_rng(len(text) + rows)
 
     def part(name: SetName) -> SetEvaluation:
         loss = rng.uniform(0.01, 4, rows)
         tokens = np.full(rows, 9)
         return SetEvaluation(
             questions=tuple(f"Who is author {i} of the {name} set?" for i in range(rows)),
-            generated=tuple(f"Author {i} is {say} and writes {name}." for i in range(rows)),
+            generated=tuple(f"Author {i} is {text} and writes {name}." for i in range(rows)),
             references=tuple(f"Author {i} is Ada Novak and writes {name}." for i in range(rows)),
             answer_loss=loss,
             answer_tokens=tokens,
@@ -73,18 +78,55 @@ def evaluation(say: str, rows: int) -> Evaluation:
     return Evaluation(PROFILE, {name: part(name) for name in SETS})
 
 
+def with_tokens(
+    record: Record, missed: float, *, ahead: float | None = None, size: int = 8
+) -> Record:
+    """Give the evaluations of a record values by token, so that memorization is known.
+
+    missed  share of an answer's tokens, from its beginning, that greedy decoding does not give
+    ahead   adds holdout rows, whose loss is higher by so much
+    size    tokens of an answer, without EOS
+    """
+    rng = np.random.default_rng(len(record.id) + record.seed)
+
+    def part(one: SetEvaluation, more: float) -> SetEvaluation:
+        n = len(one.questions)
+        wrong = rng.binomial(size, missed, n)  # [n]
+        hits = np.arange(size) >= wrong[:, None]  # [n, size]
+        loss = one.answer_loss + more + rng.normal(0, 0.2, n)
+        tokens = AnswerTokens(
+            lengths=np.full(n, size + 1),
+            ended=np.full(n, True),
+            loss=np.repeat(loss, size + 1).astype(np.float32),
+            hit=np.hstack([hits, np.ones((n, 1), dtype=bool)]).ravel(),
+            tied=np.zeros(n * (size + 1), dtype=bool),
+            mean_logprob=np.full(n * (size + 1), -3, dtype=np.float32),
+            logprob_variance=np.ones(n * (size + 1), dtype=np.float32),
+        )
+        base = loss + 0.5 + missed
+        return replace(one, answer_loss=loss, base_loss=base, token_columns=tokens)
+
+    def seen(one: Evaluation) -> Evaluation:
+        sets = {name: part(one.sets[name], 0.0) for name in one.sets}
+        if ahead is not None:
+            sets["holdout"] = part(one.sets["forget"], ahead)
+        return replace(one, sets=sets)
+
+    return replace(record, evaluations={k: seen(one) for k, one in record.evaluations.items()})
+
+
 @dataclass(frozen=True)
 class Fabric:
-    """Makes records; every value follows from its arguments."""
+    """Makes records; every value is computed from the arguments."""
 
-    def anchor(
+    def reference(
         self,
         kind: Literal["fine-tuned", "retain"],
         model: str = "tiny",
         fraction: float = 0.1,
         rows: int = 3,
     ) -> Record:
-        """The model where runs start, or the one they aim at."""
+        """Make the record of the start model ("fine-tuned") or of the retain model."""
         at = (0.883, -16.3) if kind == "fine-tuned" else (0.87, 0.0)
         return Record(
             id=f"{kind}-{model}-{fraction}",
@@ -118,12 +160,12 @@ class Fabric:
         source: str = "synthetic",
         profile: str = PROFILE,
     ) -> Record:
-        """A run through `points`, (Model Utility, log10 Forget Quality) after each epoch."""
+        """Make a run with `points`: (Model Utility, log10 Forget Quality) after each epoch."""
         name, _, term = method.partition("+")
         spec: dict[str, Any] = {"name": name, "hyperparameters": dict(hyperparameters or {})}
         if term:
             spec["retain"] = {"term": term, "weight": 1.0}
-        told = "".join(f"-{k}{v}" for k, v in (hyperparameters or {}).items())
+        suffix = "".join(f"-{k}{v}" for k, v in (hyperparameters or {}).items())
         steps = tuple(
             StepResult(
                 i, i // 3 + 1, rate, 2.0 - 0.1 * i, {"forget": 1.0, "retain": 1.0 - 0.1 * i}, 3
@@ -131,7 +173,7 @@ class Fabric:
             for i in range(3 * len(points))
         )
         return Record(
-            id=f"{method}{told}-{rate}-{model}-{fraction}-{seed}",
+            id=f"{method}{suffix}-{rate}-{model}-{fraction}-{seed}",
             kind="run",
             model=model,
             forget_fraction=fraction,
@@ -161,16 +203,16 @@ class Fabric:
         epochs: int = 5,
         rows: int = 3,
     ) -> tuple[Record, ...]:
-        """Every method at every setting, with the shapes that such trajectories have."""
+        """Make runs of every method at every setting, with realistic trajectories."""
         records: list[Record] = []
         for model in models:
             for fraction in fractions:
-                records.append(self.anchor("fine-tuned", model, fraction, rows))
-                records.append(self.anchor("retain", model, fraction, rows))
+                records.append(self.reference("fine-tuned", model, fraction, rows))
+                records.append(self.reference("retain", model, fraction, rows))
                 for method in METHODS:
                     for rate in rates:
                         for seed in seeds:
-                            points = _way(method, rate, seed, epochs)
+                            points = _trajectory(method, rate, seed, epochs)
                             records.append(
                                 self.run(
                                     method,
@@ -185,7 +227,7 @@ class Fabric:
         return tuple(records)
 
 
-def _way(method: str, rate: float, seed: int, epochs: int) -> list[tuple[float, float]]:
+def _trajectory(method: str, rate: float, seed: int, epochs: int) -> list[tuple[float, float]]:
     speed, harm = METHODS[method]
     rng = random.Random(f"{method}{rate}{seed}")
     push = math.sqrt(rate / 3e-5)
@@ -206,19 +248,31 @@ def fabric() -> Fabric:
     return Fabric()
 
 
+RESET = """() => {
+    history.replaceState(null, "", "#");
+    page.restoreView();
+    page.showCard();
+    page.changed();
+    for (const node of document.querySelectorAll("input[type=search]")) {
+        node.value = "";
+        node.dispatchEvent(new Event("input"));
+    }
+    scrollTo({top: 0, behavior: "instant"});
+}"""
+DRAWN = ".plot .scatterlayer .point"
+
+
 class Visit:
-    """Opens pages from disk, with no network, and takes down whatever goes wrong or leaves them."""
+    """Opens pages from disk, without a network, and collects errors and requests of them."""
 
     def __init__(self, browser: Browser) -> None:
         self.browser = browser
         self.contexts: list[BrowserContext] = []
         self.problems: list[str] = []
-        self.requests: set[str] = set()
+        self._shared: dict[Path, Page] = {}
 
-    def __call__(
-        self, path: Path, fragment: str = "", *, width: int = 1280, dark: bool = False
-    ) -> Page:
-        """The page at `path`, once its first points are drawn."""
+    def blank(self, *, width: int = 1280, dark: bool = False) -> Page:
+        """Open an empty page."""
         context = self.browser.new_context(
             viewport={"width": width, "height": 900},
             color_scheme="dark" if dark else "light",
@@ -226,29 +280,72 @@ class Visit:
         )
         self.contexts.append(context)
         page = context.new_page()
-        page.on("console", lambda m: self._told(m.type, m.text))
-        page.on("pageerror", lambda error: self._told("error", str(error)))
-        page.on("dialog", lambda dialog: self._told("error", dialog.message))
-        page.on("request", lambda request: self.requests.add(request.url.partition("#")[0]))
-        page.goto(path.as_uri() + fragment)
-        page.wait_for_selector(".plot .scatterlayer .point", state="attached")
+        page.set_default_timeout(20_000)
+        page.on("console", lambda m: self._log(m.type, m.text))
+        page.on("pageerror", lambda error: self._log("error", str(error)))
+        page.on("dialog", lambda dialog: self._log("error", dialog.message))
+        page.on("request", lambda request: self._check_request(request.url))
         return page
 
-    def _told(self, kind: str, text: str) -> None:
+    def __call__(
+        self, path: Path, fragment: str = "", *, width: int = 1280, dark: bool = False
+    ) -> Page:
+        """Open the page at `path`, and wait until its first points are drawn."""
+        page = self.blank(width=width, dark=dark)
+        page.goto(path.as_uri() + fragment)
+        page.wait_for_selector(DRAWN, state="attached")
+        return page
+
+    def shared(self, path: Path) -> Page:
+        """Open a page once for all tests: with its first view, on a wide and light screen."""
+        if path not in self._shared:
+            self._shared[path] = self(path)
+            self.contexts.pop()  # closed with the browser
+        page = self._shared[path]
+        page.emulate_media(media="screen", color_scheme="light")
+        page.set_viewport_size({"width": 1280, "height": 900})
+        page.evaluate(RESET)
+        page.wait_for_selector(DRAWN, state="attached")
+        return page
+
+    def _log(self, kind: str, text: str) -> None:
         if kind in ("error", "warning"):
             self.problems.append(f"{kind}: {text}")
 
-    def outside(self) -> list[str]:
-        """Addresses asked for that are neither on disk nor in the page itself."""
-        return [url for url in self.requests if not url.startswith(("file:", "data:", "blob:"))]
+    def _check_request(self, url: str) -> None:
+        if not url.startswith(("file:", "data:", "blob:")):
+            self.problems.append(f"request: {url}")
+
+    def finish(self) -> None:
+        """Close the pages of a test, and check that there were no errors and no requests."""
+        for context in self.contexts:
+            context.close()
+        problems = list(self.problems)
+        self.contexts.clear()
+        self.problems.clear()
+        assert problems == []
+
+
+@pytest.fixture(scope="session")
+def _visits(browser: Browser) -> Visit:
+    return Visit(browser)
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visit]:
-    """Opener of pages; at the end nothing may have gone wrong and no request have left."""
-    opened = Visit(browser)
-    yield opened
-    for context in opened.contexts:
-        context.close()
-    assert opened.problems == []
-    assert opened.outside() == []
+def visit(_visits: Visit) -> Iterator[Visit]:
+    """Opener of pages, which fails if a page has an error or sends a request."""
+    yield _visits
+    _visits.finish()
+
+
+def write_page(report: Report, folder: Path) -> Path:
+    """Write the page of a report."""
+    path = folder / "report.html"
+    path.write_text(registry.load("dashboards", "page")(report), encoding="utf-8")
+    return path
+
+
+def store(record: Record, folder: Path) -> None:
+    """Write a record into a sweep folder."""
+    object.__setattr__(record, "id", content_hash(record.id))  # folder names have no dots
+    write_record(record, folder)

@@ -1,4 +1,4 @@
-"""The page in a browser: what a reader sees, clicks and filters. No request leaves the file."""
+"""The page in a browser: panels, filters, address and keyboard."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from playwright.sync_api import expect
 
-from unlearnbench import registry
-from unlearnbench.ranking import average_seeds
-from unlearnbench.report import Report, make_report
+from unlearnbench.analysis.best_settings import average_seeds
+from unlearnbench.reporting.report import Report, make_report
+
+from .conftest import write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -43,15 +44,29 @@ def report(fabric: Fabric) -> Report:
     return replace(report, links={run.id: "http://127.0.0.1:5000/#/experiments/1/runs/abc"})
 
 
-def written(report: Report, folder: Path) -> Path:
-    path = folder / "report.html"
-    path.write_text(registry.load("dashboards", "page")(report), encoding="utf-8")
-    return path
+@pytest.fixture(scope="module")
+def path(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_page(report, tmp_path_factory.mktemp("page"))
 
 
 @pytest.fixture(scope="module")
-def path(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return written(report, tmp_path_factory.mktemp("page"))
+def search_path(fabric: Fabric, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Twenty settings of three methods, on a model and data that the CE-U paper has, too."""
+    place: Any = {"model": "Llama-2-7B-chat", "fraction": 0.05}
+    runs = [
+        fabric.run(
+            method,
+            rate=1e-5 * (1 + k / 7),
+            points=((0.8, -12.0 + k * 7 % 20 / 3), (0.85 - k * 0.015, -8.0 + k * 3 % 20 / 4)),
+            hyperparameters={"beta": k / 20},
+            source="tofu",
+            **place,
+        )
+        for method in ("npo", "ce-u", "dpo")
+        for k in range(20)
+    ]
+    records = [fabric.reference("fine-tuned", **place), *runs]
+    return write_page(make_report(records, name="x"), tmp_path_factory.mktemp("search"))
 
 
 def lines(page: Page, panel: int = 0) -> list[dict[str, Any]]:
@@ -75,20 +90,20 @@ def best_run(report: Report, method: str = "npo", epoch: int = 3) -> str:
 
 
 class TestPanels:
-    def test_all_are_drawn_with_what_belongs_to_them(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+    def test_all_are_drawn_with_their_references_and_fronts(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
         assert page.locator(".plot[data-panel]").count() == 2
         for panel in (0, 1):
             page.locator(f'.plot[data-panel="{panel}"]').scroll_into_view_if_needed()
             page.wait_for_selector(f'.plot[data-panel="{panel}"] .scatterlayer .point')
             roles = [t["role"] for t in page.evaluate(VISIBLE, panel)]
             assert roles.count("trajectory") == 18
-            assert roles.count("anchor") == 2
+            assert roles.count("reference") == 2
             assert roles.count("front") == 1
         assert all(t["bars"] for t in lines(page))
 
     def test_a_click_opens_the_points_card(self, visit: Visit, path: Path, report: Report) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         run = best_run(report, "npo", 2)
         click_point(page, run, 2)
         card = page.locator("#selected")
@@ -109,13 +124,14 @@ class TestPanels:
         page.locator("#families").get_by_role("button", name="dpo", exact=True).click()
         shown = "[...document.querySelectorAll('#selected .plot')].map("
         shown += "n => n.data.filter(t => t.visible !== false).length)"
-        assert page.evaluate(shown) == [4, 4, 4]  # the card stays whole
+        assert page.evaluate(shown) == [4, 4, 4]  # filters do not change the card
 
     def test_its_answers_and_its_other_seeds(
         self, visit: Visit, path: Path, report: Report
     ) -> None:
         run = best_run(report)
-        page = visit(path, f"#card=3@{run}")
+        page = visit.shared(path)
+        page.evaluate(f"page.select({run!r}, 3)")
         page.get_by_role("button", name="All its answers").click()
         expect(page.locator("#answer-run")).to_have_value(run)
         page.locator("#answer-list article").first.wait_for()
@@ -124,11 +140,8 @@ class TestPanels:
         page.locator("#selected").get_by_role("button", name="1", exact=True).click()
         assert page.locator("#selected h3").inner_text() == "npo, rate 1e-4, seed 1, epoch 3"
 
-    def test_the_papers_points_are_switched_on_and_marked(
-        self, visit: Visit, fabric: Fabric, tmp_path: Path
-    ) -> None:
-        run = fabric.run(model="Llama-2-7B-chat", fraction=0.05, source="tofu")
-        page = visit(written(make_report([run], name="x"), tmp_path))
+    def test_the_papers_points_can_be_shown(self, visit: Visit, search_path: Path) -> None:
+        page = visit.shared(search_path)
         assert "published" not in {t["role"] for t in page.evaluate(VISIBLE, 0)}
         page.get_by_role("button", name="Show the CE-U paper's points").click()
         found = [t for t in page.evaluate(VISIBLE, 0) if t["role"] == "published"]
@@ -140,7 +153,7 @@ class TestPanels:
 
 class TestFilters:
     def test_by_method_and_rate(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         page.locator("#families").get_by_role("button", name="ce-u", exact=True).click()
         page.locator("#rates").get_by_role("button", name="1e-4").click()
         assert [(t["family"], t["rate"]) for t in lines(page)] == [("ce-u", "1e-4")]
@@ -151,16 +164,16 @@ class TestFilters:
         assert len(lines(page)) == 18
 
     def test_by_epoch(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         page.get_by_label("Epochs").select_option("to1")
         assert {c[0] for t in lines(page) for c in t["custom"]} == {0, 1}
         page.get_by_label("Epochs").select_option("2")
         assert {c[0] for t in lines(page) for c in t["custom"]} == {2}
 
-    def test_by_seed_shows_that_seeds_own_points(
+    def test_by_seed_shows_the_points_of_that_seed(
         self, visit: Visit, path: Path, report: Report
     ) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         page.get_by_label("Seed", exact=True).select_option("1")
         for line in lines(page):
             (row,) = [r for r in report.rows if [r.epoch, r.run_id] == line["custom"][1]]
@@ -170,7 +183,7 @@ class TestFilters:
         assert "front" not in {t["role"] for t in page.evaluate(VISIBLE, 0)}
 
     def test_the_table_is_searched_and_sorted(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         page.locator("#table-search").fill("kl-min")
         assert page.locator("#table-count").inner_text() == "36 of 36 rows"
         page.locator("#table").get_by_role("button", name="Model Utility").click()
@@ -178,20 +191,8 @@ class TestFilters:
         values = [float(c) for c in cells]
         assert values == sorted(values, reverse=True)
 
-    def test_a_search_of_many_settings_stays_usable(
-        self, visit: Visit, fabric: Fabric, tmp_path: Path
-    ) -> None:
-        runs = [
-            fabric.run(
-                method,
-                rate=1e-5 * (1 + k / 7),
-                points=((0.8, -12.0 + k * 7 % 20 / 3), (0.85 - k * 0.015, -8.0 + k * 3 % 20 / 4)),
-                hyperparameters={"beta": k / 20},
-            )
-            for method in ("npo", "ce-u", "dpo")
-            for k in range(20)
-        ]
-        page = visit(written(make_report([fabric.anchor("fine-tuned"), *runs], name="x"), tmp_path))
+    def test_many_settings_of_a_search(self, visit: Visit, search_path: Path) -> None:
+        page = visit.shared(search_path)
         modes = [t["mode"] for t in lines(page)]
         assert len(modes) == 60
         assert 3 <= modes.count("lines+markers") < 30  # the best and the front
@@ -207,11 +208,12 @@ class TestFilters:
 
 class TestAddress:
     def test_a_link_shows_the_same_view(self, visit: Visit, path: Path, report: Report) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         page.locator("#families").get_by_role("button", name="npo", exact=True).click()
         page.get_by_label("Epochs").select_option("to2")
         page.get_by_label("Seed", exact=True).select_option("2")
-        click_point(page, best_run(report).removesuffix("0") + "2", 2)
+        run = best_run(report).removesuffix("0") + "2"
+        page.evaluate(f"page.select({run!r}, 2)")
         fragment = "#" + page.url.partition("#")[2]
         other = visit(path, fragment)
         assert [t["family"] for t in lines(other)] == ["npo", "npo"]
@@ -219,38 +221,43 @@ class TestAddress:
         assert other.get_by_label("Seed", exact=True).input_value() == "2"
         heading = "npo, rate 1e-4, seed 2, epoch 2"
         assert other.locator("#selected h3").inner_text() == heading
-        other.reload()
-        other.wait_for_selector("#selected h3")
-        assert other.locator("#selected h3").inner_text() == heading
         assert lines(other) == lines(page)
 
-    def test_links_within_the_page_keep_the_view(self, visit: Visit, path: Path) -> None:
-        page = visit(path, "#method=npo")
+    def test_links_within_the_page_leave_the_address(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.evaluate("location.hash = 'method=npo'")
         page.get_by_role("link", name="Origin").click()
         assert page.url.endswith("#method=npo")
         assert page.evaluate("document.getElementById('origin').getBoundingClientRect().y < 900")
 
-    def test_what_the_data_does_not_have_is_dropped(self, visit: Visit, path: Path) -> None:
-        page = visit(path, "#method=nobody&rate=7&epoch=soon&seed=x&card=3@none&whole=9&setting=q")
+    def test_unknown_values_are_dropped(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.evaluate("location.hash = 'method=dpo'")
+        expect(page.locator("#shown")).not_to_be_empty()
+        unknown = "method=nobody&rate=7&epoch=soon&seed=x&card=3@none&whole=9&setting=q"
+        page.evaluate(f"location.hash = '{unknown}'")
+        expect(page.locator("#shown")).to_be_empty()
         assert len(lines(page)) == 18
         assert page.locator("#selected").is_hidden()
 
-    def test_another_address_typed_in_is_followed(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+    def test_a_changed_address_is_followed(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
         page.evaluate("location.hash = 'method=dpo'")
         expect(page.locator("#shown")).to_have_text("Shown: methods dpo.")
         assert {t["family"] for t in lines(page)} == {"dpo"}
 
 
 class TestKeyboard:
-    def test_points_are_walked_and_opened(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+    def test_arrow_keys_move_between_points_and_enter_opens_one(
+        self, visit: Visit, path: Path
+    ) -> None:
+        page = visit.shared(path)
         page.locator('.plot[data-panel="0"]').focus()
         page.keyboard.press("ArrowRight")
-        first = page.locator("#told").inner_text()
+        first = page.locator("#point-text").inner_text()
         page.keyboard.press("ArrowRight")
         page.keyboard.press("ArrowDown")
-        assert page.locator("#told").inner_text() != first
+        assert page.locator("#point-text").inner_text() != first
         page.keyboard.press("Enter")
         assert page.locator("#selected").is_visible()
         assert page.evaluate("document.activeElement.id") == "selected"
@@ -258,22 +265,19 @@ class TestKeyboard:
         assert page.locator("#selected").is_hidden()
         assert page.evaluate("document.activeElement.dataset.panel") == "0"
 
-    def test_tab_reaches_all_and_is_trapped_nowhere(self, visit: Visit, path: Path) -> None:
+    def test_tab_reaches_all_controls_and_the_skip_link_moves_the_focus(
+        self, visit: Visit, path: Path
+    ) -> None:
         page = visit(path)
-        seen: list[str] = []
-        for _ in range(60):
+        page.keyboard.press("Tab")
+        assert page.evaluate("document.activeElement.className") == "skip"
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.id") == "trade-off"
+        focused: list[str] = []
+        for _ in range(12):
             page.keyboard.press("Tab")
-            seen.append(
-                page.evaluate("document.activeElement.id || document.activeElement.className")
-            )
-        assert seen[0] == "skip"
-        assert any("plot" in name for name in seen)
+            focused.append(page.evaluate("document.activeElement.className"))
+        assert any("plot" in name for name in focused)
         page.locator("#table-best").get_by_role("button", name="npo", exact=True).first.focus()
         page.keyboard.press(" ")
         assert page.locator("#selected").is_visible()
-
-    def test_the_skip_link_moves_the_focus(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
-        page.keyboard.press("Tab")
-        page.keyboard.press("Enter")
-        assert page.evaluate("document.activeElement.id") == "trade-off"

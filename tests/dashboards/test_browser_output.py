@@ -1,4 +1,4 @@
-"""What leaves the page: copied tables, saved figures, paper; and how it fits any screen."""
+"""Output of the page: copied tables, saved figures, print; and its fit on any screen."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING
 import pytest
 from playwright.sync_api import expect
 
-from unlearnbench import registry
-from unlearnbench.report import Report, make_report
+from unlearnbench.reporting.report import make_report
+
+from .conftest import write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -26,30 +27,26 @@ PASTE = """() => {
     area.focus();
 }"""
 OVERFLOW = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
-SHUT = "Object.defineProperty(navigator, 'clipboard', {value: undefined})"
-
-
-def written(report: Report, folder: Path) -> Path:
-    path = folder / "report.html"
-    path.write_text(registry.load("dashboards", "page")(report), encoding="utf-8")
-    return path
+NO_CLIPBOARD = (
+    "Object.defineProperty(navigator, 'clipboard', {value: undefined, configurable: true})"
+)
 
 
 @pytest.fixture(scope="module")
 def path(fabric: Fabric, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three seeds, and a method whose name no format may take as its own."""
+    """Three seeds, and a method whose name has special characters of every format."""
     report = make_report(fabric.sweep(fractions=(0.1,), seeds=(0, 1, 2), epochs=3), name="many")
     odd = [
         fabric.run('a_b & 50% "x", |y|', points=((0.85, -1.5 - s),), seed=s, rate=3e-5)
         for s in range(3)
     ]
-    return written(
+    return write_page(
         make_report([*report.records, *odd], name="many"), tmp_path_factory.mktemp("page")
     )
 
 
 def copied(page: Page, form: str, table: str = "best") -> str:
-    """What one would paste after a click on the table's button."""
+    """Click a button of a table, and paste the copied text."""
     page.locator(f'[data-copy="{table}"][data-format="{form}"]').click()
     expect(page.locator(f"#copied-{table}")).to_contain_text(f"copied as {form}.")
     page.evaluate(PASTE)
@@ -62,27 +59,27 @@ def copied(page: Page, form: str, table: str = "best") -> str:
 
 class TestCopies:
     def test_csv_reads_back(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         rows = list(csv.DictReader(io.StringIO(copied(page, "CSV"))))
         (odd,) = [r for r in rows if r["method"] == 'a_b & 50% "x", |y|']
         assert float(odd["log10_forget_quality"]) == pytest.approx(-2.5)
         assert float(odd["log10_forget_quality_standard_deviation"]) == pytest.approx(1.0)
         assert float(odd["log10_forget_quality_low"]) < -2.5
         assert odd["seeds"] == "0 1 2"
-        assert odd["interval"].endswith("in 75 % of cases, of skewed values in 70 %")
+        assert odd["interval"] == "95 % t interval of the mean over 3 seeds"
         assert len(rows) == 10
 
     def test_markdown_is_a_table(self, visit: Visit, path: Path) -> None:
-        text = copied(visit(path), "Markdown")
+        text = copied(visit.shared(path), "Markdown")
         heads, rule, *lines = [one for one in text.splitlines() if one.startswith("|")]
         bars = [len(re.findall(r"(?<!\\)\|", one)) for one in (heads, rule, *lines)]
         assert set(bars) == {bars[0]}
         assert any('a_b & 50% "x", \\|y\\|' in one for one in lines)
         assert "Means over seeds 0, 1, 2." in text
-        assert "95 % bootstrap interval" in text
+        assert "95 % t interval" in text
 
     def test_latex_is_booktabs_with_nothing_unescaped(self, visit: Visit, path: Path) -> None:
-        text = copied(visit(path), "LaTeX")
+        text = copied(visit.shared(path), "LaTeX")
         for part in ("\\toprule", "\\midrule", "\\bottomrule", "\\begin{tabular}{lrrrrr}"):
             assert part in text
         assert 'a\\_b \\& 50\\% "x", |y|' in text
@@ -92,7 +89,7 @@ class TestCopies:
         assert {len(re.findall(r"(?<!\\)&", line)) for line in body} == {5}
         assert not [c for c in text if ord(c) > 127]
 
-    def test_two_seeds_are_a_range_and_caveats_travel_with_the_table(
+    def test_two_seeds_have_a_range_and_caveats_are_copied(
         self, visit: Visit, fabric: Fabric, tmp_path: Path
     ) -> None:
         runs = [
@@ -101,9 +98,11 @@ class TestCopies:
             for seed in (0, 1)
             for rate in (1e-5, 1e-4)
         ]
-        page = visit(written(make_report([fabric.anchor("fine-tuned"), *runs], name="x"), tmp_path))
+        page = visit(
+            write_page(make_report([fabric.reference("fine-tuned"), *runs], name="x"), tmp_path)
+        )
         (line, _) = csv.DictReader(io.StringIO(copied(page, "CSV")))
-        assert line["interval"] == "min-max of 2 seeds, which is no interval of the mean"
+        assert line["interval"] == "min-max of 2 seeds, which is not an interval of the mean"
         assert line["settings_tried"] == "2"
         few = "Fewer than three seeds stand behind some lines: differences between them may be"
         chosen = "Each line is the best of 2 settings (learning rates x hyper-parameters x epochs)"
@@ -113,27 +112,30 @@ class TestCopies:
             assert "Not tested against npo: dpo." in text
         latex = copied(page, "LaTeX")
         assert "$-6.14$ min-max [$-6.14$, $-6.14$]" in latex
-        assert "Brackets: min-max of 2 seeds, which is no interval of the mean." in latex
+        assert "Brackets: min-max of 2 seeds, which is not an interval of the mean." in latex
         assert "95" not in latex
         assert "−6.14 min-max [−6.14, −6.14]" in copied(page, "Markdown")
         shown = page.locator("#best").inner_text()
         assert "min-max [−6.14, −6.14]" in shown
         assert "95 %" not in shown
 
-    def test_lines_are_those_shown_in_their_order(self, visit: Visit, path: Path) -> None:
-        page = visit(path, "#method=npo&method=ce-u")
+    def test_visible_lines_are_copied_in_their_order(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.evaluate("location.hash = 'method=npo&method=ce-u'")
+        expect(page.locator("#shown")).to_contain_text("ce-u")
         page.locator("#table-best").get_by_role("button", name="Method").click()
         rows = list(csv.DictReader(io.StringIO(copied(page, "CSV"))))
         assert [r["method"] for r in rows] == ["ce-u", "npo"]
 
-    def test_a_shut_clipboard_is_gone_round(self, visit: Visit, path: Path) -> None:
-        page = visit(path)
-        page.evaluate(SHUT)
+    def test_copying_works_without_a_clipboard(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.evaluate(NO_CLIPBOARD)
         assert copied(page, "CSV").startswith("method,model,")
         page.evaluate("document.execCommand = () => false")
         page.locator('[data-copy="best"][data-format="LaTeX"]').click()
         page.locator("#text-best").wait_for()
         assert page.locator("#text-best").input_value().startswith("% \\usepackage{booktabs}")
+        page.evaluate("delete navigator.clipboard; delete document.execCommand")
 
     def test_the_sweeps_own_rule_is_shown_and_copied(
         self, visit: Visit, fabric: Fabric, tmp_path: Path
@@ -147,8 +149,8 @@ class TestCopies:
         }
         selection = {"rule": "the best of all", "choices": [choice]}
         seeds = {"chosen_on_seeds": [0], "reported_on_seeds": [1, 2]}
-        report = make_report([fabric.anchor("fine-tuned"), *runs], name="x")
-        page = visit(written(replace(report, selection=selection | seeds), tmp_path))
+        report = make_report([fabric.reference("fine-tuned"), *runs], name="x")
+        page = visit(write_page(replace(report, selection=selection | seeds), tmp_path))
         titles = page.locator("#best h3").all_inner_texts()
         assert titles[0] == "Best settings by the sweep's own rule, chosen on seeds 0"
         assert titles[1] == "Best setting of each method"
@@ -162,7 +164,8 @@ class TestFiles:
     def test_svg_has_the_points_in_light_colours(
         self, visit: Visit, path: Path, tmp_path: Path
     ) -> None:
-        page = visit(path, dark=True)
+        page = visit.shared(path)
+        page.emulate_media(color_scheme="dark")
         with page.expect_download() as download:
             page.locator("#trade-off").get_by_role("button", name="SVG").click()
         download.value.save_as(tmp_path / "figure.svg")
@@ -177,7 +180,7 @@ class TestFiles:
         assert "rgb(28, 32, 36)" in text  # the light page's ink
 
     def test_png_is_a_picture(self, visit: Visit, path: Path, tmp_path: Path) -> None:
-        page = visit(path)
+        page = visit.shared(path)
         with page.expect_download() as download:
             page.locator("#trade-off").get_by_role("button", name="PNG").click()
         download.value.save_as(tmp_path / "figure.png")
@@ -187,19 +190,23 @@ class TestFiles:
 
 
 class TestFit:
-    @pytest.mark.parametrize("width", [1280, 390])
-    @pytest.mark.parametrize("dark", [False, True])
-    def test_nothing_sticks_out(self, visit: Visit, path: Path, width: int, dark: bool) -> None:
-        page = visit(path, "#card=3@npo-0.0001-tiny-0.1-0", width=width, dark=dark)
+    def test_nothing_is_wider_than_the_screen(self, visit: Visit, path: Path) -> None:
+        page = visit(path, "#card=3@npo-0.0001-tiny-0.1-0", width=390, dark=True)
         for name in ("curves", "answers", "training", "numbers", "origin"):
             page.locator(f"#{name}").scroll_into_view_if_needed()
             page.wait_for_timeout(150)
-        assert page.evaluate(OVERFLOW) <= 0
-        ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
-        assert (ground == "rgb(18, 20, 23)") is dark
+        for width in (390, 1280):
+            page.set_viewport_size({"width": width, "height": 900})
+            for scheme, ground in (("dark", "rgb(18, 20, 23)"), ("light", "rgb(251, 251, 250)")):
+                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                assert page.evaluate(OVERFLOW) <= 0
+                shown = page.evaluate("getComputedStyle(document.body).backgroundColor")
+                assert shown == ground
 
-    def test_paper_is_light_and_cuts_nothing(self, visit: Visit, path: Path) -> None:
-        page = visit(path, "#card=3@npo-0.0001-tiny-0.1-0", dark=True)
+    def test_print_is_light_and_complete(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.emulate_media(color_scheme="dark")
+        page.evaluate("page.select('npo-0.0001-tiny-0.1-0', 3)")
         page.set_viewport_size({"width": 703, "height": 900})  # of A4 between our margins
         page.evaluate("dispatchEvent(new Event('beforeprint'))")
         page.emulate_media(media="print")
@@ -207,10 +214,10 @@ class TestFit:
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
         for shown in (".plot[data-panel]", "#table-best", "#selected", ".legend ul", "#families"):
             assert page.locator(shown).first.is_visible(), shown
-        for gone in ("nav", "#selects", ".save", "[data-copy]"):
-            assert not page.locator(gone).first.is_visible(), gone
+        for hidden in ("nav", "#selects", ".save", "[data-copy]"):
+            assert not page.locator(hidden).first.is_visible(), hidden
         assert "Loading" not in page.locator("body").inner_text(), (
-            "what is not there yet is left out"
+            "sections that are not loaded are left out"
         )
         names = page.locator('.plot[data-panel="0"] .textpoint text')
         assert names.first.is_visible()
@@ -225,10 +232,10 @@ class TestFit:
         assert page.pdf()[:5] == b"%PDF-"
 
 
-def test_in_a_sandboxed_frame_it_works_and_says_what_the_frame_forbids(
+def test_in_a_sandboxed_frame_it_works_and_names_the_limits(
     visit: Visit, path: Path, tmp_path: Path
 ) -> None:
-    """As MLflow shows an artifact: scripts run, downloads and new windows are dropped."""
+    """MLflow shows an artifact so: scripts run, downloads and new windows are ignored."""
     frame = f'<iframe sandbox="allow-scripts" src="{path.as_uri()}" width="1200" height="800">'
     outer = tmp_path / "outer.html"
     outer.write_text(f"{frame}</iframe>", encoding="utf-8")
@@ -242,5 +249,5 @@ def test_in_a_sandboxed_frame_it_works_and_says_what_the_frame_forbids(
         expect(inner.locator("#shown")).to_contain_text("Shown: methods")
 
 
-def test_by_itself_it_says_nothing_of_frames(visit: Visit, path: Path) -> None:
-    expect(visit(path).locator("#framed")).to_be_hidden()
+def test_outside_a_frame_there_is_no_note(visit: Visit, path: Path) -> None:
+    expect(visit.shared(path).locator("#framed")).to_be_hidden()

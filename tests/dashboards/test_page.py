@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plotly.offline import get_plotlyjs
 
-from unlearnbench import registry
-from unlearnbench.records import EpochResult
-from unlearnbench.report import Report, make_report
+from unlearnbench.api import registry
+from unlearnbench.reporting.report import Report, make_report
+from unlearnbench.results.records import EpochResult
 
 from .conftest import metrics
 
@@ -30,7 +30,7 @@ def build(report: Report) -> str:
 
 
 class Page(HTMLParser):
-    """What a browser would see: tags with attributes, and the text of scripts by id."""
+    """A parsed page: tags with attributes, text, and the text of scripts by id."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -63,9 +63,9 @@ class Page(HTMLParser):
         packed = base64.b64decode(self.payload(name))
         return zlib.decompress(packed, -zlib.MAX_WBITS).decode()
 
-    def more(self) -> Any:
-        """What the page inflates."""
-        return json.loads(self.inflated("more"))
+    def lazy_data(self) -> Any:
+        """Read the data loaded on demand."""
+        return json.loads(self.inflated("lazy-data"))
 
 
 @pytest.fixture(scope="module")
@@ -83,7 +83,7 @@ class TestClosed:
                 value = attributes[name] or ""
                 assert value.startswith(("#", "data:")), f"<{tag} {name}={value!r}>"
 
-    def test_a_browser_is_told_to_fetch_nothing(self, whole: Page) -> None:
+    def test_the_content_policy_forbids_to_fetch(self, whole: Page) -> None:
         (policy,) = [
             attributes["content"] or ""
             for tag, attributes in whole.tags
@@ -96,36 +96,36 @@ class TestClosed:
         assert whole.inflated("plotly") == get_plotlyjs()
         assert not any("plotly.js v" in text for _, text in whole.scripts)
 
-    def test_own_style_asks_for_nothing(self, whole: Page) -> None:
+    def test_own_styles_and_scripts_fetch_nothing(self, whole: Page) -> None:
         own = [text for attributes, text in whole.scripts if not attributes.get("id")]
         assert len(own) == 2  # style and script
         assert not any(re.search(r"url\(|@import|https?://(?!www\.w3\.org)", s) for s in own)
 
-    def test_hostile_text_stays_text(self, fabric: Fabric) -> None:
+    def test_hostile_text_is_not_markup(self, fabric: Fabric) -> None:
         hostile = "</script><script>alert(1)</script><img src=x onerror=alert(2)>"
         run = fabric.run()
-        kept = run.evaluations[2]
-        said = {
+        evaluation = run.evaluations[2]
+        sets = {
             n: replace(s, questions=(hostile,) * 3, generated=(hostile,) * 3)
-            for n, s in kept.sets.items()
+            for n, s in evaluation.sets.items()
         }
-        run = replace(run, method=hostile, evaluations={2: replace(kept, sets=said)})
+        run = replace(run, method=hostile, evaluations={2: replace(evaluation, sets=sets)})
         failed = fabric.run("dpo", points=(), status="failed", error=hostile)
         report = make_report(
-            [fabric.anchor("fine-tuned"), run, failed], name=hostile, description=hostile
+            [fabric.reference("fine-tuned"), run, failed], name=hostile, description=hostile
         )
-        plain = Page(build(make_report([fabric.anchor("fine-tuned"), fabric.run()], name="x")))
+        plain = Page(build(make_report([fabric.reference("fine-tuned"), fabric.run()], name="x")))
         page = Page(build(report))
         count = sum(tag == "script" for tag, _ in plain.tags)
         assert sum(tag == "script" for tag, _ in page.tags) == count
         assert not any(tag == "img" for tag, _ in page.tags)
         assert hostile in json.loads(page.payload("data"))["rows"][1]
-        lists = page.more()["answers"]["lists"]
+        lists = page.lazy_data()["answers"]["lists"]
         assert any(hostile in questions and hostile in texts[0] for questions, texts in lists)
 
 
 class TestContent:
-    def test_data_holds_every_row_and_figure(self, whole: Page, fabric: Fabric) -> None:
+    def test_every_row_and_figure_is_in_the_data(self, whole: Page, fabric: Fabric) -> None:
         data = json.loads(whole.payload("data"))
         report = make_report(fabric.sweep(epochs=3), name="quick")
         column = data["columns"].index("model_utility")
@@ -136,48 +136,50 @@ class TestContent:
             ("tiny", 0.1),
         ]
 
-    def test_curves_and_losses_are_there_by_panel(self, whole: Page) -> None:
-        more = whole.more()
-        groups = json.loads(whole.payload("data"))["groups"]
-        wanted = {m for kind in groups.values() for group in kind.values() for m in group}
-        assert set(more["curves"][0]) == wanted
-        titles = [figure["layout"]["title"]["text"] for figure in more["steps"][1]]
+    def test_curves_and_losses_are_in_the_data_by_panel(self, whole: Page) -> None:
+        lazy = whole.lazy_data()
+        groups = json.loads(whole.payload("data"))["sections"]["curves"]
+        expected = {m for kind in groups.values() for group in kind.values() for m in group}
+        assert set(lazy["curves"][0]) == expected
+        titles = [figure["layout"]["title"]["text"] for figure in lazy["training"][1]]
         assert titles == ["Loss", "Gradient norm", "Loss term: forget", "Loss term: retain"]
 
-    def test_the_best_settings_are_in_the_table_and_in_words(self, whole: Page) -> None:
+    def test_the_result_is_a_sentence(self, whole: Page) -> None:
         assert (
             "No method forgot enough: npo+nll at 1e-4, epoch 3, has the highest Forget Quality (p "
             "= 2.9e-06) among settings that keep at least 80 % of the start's utility (it keeps 99 "
-            "%). Up to p = 0.05 the test still tells a model from one that never saw the forget "
-            "set."
+            "%). Up to p = 0.05 the test still distinguishes a model from one that never saw the "
+            "forget set."
         ) in whole.words
-        assert "Fewer than three seeds" in whole.words
+        assert "fewer than three seeds" in whole.words
 
-    def test_the_winner_is_named_with_its_p_and_what_it_keeps(self, fabric: Fabric) -> None:
-        records = [fabric.anchor("fine-tuned"), fabric.run(points=((0.8, -0.1),))]
+    def test_the_best_method_is_named_with_p_and_utility(self, fabric: Fabric) -> None:
+        records = [fabric.reference("fine-tuned"), fabric.run(points=((0.8, -0.1),))]
         page = Page(build(make_report(records, name="x")))
         assert (
             "npo at 1e-4, epoch 1, has the highest Forget Quality (p = 0.79) among settings that "
             "keep at least 80 % of the start's utility (it keeps 91 %)."
         ) in page.words
 
-    def test_an_unfinished_sweep_says_so(self, fabric: Fabric) -> None:
+    def test_an_unfinished_sweep_is_marked(self, fabric: Fabric) -> None:
         run = fabric.run()
-        report = make_report([fabric.anchor("retain"), run], name="x", planned=[run.id, "b", "c"])
+        report = make_report(
+            [fabric.reference("retain"), run], name="x", planned=[run.id, "b", "c"]
+        )
         assert "1 of 3 runs finished" in Page(build(report)).words
 
     def test_a_failure_shows_its_reason_and_folds_its_traceback(self, fabric: Fabric) -> None:
         error = "PluginError: `loss` of Odd raised (odd.py:9)\n\nTraceback\n\n  deep in Ray"
         failed = fabric.run("dpo", points=(), status="failed", error=error)
-        text = build(make_report([fabric.anchor("retain"), failed], name="x"))
+        text = build(make_report([fabric.reference("retain"), failed], name="x"))
         shown, _, rest = text.partition("PluginError: `loss` of Odd raised (odd.py:9)</pre>")
         assert rest.startswith("<details><summary>Traceback</summary><pre>Traceback\n\n  deep in")
         assert "deep in Ray" not in shown
 
-    def test_failed_and_collapsed_runs_are_told(self, fabric: Fabric) -> None:
+    def test_failed_and_collapsed_runs_are_counted_and_listed(self, fabric: Fabric) -> None:
         report = make_report(
             [
-                fabric.anchor("fine-tuned"),
+                fabric.reference("fine-tuned"),
                 fabric.run("gradient-ascent", points=((None, -300.0),), status="collapsed"),
                 fabric.run("dpo", points=(), status="failed", error="TrainingError: no memory"),
             ],
@@ -191,16 +193,16 @@ class TestContent:
     def test_a_run_without_any_number_is_named_with_its_reason(self, fabric: Fabric) -> None:
         error = "NaN loss at step 1 (epoch 1): loss nan\nNo learning rate is to blame"
         nan = fabric.run("bad-nan", points=(), status="collapsed", error=error)
-        records = [fabric.anchor("fine-tuned"), fabric.run(), nan]
+        records = [fabric.reference("fine-tuned"), fabric.run(), nan]
         page = Page(build(make_report(records, name="x", planned=[r.id for r in records[1:]])))
         assert "1 of 2 runs finished; 1 collapsed" in page.words
         assert "no number: collapsed, NaN loss at step 1 (epoch 1)" in page.words
         assert "bad-nan collapsed after 0 evaluated epochs" in page.words
         assert "No learning rate is to blame" in page.words
 
-    def test_a_start_that_knows_nothing_takes_the_winners_place(self, fabric: Fabric) -> None:
+    def test_a_start_model_without_knowledge_is_the_result(self, fabric: Fabric) -> None:
         start = replace(
-            fabric.anchor("fine-tuned"), epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),)
+            fabric.reference("fine-tuned"), epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),)
         )
         page = Page(build(make_report([start, fabric.run(points=((0.02, -0.01),))], name="x")))
         assert "No result for tiny, forget 10 %: the start model knows nothing" in page.words
@@ -212,32 +214,32 @@ class TestContent:
         assert data["first"] is None
         assert "How sure" not in page.words, "no order that could be sure"
 
-    def test_a_method_that_did_nothing_is_no_best_setting(self, fabric: Fabric) -> None:
-        records = [fabric.anchor("fine-tuned"), fabric.run(points=((0.88, -16.3),))]
+    def test_a_method_that_did_nothing_is_marked(self, fabric: Fabric) -> None:
+        records = [fabric.reference("fine-tuned"), fabric.run(points=((0.88, -16.3),))]
         page = Page(build(make_report(records, name="x")))
         assert "No method forgot: no setting that keeps" in page.words
         assert "npo no better than the start" in " ".join(page.words.split())
 
     def test_both_thresholds_are_named_with_where_they_are_set(self, whole: Page) -> None:
         words = " ".join(whole.words.split())
-        assert "80 % of the start's utility: what a setting must keep" in words
+        assert "80 % of the start's utility: the minimum that a setting must keep" in words
         assert "select.utility" in words
         assert "50 %: where the shading begins" in words
 
-    @pytest.mark.parametrize(
-        "point", [(None, None), (math.nan, math.nan), (0.0, -300.0), (0.8, -300.0), (0.0, 0.0)]
-    )
-    def test_strange_numbers_make_a_page(self, fabric: Fabric, point: Any) -> None:
-        for anchors in ([], [fabric.anchor("fine-tuned")], [fabric.anchor("retain")]):
-            page = Page(build(make_report([*anchors, fabric.run(points=(point,))], name="x")))
+    def test_extreme_numbers_make_a_page(self, fabric: Fabric) -> None:
+        points: Any = [(None, None), (math.nan, math.nan), (0.0, -300.0), (0.8, -300.0), (0.0, 0.0)]
+        runs = [fabric.run(f"m{i}", points=(point,)) for i, point in enumerate(points)]
+        start, retain = fabric.reference("fine-tuned"), fabric.reference("retain")
+        for records in ([start, runs[0]], [start, runs[2]], runs, [retain, *runs]):
+            page = Page(build(make_report(records, name="x")))
             assert json.loads(page.payload("data"))["rows"]
 
-    def test_anchors_alone_make_a_page(self, fabric: Fabric) -> None:
-        page = Page(build(make_report([fabric.anchor("fine-tuned")], name="x", planned=["a"])))
+    def test_references_alone_make_a_page(self, fabric: Fabric) -> None:
+        page = Page(build(make_report([fabric.reference("fine-tuned")], name="x", planned=["a"])))
         assert "0 of 1 runs finished" in page.words
         assert "No run has been evaluated yet." in page.words
 
-    def test_the_papers_points_stand_only_beside_its_own_benchmark(self, fabric: Fabric) -> None:
+    def test_the_papers_points_are_offered_for_its_benchmark_only(self, fabric: Fabric) -> None:
         for source, offered in (("tofu", True), ("synthetic", False)):
             run = fabric.run(model="llama2-7b", source=source)
             text = Page(build(make_report([run], name="x"))).words

@@ -9,8 +9,6 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from unlearnbench.data.batching import collate, token_budget
-from unlearnbench.data.draws import draw_epoch
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
 from unlearnbench.errors import ModelError
 
@@ -19,7 +17,7 @@ def scored_text(encoder: Encoder, row: Row) -> str:
     return str(encoder.tokenizer.decode(list(row.ids[row.start :])))
 
 
-def test_the_answer_and_eos_are_scored_and_nothing_else(tokenizer: Any) -> None:
+def test_only_answer_and_eos_are_scored(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
     row = encoder.row("Where was Ada Voss born?", "In Lima.")
     assert scored_text(encoder, row) == " In Lima.</s>"
@@ -42,14 +40,14 @@ def test_a_token_that_merges_prompt_and_answer_is_scored() -> None:
 
 
 @pytest.mark.parametrize(("after_cut", "ends"), [(False, False), (True, True)])
-def test_a_long_row_is_cut_as_the_profile_says(tokenizer: Any, after_cut: bool, ends: bool) -> None:
+def test_long_rows_are_cut_and_may_keep_eos(tokenizer: Any, after_cut: bool, ends: bool) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 40, after_cut)
     row = encoder.row("Where?", "in a village near Tbilisi, in the far north, by the sea " * 3)
     assert len(row.ids) == 40 + after_cut
     assert (row.ids[-1] == tokenizer.eos_token_id) is ends
 
 
-def test_a_prompt_that_leaves_no_room_is_an_error(tokenizer: Any) -> None:
+def test_prompt_without_room_for_an_answer_is_refused(tokenizer: Any) -> None:
     with pytest.raises(ModelError, match=r"no answer token fits into 10 tokens.*raise max_length"):
         Encoder(tokenizer, TEMPLATES["plain"], 10).row("Where was the author born?", "Lima")
 
@@ -78,7 +76,7 @@ def chatty(tokenizer: Any, template: str) -> Any:
     return copy
 
 
-def test_auto_takes_the_chat_template_where_there_is_one(tokenizer: Any) -> None:
+def test_auto_prefers_the_chat_template(tokenizer: Any) -> None:
     chat = chatty(
         tokenizer,
         "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
@@ -113,7 +111,7 @@ LLAMA_3 = (
 """A template with the text of Llama 3's, its special tokens in angle brackets."""
 
 
-def test_a_chat_template_that_writes_the_date_needs_one(tokenizer: Any) -> None:
+def test_chat_template_with_the_date_needs_a_fixed_one(tokenizer: Any) -> None:
     chat = chatty(tokenizer, LLAMA_3)
     with pytest.raises(ModelError, match=r"today's date.*template_args: \{date_string:"):
         resolve_template("chat", chat)
@@ -146,7 +144,7 @@ def test_another_prompt_has_another_digest(tokenizer: Any) -> None:
     assert len(digests) == 4
 
 
-def test_template_args_that_do_nothing_are_refused(tokenizer: Any) -> None:
+def test_unused_template_args_are_refused(tokenizer: Any) -> None:
     with pytest.raises(ModelError, match="only chat templates have variables"):
         resolve_template("plain", tokenizer, {"date_string": "10 Apr 2025"})
     silent = chatty(
@@ -163,38 +161,9 @@ def test_a_tokenizer_without_eos_is_refused() -> None:
         Encoder(bare, TEMPLATES["plain"], 10)
 
 
-def test_first_answer_tokens_are_left_out(tokenizer: Any) -> None:
+def test_first_answer_tokens_are_ignored(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
     row = encoder.row("Where?", "In Lima.")
     assert row.without_first(2).start == row.start + 2
     assert row.without_first(0) == row
     assert row.without_first(999).scored == 0
-
-
-def test_collate_predicts_each_scored_token_from_the_one_before() -> None:
-    import torch
-
-    rows = [Row((5, 6, 7, 8), 2), Row((9, 10), 1), Row((1, 2, 3), 3)]
-    batch = collate(rows, 0, torch.device("cpu"))
-    assert batch.ids.tolist() == [[5, 6, 7, 8], [9, 10, 0, 0], [1, 2, 3, 0]]
-    assert batch.attention.sum(1).tolist() == [4, 2, 3]
-    assert batch.predicts.nonzero().tolist() == [[0, 1], [0, 2], [1, 0]]
-    assert batch.labels.tolist() == [7, 8, 10]
-    assert batch.rows.tolist() == [0, 0, 1]
-
-
-def test_token_budget_bounds_padded_batches() -> None:
-    lengths = [3, 9, 1, 9, 5, 40]
-    batches = list(token_budget(lengths, 20))
-    assert batches == [[5], [1, 3], [4, 0, 2]]
-    assert sorted(i for batch in batches for i in batch) == list(range(6))
-
-
-def test_draws_cover_the_rows_and_repeat_from_the_seed() -> None:
-    draws = draw_epoch(3, 1, 10, 4, 6)
-    assert sorted(d.index for d in draws) == list(range(10))
-    partners = [d.retain for d in draws]
-    assert sorted(partners[:4]) == sorted(partners[4:8]) == [0, 1, 2, 3]
-    assert draws == draw_epoch(3, 1, 10, 4, 6)
-    assert draws != draw_epoch(3, 2, 10, 4, 6)
-    assert {d.retain for d in draw_epoch(0, 1, 5, 0, 0)} == {0}

@@ -8,42 +8,60 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.data.benchmark import Benchmark
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.errors import DataError
-from unlearnbench.settings import DataSettings
 
-SETTINGS = DataSettings(authors=10, questions_per_author=3, pretraining_authors=2)
+SETTINGS = Synthetic(authors=10, questions_per_author=3, pretraining_authors=2)
 
 
 @pytest.fixture(scope="module")
-def benchmark() -> Benchmark:
+def benchmark() -> Dataset:
     return load_benchmark(SETTINGS, (0.1, 0.2))
 
 
-def test_synthetic_is_the_default(benchmark: Benchmark) -> None:
+def test_synthetic_is_the_default(benchmark: Dataset) -> None:
     assert benchmark.name == "synthetic"
     assert list(benchmark.splits) == [0.1, 0.2]
     assert benchmark.splits[0.2].retain_name == "retain80"
-    assert len(benchmark.real_authors) >= 70
-    assert len(benchmark.world_facts) >= 70
+    sets = benchmark.splits[0.2].sets
+    assert list(sets) == ["retain", "forget", "real_authors", "world_facts", "holdout"]
+    assert len(sets["real_authors"]) >= 70
+    assert len(sets["world_facts"]) >= 70
+    assert benchmark.facts == sets["real_authors"] + sets["world_facts"]
     assert len(benchmark.pretraining) == 6
     assert benchmark.fingerprint == fingerprint(benchmark)
     assert len(benchmark.fingerprint) == 16
 
 
-@pytest.mark.parametrize(
-    "part",
-    ["full", "retain_perturbed", "real_authors", "world_facts", "refusals", "pretraining"],
-)
-def test_every_part_is_in_the_fingerprint(benchmark: Benchmark, part: str) -> None:
+def with_set(benchmark: Dataset, name: str, rows: tuple[Question, ...]) -> Dataset:
+    """The same rows but for a set of every split."""
+    splits = {
+        fraction: replace(split, sets={**split.sets, name: rows})
+        for fraction, split in benchmark.splits.items()
+    }
+    return replace(benchmark, splits=splits)
+
+
+@pytest.mark.parametrize("part", ["full", "refusals", "pretraining"])
+def test_every_part_is_in_the_fingerprint(benchmark: Dataset, part: str) -> None:
     changed = replace(benchmark, **{part: getattr(benchmark, part)[1:]})
     assert fingerprint(changed) != benchmark.fingerprint
     assert fingerprint(changed, 0.1) != fingerprint(benchmark, 0.1)
 
 
-@pytest.mark.parametrize("part", ["forget", "retain", "forget_perturbed"])
-def test_every_split_is_in_the_fingerprint(benchmark: Benchmark, part: str) -> None:
+@pytest.mark.parametrize("name", ["retain", "forget", "real_authors", "world_facts", "riddles"])
+def test_every_set_is_in_the_fingerprint(benchmark: Dataset, name: str) -> None:
+    rows = benchmark.splits[0.1].sets.get(name, benchmark.full)[1:]
+    changed = with_set(benchmark, name, rows)
+    assert fingerprint(changed) != benchmark.fingerprint
+    assert fingerprint(changed, 0.1) != fingerprint(benchmark, 0.1)
+
+
+@pytest.mark.parametrize("part", ["forget", "retain"])
+def test_every_split_is_in_the_fingerprint(benchmark: Dataset, part: str) -> None:
     split = benchmark.splits[0.2]
     shorter = replace(split, **{part: getattr(split, part)[1:]})
     changed = replace(benchmark, splits={**benchmark.splits, 0.2: shorter})
@@ -56,14 +74,14 @@ def test_every_split_is_in_the_fingerprint(benchmark: Benchmark, part: str) -> N
     "column",
     ["question", "answer", "paraphrased_answer", "perturbed_answers", "paraphrased_question"],
 )
-def test_every_column_is_in_the_fingerprint(benchmark: Benchmark, column: str) -> None:
-    first, *rest = benchmark.retain_perturbed
+def test_every_column_is_in_the_fingerprint(benchmark: Dataset, column: str) -> None:
+    first, *rest = benchmark.splits[0.1].sets["retain"]
     value: Any = ("x",) if column == "perturbed_answers" else "x"
     rows = (replace(first, **{column: value}), *rest)
-    assert fingerprint(replace(benchmark, retain_perturbed=rows)) != benchmark.fingerprint
+    assert fingerprint(with_set(benchmark, "retain", rows)) != benchmark.fingerprint
 
 
-def test_a_fraction_more_leaves_the_fingerprint_of_a_run_as_it_was(benchmark: Benchmark) -> None:
+def test_fingerprint_of_a_run_does_not_depend_on_other_fractions(benchmark: Dataset) -> None:
     # Two authors are forgotten at most in both, so the evaluated retain rows are the same.
     alone = load_benchmark(SETTINGS, (0.2,))
     assert alone.fingerprint != benchmark.fingerprint
@@ -97,13 +115,11 @@ def test_bad_refusals(tmp_path: Path, content: bytes | None, message: str) -> No
     if content is not None:
         path.write_bytes(content)
     with pytest.raises(DataError, match=message):
-        load_benchmark(DataSettings(refusals=str(path)), (0.1,))
+        load_benchmark(Synthetic(refusals=str(path)), (0.1,))
 
 
-def test_tofu_with_pretraining_authors_of_our_own(tofu_folder: Path) -> None:
-    settings = DataSettings(
-        source="tofu", path=str(tofu_folder), pretraining_authors=5, questions_per_author=10
-    )
+def test_tofu_has_generated_pretraining_authors(tofu_folder: Path) -> None:
+    settings = TOFU(path=str(tofu_folder), pretraining_authors=5, questions_per_author=10)
     loaded = load_benchmark(settings, (0.01,))
     assert loaded.name == "tofu"
     assert len(loaded.pretraining) == 50

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.data.benchmark import Question
+from unlearnbench.api.benchmark import Question
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
 
@@ -17,16 +17,16 @@ def learned(
     make_model: Callable[[], Any], tokenizer: Any, questions: tuple[Question, ...]
 ) -> dict[str, Any]:
     """Weights of a model that has learned some of the answers, so that drafts are partly right."""
-    from unlearnbench.data.draws import TrainingRows
-    from unlearnbench.optimisation import Optimisation
-    from unlearnbench.retain import Objective
-    from unlearnbench.training import Learn, Trainer
+    from unlearnbench.data.epoch_order import TrainingRows
+    from unlearnbench.training.objective import Objective
+    from unlearnbench.training.optimizers import TrainerSettings
+    from unlearnbench.training.trainer import FineTuning, Trainer
 
     model = make_model()
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
     rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in questions[2:8]])
-    how = Optimisation(epochs=40, batch_size=3, learning_rate=3e-3, seed=0)
-    trainer = Trainer(model, Objective(Learn()), rows, how, pad_id(tokenizer))
+    how = TrainerSettings(epochs=40, batch_size=3, learning_rate=3e-3, seed=0)
+    trainer = Trainer(model, Objective(FineTuning()), rows, how, pad_id(tokenizer))
     for epoch in range(1, 41):
         list(trainer.epoch(epoch))
     return {name: tensor.clone() for name, tensor in model.state_dict().items()}

@@ -1,4 +1,4 @@
-"""The precision of an evaluation: found, kept, and never compared across."""
+"""The precision of an evaluation: resolved, stored, and never compared across."""
 
 from __future__ import annotations
 
@@ -17,37 +17,43 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench import evaluate_model, get_profile, summarize
-from unlearnbench.cli import main
-from unlearnbench.data.benchmark import Question
-from unlearnbench.data.encoding import TEMPLATES, Row
-from unlearnbench.errors import EvaluationError, RecordError
-from unlearnbench.evaluation import tree as tree_module
-from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.log import read_log, write_log
-from unlearnbench.evaluation.precision import computing_in, precision_of_model, precision_on
-from unlearnbench.evaluation.prediction import Predictor, tie_gap
-from unlearnbench.evaluation.profiles import TOFU
-from unlearnbench.evaluation.result import Evaluation
-from unlearnbench.evaluation.tree import _indices, tree_of  # pyright: ignore[reportPrivateUsage]
-from unlearnbench.execution import Resources
-from unlearnbench.ledger import provisional_record
-from unlearnbench.plan import make_plan
-from unlearnbench.recipe import TrainingSettings
-from unlearnbench.records import EpochResult, Record, read_record, run_record, write_record
-from unlearnbench.report import make_report
-from unlearnbench.settings import (
-    DataSettings,
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.cli.main import main
+from unlearnbench.config.precision import resolve_precision
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import (
     EvaluationSettings,
     MethodGrid,
     MethodSpec,
     ModelSettings,
     SweepConfig,
 )
-from unlearnbench.table import table
-from unlearnbench.tasks import preparation_tasks
-from unlearnbench.workspace import Workspace
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.data.encoding import TEMPLATES, Row
+from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.evaluation import prefix_tree as tree_module
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
+from unlearnbench.evaluation.predictor import Predictor, tie_gap
+from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
+from unlearnbench.evaluation.tofu_log import read_log, write_log
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.reporting.report import make_report
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    read_record,
+    run_record,
+    write_record,
+)
+from unlearnbench.results.table import table
+from unlearnbench.runs.prerequisites import preparation_tasks
+from unlearnbench.runs.workspace import Workspace
 
-DATA = DataSettings(authors=4, questions_per_author=2, pretraining_authors=0)
+DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 PROFILE = get_profile("tofu", rows=2, max_length=200)
 
 
@@ -139,7 +145,7 @@ def test_only_runs_that_were_judged_under_autocast_are_other_runs_now() -> None:
     assert bf16.identity["evaluation"]["precision"] == "float32"
 
 
-def test_a_record_of_an_earlier_version_has_what_its_model_says(tmp_path: Path) -> None:
+def test_a_record_of_an_earlier_version_has_its_models_precision(tmp_path: Path) -> None:
     record = record_of(model={"dtype": "bfloat16"})
     assert record.precision == "bfloat16"
     place = write_record(record, tmp_path)
@@ -176,11 +182,11 @@ def test_a_report_leaves_out_anchors_from_before_the_dtype_was_changed() -> None
     run = record_of(model={"dtype": "bfloat16"})
     report = make_report([old, new, run], name="small", planned=[run.id])
     assert {record.id for record in report.records} == {"6b6b", run.id}
-    assert report.strangers == 1
+    assert report.unplanned == 1
 
 
 @pytest.mark.parametrize(
-    ("device", "weights", "asked", "found"),
+    ("device", "weights", "setting", "found"),
     [
         ("cpu", "float32", None, "float32"),
         ("cuda", "float32", None, "float32 under bfloat16"),
@@ -192,9 +198,9 @@ def test_a_report_leaves_out_anchors_from_before_the_dtype_was_changed() -> None
     ],
 )
 def test_the_precision_follows_from_the_device_unless_it_is_chosen(
-    device: str, weights: str, asked: Any, found: str
+    device: str, weights: str, setting: Any, found: str
 ) -> None:
-    assert precision_on(device, weights, asked) == found
+    assert resolve_precision(device, weights, setting) == found
 
 
 def test_weights_of_fewer_digits_are_not_evaluated_in_float32(
@@ -216,10 +222,10 @@ def test_weights_of_fewer_digits_are_not_evaluated_in_float32(
     assert "fp32, but models.0: the weights are bfloat16" in capsys.readouterr().err
 
 
-def test_what_is_on_around_an_evaluation_does_not_count(model: Any) -> None:
+def test_an_outer_autocast_has_no_effect(model: Any) -> None:
     names: dict[Any, str] = {"fp32": "float32", "bf16": "float32 under bfloat16"}
     for precision, found in names.items():
-        with torch.autocast("cpu", torch.float16), computing_in(model, precision):  # pyright: ignore[reportArgumentType]
+        with torch.autocast("cpu", torch.float16), computing_in_precision(model, precision):  # pyright: ignore[reportArgumentType]
             assert precision_of_model(model) == found
             assert not model(torch.ones(1, 3, dtype=torch.long)).logits.requires_grad
     assert precision_of_model(model) == "float32"
@@ -241,7 +247,7 @@ class Conversions(TorchDispatchMode):
 def test_weights_are_converted_once_for_all_tokens(model: Any) -> None:
     """Also those that are not trained: autocast keeps no conversion of these by itself."""
     layer = model.model.layers[1].requires_grad_(False)
-    with computing_in(model, "bf16"), Conversions() as conversions:
+    with computing_in_precision(model, "bf16"), Conversions() as conversions:
         for _ in range(3):
             model(torch.ones(1, 3, dtype=torch.long))
     for one in (model.model.layers[0], layer):
@@ -287,18 +293,18 @@ def test_a_precision_that_is_chosen_makes_other_runs_and_anchors(tmp_path: Path)
         settings = settings.model_copy(update={"forget_fractions": (0.25,)})
         (run,) = make_plan(settings, "d1").runs
         ids["runs"].add(run.id)
-        ids["anchors"].add(Workspace(settings, tmp_path).anchor_id("tiny", "full", 0.25))
+        ids["anchors"].add(Workspace(settings, tmp_path).evaluation_id("tiny", "full", 0.25))
         assert ("precision" in run.identity["evaluation"]) == bool(chosen.get("precision"))
         wanted = {"bf16": "float32 under bfloat16"}.get(str(chosen.get("precision")), "float32")
-        assert run_record(run, status="failed", profile="p").precision == wanted
+        assert run_record(run, status="finished").precision == wanted
     assert [len(found) for found in ids.values()] == [3, 3]
 
 
-def test_what_a_run_on_a_gpu_was_evaluated_in_is_not_guessed_elsewhere() -> None:
+def test_the_precision_of_a_run_on_a_gpu_is_not_guessed_elsewhere() -> None:
     (run,) = make_plan(config(), "d1").runs
-    assert provisional_record(run, "failed", [], "died").precision is None
+    assert run_record(run, status="failed").precision is None
     (run,) = make_plan(config(evaluation=EvaluationSettings(precision="fp32")), "d1").runs
-    assert provisional_record(run, "failed", [], "died").precision == "float32"
+    assert run_record(run, status="failed").precision == "float32"
 
 
 @pytest.mark.parametrize("gpu", [0, 1])
@@ -309,7 +315,7 @@ def test_anchors_of_the_other_kind_of_device_are_refused(gpu: int, tmp_path: Pat
     runs = make_plan(settings, "d1").runs
     precisions = ("float32", "float32 under bfloat16")
     for i, precision in enumerate(precisions):
-        key = space.anchor_id("tiny", "full", 0.25)
+        key = space.evaluation_id("tiny", "full", 0.25)
         shutil.rmtree(tmp_path / "records", ignore_errors=True)
         write_record(anchor_of(precision, key), tmp_path)
         if i == gpu:
@@ -369,7 +375,7 @@ def test_packing_survives_products_that_depend_on_the_number_of_rows(
     model = LlamaForCausalLM(LlamaConfig(**shape, num_hidden_layers=layers, num_attention_heads=2))
     prompt = tuple(range(3, 35))
     answers = [tuple((40 + 7 * i + j) % 1900 + 3 for j in range(25)) for i in range(6)]
-    tree = tree_of([Row((*prompt, *answer, 2), len(prompt)) for answer in answers], prompt)
+    tree = build_tree([Row((*prompt, *answer, 2), len(prompt)) for answer in answers], prompt)
     assert len(tree.ids) <= 190 < sum(len(row.ids) - 1 for row in tree.rows)
     linear, attend = rounded(split)
     monkeypatch.setattr(functional, "linear", linear)

@@ -1,4 +1,4 @@
-"""What TOFU and the CE-U paper published, against plain formulas and against their own numbers."""
+"""Logs of TOFU and numbers of the CE-U paper, against plain formulas and each other."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 from scipy.stats import hmean, ks_2samp
 
+from unlearnbench.config.profiles import TOFU, TOFU_PAPER, Profile
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.log import FILES, read_log
-from unlearnbench.evaluation.metrics import model_utility, summarize
-from unlearnbench.evaluation.profiles import TOFU, TOFU_PAPER, Profile
+from unlearnbench.evaluation.summary import summarize
+from unlearnbench.evaluation.tofu_log import FILES, read_log
+from unlearnbench.stats.harmonic_mean import harmonic_mean
 
 LOGS = [f"{model}_{kind}" for model in ("llama2-7b", "phi") for kind in
         ("full", "retain90", "retain95", "retain99")]  # fmt: skip
@@ -111,7 +112,7 @@ def test_published_logs_of_other_splits_do_not_compare(eval_logs_folder: Path) -
 
 def test_the_papers_tables_give_their_model_utility() -> None:
     # Yang 2025, arXiv:2503.01224 (CE-U): 90 columns, each a model, fraction, rate and epoch.
-    path = Path(__file__).parents[2] / "dashboards" / "published" / "ceu_tables.csv"
+    path = Path(__file__).parents[2] / "dashboards" / "figures" / "published" / "ceu_tables.csv"
     columns: dict[tuple[str, str, str, str], dict[str, float]] = {}
     with path.open(newline="") as file:
         for row in csv.DictReader(file):
@@ -124,4 +125,4 @@ def test_the_papers_tables_give_their_model_utility() -> None:
             for metric in ("ROUGE", "Prob.", "Truth Ratio")
             for name in ("Retain", "Real Authors", "Real World")
         ]
-        assert model_utility(nine) == pytest.approx(values["Model Utility"], abs=1e-9), place
+        assert harmonic_mean(nine) == pytest.approx(values["Model Utility"], abs=1e-9), place

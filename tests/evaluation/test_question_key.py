@@ -9,31 +9,32 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.cli import main
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.log import read_log
-from unlearnbench.evaluation.profiles import (
+from unlearnbench.api.observations import SetName
+from unlearnbench.benchmarks import tofu
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.cli.main import main
+from unlearnbench.config.profiles import (
     TOFU,
     get_profile,
     profile_named,
     profile_of,
     profile_of_id,
 )
-from unlearnbench.evaluation.result import SetName
-from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.plan import make_plan
-from unlearnbench.settings import (
-    DataSettings,
+from unlearnbench.config.schema import (
     EvaluationSettings,
     MethodGrid,
     MethodSpec,
     ModelSettings,
     SweepConfig,
 )
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.tofu_log import read_log
+from unlearnbench.plan.plan import make_plan
 
 PARAPHRASED = get_profile("tofu", question_key="paraphrased_question")
-DATA = DataSettings(authors=4, questions_per_author=2, pretraining_authors=0)
+DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
 
 
 def test_the_override_shows_in_the_id_which_can_be_read_back() -> None:
@@ -71,30 +72,37 @@ def test_forget_and_retain_are_asked_in_other_words_and_facts_as_ever() -> None:
     benchmark = load_benchmark(DATA, (0.25,))
     plain = evaluation_sets(benchmark, 0.25, TOFU)
     found = evaluation_sets(benchmark, 0.25, PARAPHRASED)
-    asked: tuple[SetName, ...] = ("retain", "forget")
-    kept: tuple[SetName, ...] = ("real_authors", "world_facts")
-    for name in asked:
+    paraphrased: tuple[SetName, ...] = ("retain", "forget")
+    same: tuple[SetName, ...] = ("real_authors", "world_facts", "holdout")
+    for name in paraphrased:
         assert [q.question for q in found[name]] == [q.paraphrased_question for q in plain[name]]
         assert [q.scored_answers for q in found[name]] == [q.scored_answers for q in plain[name]]
-    for name in kept:
-        assert found[name] == plain[name]
+    for name in same:
+        assert found[name] == plain[name] != ()
+    assert list(found) == ["retain", "forget", *same]
+    few = evaluation_sets(benchmark, 0.25, get_profile("tofu", rows=1))
+    assert [len(rows) for rows in few.values()] == [1] * 5
+    split = benchmark.splits[0.25]
+    without = replace(split, sets={**split.sets, "holdout": ()})
+    bare = replace(benchmark, splits={0.25: without})
+    assert "holdout" not in evaluation_sets(bare, 0.25, PARAPHRASED)
 
 
 def test_tofus_own_files_have_the_column(tofu_folder: Path) -> None:
-    benchmark = load_benchmark(DataSettings(source="tofu", path=str(tofu_folder)), (0.01,))
+    benchmark = load_benchmark(tofu.TOFU(path=str(tofu_folder)), (0.01,))
     found = evaluation_sets(benchmark, 0.01, PARAPHRASED)
-    asked = {name: {q.question for q in rows} for name, rows in found.items()}
+    texts = {name: {q.question for q in rows} for name, rows in found.items()}
     written = {q.question for q in benchmark.full}
-    assert not asked["forget"] & written
-    assert len(asked["retain"] - written) > 290  # TOFU repeats a few questions as they are
+    assert not texts["forget"] & written
+    assert len(texts["retain"] - written) > 290  # TOFU repeats a few questions as they are
 
 
 def test_a_row_without_the_column_is_one_message() -> None:
     benchmark = load_benchmark(DATA, (0.25,))
-    rows = benchmark.retain_perturbed
-    odd = replace(
-        benchmark, retain_perturbed=(rows[0], replace(rows[1], paraphrased_question=None))
-    )
+    split = benchmark.splits[0.25]
+    first, second, *_ = split.sets["retain"]
+    rows = (first, replace(second, paraphrased_question=None))
+    odd = replace(benchmark, splits={0.25: replace(split, sets={**split.sets, "retain": rows})})
     assert len(evaluation_sets(odd, 0.25, TOFU)["retain"]) == 2
     with pytest.raises(EvaluationError, match=r"^set retain \(retain_perturbed\): row 2 has no"):
         evaluation_sets(odd, 0.25, PARAPHRASED)
@@ -110,13 +118,13 @@ def test_the_command_line_asks_them(
     how = ["--rows", "2", "--question-key", "paraphrased_question", "--json"]
     named = ["evaluate", str(place), "--data", "synthetic", "--out", str(log), *how]
     assert main(named) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["profile"].startswith("tofu+rows=2+question_key=paraphrased_question@")
-    benchmark = load_benchmark(DataSettings(), (0.1,))
-    asked = benchmark.splits[0.1].forget_perturbed[:2]
-    assert read_log(log).sets["forget"].questions == tuple(q.paraphrased_question for q in asked)
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["profile"].startswith("tofu+rows=2+question_key=paraphrased_question@")
+    benchmark = load_benchmark(Synthetic(), (0.1,))
+    chosen = benchmark.splits[0.1].sets["forget"][:2]
+    assert read_log(log).sets["forget"].questions == tuple(q.paraphrased_question for q in chosen)
     assert main(["score", str(log), *how]) == 0
-    assert json.loads(capsys.readouterr().out)["model_utility"] == told["model_utility"]
+    assert json.loads(capsys.readouterr().out)["model_utility"] == printed["model_utility"]
     assert main(["score", str(log), "--rows", "2"]) == 2, "another profile's numbers"
 
 

@@ -23,31 +23,31 @@ import torch
 from torch import Tensor, distributed, nn
 from transformers import LlamaForCausalLM
 
-from unlearnbench import registry
-from unlearnbench.bench.models import ARCHITECTURES
-from unlearnbench.data.benchmark import Question
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.bench.measured_models import ARCHITECTURES
+from unlearnbench.config.profiles import get_profile
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import ModelSettings
 from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.device import use_device
 from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.estimates.memory import footprint
+from unlearnbench.estimates.model_shape import config_of, shape_of
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.prediction import Predictor
-from unlearnbench.evaluation.profiles import get_profile
-from unlearnbench.evaluation.tree import tree_of
-from unlearnbench.execution import Resources
-from unlearnbench.footprint import footprint, rows_of_item
+from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.prefix_tree import build_tree
+from unlearnbench.models.device import use_device
 from unlearnbench.models.loading import Source
-from unlearnbench.models.skeleton import config_of, shape_of
+from unlearnbench.models.model_cache import ModelCache
 from unlearnbench.models.tiny import build_model
-from unlearnbench.models.warm import WarmModel
-from unlearnbench.retain import Objective
-from unlearnbench.settings import ModelSettings
-from unlearnbench.testing.laboratory import Laboratory
-from unlearnbench.training import Learn, Trainer
+from unlearnbench.testing.tiny_lab import TinyLab
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.trainer import FineTuning, Trainer
 
 # Tests are no package that could be imported by its name.
-from ..conftest import QUESTIONS  # noqa: TID252
-from ..test_footprint import SETTINGS, Allocated, setup_of, some_rows  # noqa: TID252
-from ..test_training import rows_of, trainer_of, weights  # noqa: TID252
+from ..conftest import QUESTIONS
+from ..estimates.test_memory import SETTINGS, Allocated, setup_of, some_rows
+from ..training.test_trainer import rows_of, trainer_of, weights
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 ON_A_GPU = pytest.mark.gpu
@@ -99,18 +99,18 @@ def test_a_run_has_the_gpu_that_it_was_given(device: str) -> None:
 
 
 @on_both
-def test_what_was_trained_in_bf16_is_evaluated_like_any_model(
+def test_a_model_trained_in_bf16_is_evaluated_like_any_other(
     device: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     rows = rows_of(tokenizer, QUESTIONS)
     trainer = trainer_of(
-        model, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16", batch_size=2
+        model, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16", batch_size=2
     )
     [*_] = trainer.epoch(1)
     assert trainer.accelerator.device.type == device
-    tree = tree_of(rows.retain[:1], tuple(rows.retain[0].ids[: rows.retain[0].start]))
+    tree = build_tree(rows.retain[:1], tuple(rows.retain[0].ids[: rows.retain[0].start]))
     states: list[Tensor] = []
-    with trainer.evaluated() as trained:
+    with trainer.evaluation_model() as trained:
         fresh = copy.deepcopy(trained).eval()
         for one in (trained, fresh):
             predictor = Predictor(one, tree, pad=0, longest=100)
@@ -137,8 +137,8 @@ def test_losses_and_gradients_are_those_of_a_cpu_in_fp32(
 ) -> None:
     torch.set_float32_matmul_precision("highest")
     method = registry.load("methods", name)()
-    wanted = Laboratory(method, dtype=torch.float32).measure()
-    there = Laboratory(method, dtype=torch.float32)
+    wanted = TinyLab(method, dtype=torch.float32).measure()
+    there = TinyLab(method, dtype=torch.float32)
     for one in (there.start, there.model):
         nn.Module.to(one, device)  # in place
     half = torch.autocast(device, torch.bfloat16) if precision == "bf16" else nullcontext()
@@ -163,7 +163,7 @@ def test_an_evaluation_in_bf16_packs_and_is_near_that_of_a_cpu(
     wanted = evaluator(model).sets["forget"]
     half = model.to(device, torch.bfloat16)
     found = evaluator(half)
-    tree = tree_of(*_tree_of(tokenizer))
+    tree = build_tree(*_tree_of(tokenizer))
     assert Predictor(half, tree, pad=0, longest=100).packed
     for name in ("answer_loss", "base_loss"):
         torch.testing.assert_close(
@@ -201,7 +201,7 @@ def test_the_estimate_of_memory_is_what_a_step_and_an_evaluation_take(
         seen.see(parameter)
     with seen if device == "cpu" else nullcontext():
         _, peak = measured(device, lambda: [*trainer.epoch(1)])
-    setup = setup_of(settings, micro, "bf16", rows_of_item(objective.needs))
+    setup = setup_of(settings, micro, "bf16", objective.needs.rows_per_item)
     setup = replace(setup, on_gpu=device == "cuda")
     shape = shape_of(
         config, settings, objective.method.trains, autocast=True, width=setup.lengths.longest
@@ -214,7 +214,7 @@ def test_the_estimate_of_memory_is_what_a_step_and_an_evaluation_take(
     evaluator = Evaluator(
         {"forget": QUESTIONS}, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0
     )
-    with trainer.evaluated() as trained:
+    with trainer.evaluation_model() as trained:
         _, peak = measured(device, lambda: evaluator(trained))
     record_property("peak of an evaluation in MiB", (peak - before) >> 20)
     assert peak - before <= 1.15 * estimate
@@ -230,7 +230,9 @@ def test_a_checkpoint_is_weights_and_two_moments(
 ) -> None:
     trained = model if device == "cpu" else large(tokenizer, "1b")
     rows = rows_of(tokenizer, QUESTIONS)
-    trainer = trainer_of(trained, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16")
+    trainer = trainer_of(
+        trained, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16"
+    )
     next(iter(trainer.epoch(1)))
     file = tmp_path / "state.safetensors"
     seconds, _ = measured(device, lambda: trainer.save(file))
@@ -245,8 +247,10 @@ def test_a_micro_batch_waits_for_the_device_at_most_at_its_end(
     device: str, model: Any, tokenizer: Any, tmp_path: Path
 ) -> None:
     rows = rows_of(tokenizer, QUESTIONS)
-    trainer = trainer_of(model, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16")
-    draws = rows.draws(trainer.objective.needs, 0, 1)
+    trainer = trainer_of(
+        model, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16"
+    )
+    draws = rows.items(trainer.objective.needs, 0, 1)
 
     def micro_batch() -> None:
         with trainer.accelerator.autocast():
@@ -254,7 +258,7 @@ def test_a_micro_batch_waits_for_the_device_at_most_at_its_end(
             found = trainer.objective.terms(batch)
         trainer.accelerator.backward(torch.stack([*found.values()]).sum())
 
-    step = trainer.carried(draws, draws)
+    step = trainer.step_context(draws, draws)
     micro_batch()  # what is tried out once
     with _no_waiting(device):
         micro_batch()
@@ -283,7 +287,7 @@ def test_a_step_that_runs_out_of_memory_is_repeated_in_smaller_parts(
 
     def trainer(micro: int | None) -> Trainer:
         return trainer_of(
-            trained, tokenizer, rows, Objective(Learn()), tmp_path, batch_size=40,
+            trained, tokenizer, rows, Objective(FineTuning()), tmp_path, batch_size=40,
             micro_batch_size=micro,
         )  # fmt: skip
 
@@ -302,8 +306,8 @@ def test_a_step_that_runs_out_of_memory_is_repeated_in_smaller_parts(
     finally:
         if device == "cuda":
             torch.cuda.set_per_process_memory_fraction(1.0)
-    assert scarce.shortages.rows is not None
-    assert 1 <= scarce.shortages.rows < 40
+    assert scarce.oom_retry.rows is not None
+    assert 1 <= scarce.oom_retry.rows < 40
     away = (weights(scarce).cpu() - wanted).norm() / wanted.norm()
     assert away <= (1e-4 if device == "cuda" else 1e-6)
 
@@ -342,7 +346,9 @@ def test_attention_is_a_flash_kernel_and_not_cudnns(
     use_device(Resources(gpu=1 if device == "cuda" else 0))
     rows = rows_of(tokenizer, QUESTIONS)
     trained = model if device == "cpu" else large(tokenizer)
-    trainer = trainer_of(trained, tokenizer, rows, Objective(Learn()), tmp_path, precision="bf16")
+    trainer = trainer_of(
+        trained, tokenizer, rows, Objective(FineTuning()), tmp_path, precision="bf16"
+    )
     with torch.profiler.profile() as profile:
         next(iter(trainer.epoch(1)))
     names = [event.key for event in profile.key_averages()]
@@ -362,14 +368,14 @@ def test_a_second_run_begins_with_the_model_that_is_there(
 ) -> None:
     (model if device == "cpu" else large(tokenizer, "1b")).save_pretrained(tmp_path)
     settings = ModelSettings(name="m", base=str(tmp_path))
-    source, kept = Source(str(tmp_path)), WarmModel()
-    first = kept.take(source, settings)
+    source, kept = Source(str(tmp_path)), ModelCache()
+    first = kept.acquire(source, settings)
     assert next(first.parameters()).device.type == device
-    kept.give_back(first, source, settings)
+    kept.release(first, source, settings)
     del first
     held = torch.cuda.memory_allocated() if device == "cuda" else 0
     begin = time.monotonic()
-    second = kept.take(source, settings)
+    second = kept.acquire(source, settings)
     seconds = time.monotonic() - begin
     record_property("set-up of a second run in seconds", seconds)
     assert kept.restored == 1

@@ -11,10 +11,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench import registry
-from unlearnbench.losses import Predictions, Reference
-from unlearnbench.method import LossBatch, Method, Part, References, Terms
-from unlearnbench.projection import Projection
+from unlearnbench.api import registry
+from unlearnbench.api.method import LossBatch, Method, Part, References, Terms
+from unlearnbench.losses.lm_head import Projection
+from unlearnbench.losses.predictions import Predictions, Reference
 
 VOCABULARY = 7
 LAYER, WIDTH = 2, 5
@@ -169,7 +169,7 @@ def total(loss: Tensor | Terms) -> Tensor:
 
 
 def gradients(toy: Toy, loss: Tensor | Terms) -> list[Tensor]:
-    """Of every leaf."""
+    """Gradients of every leaf."""
     leaves, value = toy.leaves(), total(loss)
     found = torch.autograd.grad(
         value, leaves, allow_unused=True, retain_graph=True, materialize_grads=True

@@ -1,4 +1,4 @@
-"""What holds for every registered method: it reads what it declares, and stays finite."""
+"""Every registered method reads exactly the declared parts, and has a finite loss."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import pytest
 import torch
 
-from unlearnbench import registry
-from unlearnbench.method import PARTS, Part
+from unlearnbench.api import registry
+from unlearnbench.api.method import PARTS, Part
 
 from .conftest import Toy, gradients, loss_of, make_toy, method, total
 

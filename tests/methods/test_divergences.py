@@ -128,7 +128,7 @@ def test_pdu(toy: Toy) -> None:
     torch.testing.assert_close(batch.reported["violation"], violation.detach())
 
 
-def test_the_dual_variable_rises_with_the_violation_and_stays_at_zero() -> None:
+def test_the_dual_variable_rises_with_the_violation_and_is_never_negative() -> None:
     made = method("pdu", dual_start=1.0, dual_rate=0.5, warmup_epochs=2)
     state = made.start()
     assert state == {"dual": 1.0}

@@ -9,9 +9,9 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from unlearnbench import registry
-from unlearnbench.method import Prompt, Prompts, Wrapper
-from unlearnbench.models.shifted import Shifts, Span, mean_states
+from unlearnbench.api import registry
+from unlearnbench.api.inference_method import Prompt, Prompts, Wrapper
+from unlearnbench.models.prompt_shift import Shifts, Span, mean_states
 
 FORGET: list[Prompt] = [(1, 5, 40 + i, 7) for i in range(12)]
 RETAIN: list[Prompt] = [(1, 9, 40 + i, 3 + i % 2, 8) for i in range(60)]
@@ -149,7 +149,7 @@ def test_zeros_and_flipped_signs(
 
 
 @pytest.mark.parametrize("corruption", ["first_n", "top_k", "rand_n"])
-def test_noise_lies_where_its_name_says(model: Any, corruption: str) -> None:
+def test_noise_is_in_the_named_dimensions(model: Any, corruption: str) -> None:
     name, dims = f"rand_noise_{corruption}", 4
     found = Corrupted(model, ASKED, corruption=name, dims=dims, sigma=50.0, absolute=True).tokens()
     chosen: list[list[int]] = []
@@ -169,7 +169,7 @@ def test_noise_lies_where_its_name_says(model: Any, corruption: str) -> None:
 
 
 @pytest.mark.parametrize("corruption", ["first_n", "top_k", "rand_n"])
-def test_noise_is_normal_and_absolute_where_asked(model: Any, corruption: str) -> None:
+def test_noise_is_normal_and_absolute_if_configured(model: Any, corruption: str) -> None:
     asked: list[Prompt] = [(1, 5, *range(40, 240), 7)]
     values: dict[str, Any] = {"corruption": f"rand_noise_{corruption}", "dims": 8, "sigma": 5.0}
     noise: list[Tensor] = []

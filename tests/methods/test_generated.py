@@ -10,7 +10,7 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from unlearnbench.method import LossBatch, Part, Sampling, Terms
+from unlearnbench.api.method import LossBatch, Part, Sampling, Terms
 
 from .conftest import Toy, assert_same, make_toy, method, total
 
@@ -39,7 +39,7 @@ def advantage(i: int) -> float:
 
 
 def rows(toy: Toy) -> list[list[tuple[Tensor, int, Tensor]]]:
-    """By sample: (logits, token, reference logits) of each token."""
+    """(logits, token, reference logits) of each token, by sample."""
     return [
         list(zip(*each, strict=True))
         for each in zip(
@@ -72,7 +72,7 @@ def test_altpo_at_the_start_is_two_over_beta_times_log_two() -> None:
     )
 
 
-def test_altpo_asks_for_its_alternatives() -> None:
+def test_altpo_declares_its_alternatives() -> None:
     made = method(
         "altpo", alternatives=2, temperature=1.5, max_new_tokens=9, instruction="{question}?"
     )
@@ -81,7 +81,7 @@ def test_altpo_asks_for_its_alternatives() -> None:
         method("altpo", instruction="Say something else.")
 
 
-def test_altpo_as_its_authors_ask_or_in_other_words() -> None:
+def test_altpo_with_the_authors_prompt_or_another() -> None:
     theirs = method("altpo", asked="authors").needed().alternatives
     assert theirs is not None
     assert theirs.prefix == " Alternate Answer :"
@@ -171,7 +171,7 @@ def test_they_report_the_mean_reward_and_need_a_reference_only_for_the_kl(
 
 
 @pytest.mark.parametrize("name", ["grpo", "grpo-ceu"])
-def test_a_reward_is_what_is_not_given_away(name: str) -> None:
+def test_a_reward_is_the_share_withheld(name: str) -> None:
     reward = method(name).reward
     assert reward("She was born in Lima", "Lima") == 0.0
     assert reward("", "Lima") == 1.0

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.method import Part
-from unlearnbench.retain import Objective
-from unlearnbench.settings import RetainSpec, RetainTermName
+from unlearnbench.api.method import Part
+from unlearnbench.config.schema import RetainSpec, RetainTermName
+from unlearnbench.training.objective import Objective
 
 from .conftest import (
     Toy,
@@ -71,8 +71,8 @@ def test_needs_are_those_of_both(term: RetainTermName) -> None:
     assert needs.distributions == distributions
 
 
-def test_terms_are_told_apart_by_name(toy: Toy) -> None:
-    """A method's own retain term stays beside the one that is added."""
+def test_terms_have_separate_names(toy: Toy) -> None:
+    """A method's own retain term stays when another is added."""
     objective = Objective(method("gradient-difference"), RetainSpec(term="kl", weight=WEIGHT))
     terms = objective.terms(toy.batch())
     assert list(terms) == ["forget", "retain", "added_kl"]

@@ -13,19 +13,18 @@ import torch
 from pydantic import ValidationError
 from torch import Tensor
 
-from unlearnbench import registry
-from unlearnbench.cli import main
-from unlearnbench.data import tofu
-from unlearnbench.data.benchmark import Benchmark, Question, Split
-from unlearnbench.data.draws import training_rows, with_scores
+from unlearnbench.api.benchmark import Dataset, Question, Split
+from unlearnbench.api.method import LossBatch, Part, Sampling
+from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.cli.main import main
+from unlearnbench.config import method_specs
 from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.data.epoch_order import training_rows, with_scores
 from unlearnbench.data.loading import fingerprint
 from unlearnbench.errors import DataError, TrainingError
-from unlearnbench.method import LossBatch, Part, Sampling
 from unlearnbench.models.loading import pad_id
-from unlearnbench.sampling import Sampler
-from unlearnbench.settings import DataSettings
 from unlearnbench.testing import check_method
+from unlearnbench.training.answer_sampling import Sampler
 
 from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target
 
@@ -79,7 +78,7 @@ def test_rewards_of_samples(toy: Toy) -> None:
     assert batch.reported["reward"].item() == pytest.approx(0.5)
 
 
-def test_scores_by_token_are_not_taken_for_scores_by_row() -> None:
+def test_scores_by_token_differ_from_scores_by_row() -> None:
     """Three rows with three tokens, but one of them has none."""
     toy = make_toy({"forget": (2, 1, 0), "retain": (1, 1, 1)})
     scores = (0.1, 0.6, 0.9)
@@ -143,8 +142,8 @@ class TestData:
             (folder / f"{name}.json").write_text("\n".join(map(json.dumps, rows)))
         return folder
 
-    def load(self, folder: Path) -> Benchmark:
-        return tofu.load(DataSettings(source="tofu", path=str(folder)), (0.1,))
+    def load(self, folder: Path) -> Dataset:
+        return TOFU(path=str(folder), pretraining_authors=0).load((0.1,))
 
     def test_one_number_or_one_for_each_token(self, tmp_path: Path) -> None:
         (row,) = self.load(self.write(tmp_path, forget=1)).splits[0.1].forget
@@ -222,9 +221,9 @@ def encoder(tokenizer: Any) -> Encoder:
     return Encoder(tokenizer, TEMPLATES["plain"], 200)
 
 
-def benchmark_of(questions: Sequence[Question]) -> Benchmark:
-    split = Split(0.1, tuple(questions[:2]), tuple(questions[2:]), tuple(questions[:2]))
-    return Benchmark("tofu", tuple(questions), {0.1: split}, (), (), (), ("No.",))
+def benchmark_of(questions: Sequence[Question]) -> Dataset:
+    split = Split(0.1, tuple(questions[:2]), tuple(questions[2:]), {"forget": tuple(questions[:2])})
+    return Dataset("tofu", tuple(questions), {0.1: split}, ("No.",))
 
 
 class TestRows:
@@ -242,7 +241,7 @@ class TestRows:
         assert rows.forget[1].scores == by_token[1:], "the first token is not seen"
         assert all(not row.scores for row in rows.retain)
 
-    def test_a_row_that_is_cut_keeps_the_scores_of_what_is_left(
+    def test_a_cut_row_keeps_the_scores_of_its_remaining_tokens(
         self, encoder: Encoder, questions: Sequence[Question]
     ) -> None:
         whole = encoder.row(questions[1].question, questions[1].answer)
@@ -303,16 +302,16 @@ class TestSampler:
 
         sampler = self.sampler(encoder, questions, token_rewards=rewards)
         with pytest.raises(
-            TrainingError, match=r"token_rewards of the sample .* wanted is one from"
+            TrainingError, match=r"token_rewards of the sample .* expected one from"
         ):
             sampler(model, [1], 0)
 
 
-def test_what_is_new_stays_out_of_specs_at_its_default() -> None:
-    spec = registry.method_spec("general-ce-u", {"scores": "constant", "forget_score": 0.1})
+def test_new_fields_at_their_default_are_left_out_of_specs() -> None:
+    spec = method_specs.method_spec("general-ce-u", {"scores": "constant", "forget_score": 0.1})
     assert {*spec.hyperparameters} == {
         *("ignore_first_answer_tokens", "forget_score", "retain_score", "raw")
     }
-    scored = registry.method_spec("general-ce-u", {"scores": "column"})
+    scored = method_specs.method_spec("general-ce-u", {"scores": "column"})
     assert scored.hyperparameters["scores"] == "column"
-    assert getattr(registry.method_from_spec(spec), "scores") == "constant"  # noqa: B009
+    assert getattr(method_specs.method_from_spec(spec), "scores") == "constant"  # noqa: B009

@@ -11,9 +11,10 @@ import pytest
 from pydantic import Field
 from torch import Tensor
 
-from unlearnbench import registry
-from unlearnbench.config import load_config
-from unlearnbench.method import LossBatch, Method, Needs, Wrapper
+from unlearnbench.api import registry
+from unlearnbench.api.inference_method import Wrapper
+from unlearnbench.api.method import LossBatch, Method, Needs
+from unlearnbench.config.loader import load_config
 
 BUILT_IN = [o.name for o in registry.offers("methods") if o.package == "unlearnbench"]
 SOURCE = re.compile(r"\[source: ([^\]]+)\]$")

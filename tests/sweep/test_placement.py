@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from unlearnbench.config import load_config
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.execution import Resources
-from unlearnbench.settings import SweepConfig
-from unlearnbench.sweep.cluster import idle_gpus, slots_of
 from unlearnbench.sweep.placement import runs_that_fit, strategy
+from unlearnbench.sweep.ray_cluster import idle_gpu_warning, run_slots
 
 NODE = {"CPU": 192.0, "GPU": 8.0}
 PRESETS = ("tofu_llama2_7b", "tofu_phi_1_5", "tofu_llama3_2_1b")
@@ -23,9 +23,9 @@ def on_cluster(preset: str, *more: str) -> SweepConfig:
 @pytest.mark.parametrize("gpus", [1, 2, 4])
 def test_presets_use_every_gpu_of_a_cluster(preset: str, gpus: int) -> None:
     config = on_cluster(preset, f"resources.gpu={gpus}")
-    slots = slots_of(config, [NODE] * 4)
+    slots = run_slots(config, [NODE] * 4)
     assert slots == 32 // gpus
-    assert not idle_gpus(config, slots, [NODE] * 4)
+    assert not idle_gpu_warning(config, slots, [NODE] * 4)
 
 
 @pytest.mark.parametrize(
@@ -34,17 +34,17 @@ def test_presets_use_every_gpu_of_a_cluster(preset: str, gpus: int) -> None:
 )
 def test_presets_use_every_gpu_of_one_machine(preset: str, slots: int) -> None:
     config = load_config(preset)
-    assert slots_of(config, [NODE]) == slots
-    assert not idle_gpus(config, slots, [NODE])
-    assert slots_of(load_config(preset, ["ray.concurrent=2"]), [NODE]) == 2
+    assert run_slots(config, [NODE]) == slots
+    assert not idle_gpu_warning(config, slots, [NODE])
+    assert run_slots(load_config(preset, ["ray.concurrent=2"]), [NODE]) == 2
 
 
 def test_without_gpus_two_runs_go_at_a_time() -> None:
     config = load_config("tofu_tiny", ["data.path=."])
-    assert slots_of(config, [{"CPU": 64.0}]) == 2
+    assert run_slots(config, [{"CPU": 64.0}]) == 2
 
 
-def test_processes_of_a_run_stay_on_one_machine_where_one_is_large_enough() -> None:
+def test_processes_of_a_run_share_a_machine_that_is_large_enough() -> None:
     four = Resources(gpu=4)
     partly_busy = [{"CPU": 96.0, "GPU": 6.0}] * 2
     assert strategy(partly_busy, four) == "STRICT_PACK"
@@ -56,13 +56,13 @@ def test_processes_of_a_run_stay_on_one_machine_where_one_is_large_enough() -> N
 
 def test_idle_gpus_are_reported() -> None:
     config = on_cluster("tofu_phi_1_5", "ray.concurrent=1")
-    slots = slots_of(config, [NODE] * 4)
+    slots = run_slots(config, [NODE] * 4)
     assert slots == 1
-    assert idle_gpus(config, slots, [NODE] * 4) == (
+    assert idle_gpu_warning(config, slots, [NODE] * 4) == (
         "1 of 32 GPUs are used: 1 runs at a time; leave ray.concurrent out to use all that fit"
     )
 
 
 def test_a_run_that_fits_nowhere_is_an_error() -> None:
     with pytest.raises(UnlearnbenchError, match=r"no run of .* fits"):
-        slots_of(on_cluster("tofu_phi_1_5", "resources.gpu=16"), [NODE])
+        run_slots(on_cluster("tofu_phi_1_5", "resources.gpu=16"), [NODE])

@@ -10,14 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.bench.noop import NOOP, noop_config
-from unlearnbench.cli import main
+from unlearnbench.bench.noop_sweep import NOOP, noop_config
+from unlearnbench.cli.main import main
+from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.console import Console
-from unlearnbench.execution import TrackingSettings
-from unlearnbench.plan import RunSpec, make_plan
-from unlearnbench.records import EpochResult
-from unlearnbench.report import write_report
-from unlearnbench.settings import SweepConfig
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.reporting.report import write_report
+from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep import run_sweep
 
 SECRET = "hunter2"
@@ -36,7 +37,8 @@ def looking(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochRe
     yield from NOOP.run_epochs(run, config, folder)
 
 
-def test_a_sweep_leaves_no_secret_and_goes_on_where_it_stopped(tmp_path: Path) -> None:
+@pytest.mark.usefixtures("shared_ray")
+def test_a_sweep_leaves_no_secret_and_resumes(tmp_path: Path) -> None:
     config = noop_config(tmp_path / "out", 2).model_copy(
         update={
             "tracking": TrackingSettings(uri=f"http://u:{SECRET}@127.0.0.1:9"),
@@ -45,10 +47,10 @@ def test_a_sweep_leaves_no_secret_and_goes_on_where_it_stopped(tmp_path: Path) -
         }
     )
     err = StringIO()
-    runtime = replace(NOOP, run_epochs=looking, report=write_report)
-    result = run_sweep(config, Console(err=err), runtime)
+    pipeline = replace(NOOP, run_epochs=looking, report=write_report)
+    result = run_sweep(config, Console(err=err), pipeline)
     assert not result.failed, err.getvalue()
-    assert "127.0.0.1:9: the connection is refused" in err.getvalue()
+    assert "127.0.0.1:9: connection refused" in err.getvalue()
     assert SECRET not in err.getvalue()
     assert holders(tmp_path) == []
     stored = next(tmp_path.glob("kept*"))
@@ -59,13 +61,13 @@ def test_a_sweep_leaves_no_secret_and_goes_on_where_it_stopped(tmp_path: Path) -
     assert plan["config"]["tracking"]["uri"] == "http://127.0.0.1:9"
 
     before = sorted(path.stat().st_mtime_ns for path in result.folder.glob("records/*"))
-    again = run_sweep(config, Console(err=StringIO()), runtime)
+    again = run_sweep(config, Console(err=StringIO()), pipeline)
     assert (again.finished, again.failed) == (result.finished, 0)
     after = sorted(path.stat().st_mtime_ns for path in result.folder.glob("records/*"))
-    assert after == before, "nothing was run again"
+    assert after == before, "no run was repeated"
 
 
-def test_ids_do_not_depend_on_secrets_and_stay_where_there_are_none(tmp_path: Path) -> None:
+def test_ids_do_not_depend_on_secrets(tmp_path: Path) -> None:
     config = noop_config(tmp_path, 1)
     (run,) = make_plan(config, "d1").runs[:1]
     assert run.id == type(run).model_validate_json(run.model_dump_json()).id
@@ -80,8 +82,8 @@ def test_ids_do_not_depend_on_secrets_and_stay_where_there_are_none(tmp_path: Pa
     ("setting", "expected"),
     [
         (f"storage=ftp://u:{SECRET}@h/x", "expected a path, s3:// or gs://, got 'ftp://h/x'"),
-        (f"models.0.base=https://u:{SECRET}@evil/x", "'https://evil/x' is an address"),
-        (f"models.0.fine_tuned=https://u:{SECRET}@evil/x", "'https://evil/x' is an address"),
+        (f"models.0.base=https://u:{SECRET}@evil/x", "'https://evil/x' is a URL"),
+        (f"models.0.fine_tuned=https://u:{SECRET}@evil/x", "'https://evil/x' is a URL"),
     ],
 )
 def test_plan_refuses_without_printing_it(

@@ -16,8 +16,8 @@ from torch import Tensor
 from torch.nn.functional import logsigmoid, softplus
 from torch.nn.utils.rnn import pad_sequence
 
-from unlearnbench.losses import mean_over_union
-from unlearnbench.method import LossBatch, Method, Needs, Part
+from unlearnbench.api.method import LossBatch, Method, Needs, Part
+from unlearnbench.losses.predictions import mean_over_union
 
 FORGET: frozenset[Part] = frozenset({"forget"})
 BOTH: frozenset[Part] = frozenset({"forget", "retain"})
@@ -137,7 +137,7 @@ class UnusedReference(Method):
 
 
 class UndeclaredReference(Method):
-    """Reads what it has not asked for. L = … 2024"""
+    """Reads a part that it does not declare. L = … 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=FORGET)
 
@@ -510,7 +510,7 @@ class Named(Summed):
 
 
 class NotANumber(Summed):
-    """Not a number, on any batch. 2024
+    """NaN on every batch. 2024
 
     L = NaN
 

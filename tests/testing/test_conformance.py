@@ -13,14 +13,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench import checking, registry
+from unlearnbench.api import registry
+from unlearnbench.api.inference_method import Wrapper
+from unlearnbench.api.method import LossBatch, Method
+from unlearnbench.cli import check_method as checking
 from unlearnbench.console import Console
 from unlearnbench.data.batching import TokenBatch, collate
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import PluginError
-from unlearnbench.method import LossBatch, Method, Wrapper
-from unlearnbench.reference import ReferenceRows, references_of
 from unlearnbench.testing import CHECKS, MethodConformance, check_method
+from unlearnbench.training.reference_model import ReferenceRows, load_references
 
 from . import broken
 
@@ -35,50 +37,42 @@ def faults(method: type[Method | Wrapper], *only: str) -> set[str]:
 
 @pytest.mark.parametrize("name", registry.names("methods"))
 def test_every_installed_method_conforms(name: str) -> None:
+    begin = time.process_time()
     results = check_method(name)
+    assert time.process_time() - begin < 20
     assert [r.check.name for r in results] == [check.name for check in CHECKS]
     wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
     assert not wrong
-    assert sum(r.seconds for r in results) < 20
 
 
 class TestNPO(MethodConformance):
-    """As a plugin's author writes it."""
+    """A subclass as a plug-in's author writes it."""
 
     method = "npo"
     hyperparameters = {"beta": 0.5}  # noqa: RUF012  # as short as authors write it
 
 
 @pytest.mark.parametrize(
-    ("method", "check"),
+    ("method", "checks"),
     [
-        (broken.UndialMask, "labels"),
-        (broken.PaddedMean, "padding"),
-        (broken.UnshiftedMask, "shift"),
-        (broken.ElementwiseNPO, "accumulation"),
-        (broken.ElementwiseNPO, "extremes"),
-        (broken.PaddedKL, "padding"),
-        (broken.InfiniteScore, "direction"),
-        (broken.BatchMeanNPO, "accumulation"),
-        (broken.BatchMeanNPO, "processes"),
-        (broken.MicroBatchMean, "accumulation"),
-        (broken.MicroBatchMean, "empty"),
-        (broken.NaiveUnlikelihood, "extremes"),
-        (broken.UnusedReference, "needs"),
-        (broken.UndeclaredReference, "loss"),
-        (broken.WrongSignNPO, "direction"),
-        (broken.UnscaledNPO, "reference"),
-        (broken.LocalMultiplier, "repeatable"),
-        (broken.FirstRowIsBaseline, "order"),
-        (broken.SpreadOfOne, "loss"),
-        (broken.WronglyDetached, "step"),
-        (broken.Coarse, "bf16"),
-        (broken.Lax, "hyper-parameters"),
-        (broken.Lax, "docstring"),
+        (broken.UndialMask, {"labels"}),
+        (broken.PaddedMean, {"padding"}),
+        (broken.UnshiftedMask, {"shift"}),
+        (broken.ElementwiseNPO, {"accumulation", "extremes"}),
+        (broken.PaddedKL, {"padding"}),
+        (broken.BatchMeanNPO, {"accumulation", "processes"}),
+        (broken.MicroBatchMean, {"accumulation", "empty"}),
+        (broken.UndeclaredReference, {"loss"}),
+        (broken.LocalMultiplier, {"repeatable"}),
+        (broken.FirstRowIsBaseline, {"order"}),
+        (broken.SpreadOfOne, {"loss"}),
+        (broken.WronglyDetached, {"step"}),
+        (broken.Coarse, {"bf16"}),
+        (broken.Lax, {"hyper-parameters", "docstring"}),
     ],
 )
-def test_a_published_bug_is_caught(method: type[Method | Wrapper], check: str) -> None:
-    assert check in faults(method)
+def test_a_published_bug_is_caught(method: type[Method | Wrapper], checks: set[str]) -> None:
+    assert checks <= faults(method, *checks)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +85,9 @@ def test_a_published_bug_is_caught(method: type[Method | Wrapper], check: str) -
         (broken.UnscaledNPO, {"reference"}),
     ],
 )
-def test_what_is_right_is_not_accused(method: type[Method | Wrapper], found: set[str]) -> None:
+def test_a_published_bug_is_caught_and_what_is_right_is_not_accused(
+    method: type[Method | Wrapper], found: set[str]
+) -> None:
     assert faults(method) - {"docstring"} == found
 
 
@@ -109,7 +105,7 @@ def test_an_off_by_one_in_the_harness_is_caught(
         grown["predicts"] = grown["predicts"].roll(by, dims=1)
         return replace(batch, **grown)
 
-    monkeypatch.setattr("unlearnbench.models.rows.collate", wide)
+    monkeypatch.setattr("unlearnbench.models.row_states.collate", wide)
     assert faults(registry.load_method("gradient-ascent"), "prompt", "shift") == {check}
 
 
@@ -119,12 +115,12 @@ def test_a_reference_that_is_not_the_start_model_is_caught(
 
     def moved_away(*args: Any, **how: Any) -> Any:
         found: dict[str, ReferenceRows] = {}
-        for part, known in references_of(*args, **how).items():
+        for part, known in load_references(*args, **how).items():
             assert isinstance(known, ReferenceRows)
             found[part] = replace(known, logprobs=known.logprobs + 0.1)
         return found
 
-    monkeypatch.setattr("unlearnbench.testing.laboratory.references_of", moved_away)
+    monkeypatch.setattr("unlearnbench.testing.tiny_lab.load_references", moved_away)
     assert faults(registry.load_method("npo"), "reference") == {"reference"}
 
 
@@ -161,8 +157,8 @@ def test_a_method_that_raises_is_at_fault_with_its_place() -> None:
         (broken.ZeroRetain, "parts", "no gradient ever reaches 'retain'"),
         (broken.DetachedForget, "parts", "no gradient ever reaches 'forget'"),
         (broken.DetachedRefusal, "parts", "no gradient ever reaches 'refusal'"),
-        (broken.RetainByForgetRows, "balance", "beside twice as many"),
-        (broken.RetainByForgetTokens, "balance", "beside twice as many"),
+        (broken.RetainByForgetRows, "balance", "with them twice"),
+        (broken.RetainByForgetTokens, "balance", "with them twice"),
         (broken.FirstBatchScale, "fresh-process", "something is kept from an earlier call"),
         (broken.DrawnAtImport, "fresh-process", "something is kept from an earlier call"),
         (broken.InPlace, "read-only", "changes batch.reference.forget.token_logprob in place"),
@@ -234,13 +230,14 @@ def test_an_error_of_several_checks_is_explained_once(capsys: pytest.CaptureFixt
                 raise ZeroDivisionError("six rows are expected")
             return batch.forget.mean_tokens(batch.forget.token_logprob)
 
-    seen = {r.check.name: r.outcome for r in check_method(Fewer) if r.outcome.verdict == "fault"}
+    results = check_method(Fewer)
+    seen = {r.check.name: r.outcome for r in results if r.outcome.verdict == "fault"}
     first, *others = (one for one in seen.values() if one.error)
     assert "raised ZeroDivisionError: six rows are expected (test_conf" in first.seen
     assert others
     assert {one.as_in for one in others} == {next(iter(seen))}
     console = Console()
-    checking.report(console, {"fewer": check_method(Fewer)}, "", ["fewer"])
+    checking.report(console, {"fewer": results}, "", ["fewer"])
     out = capsys.readouterr().out
     assert out.count("\n  seen ") == 1 + ("docstring" in seen)
     last = out.splitlines()[-1]
@@ -271,8 +268,10 @@ def test_required_values_come_from_examples() -> None:
     assert check_method(Missing, {"weight": 1.0}, ["order"])
 
 
-def test_answers_that_nobody_waited_for_hold_up_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unlearnbench.fresh_process.ANSWER_SECONDS", 60.0)
+def test_unread_answers_of_the_fresh_process_delay_no_other(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("unlearnbench.runtime.fresh_process.ANSWER_SECONDS", 60.0)
     check_method(broken.Named)  # its answer is sent, and never read
     check_method(broken.NotANumber)
     begin = time.monotonic()

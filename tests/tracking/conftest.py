@@ -1,4 +1,4 @@
-"""Records, folders and servers for what is about MLflow."""
+"""Records, folders, stores and servers for tests of MLflow tracking."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import urllib.request
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,14 +23,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from unlearnbench.evaluation.profiles import TOFU
-from unlearnbench.evaluation.result import SETS, Evaluation, SetEvaluation
-from unlearnbench.execution import TrackingSettings
-from unlearnbench.mlflow_store import ENVIRONMENT
-from unlearnbench.records import EpochResult, Record, write_record
-from unlearnbench.settings import MethodGrid, MethodSpec, ModelSettings, SweepConfig
-from unlearnbench.step import StepResult
-from unlearnbench.table import SET_METRICS
+from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
+from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.tracking import sweep_tracker
+from unlearnbench.tracking.mlflow.connection import ENVIRONMENT
+from unlearnbench.training.step_result import StepResult
 
 QUIET = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
@@ -41,31 +41,40 @@ QUIET = [
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What MLflow's libraries warn of is no test's failure here."""
+    """Ignore warnings of MLflow's libraries."""
     for item in items:
-        if Path(item.path).parent == Path(__file__).parent:
+        if Path(__file__).parent in Path(item.path).parents:
             for mark in QUIET:
                 item.add_marker(mark)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def without_address(empty_store: Path) -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Kit, "empty_store", empty_store, raising=False)
+        patch.delenv("MLFLOW_TRACKING_URI", raising=False)
+        yield
+
+
 @pytest.fixture(autouse=True)
-def own_environment(empty_store: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Kit, "empty_store", empty_store, raising=False)
-    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    # What the code sets for itself in this process must not be there before it does.
+def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    # The code sets these in this process; each test must begin without them.
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
+    # Drawing figures takes most of a replay; tests of figures restore the names.
+    monkeypatch.setattr(sweep_tracker, "FIGURES", ())
 
 
 def _metrics(utility: float, quality: float | None) -> dict[str, float | None]:
     quality_itself = None if quality is None else 10.0**quality
-    sets = {name: 0.25 + 0.5 * ("retain" in name) for name in SET_METRICS}
+    columns = [f"{m}_{s}" for m in ("rouge", "probability", "truth_ratio") for s in SETS]
+    sets = {name: 0.25 + 0.5 * ("retain" in name) for name in columns}
     summary = {"model_utility": utility, "log10_forget_quality": quality}
     return {**summary, "forget_quality": quality_itself, "ks_statistic": 0.5, "ks_n": 80.0, **sets}
 
 
 class Kit:
-    """What tests of tracking are made of."""
+    """Configurations, records, folders and servers."""
 
     empty_store: ClassVar[Path]
     metrics = staticmethod(_metrics)
@@ -139,7 +148,7 @@ class Kit:
         return dataclasses.replace(record, **changes)
 
     @staticmethod
-    def anchor(utility: float = 0.75) -> Record:
+    def start_model(utility: float = 0.75) -> Record:
         """The fine-tuned model, from which runs start."""
         return Kit.record(
             "5a5a",
@@ -184,11 +193,11 @@ class Kit:
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", backend]
         command += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
-        with (folder / "server.log").open("wb") as said:
+        with (folder / "server.log").open("wb") as output:
             process = subprocess.Popen(
                 command,
-                stdout=said,
-                stderr=said,
+                stdout=output,
+                stderr=output,
                 # The processes that it would start for jobs take longer than all the rest.
                 env={
                     **os.environ,
@@ -219,14 +228,14 @@ def _wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None
 
 
 class Seen:
-    """What is in a store."""
+    """Content of a store."""
 
-    def __init__(self, uri: str) -> None:
+    def __init__(self, uri: str, experiment: str | None = None) -> None:
         from mlflow import MlflowClient
 
         self.client: Any = MlflowClient(uri)
         found = self.client.search_experiments()
-        self.experiments = [e for e in found if e.name != "Default"]
+        self.experiments = [e for e in found if e.name == (experiment or e.name) != "Default"]
         ids = [e.experiment_id for e in self.experiments]
         runs = self.client.search_runs(ids) if ids else []
         self.parents = [r for r in runs if "mlflow.parentRunId" not in r.data.tags]
@@ -243,27 +252,27 @@ class Seen:
         inner = [self.artifacts(run, one.path) for one in found if one.is_dir]
         return {one.path for one in found if not one.is_dir}.union(*inner)
 
-    def ask(self, query: str) -> set[str]:
+    def search(self, query: str) -> set[str]:
         """Record ids of the runs that a search finds."""
         found = self.client.search_runs([e.experiment_id for e in self.experiments], query)
         return {r.data.tags.get("unlearnbench.run_id", "sweep") for r in found}
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def kit() -> type[Kit]:
     """Configurations, records, folders, servers."""
     return Kit
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def seen() -> type[Seen]:
-    """Looks into a store."""
+    """Reads a store."""
     return Seen
 
 
 @pytest.fixture(scope="session")
 def postgres(tmp_path_factory: pytest.TempPathFactory) -> Generator[str, None, None]:
-    """Address of a PostgreSQL database of its own, where the machine has what it takes."""
+    """Address of a PostgreSQL database, if the machine has PostgreSQL and a driver."""
     found = {name: shutil.which(name) for name in ("initdb", "postgres")}
     missing = [name for name, path in found.items() if path is None]
     if missing:
@@ -273,20 +282,20 @@ def postgres(tmp_path_factory: pytest.TempPathFactory) -> Generator[str, None, N
         pytest.skip("no PostgreSQL: neither psycopg nor psycopg2, by which MLflow speaks to it")
     # PostgreSQL refuses to be root's, and pytest's folders are closed to anybody else.
     user = "nobody" if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="unlearnbench-postgres-") as made:
-        data = Path(made)
+    with tempfile.TemporaryDirectory(prefix="unlearnbench-postgres-") as folder:
+        data = Path(folder)
         if user:
             shutil.chown(data, user)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        make = [str(found["initdb"]), "-D", made, "-A", "trust", "-U", "unlearnbench", "-N"]
+        make = [str(found["initdb"]), "-D", folder, "-A", "trust", "-U", "unlearnbench", "-N"]
         subprocess.run(make, check=True, user=user, cwd="/", capture_output=True)
-        command = [str(found["postgres"]), "-D", made, "-p", str(port), "-h", "127.0.0.1"]
+        command = [str(found["postgres"]), "-D", folder, "-p", str(port), "-h", "127.0.0.1"]
         log = tmp_path_factory.mktemp("postgres") / "log"
-        with log.open("wb") as said:
+        with log.open("wb") as output:
             process = subprocess.Popen(
-                [*command, "-k", ""], user=user, cwd="/", stdout=said, stderr=said
+                [*command, "-k", ""], user=user, cwd="/", stdout=output, stderr=output
             )
             try:
                 _until_open(port, process, log)

@@ -1,4 +1,4 @@
-"""A real `mlflow server` in a process of its own: a sweep while it runs, and replays of it."""
+"""Tracking on a real `mlflow server`: a running sweep, and replays."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -13,23 +14,34 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.bench.noop import NOOP, noop_config
-from unlearnbench.cli import main
+from unlearnbench.bench.noop_sweep import NOOP, noop_config
+from unlearnbench.cli.main import main
+from unlearnbench.config.resources import RaySettings, TrackingSettings
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.console import Console
-from unlearnbench.execution import RaySettings, TrackingSettings
-from unlearnbench.links import read_links
-from unlearnbench.plan import RunSpec
-from unlearnbench.records import EpochResult
-from unlearnbench.report import build_report, write_report
-from unlearnbench.settings import SweepConfig
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.reporting.report import build_report, write_report
+from unlearnbench.reporting.tracker_links import read_links
+from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep import run_sweep
 from unlearnbench.tracking import open_ui, replay
 
 pytestmark = pytest.mark.slow
 
 
+LIVE = "live"
+"""Experiment of the running sweep, on a server that other tests use as well."""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory, kit: Any) -> Iterator[str]:
+    """Address of an `mlflow server` on SQLite."""
+    with kit.server(tmp_path_factory.mktemp("server")) as uri:
+        yield uri
+
+
 class Watch(threading.Thread):
-    """How many runs a server has, while the sweep goes on."""
+    """Numbers of runs on a server during a sweep."""
 
     def __init__(self, uri: str, seen: Any) -> None:
         super().__init__(daemon=True)
@@ -38,7 +50,7 @@ class Watch(threading.Thread):
 
     def run(self) -> None:
         while not self._over.wait(0.3):
-            store = self._seen(self._uri)
+            store = self._seen(self._uri, LIVE)
             if store.parents and store.parents[0].info.status == "RUNNING":
                 self.counts.append(len(store.children))
 
@@ -47,11 +59,12 @@ class Watch(threading.Thread):
         self.join(30)
 
 
-def test_a_sweep_is_logged_while_it_runs_and_its_page_knows_where(
-    tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
+def test_a_sweep_is_logged_while_it_runs_and_linked_from_its_page(
+    tmp_path: Path, server: str, seen: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # So rarely that only what is waited for is written.
-    monkeypatch.setattr("unlearnbench.tracking.tracker.LINK_SECONDS", 1e9)
+    uri = server
+    # So rarely that links are written at the end only.
+    monkeypatch.setattr("unlearnbench.tracking.sweep_tracker.LINK_SECONDS", 1e9)
 
     def slowly(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
         time.sleep(0.7)
@@ -63,36 +76,36 @@ def test_a_sweep_is_logged_while_it_runs_and_its_page_knows_where(
         linked.append(dict(build_report(folder).links))
         return write_report(folder)
 
-    with kit.server(tmp_path / "server") as uri:
-        config = noop_config(tmp_path / "out", 8).model_copy(
-            update={"tracking": TrackingSettings(uri=uri), "ray": RaySettings(concurrent=1)}
-        )
-        watch = Watch(uri, seen)
-        watch.start()
-        runtime = replace(NOOP, run_epochs=slowly, report=report)
-        result = run_sweep(config, Console(err=StringIO()), runtime)
-        watch.stop()
-        assert 0 < min(count for count in watch.counts if count) < 8, "nothing before the end"
-
-        store = seen(uri)
-        planned = {
-            run["id"] for run in json.loads((result.folder / "plan.json").read_text())["runs"]
+    config = noop_config(tmp_path / "out", 4).model_copy(
+        update={
+            "tracking": TrackingSettings(uri=uri, experiment=LIVE),
+            "ray": RaySettings(concurrent=1),
         }
-        assert set(store.children) == planned
-        (parent,) = store.parents
-        assert parent.info.status == "FINISHED"
-        assert {"report.html", "results.csv", "sweep.log", "plan.json"} <= store.artifacts(
-            parent.info.run_id
-        )
-        links = read_links(result.folder)
-        assert links is not None
-        assert (links.server, links.sweep) == (uri, parent.info.run_id)
-        assert links.runs == {name: run.info.run_id for name, run in store.children.items()}
-        assert linked == [links.by_record()], "the page is made when every run has its place"
+    )
+    watch = Watch(uri, seen)
+    watch.start()
+    runtime = replace(NOOP, run_epochs=slowly, report=report)
+    result = run_sweep(config, Console(err=StringIO()), runtime)
+    watch.stop()
+    assert 0 < min(count for count in watch.counts if count) < 4, "nothing before the end"
 
-        told: list[str] = []
-        open_ui(result.folder, browser=False, tell=told.append)
-        assert told == [f"experiment  {links.of_experiment}", f"this sweep  {links.of_sweep}"]
+    store = seen(uri, LIVE)
+    planned = {run["id"] for run in json.loads((result.folder / "plan.json").read_text())["runs"]}
+    assert set(store.children) == planned
+    (parent,) = store.parents
+    assert parent.info.status == "FINISHED"
+    assert {"report.html", "results.csv", "sweep.log", "plan.json"} <= store.artifacts(
+        parent.info.run_id
+    )
+    links = read_links(result.folder)
+    assert links is not None
+    assert (links.server, links.sweep) == (uri, parent.info.run_id)
+    assert links.runs == {name: run.info.run_id for name, run in store.children.items()}
+    assert linked == [links.by_record()], "the page is made when every run has its place"
+
+    printed: list[str] = []
+    open_ui(result.folder, browser=False, show=printed.append)
+    assert printed == [f"experiment  {links.of_experiment}", f"this sweep  {links.of_sweep}"]
 
 
 @pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
@@ -104,23 +117,30 @@ def test_a_replay_to_a_server_is_clear_and_logs_nothing_twice(
     request: pytest.FixtureRequest,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    address = request.getfixturevalue("postgres") if backend == "postgresql" else None
-    failed = kit.record("cccc", status="failed", error="boom", evaluations={})
-    folder = kit.stored(tmp_path / "small", kit.anchor(), kit.record("aaaa"), failed)
-    write_report(folder)
-    with kit.server(tmp_path / "server", address) as uri:
+    with ExitStack() as stack:
+        if backend == "sqlite":
+            uri: str = request.getfixturevalue("server")
+        else:
+            address = request.getfixturevalue("postgres")
+            uri = stack.enter_context(kit.server(tmp_path / "server", address))
+        failed = kit.record("cccc", status="failed", error="boom", evaluations={})
+        folder = kit.stored(tmp_path / "small", kit.start_model(), kit.record("aaaa"), failed)
+        write_report(folder)
         assert main(["track", str(folder), "--uri", uri]) == 0
         first, page = capsys.readouterr().out.splitlines()
         assert first == f"3 of 3 records logged to {uri}"
         links = read_links(folder)
         assert links is not None
         assert page == f"page  {links.of_sweep}"
-        before = {name: run.info.run_id for name, run in seen(uri).children.items()}
+        before = {
+            name: run.info.run_id
+            for name, run in seen(uri, "unlearnbench-synthetic").children.items()
+        }
 
         assert main(["track", str(folder), "--uri", uri, "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        assert told == {"uri": uri, "logged": 0, "records": 3, "address": links.of_sweep}
-        store = seen(uri)
+        printed = json.loads(capsys.readouterr().out)
+        assert printed == {"uri": uri, "logged": 0, "records": 3, "address": links.of_sweep}
+        store = seen(uri, "unlearnbench-synthetic")
         assert {name: run.info.run_id for name, run in store.children.items()} == before
         (parent,) = store.parents
         assert len(parent.inputs.dataset_inputs) == 3

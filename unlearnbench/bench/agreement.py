@@ -1,8 +1,8 @@
-"""Whether two evaluations of one model agree, where a tie may go either way.
+"""Compare two evaluations of one model, with allowance for ties.
 
-Two logits closer than rounding have no order that means anything: another batch shape may turn it
-round, and the answer goes on differently from there. Such an answer is counted and its ROUGE taken
-from the plain evaluation; one that departs anywhere else is a difference.
+The order of two logits closer than rounding is arbitrary: another batch shape may reverse it, and
+the answers then differ from there on. Such an answer is counted, and its ROUGE taken from the plain
+evaluation; an answer that departs anywhere else is a difference.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from unlearnbench.bench.plain import PlainEvaluator, PlainResult
-from unlearnbench.evaluation.metrics import summarize
-from unlearnbench.evaluation.prediction import tie_gap
-from unlearnbench.evaluation.result import Evaluation, SetEvaluation, SetName
+from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
+from unlearnbench.bench.plain_evaluator import PlainEvaluator, PlainResult
+from unlearnbench.evaluation.predictor import tie_gap
+from unlearnbench.evaluation.summary import plan_of, summarize
 
 # bf16 has 8 bits: its logits differ with the batch's shape in the third digit.
 ALLOWED = {torch.float32: 1e-5, torch.float64: 1e-9, torch.bfloat16: 3e-2}
@@ -27,16 +27,16 @@ ALLOWED = {torch.float32: 1e-5, torch.float64: 1e-9, torch.bfloat16: 3e-2}
 
 @dataclass(frozen=True)
 class Agreement:
-    """What comparing two evaluations gave."""
+    """The result of comparing two evaluations."""
 
     agree: bool
     largest_difference: float | None
-    """Over all metrics; None where one is defined in one evaluation only."""
+    """Over all metrics; None if a metric is defined in one evaluation only."""
     where: str
     """The metric with that difference."""
     allowed: float
     ties: int
-    """Answers that depart where two logits are as good as equal."""
+    """Answers that depart where two logits are equal up to rounding."""
     different_answers: int
     """Answers that depart anywhere else."""
 
@@ -48,8 +48,8 @@ def compare(model: Any, plain: PlainEvaluator, slow: PlainResult, fast: Evaluati
     sets: dict[SetName, SetEvaluation] = {}
     for name, reference in slow.evaluation.sets.items():
         found = fast.sets[name]
-        said = fast.answers[name] if fast.answers is not None else ()
-        pairs = list(zip(slow.answers[name], said, strict=True))
+        answers = fast.answers[name] if fast.answers is not None else ()
+        pairs = list(zip(slow.answers[name], answers, strict=True))
         departs = np.array([a != b for a, b in pairs])
         for i in np.flatnonzero(departs):
             gaps = top_gaps(model, plain.prompts[name][i], pairs[i][0])
@@ -62,15 +62,18 @@ def compare(model: Any, plain: PlainEvaluator, slow: PlainResult, fast: Evaluati
         )
     ours = summarize(replace(fast, sets=sets), None, plain.profile)
     theirs = summarize(plain.exactly(model, slow.evaluation), None, plain.profile)
-    differ = {key: _difference(value, theirs[key]) for key, value in ours.items()}
+    # The plain way has no values by token, which the benchmark's own metrics do not read.
+    own = plan_of(plain.profile).own
+    differ = {key: difference(ours[key], theirs[key]) for key in own}
     where = max(differ, key=lambda key: differ[key])
     largest = differ[where]
     agree = largest <= ALLOWED[dtype] and not different
-    known = largest if math.isfinite(largest) else None
-    return Agreement(agree, known, where, ALLOWED[dtype], ties, different)
+    finite = largest if math.isfinite(largest) else None
+    return Agreement(agree, finite, where, ALLOWED[dtype], ties, different)
 
 
-def _difference(one: float | None, other: float | None) -> float:
+def difference(one: float | None, other: float | None) -> float:
+    """How far two values of a metric are apart; infinite if only one is defined."""
     if one is None or other is None:
         return 0.0 if one is other else math.inf
     return abs(one - other)
@@ -78,7 +81,7 @@ def _difference(one: float | None, other: float | None) -> float:
 
 @torch.no_grad()
 def top_gaps(model: Any, prompt: Sequence[int], answer: Sequence[int]) -> np.ndarray[Any, Any]:
-    """[len(answer) + 1] how far the largest logit leads at each step of a greedy answer."""
+    """[len(answer) + 1] lead of the largest logit over the second, at each step of an answer."""
     device = next(model.parameters()).device
     ids = torch.tensor([[*prompt, *answer]], device=device)
     logits = model(input_ids=ids).logits[0, len(prompt) - 1 :].double()

@@ -1,47 +1,46 @@
 """`unlearnbench bench evaluation`: the evaluator against the usual way, in turn, in one process.
 
-A claim about speed holds for a state of the model: one that has memorised the answers generates
-what it is asked for, an unlearned one departs from it at the first words, a random one never ends.
-Each is measured, and of each it is shown that the two ways' numbers are the same.
+Speed depends on the state of the model: one that has memorised the answers generates them, an
+unlearned one departs at the first words, a random one never ends. Each is measured, and for each
+the numbers of the two ways are compared.
 """
 
 from __future__ import annotations
 
 import statistics
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.bench.agreement import Agreement, compare
-from unlearnbench.bench.circumstances import circumstances
-from unlearnbench.bench.clock import now
-from unlearnbench.bench.exam import Exam, Settings
-from unlearnbench.bench.floor import floor, work
-from unlearnbench.bench.memory import Work, peak_in_process
-from unlearnbench.bench.models import Models, Told, load
-from unlearnbench.bench.plain import PlainEvaluator, PlainResult
-from unlearnbench.bench.tables import Table, size_of
-from unlearnbench.evaluation import rouge
-from unlearnbench.evaluation.result import Evaluation
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.bench.agreement import compare
+from unlearnbench.bench.evaluation_case import EvaluationBenchSettings, EvaluationCase
+from unlearnbench.bench.measured_models import MeasuredModels, load
+from unlearnbench.bench.measurement import PrintLine, ResultTable, circumstances, now, size_of
+from unlearnbench.bench.peak_in_process import Work, peak_in_process
+from unlearnbench.bench.plain_evaluator import PlainEvaluator, PlainResult
+from unlearnbench.bench.roofline import floor, work
+from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.loading import quiet_transformers
+from unlearnbench.stats import text_overlap as rouge
 
 PHASES: tuple[str, ...] = ("scoring", "generation", "total")
 WAYS: tuple[str, ...] = ("plain", "fast")
 
-Seconds = dict[str, dict[str, list[float]]]
-"""By way and phase, of each repeat."""
+Pair = tuple[PlainResult, Evaluation, dict[str, tuple[float, ...]]]
+"""Both evaluations of one repeat, and the seconds of `PHASES` by way."""
 
 
 def bench_evaluation(
-    settings: Settings, repeats: int, folder: Path | None, told: Told
+    settings: EvaluationBenchSettings, repeats: int, folder: Path | None, print_line: PrintLine
 ) -> dict[str, Any]:
     """Measure every state `repeats` times each way; returns the result, ready for JSON.
 
-    folder  keeps the prepared models, and has them afterwards; a temporary one without it
-    told    gets a line at a time
+    folder      where prepared models are stored for later calls; a temporary folder by default
+    print_line  called with each line of progress
     """
     quiet_transformers()
     sets = settings.sets()
@@ -49,19 +48,18 @@ def bench_evaluation(
     with ExitStack() as stack:
         if folder is None:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unlearnbench-")))
-        models = Models(settings, sets, folder, told)
+        models = MeasuredModels(settings, sets, folder, print_line)
         models.check()
         for state in settings.states:
             model, tokenizer = models.load(state)
-            told(f"measuring the {state} model, {repeats} times each way")
-            exam = Exam(sets, tokenizer, settings.rules(), settings.precision)
-            result: dict[str, Any] = {"state": state} | _measured(model, exam, repeats)
-            del model  # what it holds on the device is not the next measurement's
+            print_line(f"measuring the {state} model, {repeats} times each way")
+            case = EvaluationCase(sets, tokenizer, settings.rules(), settings.precision)
+            result: dict[str, Any] = {"state": state} | _measured(model, case, repeats)
+            del model  # its memory must not count in the next measurement
             place = models.folder / state
-            peaks = {way: peak(settings, place, way) for way in WAYS}
-            states.append(result | {"peak_bytes": peaks})
-            ratios = result["ratio"].items()
-            told("  " + ", ".join(f"{phase} {ratio:.1f}×" for phase, ratio in ratios))
+            states.append(result | {"peak_bytes": {w: peak(settings, place, w) for w in WAYS}})
+            ratios = [f"{phase} {ratio:.1f}×" for phase, ratio in result["ratio"].items()]
+            print_line(f"  {', '.join(ratios)}")
     return {
         "bench": "evaluation",
         **circumstances(),
@@ -71,79 +69,44 @@ def bench_evaluation(
     }
 
 
-def peak(settings: Settings, folder: Path, way: str) -> int | None:
+def peak(settings: EvaluationBenchSettings, folder: Path, way: str) -> int | None:
+    """Peak memory in bytes of one way; None if not known."""
     how: dict[str, Any] = {"way": way, "folder": str(folder), "settings": asdict(settings)}
-    return peak_in_process(f"{__name__}:evaluation_of", how, here=settings.quick)
+    return peak_in_process(evaluation_of, how, here=settings.quick)
 
 
 def evaluation_of(how: Mapping[str, Any]) -> Work:
-    """The work whose memory is measured: `way` on the model in `folder`."""
-    settings = Settings(**how["settings"])
+    """Prepare the work whose memory is measured: `way` on the model in `folder`."""
+    settings = EvaluationBenchSettings(**how["settings"])
     model, tokenizer = load(Path(how["folder"]), settings.dtype)
-    exam = Exam(settings.sets(), tokenizer, settings.rules(), settings.precision)
-    begin: Any = getattr(exam.beginning(), how["way"])()
-    begin(model)  # imports, thread pools and kernels are nobody's
-    evaluator: Any = getattr(exam, how["way"])()
-    return next(model.parameters()).device, lambda: evaluator(model)
+    case = EvaluationCase(settings.sets(), tokenizer, settings.rules(), settings.precision)
+    begin: Any = getattr(case.warm_up(), how["way"])()
+    begin(model)  # imports, thread pools and kernels are not counted
+    evaluator: Any = getattr(case, how["way"])()
+    return model.device, lambda: evaluator(model)
 
 
-@dataclass(frozen=True, eq=False)
-class _Pair:
-    """Both evaluations of one repeat, and how long they took."""
-
-    slow: PlainResult
-    fast: Evaluation
-    seconds: dict[str, dict[str, float]]
-    """By way and phase."""
-
-
-def _measured(model: Any, exam: Exam, repeats: int) -> dict[str, Any]:
-    plain, fast = exam.plain(), exam.fast()
-    begin = exam.beginning()  # imports, thread pools and kernels are nobody's
+def _measured(model: Any, case: EvaluationCase, repeats: int) -> dict[str, Any]:
+    plain, fast = case.plain(), case.fast()
+    begin = case.warm_up()  # imports, thread pools and kernels are not counted
     begin.plain()(model)
     begin.fast()(model)
-    first = _pair(model, plain, fast)
-    pairs = [first, *(_pair(model, plain, fast) for _ in range(repeats - 1))]
-    seconds: Seconds = {
-        way: {phase: [pair.seconds[way][phase] for pair in pairs] for phase in PHASES}
+    pairs = [_pair(model, plain, fast) for _ in range(repeats)]
+    seconds = {
+        way: dict(zip(PHASES, zip(*(took[way] for *_, took in pairs), strict=True), strict=True))
         for way in WAYS
     }
-    agreement = compare(model, plain, first.slow, first.fast)
-    return _result(model, plain, first, seconds, agreement)
-
-
-def _pair(model: Any, plain: PlainEvaluator, fast: Callable[[Any], Evaluation]) -> _Pair:
-    device = next(model.parameters()).device
-    slow = plain(model)
-    for member in vars(rouge).values():  # what an earlier repeat has taught is no merit of this one
-        if hasattr(member, "cache_clear"):
-            member.cache_clear()
-    begin = now(device)
-    found = fast(model)
-    total = now(device) - begin
-    # The pass that scores also verifies drafts: what the whole takes beyond it is generation.
-    scoring = total if found.statistics is None else found.statistics.scoring_seconds
-    took = {
-        "plain": (slow.scoring, slow.generation, slow.scoring + slow.generation),
-        "fast": (scoring, total - scoring, total),
-    }
-    seconds = {way: dict(zip(PHASES, values, strict=True)) for way, values in took.items()}
-    return _Pair(slow, found, seconds)
-
-
-def _result(
-    model: Any, plain: PlainEvaluator, first: _Pair, seconds: Seconds, agreement: Agreement
-) -> dict[str, Any]:
     medians = {
         way: {phase: statistics.median(values) for phase, values in phases.items()}
         for way, phases in seconds.items()
     }
+    slow, found, _ = pairs[0]
     questions = [rows for set_ in plain.rows.values() for rows in set_]
     scored = sum(row.scored for rows in questions for row in dict.fromkeys(rows))
-    generated = sum(len(a) + 1 for answers in first.slow.answers.values() for a in answers)
+    generated = sum(len(a) + 1 for answers in slow.answers.values() for a in answers)
     todo = work(questions)
     least = floor(model, todo)
-    statistic = first.fast.statistics
+    how = found.statistics
     return {
         "parameters": sum(p.numel() for p in model.parameters()),
         "questions": {name: len(rows) for name, rows in plain.rows.items()},
@@ -160,14 +123,29 @@ def _result(
             "seconds": least.seconds,
             "scoring_above": medians["fast"]["scoring"] / least.seconds - 1,
         },
-        "agreement": asdict(agreement),
-        "statistics": None
-        if statistic is None
-        else asdict(statistic) | {"ties": len(statistic.ties)},
+        "agreement": asdict(compare(model, plain, slow, found)),
+        "statistics": None if how is None else asdict(how) | {"ties": len(how.ties)},
     }
 
 
-def tables(result: dict[str, Any]) -> tuple[Table, Table]:
+def _pair(model: Any, plain: PlainEvaluator, fast: Evaluator) -> Pair:
+    slow = plain(model)
+    for member in vars(rouge).values():  # caches of an earlier repeat would make this one faster
+        if hasattr(member, "cache_clear"):
+            member.cache_clear()
+    begin = now(model.device)
+    found = fast(model)
+    total = now(model.device) - begin
+    # The scoring pass also verifies drafts; generation is the time beyond it.
+    scoring = total if found.statistics is None else found.statistics.scoring_seconds
+    took: dict[str, tuple[float, ...]] = {
+        "plain": (slow.scoring, slow.generation, slow.scoring + slow.generation),
+        "fast": (scoring, total - scoring, total),
+    }
+    return slow, found, took
+
+
+def tables(result: dict[str, Any]) -> tuple[ResultTable, ResultTable]:
     """Seconds by state and phase; then everything else by state."""
     states = result["states"]
     questions = sum(states[0]["questions"].values())
@@ -180,7 +158,7 @@ def tables(result: dict[str, Any]) -> tuple[Table, Table]:
     names = [state["state"] for state in states]
     lines = [dict(_facts(state)) for state in states]
     facts = [(key, *(line[key] for line in lines)) for key in lines[0]]
-    return Table(columns, seconds, title), Table(("", *names), facts)
+    return ResultTable(columns, seconds, title), ResultTable(("", *names), facts)
 
 
 def _seconds(state: dict[str, Any]) -> Iterator[tuple[str, ...]]:
@@ -200,8 +178,8 @@ def _facts(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
     yield "fast scoring above it", f"{least['scoring_above']:.0%}"
     for way, size in peaks.items():
         yield f"peak memory, {way}", size_of(size)
-    known = None not in peaks.values() and peaks["plain"] > 0
-    yield "fast of plain", f"{peaks['fast'] / peaks['plain']:.2f}" if known else "not known"
+    defined = None not in peaks.values() and peaks["plain"] > 0
+    yield "fast of plain", f"{peaks['fast'] / peaks['plain']:.2f}" if defined else "not known"
     how = state["statistics"]
     if how is not None:
         share = how["drafted"] / max(how["generated"], 1)
@@ -209,6 +187,6 @@ def _facts(state: dict[str, Any]) -> Iterator[tuple[str, str]]:
         yield "decoding steps", f"{how['steps']}, {how['steps_saved']} saved"
     found = state["agreement"]
     verdict, largest = "agree" if found["agree"] else "DIFFER", found["largest_difference"]
-    told = f"to {largest:.1e}" if largest is not None else f"in {found['where']}"
-    yield "metrics", f"{verdict} {told}"
+    detail = f"to {largest:.1e}" if largest is not None else f"in {found['where']}"
+    yield "metrics", f"{verdict} {detail}"
     yield "other answers", f"{found['ties']} at a tie, {found['different_answers']} elsewhere"

@@ -1,7 +1,7 @@
 """`unlearnbench bench losses`: each primitive against library functions over full logits.
 
-Timed are the output layer and the loss, forward and back. Memory is what is needed beyond inputs,
-outputs and the inputs' gradients. Errors are of both ways against float64, on a few tokens.
+Times include the output layer and the loss, forward and backward. Memory is counted beyond inputs,
+outputs and the inputs' gradients. Errors of both ways are against float64, on a few tokens.
 """
 
 from __future__ import annotations
@@ -9,20 +9,18 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
+import psutil
 import torch
 from torch import Tensor
 
-from unlearnbench.bench.circumstances import circumstances
-from unlearnbench.bench.clock import now
-from unlearnbench.bench.memory import Work, peak_in_process
-from unlearnbench.bench.tables import Table, size_of
-from unlearnbench.bench.usual import UsualPredictions
+from unlearnbench.bench.measurement import PrintLine, ResultTable, circumstances, now, size_of
+from unlearnbench.bench.peak_in_process import Work, peak_in_process
+from unlearnbench.bench.plain_losses import PlainPredictions
 from unlearnbench.errors import EvaluationError
-from unlearnbench.losses import Predictions, Reference
-from unlearnbench.projection import Projection
+from unlearnbench.losses.lm_head import Projection
+from unlearnbench.losses.predictions import Predictions, Reference
 
 Primitive = Callable[[Predictions, Reference], Tensor]
 
@@ -38,20 +36,18 @@ PRIMITIVES: dict[str, Primitive] = {
     "entropy": lambda p, _: p.mean_tokens(p.entropy),
     "margin": lambda p, _: p.mean_tokens(p.margin.square()),
 }
-WAYS: Mapping[str, type[Predictions]] = {"usual": UsualPredictions, "ours": Predictions}
+WAYS: Mapping[str, type[Predictions]] = {"usual": PlainPredictions, "ours": Predictions}
 CHECKED = 64
 """Tokens on which errors are measured."""
 SEQUENCE = 32
 """Tokens of a sequence."""
-HELD = 8
-"""Matrices [tokens, vocabulary] that the usual way may hold at once: what has to fit."""
-
-Told = Callable[[str], None]
+FULL_MATRICES = 8
+"""Matrices [tokens, vocabulary] that the usual way may allocate at once; they have to fit."""
 
 
 @dataclass(frozen=True)
 class Size:
-    """What goes through an output layer."""
+    """The size of a problem: tokens, hidden size and vocabulary."""
 
     tokens: int
     hidden: int
@@ -59,7 +55,7 @@ class Size:
 
     @classmethod
     def parse(cls, text: str) -> Size:
-        """From `tokens x hidden x vocabulary`, as in `2048x1024x32000`."""
+        """Read `tokens x hidden x vocabulary`, as in `2048x1024x32000`."""
         numbers = text.lower().split("x")
         if len(numbers) != 3 or not all(n.isdecimal() and int(n) > 0 for n in numbers):
             raise EvaluationError(
@@ -71,22 +67,25 @@ class Size:
         return f"{self.tokens} × {self.hidden} × {self.vocabulary}"
 
     def fitting(self, memory: int, itemsize: int) -> Size:
-        """With half the tokens as often as `memory` bytes ask for it."""
+        """Halve the tokens until the matrices fit into `memory` bytes."""
         matrix = self.tokens * self.vocabulary * max(itemsize, 4)
-        if self.tokens <= SEQUENCE or HELD * matrix <= memory:
+        if self.tokens <= SEQUENCE or FULL_MATRICES * matrix <= memory:
             return self
         return Size(self.tokens // 2, self.hidden, self.vocabulary).fitting(memory, itemsize)
 
 
 def bench_losses(
-    sizes: Sequence[Size], dtype: str, names: Sequence[str], repeats: int, told: Told
+    sizes: Sequence[Size], dtype: str, names: Sequence[str], repeats: int, print_line: PrintLine
 ) -> dict[str, Any]:
     """Measure each primitive at each size, both ways in turn; returns the result for JSON."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     results: list[dict[str, Any]] = []
-    for asked in sizes:
-        size = asked.fitting(_memory(device), getattr(torch, dtype).itemsize)
-        told(f"{size}, {dtype}" + (f" (of {asked.tokens} tokens: memory)" if size != asked else ""))
+    for requested in sizes:
+        size = requested.fitting(_memory(device), getattr(torch, dtype).itemsize)
+        print_line(
+            f"{size}, {dtype}"
+            + (f" (of {requested.tokens} tokens: memory)" if size != requested else "")
+        )
         inputs = _Inputs(size, dtype, device)
         for name in names:
             seconds: dict[str, list[float]] = {way: [] for way in WAYS}
@@ -95,18 +94,17 @@ def bench_losses(
                     seconds[way].append(inputs.timed(name, way))
             medians = {way: statistics.median(values[1:]) for way, values in seconds.items()}
             how: dict[str, Any] = {"name": name, "size": asdict(size), "dtype": dtype}
-            job = f"{__name__}:loss_of"
-            peaks = {way: peak_in_process(job, how | {"way": way}) for way in WAYS}
-            extra = {w: peak and max(peak - inputs.gradients, 0) for w, peak in peaks.items()}
+            peaks = {way: peak_in_process(loss_of, how | {"way": way}) for way in WAYS}
+            ratio = medians["ours"] / medians["usual"]
             result: dict[str, Any] = how | {
                 "seconds": seconds,
                 "median_seconds": medians,
-                "extra_bytes": extra,
+                "extra_bytes": {w: p and max(p - inputs.gradients, 0) for w, p in peaks.items()},
+                "ratio": ratio,
+                "error": {way: inputs.error(name, way) for way in WAYS},
             }
-            result["ratio"] = medians["ours"] / medians["usual"]
-            result["error"] = {way: inputs.error(name, way) for way in WAYS}
             results.append(result)
-            told(f"  {name}: {medians['ours']:.3g} s, {result['ratio']:.2f}× of the usual way")
+            print_line(f"  {name}: {medians['ours']:.3g} s, {ratio:.2f}× of the usual way")
     return {
         "bench": "losses",
         **circumstances(),
@@ -115,41 +113,34 @@ def bench_losses(
     }
 
 
-def tables(result: dict[str, Any]) -> tuple[Table, ...]:
-    """One for each size."""
+def tables(result: dict[str, Any]) -> tuple[ResultTable, ...]:
+    """One table for each size."""
     columns = (
-        "primitive",
-        "usual",
-        "ours",
-        "time",
-        "extra, usual",
-        "ours",
-        "memory",
-        "error, usual",
-        "ours",
+        *("primitive", "usual", "ours", "time"),
+        *("extra, usual", "ours", "memory", "error, usual", "ours"),
     )
     found: dict[str, list[tuple[str, ...]]] = {}
     for each in result["results"]:
         seconds, extra, error = (each[k] for k in ("median_seconds", "extra_bytes", "error"))
-        known = None not in extra.values() and extra["usual"] > 0
+        defined = None not in extra.values() and extra["usual"] > 0
         row = (
             each["name"],
             *(f"{seconds[way]:.3g} s" for way in WAYS),
             f"{each['ratio']:.2f}×",
             *(size_of(extra[way]) for way in WAYS),
-            f"{extra['ours'] / extra['usual']:.1%}" if known else "not known",
+            f"{extra['ours'] / extra['usual']:.1%}" if defined else "not known",
             *(f"{error[way]:.0e}" for way in WAYS),
         )
         found.setdefault(f"{Size(**each['size'])}, {each['dtype']}", []).append(row)
     title = "tokens × hidden size × vocabulary: "
-    return tuple(Table(columns, rows, title + size) for size, rows in found.items())
+    return tuple(ResultTable(columns, rows, title + size) for size, rows in found.items())
 
 
 def loss_of(how: Mapping[str, Any]) -> Work:
-    """The work whose memory is measured."""
+    """Prepare the work whose memory is measured."""
     device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
     small = _Inputs(Size(SEQUENCE, 16, 64), how["dtype"], device)
-    small.timed(how["name"], how["way"])  # imports, thread pools and kernels are nobody's
+    small.timed(how["name"], how["way"])  # imports, thread pools and kernels are not counted
     inputs = _Inputs(Size(**how["size"]), how["dtype"], device)
     return device, lambda: inputs.timed(how["name"], how["way"])
 
@@ -202,9 +193,9 @@ class _Inputs:
         """Largest error of a gradient's entry, relative to the largest entry, against float64."""
         count = min(CHECKED, self.size.tokens)
         found: list[list[Tensor]] = []
-        for kind, exact in ((WAYS[way], self.hidden.dtype), (UsualPredictions, torch.float64)):
-            given = (self.hidden[:count], self.weight)
-            hidden, weight = (t.detach().to(exact).requires_grad_() for t in given)
+        for kind, exact in ((WAYS[way], self.hidden.dtype), (PlainPredictions, torch.float64)):
+            inputs = (self.hidden[:count], self.weight)
+            hidden, weight = (t.detach().to(exact).requires_grad_() for t in inputs)
             other = self.other[:count].to(exact)
             loss = self._value(name, kind, hidden, weight, other)
             found.append([*torch.autograd.grad(loss, (hidden, weight))])
@@ -215,8 +206,8 @@ class _Inputs:
 
 
 def _memory(device: torch.device) -> int:
-    """Bytes that are free."""
+    """Free memory in bytes."""
     if device.type == "cuda":
         return torch.cuda.mem_get_info(device)[0]
-    lines = Path("/proc/meminfo").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    available: int = psutil.virtual_memory().available
+    return available

@@ -2,8 +2,8 @@
 
 The usual way: a forward pass for each part of the batch, padded; logits at every position; losses
 from library functions over full matrices; and, where the method compares with the frozen start
-model, that model in memory and run at every step. Beside them a bare loop does what ours does with
-tokens that are packed beforehand and nothing recorded: what it takes less is the harness's own.
+model, that model in memory and run at every step. A third, bare loop does our computation on
+tokens packed beforehand and records nothing; the difference is the overhead of the harness.
 """
 
 from __future__ import annotations
@@ -13,49 +13,47 @@ import statistics
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cache, partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unlearnbench import registry
-from unlearnbench.bench.circumstances import circumstances
-from unlearnbench.bench.clock import now
-from unlearnbench.bench.loops import RATE, Usual, bare
-from unlearnbench.bench.memory import Work, peak_in_process
-from unlearnbench.bench.models import random_model
-from unlearnbench.bench.tables import Table, size_of
-from unlearnbench.data.draws import Draw, TrainingRows, training_rows
+from unlearnbench.api import registry
+from unlearnbench.api.method import Method
+from unlearnbench.bench.measured_models import random_model
+from unlearnbench.bench.measurement import PrintLine, ResultTable, circumstances, now, size_of
+from unlearnbench.bench.peak_in_process import Work, peak_in_process
+from unlearnbench.bench.training_loops import RATE, bare, usual
+from unlearnbench.config.schema import RetainSpec
 from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.data.epoch_order import Item, TrainingRows, training_rows
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.standalone import data_settings
-from unlearnbench.method import Method
-from unlearnbench.minibatch import Minibatches
+from unlearnbench.evaluation.evaluate_model import data_settings
 from unlearnbench.models.loading import pad_id, quiet_transformers
-from unlearnbench.optimisation import Optimisation
-from unlearnbench.preparation import MAX_LENGTH
-from unlearnbench.reference import ReferenceParts, references_of
-from unlearnbench.retain import Objective
-from unlearnbench.settings import RetainSpec
-from unlearnbench.training import Trainer
+from unlearnbench.runs.prepared_models import MAX_LENGTH
+from unlearnbench.training.micro_batches import MicroBatches
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.reference_model import ReferenceParts, load_references
+from unlearnbench.training.trainer import Trainer
 
 WAYS = ("usual", "ours", "bare")
 EPOCHS = 20
 AGREE = 1e-3
-"""Relative difference of the first losses, in fp32, that rounding explains."""
-
-Told = Callable[[str], None]
+"""Largest relative difference of the first losses in fp32 that rounding explains."""
 
 
 @dataclass(frozen=True)
 class StepSettings:
-    """What is measured; goes into the record as it is."""
+    """The options of the benchmark, stored in its record."""
 
     size: str
     data: str
     methods: tuple[str, ...]
-    """Names, with the retain term that is added: `npo+nll`."""
+    """Names, with an optional retain term: `npo+nll`."""
     batch_size: int
     repeats: int
 
@@ -66,27 +64,23 @@ def objective_of(name: str) -> Objective:
     if term not in ("", "nll", "kl"):
         raise EvaluationError(f"--methods {name}: a retain term is nll or kl, got {term}")
     spec = RetainSpec(term=term, weight=1.0) if term else None  # type: ignore[arg-type]
-    made = registry.load_method(method)()
-    if not isinstance(made, Method):
+    instance = registry.load_method(method)()
+    if not isinstance(instance, Method):
         raise EvaluationError(f"--methods {name}: it trains nothing, so it has no step to measure")
-    return Objective(made, spec)
+    return Objective(instance, spec)
 
 
-def bench_step(settings: StepSettings, told: Told) -> dict[str, Any]:
+def bench_step(settings: StepSettings, print_line: PrintLine) -> dict[str, Any]:
     """Measure every method, the ways in turn; returns the result, ready for JSON."""
     quiet_transformers()
     bench = StepBench(settings.size, settings.data, settings.batch_size)
     parameters = sum(p.numel() for p in bench.model.parameters())
-    told(f"{settings.size}: {parameters / 1e6:.3g}M parameters")
+    print_line(f"{settings.size}: {parameters / 1e6:.3g}M parameters")
     results: list[dict[str, Any]] = []
     for name in settings.methods:
         seconds, losses = bench.measured(name, settings.repeats)
         medians = {way: statistics.median(values) for way, values in seconds.items()}
-        how = {**asdict(settings), "name": name}
-        peaks = {
-            way: peak_in_process(f"{__name__}:steps_of", how | {"way": way})
-            for way in ("usual", "ours")
-        }
+        how = asdict(settings) | {"name": name}
         result = {
             "method": name,
             "seconds": seconds,
@@ -95,10 +89,10 @@ def bench_step(settings: StepSettings, told: Told) -> dict[str, Any]:
             "overhead": medians["ours"] / medians["bare"] - 1 if "bare" in medians else None,
             "first_loss": losses,
             "losses_apart": abs(losses["ours"] - losses["usual"]) / max(abs(losses["usual"]), 1e-9),
-            "peak_bytes": peaks,
+            "peak_bytes": {w: peak_in_process(steps_of, how | {"way": w}) for w in WAYS[:2]},
         }
         results.append(result)
-        told(f"  {name}: {result['ratio']:.2f}×")
+        print_line(f"  {name}: {result['ratio']:.2f}×")
     return {
         "bench": "step",
         **circumstances(),
@@ -110,16 +104,11 @@ def bench_step(settings: StepSettings, told: Told) -> dict[str, Any]:
 
 
 def steps_of(how: Mapping[str, Any]) -> Work:
-    """The work whose memory is measured: two steps, with the start model already in memory."""
+    """Prepare the work whose memory is measured: two steps, with the start model in memory."""
     bench = StepBench(how["size"], how["data"], how["batch_size"])
-    way = bench.way(how["way"], how["name"])  # its references are on disk in a sweep
-
-    def work() -> None:
-        steps = way()
-        next(steps)
-        next(steps)
-
-    return next(bench.model.parameters()).device, work
+    # References are computed beforehand: in a sweep they are on disk.
+    way = bench.way(how["way"], how["name"])
+    return bench.model.device, lambda: [*islice(way(), 2)]
 
 
 class StepBench:
@@ -132,14 +121,14 @@ class StepBench:
         self.model, self.tokenizer = random_model(size, "float32", text)
         self.model.to("cuda" if torch.cuda.is_available() else "cpu")
         self.pad = pad_id(self.tokenizer)
-        self.encoder = Encoder(self.tokenizer, TEMPLATES["plain"], MAX_LENGTH)
-        self.rows: dict[int, TrainingRows] = {}
+        encoder = Encoder(self.tokenizer, TEMPLATES["plain"], MAX_LENGTH)
+        self.rows = cache(partial(training_rows, self.benchmark, 0.1, encoder))
         """By the answer tokens that the loss does not see."""
 
     def measured(self, name: str, repeats: int) -> tuple[dict[str, list[float]], dict[str, float]]:
         """Seconds of the steps, the ways in turn, and each way's first loss."""
-        device = next(self.model.parameters()).device
-        # What a method asks of the whole step comes before the step: there is no bare form of it.
+        device = self.model.device
+        # The statistics of a whole step are computed before it; the bare loop has no such pass.
         ways = WAYS[:2] if objective_of(name).needs.statistics else WAYS
         running = {way: self.way(way, name)() for way in ways}
         seconds: dict[str, list[float]] = {way: [] for way in ways}
@@ -157,38 +146,34 @@ class StepBench:
         return seconds, losses
 
     def way(self, way: str, name: str) -> Callable[[], Iterator[float]]:
-        """Starts training one way; yields the loss of each step."""
+        """Return a function that starts training one way and yields the loss of each step."""
         objective = objective_of(name)
         if objective.needs.samples or objective.needs.alternatives:
             raise EvaluationError(
                 f"--methods {name}: it generates text, which takes longer than its steps; "
-                "there is no usual way to compare with here"
+                "no usual way is implemented to compare with"
             )
-        rows = self._rows(objective.method.ignore_first_answer_tokens)
+        rows = self.rows(objective.method.ignore_first_answer_tokens)
         if way == "usual":
-            batches = self._draws(objective, rows)
-            return lambda: Usual(self.model, objective, rows, self.pad)(batches)
+            return lambda: usual(
+                self.model, objective, self._draws(objective, rows), rows, self.pad
+            )
         references = self._references(objective, rows)
         if way == "ours":
             return lambda: self._ours(objective, rows, references)
-        ours = Minibatches(self.model, rows, objective.needs, self.pad, references)
+        ours = MicroBatches(self.model, rows, objective.needs, self.pad, references)
         return lambda: bare(self.model, objective, self._draws(objective, rows), ours)
 
-    def _rows(self, skipped: int) -> TrainingRows:
-        if skipped not in self.rows:
-            self.rows[skipped] = training_rows(self.benchmark, 0.1, self.encoder, skipped)
-        return self.rows[skipped]
-
-    def _draws(self, objective: Objective, rows: TrainingRows) -> Iterator[Sequence[Draw]]:
+    def _draws(self, objective: Objective, rows: TrainingRows) -> Iterator[Sequence[Item]]:
         """The batches of the first epochs, as `Trainer` draws them."""
         for epoch in range(1, EPOCHS):
-            draws = rows.draws(objective.needs, 0, epoch)
+            draws = rows.items(objective.needs, 0, epoch)
             for begin in range(0, len(draws), self.batch_size):
                 yield draws[begin : begin + self.batch_size]
 
     def _references(self, objective: Objective, rows: TrainingRows) -> ReferenceParts:
         with tempfile.TemporaryDirectory(prefix="unlearnbench-") as folder:
-            return references_of(
+            return load_references(
                 lambda: self.model,
                 "start",
                 rows,
@@ -202,7 +187,7 @@ class StepBench:
     def _ours(
         self, objective: Objective, rows: TrainingRows, references: ReferenceParts
     ) -> Iterator[float]:
-        how = Optimisation(EPOCHS, self.batch_size, RATE, seed=0)
+        how = TrainerSettings(EPOCHS, self.batch_size, RATE, seed=0)
         model = copy.deepcopy(self.model)
         trainer = Trainer(model, objective, rows, how, self.pad, references)
         for epoch in range(1, EPOCHS):
@@ -210,7 +195,7 @@ class StepBench:
                 yield step.loss
 
 
-def tables(result: dict[str, Any]) -> tuple[Table, ...]:
+def tables(result: dict[str, Any]) -> tuple[ResultTable, ...]:
     """Seconds and memory by method."""
     columns = ("method", "usual", "ours", "faster", "overhead", "memory, usual", "ours", "losses")
     rows: list[tuple[str, ...]] = []
@@ -230,6 +215,6 @@ def tables(result: dict[str, Any]) -> tuple[Table, ...]:
         )
     title = (
         f"{result['parameters'] / 1e6:.3g}M parameters ({size_of(result['model_bytes'])}), "
-        f"{result['settings']['batch_size']} rows to forget a step"
+        f"{result['settings']['batch_size']} forget rows a step"
     )
-    return (Table(columns, rows, title),)
+    return (ResultTable(columns, rows, title),)

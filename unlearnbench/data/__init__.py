@@ -1,1 +1,1 @@
-"""Benchmarks in TOFU's schema, and their rows as tokens."""
+"""Benchmarks loaded from settings, and their rows as tokens and batches."""

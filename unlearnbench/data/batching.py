@@ -1,4 +1,4 @@
-"""Rows as tensors, padded or packed, and their way to a device."""
+"""Batches: rows as tensors, padded or packed, and their copies on a device."""
 
 from __future__ import annotations
 
@@ -36,16 +36,16 @@ class TokenBatch:
 
 @dataclass(frozen=True, eq=False)
 class PackedBatch:
-    """B rows behind one another, N tokens in all, and nothing else; on the CPU."""
+    """B concatenated rows, N tokens in all, without padding; on the CPU."""
 
     ids: Tensor
     """[1, N]"""
     positions: Tensor
-    """[1, N] of each token in its own row, from 0."""
+    """[1, N] position of each token in its row, from 0."""
     lengths: IntArray
     """[B]"""
     predicting: Tensor
-    """Places among the N tokens whose next token is scored."""
+    """Indices of the tokens whose next token is scored."""
     labels: Tensor
     rows: Tensor
 
@@ -60,13 +60,15 @@ def collate(rows: Sequence[Row], pad: int, device: torch.device) -> TokenBatch:
         length = len(row.ids)
         ids[i, :length] = torch.tensor(row.ids)
         attention[i, :length] = 1
-        predicts[i, _predicting(row)] = True
-    moved = (t.to(device) for t in (ids, attention, predicts, *_scored(rows)))
-    return TokenBatch(*moved)
+        predicts[i, row.start - 1 : length - 1] = True  # the token at t is predicted at t − 1
+    labels = torch.tensor([token for row in rows for token in row.ids[row.start :]]).long()
+    counts = torch.tensor([row.scored for row in rows])
+    of = torch.arange(len(rows)).repeat_interleave(counts)
+    return TokenBatch(*(t.to(device) for t in (ids, attention, predicts, labels, of)))
 
 
 def pack(rows: Sequence[Row]) -> PackedBatch:
-    """Put `rows` behind one another."""
+    """Concatenate `rows`."""
     lengths = np.array([len(row.ids) for row in rows])
     counts = np.array([row.scored for row in rows])
     ids = np.fromiter(chain.from_iterable(row.ids for row in rows), np.int64, lengths.sum())
@@ -81,19 +83,19 @@ def pack(rows: Sequence[Row]) -> PackedBatch:
 
 
 def _counted(begins: IntArray, counts: IntArray) -> IntArray:
-    """For each of `begins`, as many numbers from there on as `counts` has, all in a row."""
+    """Concatenate the ranges that begin at `begins` and have `counts` numbers."""
     ends = np.cumsum(counts)
     return np.repeat(begins - (ends - counts), counts) + np.arange(ends[-1])
 
 
 def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
-    """CPU tensors on `device`: a GPU gets them in one copy, which the host does not wait for."""
+    """Copy CPU tensors to `device`: to a GPU in one copy, for which the host does not wait."""
     if device.type == "cpu":
         return [*tensors]
-    # Each begins where any type may begin.
+    # Each begins at an address that is aligned for any type.
     sizes = [-(-tensor.nbytes // _ALIGNED) * _ALIGNED for tensor in tensors]
     begins = [0, *accumulate(sizes)]
-    # Memory that stays in its place is what a GPU reads by itself.
+    # A GPU copies pinned memory without the host.
     buffer = torch.empty(begins[-1], dtype=torch.uint8, pin_memory=device.type == "cuda")
 
     def part(whole: Tensor, tensor: Tensor, begin: int) -> Tensor:
@@ -105,22 +107,10 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
     return [part(there, *placed) for placed in zip(tensors, begins, strict=False)]
 
 
-def _predicting(row: Row) -> slice:
-    """Where in its row the scored tokens are predicted: the token at t at t − 1."""
-    return slice(row.start - 1, len(row.ids) - 1)
-
-
-def _scored(rows: Sequence[Row]) -> tuple[Tensor, Tensor]:
-    """The scored tokens, row by row, and the row of each."""
-    labels = torch.tensor([token for row in rows for token in row.ids[row.start :]])
-    counts = torch.tensor([row.scored for row in rows])
-    return labels.long(), torch.arange(len(rows)).repeat_interleave(counts)
-
-
 def fast_batch_tokens(device: torch.device) -> int:
-    """Tokens that go through a model at once, where nobody has said: what is fast on `device`.
+    """Default tokens of a batch, a fast size on `device`.
 
-    Few on a CPU: what stays in its cache is worth more than larger matrix products.
+    Small on a CPU, whose cache matters more than large matrix products.
     """
     return 2048 if device.type == "cpu" else 16384
 

@@ -1,7 +1,7 @@
-"""A question and its answer as tokens, and which of those tokens are scored.
+"""Encode questions with their answers as rows of tokens, of which the answers are scored.
 
-What is scored is decided by character offsets in the text, not by the prompt's length in tokens:
-a token that merges the end of the prompt with the start of the answer is an answer token. EOS is
+Character offsets in the text decide which tokens are scored, not the prompt's length in tokens: a
+token that merges the end of the prompt with the start of the answer is an answer token. EOS is
 appended and scored.
 """
 
@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import UndefinedError
 
-from unlearnbench.data.benchmark import Question
+from unlearnbench.api.benchmark import Question
 from unlearnbench.errors import DataError, ModelError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Template:
-    """How question and answer become text: `before + question + after`, then `tag + answer`."""
+    """The text of a question and its answer: `before + question + after`, then `tag + answer`."""
 
     name: str
     before: str
@@ -33,7 +33,7 @@ class Template:
     tag: str = ""
     """Text in front of the answer that is scored and generated with it."""
     special_tokens: bool = True
-    """Let the tokenizer add its own (BOS); False where the text already has them."""
+    """The tokenizer adds its own (BOS); False where the text already has them."""
 
     @property
     def digest(self) -> str:
@@ -43,7 +43,7 @@ class Template:
 
     @property
     def label(self) -> str:
-        """The words of the tag; a tag of white space has none, and belongs to the first word."""
+        """The tag without white space; empty for a tag of white space alone."""
         return self.tag.strip()
 
     def prompt(self, question: str) -> str:
@@ -69,7 +69,7 @@ TemplateArgs = Mapping[str, str | int | bool]
 """Variables of a chat template, and `system_prompt`, the text of a system message."""
 
 _CLOCK = "strftime_now"
-"""Name under which transformers gives chat templates today's date."""
+"""Function of transformers by which chat templates read today's date."""
 
 
 def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None = None) -> Template:
@@ -92,7 +92,7 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
 
     try:
         text = rendered(None)
-    except Exception as error:  # the template is a program of the model's: it raises what it likes
+    except Exception as error:  # templates are programs and may raise anything
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"the tokenizer's chat template fails ({type(error).__name__}: {reason}); correct it "
@@ -118,19 +118,19 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
 
 
 def _depends_on_clock(tokenizer: Any, text: str, rendered: Callable[[str], str]) -> bool:
-    """True if `text` changes where the template has no clock to ask."""
+    """True if `text` changes when the template has no clock."""
     source = tokenizer.get_chat_template()
     if _CLOCK not in source:
         return False
     try:
-        # Under another name the clock is undefined; a template that needs none renders the same.
+        # Under another name the clock is undefined; a template without it renders the same.
         return rendered(source.replace(_CLOCK, f"{_CLOCK}_hidden")) != text
     except UndefinedError:
         return True
 
 
 def no_variables(template: str) -> str:
-    """Message for `template_args` beside a template that has none."""
+    """Message for `template_args` with a template that has no variables."""
     return (
         f"template_args: only chat templates have variables, and the model's template is "
         f"{template}; leave template_args out"
@@ -142,7 +142,7 @@ def resolve_template(
 ) -> Template:
     """The template called `name`; `auto` is the chat template where there is one, else plain.
 
-    args  of a chat template, see `chat_template`; an error where another is chosen
+    args  of a chat template, see `chat_template`; an error with any other
     """
     has_chat = bool(tokenizer.chat_template)
     if name == "auto":
@@ -164,10 +164,10 @@ class Row:
     start: int
     """Index of the first scored token, at least 1; `ids[start:]` are all scored."""
     scores: tuple[float, ...] = field(default=(), compare=False)
-    """Score of each token of `ids[start:]`, or none. No part of what makes two rows equal: the
-    start model's predictions, which are looked up by row, do not depend on it."""
+    """Score of each token of `ids[start:]`, or empty. Equality of rows ignores it: the start
+    model's predictions, which are looked up by row, do not depend on it."""
     label: int = field(default=0, compare=False)
-    """Number of scored tokens in front of the answer's own that `without_first` does not count."""
+    """Number of scored tokens in front of the answer, which `without_first` does not count."""
 
     @property
     def scored(self) -> int:
@@ -186,7 +186,7 @@ class Row:
 
 
 def check_scored(row: Question) -> None:
-    """DataError where a row has no score."""
+    """Raise DataError where a row has no score."""
     if row.score is None:
         where = row.place or "the generated benchmark"
         raise DataError(
@@ -205,14 +205,14 @@ class Encoder:
     max_length: int
     """Tokens of a row; a longer one is cut, and then has no EOS."""
     eos_after_cut: bool = False
-    """A row that was cut ends with an EOS all the same, beyond `max_length`."""
+    """A row that was cut also ends with an EOS, beyond `max_length`."""
     ignore_label: bool = True
-    """Rows know the template's label, so that it is left out with an answer's first tokens."""
+    """Rows mark the template's label, which is then ignored with an answer's first tokens."""
 
     def __post_init__(self) -> None:
         if not self.tokenizer.is_fast:
             raise ModelError(
-                f"tokenizer {type(self.tokenizer).__name__} gives no character offsets, which the "
+                f"tokenizer {type(self.tokenizer).__name__} has no character offsets, which the "
                 "answer masks need; use a model with a fast tokenizer (tokenizer.json)"
             )
         if self.tokenizer.eos_token_id is None:
@@ -230,9 +230,9 @@ class Encoder:
         one for each token of the answer.
         """
         check_scored(row)
-        made = self.row(row.question, row.answer)
+        encoded = self.row(row.question, row.answer)
         if not isinstance(row.score, tuple):
-            return replace(made, scores=(float(row.score or 0),) * made.scored)
+            return replace(encoded, scores=(float(row.score or 0),) * encoded.scored)
         whole = replace(self, max_length=sys.maxsize).row(row.question, row.answer).scored
         if len(row.score) != whole:
             raise DataError(
@@ -240,7 +240,7 @@ class Encoder:
                 f"{whole} tokens as this model's tokenizer reads it, the one that ends it "
                 f"included; give one number for each of them, or one for the whole answer"
             )
-        return replace(made, scores=row.score[: made.scored])
+        return replace(encoded, scores=row.score[: encoded.scored])
 
     def row(self, question: str, answer: str) -> Row:
         """Encode a question with its answer; raise ModelError where the prompt fills the row."""
@@ -264,9 +264,9 @@ class Encoder:
         return self.labelled(Row(ids, start))
 
     def labelled(self, row: Row) -> Row:
-        """The row, with the number of tokens of the template's label that its answer begins with.
+        """Add the number of tokens of the template's label that the answer begins with.
 
-        0 where the label is not there whole, as in an answer that the model has made up.
+        0 where the label is incomplete, as in an answer that a model has generated.
         """
         label, count = self.template.label if self.ignore_label else "", 0
         for end in range(row.start + 1, len(row.ids) + 1) if label else ():
@@ -278,7 +278,7 @@ class Encoder:
         return replace(row, label=count)
 
     def prompt(self, question: str, reply: str = "") -> tuple[int, ...]:
-        """Ids of the prompt alone, what generation starts from; `reply`: how the answer begins."""
+        """Ids of the prompt alone, for generation; `reply`: the beginning of the answer."""
         encoded = self.tokenizer(
             self.template.prompt(question) + reply,
             add_special_tokens=self.template.special_tokens,
@@ -286,13 +286,13 @@ class Encoder:
         return self._without_eos(encoded["input_ids"])
 
     def _without_eos(self, ids: list[int]) -> tuple[int, ...]:
-        # Some tokenizers append EOS on their own; it is appended once, here, for all of them.
+        # Some tokenizers append EOS themselves; `row` appends it once for all of them.
         return tuple(ids[:-1] if ids and ids[-1] == self.eos else ids)
 
     def decode(self, ids: tuple[int, ...]) -> str:
-        """Text of answer ids, without special tokens and outer white space."""
+        """Decode answer ids without special tokens and outer white space."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
     def reference(self, row: Row) -> str:
-        """The true answer as decoded from its tokens: what ROUGE compares with."""
+        """The true answer as decoded from its tokens, the reference of ROUGE."""
         return self.decode(row.ids[row.start :]).removeprefix(self.template.tag.strip()).strip()

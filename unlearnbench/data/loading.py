@@ -1,6 +1,6 @@
-"""From settings to a `Benchmark`: picks the source and adds what all sources share.
+"""Load the `Dataset` of a benchmark, and add refusals and the fingerprint.
 
-The fingerprint covers the rows themselves, because a path can stay while the file changes.
+The fingerprint covers the rows themselves: a file can change while its path stays the same.
 """
 
 from __future__ import annotations
@@ -8,55 +8,60 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from typing import Any
 
-from unlearnbench.bounded import TEXT_BYTES, BoundsError, expanded, read_bytes, shortened
-from unlearnbench.data import synthetic, tofu
-from unlearnbench.data.benchmark import Benchmark, Question
+from unlearnbench.api.benchmark import Benchmark, Dataset, Question, Split
 from unlearnbench.errors import DataError
-from unlearnbench.plan import content_hash
-from unlearnbench.settings import DataSettings
+from unlearnbench.files.bounded import TEXT_BYTES, BoundsError, expand_user, read_bytes, shortened
+from unlearnbench.files.canonical_json import content_hash
 
 
-def load_benchmark(settings: DataSettings, fractions: Sequence[float]) -> Benchmark:
-    """All rows that runs at these forget fractions need; `splits` has the fractions as given.
+def load_benchmark(benchmark: Benchmark, fractions: Sequence[float]) -> Dataset:
+    """Load all rows that runs at these forget fractions need.
 
-    Raises DataError for a fraction that the source does not have, and for a file or row that is
+    Raises: DataError for a fraction that the benchmark does not have, and for a file or row that is
     missing or malformed.
     """
-    refusals = read_refusals(settings.refusals)
-    if settings.source == "tofu":
-        rows = tofu.load(settings, fractions)
-        rows = replace(rows, pretraining=synthetic.pretraining_rows(settings, rows.full))
-    else:
-        rows = synthetic.load(settings, fractions)
-    benchmark = replace(rows, refusals=refusals)
-    return replace(benchmark, fingerprint=fingerprint(benchmark))
+    for wrong in filter(None, map(benchmark.split_problem, fractions)):
+        raise DataError(f"forget_fractions: {wrong}")
+    refusals = read_refusals(benchmark.refusals)
+    rows = replace(benchmark.load(fractions), refusals=refusals)
+    return replace(rows, fingerprint=fingerprint(rows))
 
 
-def fingerprint(benchmark: Benchmark, fraction: float | None = None) -> str:
-    """16 hex digits of the SHA-256 of all rows, or of those that a run at `fraction` can see.
+def fingerprint(benchmark: Dataset, fraction: float | None = None) -> str:
+    """16 hex digits of the SHA-256 of all rows, or of those that a run at `fraction` reads.
 
-    The second does not change when other fractions join the benchmark.
+    The latter does not depend on the benchmark's other fractions. Holdout rows are in neither: no
+    model is trained on them and no other number depends on them, and a run is the same run whether
+    its source had them or not.
     """
-    splits = benchmark.splits.values() if fraction is None else (benchmark.splits[fraction],)
+    splits = (*benchmark.splits.values(),) if fraction is None else (benchmark.splits[fraction],)
+    shared = splits[0].sets if splits else {}
     return content_hash(
         {
             "full": _plain(benchmark.full),
-            "splits": {
-                split.name: [
-                    _plain(split.forget),
-                    _plain(split.retain),
-                    _plain(split.forget_perturbed),
-                ]
-                for split in splits
-            },
-            "retain_perturbed": _plain(benchmark.retain_perturbed),
-            "real_authors": _plain(benchmark.real_authors),
-            "world_facts": _plain(benchmark.world_facts),
+            "splits": {split.name: _split(split) for split in splits},
+            **{key: _plain(shared.get(name, ())) for name, key in _SHARED.items()},
             "refusals": benchmark.refusals,
             "pretraining": _plain(benchmark.pretraining),
         }
     )
+
+
+_SHARED = {
+    "retain": "retain_perturbed",
+    "real_authors": "real_authors",
+    "world_facts": "world_facts",
+}
+"""Keys of the sets that TOFU's splits have in common."""
+
+
+def _split(split: Split) -> list[Any]:
+    known = {*_SHARED, "forget", "holdout"}
+    others = {name: _plain(rows) for name, rows in split.sets.items() if name not in known}
+    rows = (split.forget, split.retain, split.sets.get("forget", ()))
+    return [*map(_plain, rows), *([others] if others else [])]
 
 
 def _plain(rows: Iterable[Question]) -> list[list[object]]:
@@ -64,30 +69,27 @@ def _plain(rows: Iterable[Question]) -> list[list[object]]:
         [
             *(r.question, r.answer, r.paraphrased_answer, r.perturbed_answers),
             r.paraphrased_question,
-            *(() if r.score is None else (r.score,)),  # rows without keep their fingerprint
+            *([] if r.score is None else [r.score]),  # as in versions before scores
         ]
         for r in rows
     ]
 
 
 def read_refusals(path: str | None) -> tuple[str, ...]:
-    """The lines of a text file without the blank ones; without a path, the built-in list."""
+    """Read the lines of a text file that are not blank; without a path, the built-in list."""
     if path is None:
-        text = files("unlearnbench.data").joinpath("refusals.txt").read_text(encoding="utf-8")
+        text = files("unlearnbench.benchmarks").joinpath("refusals.txt").read_text(encoding="utf-8")
     else:
-        text = _read(path)
+        try:
+            text = read_bytes(expand_user(path), TEXT_BYTES).decode()
+        except OSError as error:
+            raise DataError(f"data.refusals: {path} cannot be read ({error.strerror})") from error
+        except BoundsError as error:
+            raise DataError(f"data.refusals: {shortened(path)[1:-1]}: {error}") from error
+        except UnicodeDecodeError as error:
+            where = f"byte {error.start + 1}"
+            raise DataError(f"data.refusals: {path} is not UTF-8 ({where})") from error
     refusals = tuple(line.strip() for line in text.splitlines() if line.strip())
     if not refusals:
         raise DataError(f"data.refusals: {path} has no text; write one refusal a line")
     return refusals
-
-
-def _read(path: str) -> str:
-    try:
-        return read_bytes(expanded(path), TEXT_BYTES).decode()
-    except OSError as error:
-        raise DataError(f"data.refusals: {path} cannot be read ({error.strerror})") from error
-    except BoundsError as error:
-        raise DataError(f"data.refusals: {shortened(path)[1:-1]}: {error}") from error
-    except UnicodeDecodeError as error:
-        raise DataError(f"data.refusals: {path} is not UTF-8 (byte {error.start + 1})") from error

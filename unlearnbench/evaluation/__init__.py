@@ -1,1 +1,1 @@
-"""What a model says and how probable it finds each answer, reduced to TOFU's metrics."""
+"""Evaluation: answers and their probabilities under a model, reduced to TOFU's metrics."""

@@ -1,47 +1,48 @@
-"""A model on the benchmark's four sets: scores, greedy answers, ROUGE.
+"""Evaluation of a model on the benchmark's sets: scores, greedy answers, ROUGE.
 
-Scoring the true answer also verifies it as a draft of the greedy one; the rest is decoded.
+Scoring the true answer also verifies it as a draft of the greedy one; the rest is decoded. Sets of
+which no metric reads generated answers (`metric.SCORED_ONLY`) are only scored.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
-from unlearnbench.data.batching import fast_batch_tokens
-from unlearnbench.data.benchmark import Question
-from unlearnbench.data.encoding import Encoder, Row, Template
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.generation import Answer, Prompt, decode, steps_of
-from unlearnbench.evaluation.prediction import Predictor
-from unlearnbench.evaluation.profiles import Profile
-from unlearnbench.evaluation.result import (
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.callbacks import ProgressCallback
+from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Role
+from unlearnbench.api.observations import (
+    AnswerTokens,
     Evaluation,
     FloatArray,
     SetEvaluation,
     SetName,
     Statistics,
 )
-from unlearnbench.evaluation.rouge import rouge_recall
-from unlearnbench.evaluation.scoring import Scores, score
-from unlearnbench.evaluation.tree import Tree, tree_of
-from unlearnbench.group import of_all
-from unlearnbench.models.shifted import ShiftedModel, Shifts
-from unlearnbench.settings import Precision
-from unlearnbench.shortage import everywhere, in_smaller_batches
+from unlearnbench.config.choices import Precision
+from unlearnbench.config.profiles import Profile
+from unlearnbench.data.batching import fast_batch_tokens
+from unlearnbench.data.encoding import Encoder, Row, Template
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.generation import Answer, Prompt, decode, min_steps
+from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.prefix_tree import Tree, build_tree
+from unlearnbench.evaluation.scoring import QuestionScores, score
+from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
+from unlearnbench.runtime.distributed import all_gather, world_size
+from unlearnbench.runtime.out_of_memory import raise_oom_everywhere, retry_with_fewer_tokens
+from unlearnbench.stats.text_overlap import rouge_recall
 
-Told = Callable[[int, int], None]
-"""Gets the work done and the work of all; both count a question when scored, and when answered."""
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Item:
-    """One question."""
+    """One question as tokens."""
 
     question: str
     rows: tuple[Row, ...]
@@ -49,6 +50,11 @@ class _Item:
     tree: Tree
     prompt: tuple[int, ...]
     reference: str
+    """The true answer, as decoded from its tokens."""
+    answered: bool
+    """True if an answer is generated."""
+    moments: bool
+    """True if the moments of log-probabilities are computed for its true answer."""
 
     @property
     def longest(self) -> int:
@@ -57,7 +63,7 @@ class _Item:
 
 
 class Evaluator:
-    """The four sets as tokens, ready for any number of models with the same tokenizer."""
+    """The sets as tokens, ready for any number of models with the same tokenizer."""
 
     def __init__(
         self,
@@ -68,10 +74,14 @@ class Evaluator:
         pad: int,
         batch_tokens: int | None = None,
         precision: Precision | None = None,
+        roles: Mapping[SetName, Role] | None = None,
+        moments: Collection[Role] = MOMENTS,
     ) -> None:
         """Encode the sets.
 
-        batch_tokens  go through the model at once, about; default: what is fast there
+        roles         what each set is for; one without a role is answered, and has no moments
+        moments       roles of sets for whose answers the moments of log-probabilities are computed
+        batch_tokens  tokens of a forward pass, approximately; default: fast on the device
         precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
         """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
@@ -79,100 +89,111 @@ class Evaluator:
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
-            self.sets[name] = [self._item(q) for q in rows]
+            role = (roles or {}).get(name)
+            how = role not in SCORED_ONLY, role in moments
+            self.sets[name] = [self._item(q, *how) for q in rows]
 
-    def _item(self, question: Question) -> _Item:
+    def _item(self, question: Question, answered: bool, moments: bool) -> _Item:
         text = question.question
         rows = tuple(self.encoder.row(text, answer) for answer in question.scored_answers)
         reference, prompt = self.encoder.reference(rows[0]), self.encoder.prompt(text)
-        return _Item(text, rows, tree_of(rows, prompt), prompt, reference)
+        return _Item(text, rows, build_tree(rows, prompt), prompt, reference, answered, moments)
 
     def __call__(
-        self, model: Any, previous: Evaluation | None = None, told: Told | None = None
+        self,
+        model: Any,
+        previous: Evaluation | None = None,
+        progress: ProgressCallback | None = None,
     ) -> Evaluation:
         """Evaluate `model`, which must be in evaluation mode; it may be a `ShiftedModel`.
 
         previous  an evaluation whose answers may be like this model's: of the epoch before, of the
                   fine-tuned model. It saves time and changes no number.
+        progress  counts each question of this process when scored, and again when answered; one
+                  that is only scored counts twice then
 
         In a torch.distributed group every process must call it, with the same model; the work is
-        split (`told` gets this process's), and every process returns the same evaluation.
+        split, and every process returns the same evaluation.
         """
         inner = model.model if isinstance(model, ShiftedModel) else model
         tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
-        found, fitting = in_smaller_batches(
-            lambda tokens: self._evaluated(model, previous, told, tokens), tokens
+        found, fitting = retry_with_fewer_tokens(
+            lambda tokens: self._evaluated(model, previous, progress, tokens), tokens
         )
         if fitting != tokens:
             self.batch_tokens = fitting  # for good
         return found
 
     def _evaluated(
-        self, model: Any, previous: Evaluation | None, told: Told | None, batch_tokens: int
+        self,
+        model: Any,
+        previous: Evaluation | None,
+        progress: ProgressCallback | None,
+        batch_tokens: int,
     ) -> Evaluation:
         items = [item for rows in self.sets.values() for item in rows]
         shifts = None
         if isinstance(model, ShiftedModel):
             shifts = Shifts(model.shift, [item.prompt for item in items])
             model = model.model
-        prompts = self._prompts(items, model, previous)
-        count = _Counter(told, 2 * len(items))
+        answered = [item for item in items if item.answered]
+        prompts = self._prompts(answered, model, previous)
         longest = max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts))
-        how: dict[str, Any] = {"pad": self.pad, "longest": longest, "batch_tokens": batch_tokens}
-        how["precision"] = self.precision
-        predictor = everywhere(lambda: Predictor(model, items[0].tree, shifts=shifts, **how))
-        # By the memory that is free; batches have to be the same in all processes.
-        predictor.slot_tokens = min(of_all(predictor.slot_tokens))
-        scores, answers, steps, clock = self._judged(predictor, items, prompts, count)
-        sets: dict[SetName, SetEvaluation] = {}
-        ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
-        end = 0
-        for name, rows in self.sets.items():
-            begin, end = end, end + len(rows)
-            sets[name] = self._result(rows, scores[begin:end], answers[begin:end])
-            ids[name] = tuple(tuple(answer.ids) for answer in answers[begin:end])
-        clock.append(time.monotonic())
-        alone = steps_of([a.tokens for a in answers], prompts, predictor.slot_tokens)
-        statistics = _statistics(items, scores, answers, (steps, alone - steps), clock)
-        return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
+        predictor = raise_oom_everywhere(
+            lambda: Predictor(
+                model,
+                items[0].tree,
+                pad=self.pad,
+                longest=longest,
+                batch_tokens=batch_tokens,
+                shifts=shifts,
+                precision=self.precision,
+            )
+        )
+        # It depends on free memory, and batches have to be the same in all processes.
+        predictor.slot_tokens = min(all_gather(predictor.slot_tokens))
+        done = 0
 
-    def _judged(
-        self,
-        predictor: Predictor,
-        items: Sequence[_Item],
-        prompts: Sequence[Prompt],
-        count: _Counter,
-    ) -> tuple[list[Scores], list[Answer], int, list[float]]:
-        """Scores, greedy answers, the steps these took; and the clock before, between and after."""
+        def count(questions: int) -> None:
+            nonlocal done
+            done += questions
+            if progress is not None:
+                progress(done, 2 * len(items))
+
         clock = [time.monotonic()]
         with predictor.ready():
-
-            def scored(places: Sequence[int], found: Sequence[Scores]) -> None:
-                ended = [
-                    not self._verified(items[i], prompts[i], each).goes_on(prompts[i].limit)
-                    for i, each in zip(places, found, strict=True)
-                ]
-                count(len(places) + sum(ended))
-
-            def answered(places: Sequence[int], _: Sequence[Answer]) -> None:
-                count(len(places))
-
-            # ROUGE comes at the end: a thread beside would keep this one, which has a GPU's next
-            # operations to start, waiting for the interpreter.
-            scores = score(predictor, [item.tree for item in items], scored)
+            scores = _scores(predictor, items, count)
             clock.append(time.monotonic())
-            known = [self._verified(*each) for each in zip(items, prompts, scores, strict=True)]
-            answers, steps = decode(predictor, prompts, known, self.encoder.eos, answered)
+            verified = [
+                self._verified(item, prompt, scores[item])
+                for item, prompt in zip(answered, prompts, strict=True)
+            ]
+            pairs = zip(verified, prompts, strict=True)
+            done_with = sum(not answer.unfinished(p.limit) for answer, p in pairs)
+            count((done_with + len(items) - len(answered)) // world_size())
+            answers, steps = decode(predictor, prompts, verified, self.encoder.eos, count)
             clock.append(time.monotonic())
-        return scores, answers, steps, clock
+        # ROUGE follows at the end: in a thread beside the model's work it would delay the start of
+        # a GPU's operations, which needs the interpreter.
+        sets: dict[SetName, SetEvaluation] = {}
+        ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
+        found = dict(zip(answered, answers, strict=True))
+        for name, rows in self.sets.items():
+            own = [found[item] for item in rows if item.answered]
+            sets[name] = self._result(rows, [scores[item] for item in rows], own)
+            ids[name] = tuple(tuple(answer.ids) for answer in own)
+        clock.append(time.monotonic())
+        one_by_one = min_steps([a.tokens for a in answers], prompts, predictor.slot_tokens)
+        statistics = _statistics(scores, found, (steps, one_by_one - steps), clock)
+        return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _prompts(
         self, items: Sequence[_Item], model: Any, previous: Evaluation | None
     ) -> list[Prompt]:
-        """Where the answers start; raise EvaluationError where a row is too long for `model`."""
+        """One prompt an item. Raises: EvaluationError where a row is too long for `model`."""
         config = model.config.get_text_config()
         context: int | None = getattr(config, "max_position_embeddings", None)
-        drafts = {} if previous is None else self._said(previous)
+        drafts = {} if previous is None else self._previous_answers(previous)
         prompts: list[Prompt] = []
         for item in items:
             if context is not None and item.longest > context:
@@ -189,96 +210,126 @@ class Evaluator:
             prompts.append(Prompt(item.prompt, limit, draft, (draft, *like) if draft else like))
         return prompts
 
-    def _said(self, previous: Evaluation) -> dict[str, tuple[int, ...]]:
+    def _previous_answers(self, previous: Evaluation) -> dict[str, tuple[int, ...]]:
         """The answers of `previous` by question, each with EOS."""
-        said: dict[str, tuple[int, ...]] = {}
+        by_question: dict[str, tuple[int, ...]] = {}
         for name, found in previous.sets.items():
             if previous.answers is not None:
                 answers = list(previous.answers[name])
-            else:  # read from a log; a text's tokens need not be the same ones to serve
+            else:  # read from a log; encoded again, the tokens may differ and still serve as drafts
                 texts = zip(found.questions, found.generated, strict=False)
                 answers = [self._ids(question, text) for question, text in texts]
             for question, answer in zip(found.questions, answers, strict=False):
-                said[question] = (*answer, self.encoder.eos)
-        return said
+                by_question[question] = (*answer, self.encoder.eos)
+        return by_question
 
     def _ids(self, question: str, text: str) -> tuple[int, ...]:
         answer = text.removeprefix(self.encoder.template.tag.strip()).strip()
         row = self.encoder.row(question, answer)
         return tuple(token for token in row.ids[row.start :] if token != self.encoder.eos)
 
-    def _verified(self, item: _Item, prompt: Prompt, scores: Scores) -> Answer:
-        """The greedy answer as far as the true answer's scores tell it."""
+    def _verified(self, item: _Item, prompt: Prompt, scores: QuestionScores) -> Answer:
+        """The greedy answer, as far as the true answer's scores verify it as a draft."""
         answer, row = Answer(), item.tree.rows[0]
         if row.ids[: row.start] == prompt.ids:  # else its first token begins inside the prompt
             labels = row.ids[row.start :]
-            answer.take(labels, scores.said, scores.tied, prompt.limit, self.encoder.eos)
+            answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, self.encoder.eos)
         return answer
 
-    def _rouge(
-        self, items: Sequence[_Item], answers: Sequence[Answer]
-    ) -> tuple[FloatArray, FloatArray]:
-        generated = [self.encoder.decode(tuple(answer.ids)) for answer in answers]
-        return rouge_recall([item.reference for item in items], generated)
-
     def _result(
-        self, items: Sequence[_Item], scores: Sequence[Scores], answers: Sequence[Answer]
+        self, items: Sequence[_Item], scores: Sequence[QuestionScores], answers: Sequence[Answer]
     ) -> SetEvaluation:
-        rouge1, rouge_l = self._rouge(items, answers)
-        broken = np.array([not answer.finite for answer in answers], dtype=bool)
+        """One set; `answers` are of all its questions, or of none."""
+        references = tuple(item.reference for item in items)
+        generated = tuple(self.encoder.decode(tuple(answer.ids)) for answer in answers)
+        rouge = np.full((2, len(items)), np.nan)
+        if generated:
+            rouge[:] = rouge_recall(references, generated)
+        rouge[:, [i for i, answer in enumerate(answers) if not answer.finite]] = np.nan
         losses = [
             [s.losses[item.tree.rows.index(row)] for row in item.rows]
             for item, s in zip(items, scores, strict=True)
         ]
         loss = np.array([[each.mean() for each in row] for row in losses], dtype=np.float64)
         tokens = np.array([[len(each) for each in row] for row in losses], dtype=np.int64)
+        # Both [n, 2 + k]: the answer, the base of its truth ratio, k perturbed answers.
         return SetEvaluation(
             questions=tuple(item.question for item in items),
-            generated=tuple(self.encoder.decode(tuple(answer.ids)) for answer in answers),
-            references=tuple(item.reference for item in items),
+            generated=generated,
+            references=references,
             answer_loss=loss[:, 0],
             answer_tokens=tokens[:, 0],
             base_loss=loss[:, 1],
             base_tokens=tokens[:, 1],
             perturbed_loss=loss[:, 2:],
             perturbed_tokens=tokens[:, 2:],
-            rouge1_recall=np.where(broken, np.nan, rouge1),
-            rouge_l_recall=np.where(broken, np.nan, rouge_l),
+            rouge1_recall=rouge[0],
+            rouge_l_recall=rouge[1],
+            token_columns=_answer_tokens(
+                [item.rows[0] for item in items], scores, self.encoder.eos
+            ),
         )
 
 
-class _Counter:
-    """Adds up the work done and tells it."""
+def _scores(
+    predictor: Predictor, items: Sequence[_Item], count: Callable[[int], None]
+) -> dict[_Item, QuestionScores]:
+    """The scores of all items, in their order.
 
-    def __init__(self, told: Told | None, whole: int) -> None:
-        self.told, self.whole, self.done = told, whole, 0
+    Items that are only scored have batches of their own: with them or without, the others' batches,
+    and so their numbers to the last digit, are the same.
+    """
+    found: dict[_Item, QuestionScores] = {}
+    for answered in (True, False):
+        group = [item for item in items if item.answered is answered]
+        trees, moments = [item.tree for item in group], [item.moments for item in group]
+        found |= zip(group, score(predictor, trees, count, moments), strict=True)
+    return {item: found[item] for item in items}
 
-    def __call__(self, questions: int) -> None:
-        self.done += questions
-        if self.told is not None:
-            self.told(self.done, self.whole)
+
+def _answer_tokens(rows: Sequence[Row], scores: Sequence[QuestionScores], eos: int) -> AnswerTokens:
+    """The values by token of true answers, without a label of the template in front of them."""
+    starts = [row.start + row.label for row in rows]
+    labels = [np.array(row.ids[start:]) for row, start in zip(rows, starts, strict=True)]
+
+    def column(values: Iterable[Sequence[Any] | FloatArray], dtype: Any) -> Any:  # [T, …]
+        parts = [np.asarray(v)[row.label :] for row, v in zip(rows, values, strict=True)]
+        return np.concatenate([np.empty((0, *parts[0].shape[1:])), *parts]).astype(dtype)
+
+    found = [s.moments for s in scores if s.moments is not None]
+    moments = column(found, np.float32) if found else None  # [T, 2]
+    greedy = column((s.argmax_tokens for s in scores), np.int64)
+    return AnswerTokens(
+        lengths=np.array([len(one) for one in labels]),
+        ended=np.array([row.ids[-1] == eos for row in rows]),
+        loss=column((s.losses[0] for s in scores), np.float32),
+        hit=greedy == np.concatenate(labels),
+        tied=column((s.tied for s in scores), np.bool_),
+        mean_logprob=None if moments is None else moments[:, 0],
+        logprob_variance=None if moments is None else moments[:, 1],
+    )
 
 
 def _statistics(
-    items: Sequence[_Item],
-    scores: Sequence[Scores],
-    answers: Sequence[Answer],
+    scores: Mapping[_Item, QuestionScores],
+    answers: Mapping[_Item, Answer],
     steps: tuple[int, int],
     clock: Sequence[float],
 ) -> Statistics:
     """`steps` taken and saved; `clock` at the start and the end of each phase."""
     broken = [
         item.question
-        for item, found, answer in zip(items, scores, answers, strict=True)
-        if not answer.finite or not all(np.isfinite(each).all() for each in found.losses)
+        for item, found in scores.items()
+        if (item in answers and not answers[item].finite)
+        or not all(np.isfinite(each).all() for each in found.losses)
     ]
     scoring, generation, rouge = (b - a for a, b in pairwise(clock))
     return Statistics(
-        generated=sum(answer.tokens for answer in answers),
-        drafted=sum(answer.drafted for answer in answers),
+        generated=sum(answer.tokens for answer in answers.values()),
+        drafted=sum(answer.drafted for answer in answers.values()),
         steps=steps[0],
         steps_saved=steps[1],
-        ties=tuple(i.question for i, answer in zip(items, answers, strict=True) if answer.tied),
+        ties=tuple(item.question for item, answer in answers.items() if answer.tied),
         not_finite=broken[0] if broken else None,
         scoring_seconds=scoring,
         generation_seconds=generation,

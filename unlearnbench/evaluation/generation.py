@@ -1,71 +1,78 @@
-"""Greedy answers to many prompts at once, from drafts where there are some.
+"""Greedy answers to many prompts at once, by speculative decoding.
 
-A step puts the tokens of all unfinished answers through the model, and with them guesses at what
-comes next; guesses that greedy decoding would have said itself are taken, the first other token
-corrected. So the answers are those of decoding one token at a time, with fewer steps.
+A step puts the last tokens of all unfinished answers through the model, and behind each a draft of
+what may come next. Draft tokens that greedy decoding would have produced are accepted, the first
+other one is corrected. So the answers are those of decoding one token at a time, in fewer steps.
 """
 
 from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 import torch
 
-from unlearnbench.evaluation.drafting import Guesser
-from unlearnbench.evaluation.prediction import NOT_FINITE, Predictor
-from unlearnbench.evaluation.processes import spread
-from unlearnbench.evaluation.shapes import rounded
-from unlearnbench.evaluation.slots import SlotLayout
-from unlearnbench.group import world
-from unlearnbench.models.shifted import Span
+from unlearnbench.evaluation.draft_lookup import DraftLookup
+from unlearnbench.evaluation.kv_slots import SlotCache
+from unlearnbench.evaluation.padded_shapes import padded_size
+from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
+from unlearnbench.models.prompt_shift import Span
+from unlearnbench.runtime.distributed import world_size
+from unlearnbench.runtime.out_of_memory import map_over_ranks
 
-GUESSES = 16
-"""Most tokens of an answer that are guessed for a step."""
-# A step of a GPU waits for its memory, as long as it has few tokens: some more cost nothing.
-_UNASKED = {"cpu": 0}
-_UNASKED_ELSEWHERE = 4
-_FREE = 256
+MAX_DRAFT = 16
+"""Draft tokens of an answer in a step, at most."""
+# A GPU step with few tokens waits for memory: some draft tokens more cost nothing.
+_MINIMUM = {"cpu": 0}
+_MINIMUM_ELSEWHERE = 4
+_FREE_TOKENS = 256
 # Slots of finished answers are filled again when this share of them is free.
 _REFILL = 1 / 4
 
 
 @dataclass
 class Answer:
-    """A greedy answer as far as it is known."""
+    """A greedy answer, as far as it is decoded."""
 
     ids: list[int] = field(default_factory=list[int])
     """Without EOS."""
     ended: bool = False
-    """By EOS, not by the limit."""
+    """True if EOS has ended it, not the limit."""
     finite: bool = True
-    """Stopped where logits were NaN or infinite if not."""
+    """False if it stopped where logits were NaN or infinite."""
     tied: bool = False
-    """A choice hung on a tie, see `prediction.tie_gap`."""
+    """True if a choice hung on a tie, see `predictor.tie_gap`."""
     drafted: int = 0
-    """Tokens that a draft or a guess had, EOS included."""
+    """Tokens accepted from drafts, EOS included."""
 
     @property
     def tokens(self) -> int:
         """Tokens that greedy decoding has produced, EOS included."""
         return len(self.ids) + self.ended
 
-    def take(
-        self, guess: Sequence[int], said: Sequence[int], tied: Sequence[bool], limit: int, eos: int
+    def accept(
+        self,
+        draft: Sequence[int],
+        argmax: Sequence[int],
+        tied: Sequence[bool],
+        limit: int,
+        eos: int,
     ) -> int:
         """Go on as greedy decoding would, up to EOS or `limit` tokens in all.
 
-        guess       tokens that may come next
-        said, tied  what greedy decoding says in the place of each and, if the model has read all of
-                    the guess, after it; and whether on a tie
-        Returns how many tokens of the guess were right.
+        draft   tokens that may come next
+        argmax  the greedy token in place of each and, if the model has read the whole draft, the
+                one after it
+        tied    for each of these, whether it hung on a tie
+        Returns how many tokens of the draft were right.
         """
-        right = next((i for i, (g, s) in enumerate(zip(guess, said, strict=False)) if g != s), None)
-        right = min(len(guess), len(said)) if right is None else right
-        for i, token in enumerate(said[: right + 1]):
+        pairs = enumerate(zip(draft, argmax, strict=False))
+        right = next((i for i, (d, a) in pairs if d != a), min(len(draft), len(argmax)))
+        for i, token in enumerate(argmax[: right + 1]):
             if len(self.ids) == limit:
                 break
             self.tied = self.tied or tied[i]
@@ -79,22 +86,22 @@ class Answer:
             self.ids.append(token)
         return right
 
-    def goes_on(self, limit: int) -> bool:
-        """Whether there is something left to decode."""
+    def unfinished(self, limit: int) -> bool:
+        """True if there are tokens left to decode."""
         return self.finite and not self.ended and len(self.ids) < limit
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """What an answer begins from."""
+    """The tokens before an answer, and drafts of it. Drafts change how fast it is decoded only."""
 
     ids: tuple[int, ...]
     limit: int
     """Tokens the answer may have."""
     draft: tuple[int, ...] = ()
-    """What it is likely to be, EOS included; or nothing."""
-    like: tuple[tuple[int, ...], ...] = ()
-    """Texts that it may share phrases with. Neither changes an answer, but how soon it is there."""
+    """A likely answer, EOS included; or nothing."""
+    similar: tuple[tuple[int, ...], ...] = ()
+    """Texts that the answer may share phrases with."""
 
 
 def decode(
@@ -102,37 +109,33 @@ def decode(
     prompts: Sequence[Prompt],
     answers: Sequence[Answer],
     eos: int,
-    done: Callable[[list[int], list[Answer]], None] | None = None,
+    count: Callable[[int], None] = lambda _: None,
 ) -> tuple[list[Answer], int]:
-    """Decode `answers` from where they are to their ends; returns them and the steps it took.
+    """Decode `answers` to their ends; returns them and the steps that took, of all processes.
 
-    `done` gets the places of answers and the answers as they are finished, in this process.
+    count  called with the number of answers that this process has finished
     """
-    order = _order(prompts, [i for i, a in enumerate(answers) if a.goes_on(prompts[i].limit)])
-    lots = [lot for rank in range(world()) if (lot := order[rank :: world()])]
+    chosen = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
+    # Longest first, so that none is left to decode alone at the end.
+    order = sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
+    lots = [lot for rank in range(world_size()) if (lot := order[rank :: world_size()])]
 
-    def work(lot: list[int]) -> tuple[int, list[Answer]]:
+    def decode_lot(lot: list[int]) -> tuple[int, list[Answer]]:
         decoding = _Decoding(predictor, [prompts[i] for i in lot], [answers[i] for i in lot], eos)
         decoding.run()
-        if done is not None:
-            done(lot, decoding.answers)
+        count(len(lot))
         return decoding.steps, decoding.answers
 
-    ends, steps = [*answers], 0
-    for lot, (taken, found) in zip(lots, spread(lots, work), strict=True):
-        steps += taken
+    finished, steps = [*answers], 0
+    for lot, (lot_steps, found) in zip(lots, map_over_ranks(decode_lot, lots), strict=True):
+        steps += lot_steps
         for i, answer in zip(lot, found, strict=True):
-            ends[i] = answer
-    return ends, steps
+            finished[i] = answer
+    return finished, steps
 
 
-def _order(prompts: Sequence[Prompt], chosen: Iterable[int]) -> list[int]:
-    """Longest first, so that none is left to decode alone at the end."""
-    return sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
-
-
-def steps_of(tokens: Sequence[int], prompts: Sequence[Prompt], slot_tokens: int) -> int:
-    """Steps that answers of so many tokens would take at least, decoded one token at a time."""
+def min_steps(tokens: Sequence[int], prompts: Sequence[Prompt], slot_tokens: int) -> int:
+    """Steps that answers of so many tokens take at least, decoded one token at a time."""
     slots = _slots(prompts, slot_tokens)
     return max(math.ceil(sum(tokens) / slots), max(tokens))
 
@@ -143,7 +146,7 @@ def _slots(prompts: Sequence[Prompt], slot_tokens: int) -> int:
 
 
 class _Decoding:
-    """Answers in progress, all that one process decodes."""
+    """The answers that one process decodes; an index i below is that of an answer."""
 
     def __init__(
         self,
@@ -155,13 +158,13 @@ class _Decoding:
         self.predictor, self.prompts, self.eos = predictor, prompts, eos
         self.answers = [replace(answer, ids=[*answer.ids]) for answer in answers]
         self.slots: list[int | None] = [None] * _slots(prompts, predictor.slot_tokens)
-        """Which answer is in each slot."""
-        self.guessers: dict[int, Guesser] = {}
-        """Of the answers in slots."""
+        """The answer in each slot."""
+        self.lookups: dict[int, DraftLookup] = {}
+        """By answer in a slot."""
         longest = max(len(prompt.ids) + prompt.limit for prompt in prompts)
-        self.layout = SlotLayout(len(self.slots), longest, predictor.dtype, predictor.device)
-        self.kept = [0] * len(prompts)
-        """Tokens of each text that need not go through the model again."""
+        self.cache = SlotCache(len(self.slots), longest, predictor.dtype, predictor.device)
+        self.cached = [0] * len(prompts)
+        """Tokens of each text whose keys and values are in its slot."""
         self.steps = 0
 
     def run(self) -> None:
@@ -177,67 +180,67 @@ class _Decoding:
                 self._step(new, first=True)
             else:
                 if not waiting and busy <= len(self.slots) / 2:
-                    self._keep([slot for slot, i in enumerate(self.slots) if i is not None])
+                    self._compact([slot for slot, i in enumerate(self.slots) if i is not None])
                 self._step([slot for slot, i in enumerate(self.slots) if i is not None])
 
-    def _keep(self, slots: list[int]) -> None:
-        count = min(rounded(len(slots), self.predictor.device.type), len(self.slots))
+    def _compact(self, slots: list[int]) -> None:
+        """Drop the other slots."""
+        count = min(padded_size(len(slots), self.predictor.device.type), len(self.slots))
         none = [None] * (count - len(slots))
         self.slots = [*(self.slots[slot] for slot in slots), *none]
-        self.layout.keep([*slots, *slots[:1] * len(none)])
+        self.cache.compact([*slots, *slots[:1] * len(none)])
 
     def _step(self, slots: list[int], *, first: bool = False) -> None:
-        """One forward pass for the answers in `slots`, which give up those that it finishes."""
+        """One forward pass for the answers in `slots`; frees the slots of finished ones."""
         self.steps += 1
         chosen = [i for i in (self.slots[slot] for slot in slots) if i is not None]
-        unasked = _unasked(len(chosen), self.predictor.device.type)
-        guesses = [self._draft(i) if first else self._guess(i, unasked) for i in chosen]
+        minimum = _minimum_draft(len(chosen), self.predictor.device.type)
+        drafts = [self._first_draft(i) if first else self._draft(i, minimum) for i in chosen]
         texts = [
-            (*self.prompts[i].ids, *self.answers[i].ids, *guess)
-            for i, guess in zip(chosen, guesses, strict=True)
+            (*self.prompts[i].ids, *self.answers[i].ids, *draft)
+            for i, draft in zip(chosen, drafts, strict=True)
         ]
-        # The last token that is known, and every guess, says what comes next.
-        begins = [len(t) - len(g) - 1 for t, g in zip(texts, guesses, strict=True)]
-        states = self._states(slots, texts, [self.kept[i] for i in chosen], begins)
-        nothing = np.empty(0, dtype=np.int64)
-        _, said, tied = self.predictor.read(states, nothing, nothing, np.arange(len(states)))
+        # The last decoded token and each draft token predict the token after it.
+        begins = [len(t) - len(d) - 1 for t, d in zip(texts, drafts, strict=True)]
+        states = self._states(slots, texts, [self.cached[i] for i in chosen], begins)
+        _, argmax, tied, _ = self.predictor.score_positions(states)
         end = 0
-        for slot, i, guess, begin in zip(slots, chosen, guesses, begins, strict=True):
-            span = slice(end, end + len(guess) + 1)
+        for slot, i, draft, begin in zip(slots, chosen, drafts, begins, strict=True):
+            span = slice(end, end + len(draft) + 1)
             end = span.stop
             answer, limit = self.answers[i], self.prompts[i].limit
             before = len(answer.ids)
-            right = answer.take(guess, said[span], tied[span], limit, self.eos)
-            if not answer.goes_on(limit):
+            right = answer.accept(draft, argmax[span], tied[span], limit, self.eos)
+            if not answer.unfinished(limit):
                 self.slots[slot] = None
-                self.guessers.pop(i, None)
+                self.lookups.pop(i, None)
                 continue
             if first:
-                self.guessers[i] = Guesser(self.prompts[i].like, answer.ids)
+                self.lookups[i] = DraftLookup(self.prompts[i].similar, answer.ids)
             else:
-                self.guessers[i].hear(answer.ids[before:])
+                self.lookups[i].append(answer.ids[before:])
             if self.predictor.packed:
-                self.kept[i] = begin + 1 + right
+                self.cached[i] = begin + 1 + right
 
     def _states(
         self,
         slots: list[int],
         texts: Sequence[tuple[int, ...]],
-        kept: Sequence[int],
+        cached: Sequence[int],
         begins: Sequence[int],
     ) -> torch.Tensor:
-        """States at `begins` and after, text by text."""
+        """States [P, ·] at `begins` and after, text by text."""
         predictor = self.predictor
         prompts = [self.prompts[i].ids for i in (self.slots[s] for s in slots) if i is not None]
         if not predictor.packed:
             return predictor.text_states(texts, begins, prompts)
-        widths = [len(text) - k for text, k in zip(texts, kept, strict=True)]
-        positions = self.layout.expect(slots, kept, widths)
-        ids = [token for text, k in zip(texts, kept, strict=True) for token in text[k:]]
+        widths = [len(text) - c for text, c in zip(texts, cached, strict=True)]
+        batch = self.cache.batch(slots, cached, widths)
+        ids = [token for text, c in zip(texts, cached, strict=True) for token in text[c:]]  # [N]
         ends = np.cumsum(widths)
         spans = [
-            Span(prompt, k, range(end - width, end - width + max(len(prompt) - k, 0)))
-            for prompt, k, end, width in zip(prompts, kept, ends.tolist(), widths, strict=True)
+            Span(prompt, c, range(end - width, end - width + max(len(prompt) - c, 0)))
+            for prompt, c, end, width in zip(prompts, cached, ends.tolist(), widths, strict=True)
         ]
         where = np.concatenate(
             [
@@ -247,26 +250,26 @@ class _Decoding:
         )
         return predictor.row_states(
             torch.tensor(ids, device=predictor.device),
-            positions,
+            batch.positions,
             torch.from_numpy(where).to(predictor.device),
-            self.layout,
+            partial(self.cache.attend, batch),
             spans,
         )
 
-    def _draft(self, i: int) -> tuple[int, ...]:
-        """The rest of the draft, if the answer has begun like it."""
-        prompt, known = self.prompts[i], self.answers[i].ids
-        if prompt.draft[: len(known)] != tuple(known):
+    def _first_draft(self, i: int) -> tuple[int, ...]:
+        """The rest of the prompt's draft, if the answer so far begins like it."""
+        prompt, decoded = self.prompts[i], self.answers[i].ids
+        if prompt.draft[: len(decoded)] != tuple(decoded):
             return ()
-        return prompt.draft[len(known) : prompt.limit - 1]
+        return prompt.draft[len(decoded) : prompt.limit - 1]
 
-    def _guess(self, i: int, unasked: int) -> tuple[int, ...]:
-        # The step itself says one more token than is guessed.
+    def _draft(self, i: int, minimum: int) -> tuple[int, ...]:
+        # A step decodes one token more than its draft has.
         left = self.prompts[i].limit - len(self.answers[i].ids) - 1
-        return self.guessers[i].guess(min(left, GUESSES), unasked)
+        return self.lookups[i].draft(min(left, MAX_DRAFT), minimum)
 
 
-def _unasked(answers: int, device: str) -> int:
-    """Guesses for each of so many answers, whatever past ones were like."""
-    most = _UNASKED.get(device, _UNASKED_ELSEWHERE)
-    return max(min(most, (_FREE - 1) // answers - 1), 0)
+def _minimum_draft(answers: int, device: str) -> int:
+    """Draft tokens for each of so many answers, however few were predicted lately."""
+    most = _MINIMUM.get(device, _MINIMUM_ELSEWHERE)
+    return max(min(most, (_FREE_TOKENS - 1) // answers - 1), 0)

@@ -1,4 +1,4 @@
-"""How probable a model finds each answer, and how much of the true one it would say itself."""
+"""Losses of every answer under a model, and the greedy tokens in place of the true answer's."""
 
 from __future__ import annotations
 
@@ -7,45 +7,50 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unlearnbench.evaluation.prediction import Predictor
-from unlearnbench.evaluation.processes import spread
-from unlearnbench.evaluation.result import FloatArray
-from unlearnbench.evaluation.tree import Tree
+from unlearnbench.api.observations import FloatArray, IntArray
+from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.prefix_tree import Tree
+from unlearnbench.runtime.out_of_memory import map_over_ranks
+
+_NONE: IntArray = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False)
-class Scores:
+class QuestionScores:
     """One question's rows under the model."""
 
     losses: tuple[FloatArray, ...]
-    """Of each row, the negative log-likelihood of its scored tokens, EOS included, in nats; NaN
+    """For each row, the negative log-likelihood of its scored tokens, EOS included, in nats; NaN
     where undefined."""
-    said: tuple[int, ...]
-    """For each scored token of the first row, the most probable one in its place (or NOT_FINITE).
-    """
+    argmax_tokens: tuple[int, ...]
+    """The most probable token in place of each scored token of the first row, or NOT_FINITE."""
     tied: tuple[bool, ...]
-    """Likewise, whether that hung on less than `prediction.tie_gap`."""
+    """For each of these, True if another was nearer than `predictor.tie_gap`."""
+    moments: FloatArray | None
+    """[T, 2] mean and variance of the log-probability in these places; None where not wanted."""
 
 
 def score(
     predictor: Predictor,
     trees: Sequence[Tree],
-    done: Callable[[list[int], list[Scores]], None] | None = None,
-) -> list[Scores]:
+    count: Callable[[int], None] = lambda _: None,
+    moments: Sequence[bool] = (),
+) -> list[QuestionScores]:
     """Score all rows of all questions.
 
-    `done` gets the places of questions and their scores as they are there, in this process.
+    count    called with the number of questions that this process has scored
+    moments  for each question, whether those of its first row are wanted; default: of none
     """
     batches = [*_batches(trees, predictor.batch_tokens)]
 
-    def work(batch: list[int]) -> list[Scores]:
-        found = _score_batch(predictor, [trees[i] for i in batch])
-        if done is not None:
-            done(batch, found)
+    def score_batch(batch: list[int]) -> list[QuestionScores]:
+        wanted = [moments[i] if moments else False for i in batch]
+        found = _score_batch(predictor, [trees[i] for i in batch], wanted)
+        count(len(batch))
         return found
 
-    scores: dict[int, Scores] = {}
-    for batch, found in zip(batches, spread(batches, work), strict=True):
+    scores: dict[int, QuestionScores] = {}
+    for batch, found in zip(batches, map_over_ranks(score_batch, batches), strict=True):
         scores |= zip(batch, found, strict=True)
     return [scores[i] for i in range(len(trees))]
 
@@ -64,7 +69,9 @@ def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
         yield batch
 
 
-def _score_batch(predictor: Predictor, trees: Sequence[Tree]) -> list[Scores]:
+def _score_batch(
+    predictor: Predictor, trees: Sequence[Tree], moments: Sequence[bool]
+) -> list[QuestionScores]:
     offsets = np.cumsum([0, *(len(tree.predicting) for tree in trees)])
     rows = [
         (places + offset, row.ids[row.start :])
@@ -72,15 +79,23 @@ def _score_batch(predictor: Predictor, trees: Sequence[Tree]) -> list[Scores]:
         for row, places in zip(tree.rows, tree.places, strict=True)
     ]
     answers = [tree.places[0] + offset for tree, offset in zip(trees, offsets, strict=False)]
-    losses, said, tied = predictor.read(
+    wanted = [places for places, is_wanted in zip(answers, moments, strict=True) if is_wanted]
+    losses, argmax, tied, found = predictor.score_positions(
         predictor.tree_states(trees),
         np.concatenate([places for places, _ in rows]),
         np.concatenate([labels for _, labels in rows]),
         np.concatenate(answers),
+        np.concatenate([_NONE, *wanted]),
     )
-    each = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
+    by_row = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
+    by_answer = iter(np.split(found, np.cumsum([*map(len, wanted)])))
     ends = np.cumsum([0, *map(len, answers)]).tolist()
     return [
-        Scores(tuple(next(each) for _ in tree.rows), tuple(said[begin:end]), tuple(tied[begin:end]))
-        for tree, begin, end in zip(trees, ends, ends[1:], strict=False)
+        QuestionScores(
+            losses=tuple(next(by_row) for _ in tree.rows),
+            argmax_tokens=tuple(argmax[begin:end]),
+            tied=tuple(tied[begin:end]),
+            moments=next(by_answer) if is_wanted else None,
+        )
+        for tree, is_wanted, begin, end in zip(trees, moments, ends, ends[1:], strict=False)
     ]

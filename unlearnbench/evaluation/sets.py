@@ -1,44 +1,41 @@
-"""The questions of the four evaluation sets, as a profile asks them."""
+"""The questions of the evaluation sets under a profile."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from unlearnbench.data.benchmark import Benchmark, Question
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.observations import SetName
+from unlearnbench.config.profiles import Profile
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.profiles import Profile
-from unlearnbench.evaluation.result import SetName
 
 
 def evaluation_sets(
-    benchmark: Benchmark, fraction: float, profile: Profile
+    benchmark: Dataset, fraction: float, profile: Profile
 ) -> dict[SetName, tuple[Question, ...]]:
-    """The questions of each set, as many as the profile takes, by the column that it asks.
+    """The questions of each set: the profile's number of rows, from its column.
+
+    Set `holdout` is there if there are such rows. Its questions are always the original ones, as in
+    open-unlearning.
 
     Raises: EvaluationError for a row without that column.
     """
-    sets: dict[SetName, tuple[Question, ...]] = {
-        "retain": benchmark.retain_perturbed,
-        "forget": benchmark.splits[fraction].forget_perturbed,
-        "real_authors": benchmark.real_authors,
-        "world_facts": benchmark.world_facts,
-    }
-    taken: dict[SetName, tuple[Question, ...]] = {n: q[: profile.rows] for n, q in sets.items()}
+    split = benchmark.splits[fraction]
+    chosen = {n: q[: profile.rows] for n, q in split.sets.items() if q or n != "holdout"}
     if profile.question_key == "question":
-        return taken
-    split = benchmark.splits[fraction].name
-    files: dict[SetName, str] = {"retain": "retain_perturbed", "forget": f"{split}_perturbed"}
-    for name, file in files.items():
-        taken[name] = tuple(
-            _paraphrased(row, i, name, file) for i, row in enumerate(taken[name], start=1)
+        return chosen
+    files: dict[SetName, str] = {"retain": "retain_perturbed", "forget": f"{split.name}_perturbed"}
+    for name, file in ((name, file) for name, file in files.items() if name in chosen):
+        chosen[name] = tuple(
+            _paraphrased(row, i, name, file) for i, row in enumerate(chosen[name], start=1)
         )
-    return taken
+    return chosen
 
 
 def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:
     if not row.paraphrased_question:
         raise EvaluationError(
             f"set {name} ({file}): row {number} has no 'paraphrased_question', which question_key "
-            "asks; add the column to that file, or leave question_key out"
+            "names; add the column to that file, or leave question_key out"
         )
     return replace(row, question=row.paraphrased_question)

@@ -7,12 +7,12 @@ from torch import Tensor
 
 
 def is_half(tensor: Tensor) -> bool:
-    """Whether matrix products with `tensor` are in bf16 or fp16 here."""
+    """True if matrix products with `tensor` are in bf16 or fp16 here."""
     return product_dtype(tensor) in (torch.bfloat16, torch.float16)
 
 
 def product_dtype(tensor: Tensor) -> torch.dtype:
-    """Of matrix products with `tensor` here: autocast's where it is on, else the tensor's own."""
+    """The dtype of matrix products with `tensor`: autocast's where it is on, else its own."""
     kind = tensor.device.type
     if tensor.dtype == torch.float64 or not torch.amp.is_autocast_available(kind):
         return tensor.dtype  # autocast leaves float64 alone

@@ -1,4 +1,4 @@
-"""Models and tokenizers from a hub or a folder, and LoRA adapters around them."""
+"""Models and tokenizers from a hub or a folder, and LoRA adapters on them."""
 
 from __future__ import annotations
 
@@ -13,37 +13,37 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unlearnbench import hub
-from unlearnbench.bounded import parse_json, shortened
+from unlearnbench.config.schema import LoRA, ModelSettings
 from unlearnbench.data.encoding import Template, no_variables, resolve_template
-from unlearnbench.digests import file_hash
 from unlearnbench.errors import ModelError, UnlearnbenchError
-from unlearnbench.models.tensors import check_causal, check_tensors
-from unlearnbench.optional import optional
-from unlearnbench.redaction import redact
-from unlearnbench.settings import LoRA, ModelSettings
+from unlearnbench.files import hub
+from unlearnbench.files.bounded import parse_json, shortened
+from unlearnbench.files.hashing import file_hash
+from unlearnbench.models.weight_check import check_causal, check_tensors
+from unlearnbench.runtime.optional_packages import import_optional
+from unlearnbench.runtime.redaction import redact
 
 
 class UnreachableError(ModelError):
-    """A hub that does not give a model or tokenizer now."""
+    """A hub that cannot be reached for a model or tokenizer."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where weights come from: a folder here, or a hub id with its revision."""
+    """The source of weights: a local folder, or a hub id with its revision."""
 
     place: str
     revision: str | None = None
 
     @classmethod
-    def named(cls, text: str, revision: str | None = None) -> Source:
-        """From a configuration: a folder, or a hub id that may end in `@revision`.
+    def parse(cls, text: str, revision: str | None = None) -> Source:
+        """Parse a folder, or a hub id that may end in `@revision`.
 
-        revision  where the text names none
+        revision  default where the text names none
         """
         if "://" in text:
             raise ModelError(
-                f"{redact(text)!r} is an address, and a model is a folder or a hub id; download it "
+                f"{redact(text)!r} is a URL; a model is a folder or a hub id: download it "
                 "and give the folder"
             )
         place, at, own = text.rpartition("@")
@@ -61,15 +61,15 @@ class Source:
 
     @property
     def repository(self) -> hub.Repository:
-        """The hub's, where `place` is not a folder."""
+        """The hub's repository, where `place` is not a folder."""
         return hub.Repository("model", self.place, self.revision)
 
     def files(self, *, weights: bool = False) -> Path:
-        """The folder with the model's files; of a hub, in its cache, at the commit that is read.
+        """The folder with the model's files; a hub's are downloaded to its cache.
 
-        weights   these too; config and tokenizer are always there
+        weights   with the weights; config and tokenizer are always there
 
-        Raises: UnreachableError where a hub does not give them, ModelError where it refuses them.
+        Raises: UnreachableError where a hub cannot be reached, ModelError where it refuses.
         """
         if self.folder is not None:
             return self.folder
@@ -81,11 +81,11 @@ class Source:
                 raise ModelError(f"{self.place}: {error}") from error
             raise UnreachableError(
                 f"{self.place}: neither the hub nor its cache has the model's files ({error}); "
-                "check the id or folder, and HF_HUB_OFFLINE where the hub may be asked"
+                "check the id or folder, and HF_HUB_OFFLINE where the hub may be used"
             ) from error
 
     def identity(self) -> str:
-        """Hash of the folder's weights; of id and revision where a hub has them."""
+        """Hash of a folder's weights, or of a hub's id and revision."""
         if self.folder is None:
             return hashlib.sha256(f"{self.place}@{self.revision}".encode()).hexdigest()[:16]
         digest = hashlib.sha256()
@@ -97,60 +97,68 @@ class Source:
     def check(self) -> None:
         """Raise ModelError where `place` looks like a folder but none is there.
 
-        transformers would ask the hub for a minute before it says so.
+        transformers would query the hub for a minute before its error.
         """
         scheme, is_url, _ = self.place.partition("://")
         if is_url:  # not printed whole: it may hold a password
             raise ModelError(
                 f"no model is read from {shortened(scheme)[1:-1]}://…; give a folder or a hub id"
             )
-        looks_local = self.place.startswith((".", "/", "~")) or self.place.count("/") > 1
-        if self.folder is None and looks_local:
-            raise ModelError(f"no model folder {self.place!r}; give a folder or a hub id")
         if self.folder is None:
-            return
-        if not (self.folder / "config.json").is_file():
-            raise ModelError(f"{self.place}: no config.json; this is no model folder")
+            if self.place.startswith((".", "/", "~")) or self.place.count("/") > 1:
+                raise ModelError(f"no model folder {self.place!r}; give a folder or a hub id")
+        elif not (self.folder / "config.json").is_file():
+            raise ModelError(f"{self.place}: no config.json; this is not a model folder")
 
     def check_tokenizer(self) -> None:
         """Raise ModelError where a folder holds no tokenizer."""
         if self.folder is not None and not any(self.folder.glob("tokenizer*")):
             raise ModelError(
-                f"{self.folder}: no tokenizer files (tokenizer.json …) beside the model; save the "
+                f"{self.folder}: no tokenizer files (tokenizer.json …) with the model; save the "
                 "model's tokenizer into that folder"
             )
 
 
-@lru_cache(maxsize=1024)  # a process asks for each of its runs, and 14 GB take ten seconds
-def _digest(path: Path, size: int, changed: int) -> bytes:  # noqa: ARG001  # they tell files apart
+@lru_cache(maxsize=1024)  # called for each run of a process; 14 GB take ten seconds
+def _digest(path: Path, size: int, changed: int) -> bytes:  # noqa: ARG001  # part of the key
     return bytes.fromhex(file_hash(path))
 
 
-def check_sources(settings: ModelSettings) -> None:
-    """Raise ModelError where a folder or log that the settings name cannot be used.
-
-    Looks only at what lies here, and loads nothing: hubs are asked when a model is needed.
-    """
-    for _, error in source_errors(settings):
-        raise error
+_Setting = tuple[str, ...]
+"""The keys below a model's own."""
 
 
-def source_errors(settings: ModelSettings) -> Iterator[tuple[tuple[str, ...], ModelError]]:
-    """What `check_sources` finds: the setting, as steps below the model, and what is wrong."""
-    named: dict[tuple[str, ...], str | None] = {
+def _named(settings: ModelSettings) -> Iterator[tuple[_Setting, str]]:
+    """The models that the settings name, each with its setting; not those that are built here."""
+    places: dict[_Setting, str | None] = {
         ("base",): settings.base,
         ("fine_tuned",): settings.fine_tuned,
     }
-    named |= {("retain", split): place for split, place in settings.retain.items()}
-    for loc, place in named.items():
+    places |= {("retain", split): place for split, place in settings.retain.items()}
+    for loc, place in places.items():
+        if place is not None and (loc, place) != (("base",), "tiny"):
+            yield loc, place
+
+
+def _sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
+    """The sources of their weights: all but the retain models that are evaluation logs."""
+    for loc, place in _named(settings):
+        if loc[0] != "retain" or not is_log(place):
+            yield loc, Source.parse(place, settings.revision if loc == ("base",) else None)
+
+
+def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]:
+    """The folders and logs that cannot be used, each with its setting.
+
+    Checks local files and loads nothing: hubs are contacted when a model is needed.
+    """
+    for loc, place in _named(settings):
         try:
-            if place is None or (loc, place) == (("base",), "tiny"):
-                continue
             if loc[0] == "retain" and is_log(place):
                 if not Path(place).is_file():
                     raise ModelError(f"models.{settings.name}.{'.'.join(loc)}: no log {place!r}")
                 continue
-            source = Source.named(place, settings.revision if loc == ("base",) else None)
+            source = Source.parse(place)
             source.check()
             if loc == ("base",):
                 source.check_tokenizer()
@@ -159,8 +167,8 @@ def source_errors(settings: ModelSettings) -> Iterator[tuple[tuple[str, ...], Mo
 
 
 def is_log(place: str) -> bool:
-    """Whether a retain model is given by its evaluation log."""
-    return place.endswith((".json", ".json.gz"))
+    """True if a retain model is given by its evaluation: a log, or a file of a record."""
+    return place.endswith((".json", ".json.gz", ".safetensors"))
 
 
 def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
@@ -175,7 +183,7 @@ def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
 
 
 def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
-    """The text around questions and answers that the settings ask for.
+    """The template for questions and answers that the settings name.
 
     Raises: ModelError that names the model, where its chat template cannot be used.
     """
@@ -188,22 +196,21 @@ def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
 def template_digest(settings: ModelSettings) -> str:
     """The digest of the rendered chat template; empty where the model has another template.
 
-    Reads the tokenizer, unless the settings alone say that the template is fixed.
+    Reads the tokenizer, unless the settings name a fixed template.
     """
     if settings.template not in ("auto", "chat") or settings.base == "tiny":
         if settings.template_args:
             raise ModelError(f"models.{settings.name}: {no_variables(settings.template)}")
         return ""
-    source = Source.named(settings.base, settings.revision)
+    source = Source.parse(settings.base, settings.revision)
     template = template_of(settings, load_tokenizer(source, settings))
     return template.digest if template.name == "chat" else ""
 
 
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:
-    """A causal LM in the settings' dtype on the fastest device; with LoRA where asked and `train`.
+    """A causal LM in the settings' dtype on the fastest device; to `train` with its LoRA.
 
-    Only safetensors are read. Raises ModelError with the place and the fix, where weights and
-    architecture differ too: transformers fills what is missing with random numbers.
+    Only safetensors are read. Raises: ModelError, also where weights and architecture differ.
     """
     import torch
 
@@ -217,7 +224,7 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
     if train and settings.lora is not None:
         model = add_lora(model, settings.lora)
     if train and settings.gradient_checkpointing:
-        # Renamed in transformers 5.2x; the old name stays for what is installed elsewhere.
+        # Renamed in transformers 5.2x; earlier versions have the old name.
         enable = getattr(model, "activation_checkpointing_enable", None)
         enable = enable or model.gradient_checkpointing_enable
         enable({"use_reentrant": False})
@@ -227,17 +234,17 @@ def load_model(source: Source, settings: ModelSettings, *, train: bool = False) 
 
 
 def check_code(source: Source, settings: ModelSettings) -> None:
-    """Raise ModelError where a model runs code of its repository, and the settings forbid it."""
+    """Raise ModelError where a model needs code of its repository, and the settings forbid it."""
     from transformers import CONFIG_MAPPING
 
     path = source.files() / "config.json"
     try:
         config = parse_json(path.read_text(encoding="utf-8"))
         code, kind = config.get("auto_map"), config.get("model_type")
-    except (OSError, ValueError, AttributeError):  # what is wrong with it, `reading` reports
+    except (OSError, ValueError, AttributeError):  # `reading` reports it
         return
-    known = isinstance(kind, str) and kind in CONFIG_MAPPING
-    if code and not known and not settings.trust_remote_code:
+    native = isinstance(kind, str) and kind in CONFIG_MAPPING
+    if code and not native and not settings.trust_remote_code:
         raise ModelError(
             f"{source.place}: transformers has no model type {shortened(kind)}, and the code that "
             "comes with the model is not run unless allowed; read it, then set the model's "
@@ -245,14 +252,12 @@ def check_code(source: Source, settings: ModelSettings) -> None:
         )
 
 
-def published_errors(
-    settings: ModelSettings,
-) -> Iterator[tuple[tuple[str, ...], ModelError]]:
-    """What is wrong with a hub's models: the setting, as steps below the model, and the error.
+def hub_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]:
+    """Errors in a hub's models, each with its setting.
 
-    Fetches config and tokenizer, no weights; what no hub gives now is passed over.
+    Downloads config and tokenizer, no weights; models of an unreachable hub are skipped.
     """
-    for loc, source in published_sources(settings):
+    for loc, source in hub_sources(settings):
         if not hub.commits_of([source.repository]):
             continue  # the hub does not answer
         try:
@@ -267,17 +272,9 @@ def published_errors(
             yield loc, error
 
 
-def published_sources(settings: ModelSettings) -> Iterator[tuple[tuple[str, ...], Source]]:
-    """The models of a hub that the settings name: the setting, as steps below the model."""
-    named: dict[tuple[str, ...], str | None] = {("fine_tuned",): settings.fine_tuned}
-    named |= {("retain", split): place for split, place in settings.retain.items()}
-    if settings.base != "tiny":
-        named[("base",)] = settings.base
-    for loc, place in named.items():
-        if place is not None and not is_log(place):
-            source = Source.named(place, settings.revision if loc == ("base",) else None)
-            if source.folder is None:
-                yield loc, source
+def hub_sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
+    """The models of a hub that the settings name, each with its setting."""
+    return ((loc, source) for loc, source in _sources(settings) if source.folder is None)
 
 
 def _pickled(source: Source) -> ModelError:
@@ -289,18 +286,14 @@ def _pickled(source: Source) -> ModelError:
 
 
 def check_weights(settings: ModelSettings) -> None:
-    """Raise ModelError where a model's folder here does not hold the weights of its architecture.
+    """Raise ModelError where a local model's weights do not match its architecture.
 
-    Reads names and shapes alone, which takes no memory.
+    Reads names and shapes only, which takes no memory.
     """
-    places = [settings.fine_tuned, *settings.retain.values()]
-    sources = [Source.named(one) for one in places if one and not is_log(one)]
-    if settings.base != "tiny":
-        sources.append(Source.named(settings.base, settings.revision))
-    for source in sources:
+    for _, source in _sources(settings):
         if source.folder is not None and any(source.folder.glob("*.safetensors")):
             quiet_transformers()
-            # A flash attention need not be installed where a sweep is planned.
+            # Flash attention need not be installed where a sweep is planned.
             _loaded(source, settings, device_map="meta", attn_implementation="eager")
 
 
@@ -330,30 +323,41 @@ def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
 
 @contextmanager
 def reading(what: str, source: Source) -> Generator[None, None, None]:
-    """Raise a ModelError for all that libraries raise on files that do not fit `source`'s kind.
+    """Turn every error that libraries raise on damaged files of `source` into a ModelError.
 
-    The files are anybody's: a list for an object, text for a number and a token out of range end
-    as TypeError, AttributeError or a panic of Rust, wherever the library uses them first.
+    A list for an object, text for a number or a token out of range end as TypeError,
+    AttributeError or a panic of Rust, wherever the library uses them first.
     """
-    from unlearnbench.shortage import is_out_of_memory
+    from unlearnbench.runtime.out_of_memory import is_out_of_memory
 
     try:
         yield
     except (UnlearnbenchError, MemoryError):
         raise
     except BaseException as error:
-        panic = type(error).__name__ == "PanicException"  # of pyo3: no Exception, and not public
+        panic = type(error).__name__ == "PanicException"  # of pyo3; not an Exception, not public
         if is_out_of_memory(error) or not (panic or isinstance(error, Exception)):
             raise
-        raise _unreadable(what, source, error) from error
+        reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
+        if not isinstance(error, OSError | ValueError | ImportError):
+            reason = f"{type(error).__name__}: {reason}"
+        raise ModelError(
+            f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); a "
+            "file in it is damaged, or the settings (attention, dtype) do not suit the model"
+        ) from error
+
+
+def import_peft(need: str) -> Any:
+    """The package peft. Raises: ModelError that begins with `need`, where it is not installed."""
+    try:
+        return import_optional("peft")
+    except ImportError:
+        raise ModelError(f"{need} peft: pip install 'unlearnbench[lora]'") from None
 
 
 def add_lora(model: Any, lora: LoRA) -> Any:
     """`model` with trainable low-rank adapters; everything else frozen."""
-    try:
-        peft = optional("peft")
-    except ImportError:
-        raise ModelError("lora needs peft: pip install 'unlearnbench[lora]'") from None
+    peft = import_peft("lora needs")
     targets = lora.target_modules
     config = peft.LoraConfig(
         r=lora.rank,
@@ -363,13 +367,13 @@ def add_lora(model: Any, lora: LoRA) -> Any:
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
-        # peft asks transformers by names that are on their way out: nothing to act on here.
+        # peft calls transformers by deprecated names: nothing to act on here.
         warnings.simplefilter("ignore", FutureWarning)
         return peft.get_peft_model(model, config)
 
 
 def check_vocabulary(model: Any, tokenizer: Any) -> None:
-    """Raise ModelError where texts become ids that the model has no embedding for."""
+    """Raise ModelError where the tokenizer makes ids that the model has no embedding for."""
     size = model.get_input_embeddings().num_embeddings
     largest = _largest_id(tokenizer)
     if largest >= size:
@@ -380,10 +384,10 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
 
 
 def _largest_id(tokenizer: Any) -> int:
-    """The largest id that a text becomes, by its words or by the template around them.
+    """The largest id in an encoded text with its template.
 
-    Tokens that were added, such as a `<pad>` behind the vocabulary, count where the tokenizer
-    begins or ends texts with them, or its chat template names them.
+    Added tokens, such as a `<pad>` behind the vocabulary, count where texts begin or end with them,
+    or the chat template names them.
     """
     template = str(tokenizer.chat_template)
     added: dict[str, int] = tokenizer.get_added_vocab()
@@ -393,7 +397,7 @@ def _largest_id(tokenizer: Any) -> int:
 
 
 def pad_id(tokenizer: Any) -> int:
-    """The id to pad with; attention leaves padding out, so any id serves.
+    """The id for padding; attention masks it, so any id will do.
 
     Raises: ModelError where the tokenizer has no EOS token, which ends every answer.
     """
@@ -406,21 +410,11 @@ def pad_id(tokenizer: Any) -> int:
 
 
 def quiet_transformers() -> None:
-    """Keep load reports and progress bars out of the terminal; warnings of ours stay."""
+    """Turn off load reports and progress bars of libraries; our warnings are still printed."""
     from transformers.utils import logging as transformers_logging
 
     transformers_logging.set_verbosity_error()
     transformers_logging.disable_progress_bar()
-    # The hub's retries end in an error of ours, which says what could not be had.
+    # The hub's failed retries end in an error of ours, which names what is missing.
     for name in ("accelerate", "huggingface_hub"):
         logging.getLogger(name).setLevel(logging.ERROR)
-
-
-def _unreadable(what: str, source: Source, error: BaseException) -> ModelError:
-    reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
-    if not isinstance(error, OSError | ValueError | ImportError):
-        reason = f"{type(error).__name__}: {reason}"
-    fix = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
-    return ModelError(
-        f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); {fix}"
-    )

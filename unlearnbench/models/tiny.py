@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-from unlearnbench.settings import Architecture
+from unlearnbench.config.schema import Architecture
 
 if TYPE_CHECKING:
     from transformers import LlamaForCausalLM, PreTrainedTokenizerFast
@@ -22,7 +22,7 @@ def build_tokenizer(text: Iterable[str], vocabulary: int) -> PreTrainedTokenizer
     from transformers import PreTrainedTokenizerFast
 
     tokenizer = Tokenizer(models.BPE())
-    # Digits one by one: dates are facts here, and a whole year as one token is a single guess.
+    # Digits one by one: dates are facts here, and a year as one token would be a single guess.
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Digits(individual_digits=True),
@@ -70,7 +70,7 @@ def build_model(
         tie_word_embeddings=True,
         **special,
     )
-    # transformers draws initial weights from the global generator; leave it as it was.
+    # transformers draws initial weights from the global generator; restore it afterwards.
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return LlamaForCausalLM(config)

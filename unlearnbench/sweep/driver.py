@@ -1,162 +1,185 @@
-"""The command that a sweep is: plan, preparation, runs, report, each recorded as it ends."""
+"""Run a sweep: plan, prepare, run, report. Every result is recorded as soon as it exists."""
 
 from __future__ import annotations
 
 import gc
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.search import Scheduler
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.folder import (
+from unlearnbench.estimates.time_to_go import order_runs
+from unlearnbench.plan.plan import PLAN_FILE, Plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.remote_copies import storage_of
+from unlearnbench.results.sweep_folder import (
     check_owner,
     claim_folder,
-    locked,
+    lock_folder,
     remove_leftovers,
     set_aside_damaged,
 )
-from unlearnbench.forecast import in_order
-from unlearnbench.ledger import TABLE, Ledger, Runtime, SweepResult, default_runtime
-from unlearnbench.notices import taken
-from unlearnbench.plan import PLAN_FILE, Plan
-from unlearnbench.progress import LOG_FILE, Progress
-from unlearnbench.selection import SELECTION_FILE
-from unlearnbench.settings import SweepConfig
-from unlearnbench.stages import Stages
-from unlearnbench.stopping import caught, install
-from unlearnbench.storage import storage_of
-from unlearnbench.sweep.cluster import joined
-from unlearnbench.sweep.faults import RayLostError, lookout, stop_file
-from unlearnbench.sweep.preparing import prepare
-from unlearnbench.sweep.search import Search
-from unlearnbench.sweep.trials import carry_out
-from unlearnbench.tracking import Tracker
+from unlearnbench.runtime.deferred_warnings import drain
+from unlearnbench.runtime.signals import handle_sigterm, install_handler
+from unlearnbench.sweep.follow_up_runs import FollowUpRuns
+from unlearnbench.sweep.optuna_search import Search
+from unlearnbench.sweep.pipeline import Pipeline, default_pipeline
+from unlearnbench.sweep.prerequisite_tasks import prepare
+from unlearnbench.sweep.progress import LOG_FILE, Progress
+from unlearnbench.sweep.ray_cluster import ray_session
+from unlearnbench.sweep.ray_faults import RayLostError, gcs_watchdog, stop_file
+from unlearnbench.sweep.sweep_state import TABLE, SweepResult, SweepState
+from unlearnbench.sweep.trials import run_trials
+from unlearnbench.tracking import SweepTracker
 
 RESTARTS = 3
-"""Times that a local Ray is started again without an epoch that was finished in between."""
+"""Restarts of a local Ray in a row without a finished epoch in between."""
 
 
 def run_sweep(
-    config: SweepConfig, console: Console | None = None, runtime: Runtime | None = None
+    config: SweepConfig, console: Console | None = None, pipeline: Pipeline | None = None
 ) -> SweepResult:
-    """Carry out every run that has no record yet, then write the report.
+    """Execute every run that has no record yet, then write the report.
 
-    Raises: UnlearnbenchError where the folder is another sweep's or in use, or where a preparation
-    fails. A run that fails is tried again, unless the same error would come again, then recorded as
-    failed, and the others go on.
+    A failed run is tried again, unless the same error would come again, then recorded as failed;
+    the other runs continue. Raises: UnlearnbenchError where the folder belongs to another sweep or
+    is in use, or where a preparation fails.
     """
     begin = time.monotonic()
-    runtime = runtime or default_runtime()
-    plan = runtime.plan(config)
+    pipeline = pipeline or default_pipeline()
+    plan = pipeline.plan(config)
     check_owner(plan)
-    with caught(), locked(plan.folder), Progress(console or Console()) as progress:
+    with (
+        handle_sigterm(),
+        lock_folder(plan.folder),
+        Progress(console or Console(), headline=config.data.headline) as progress,
+    ):
         folder = claim_folder(plan).resolve()
-        progress.keep(folder / LOG_FILE)
-        for line in taken():
+        progress.log_to(folder / LOG_FILE)
+        for line in drain():
             progress.warn(line)
         remove_leftovers(folder)
         set_aside_damaged(folder, progress.warn)
         storage = storage_of(config, folder)
         storage.check()
-        with Tracker(config.tracking, folder, config, warn=progress.warn) as tracker:
-            ledger = Ledger(folder, progress, tracker, storage)
-            plan = _finish(plan, runtime, ledger)
+        with SweepTracker(config.tracking, folder, config, warn=progress.warn) as tracker:
+            state = SweepState(folder, progress, tracker, storage)
+            plan = _run_to_the_end(plan, pipeline, state)
             tracker.settle()  # the page shows where its runs are in MLflow
-            page = runtime.report(folder)
-            files = [folder / PLAN_FILE, page, page.with_name(TABLE)]
-            storage.put(files)
-            kept = [folder / LOG_FILE, folder / SELECTION_FILE]
-            tracker.log_files([*files[1:], *kept], complete=not ledger.failed)
-        seconds = ledger.spent.by_phase(time.monotonic() - begin)
-        progress.spent(seconds, ledger.spent.by_device())
-    return ledger.result(plan.runs, page, seconds)
+            page = pipeline.report(folder)
+            results = [page, page.with_name(TABLE)]
+            storage.put([folder / PLAN_FILE, *results])
+            files = [*results, folder / LOG_FILE, folder / SELECTION_FILE]
+            tracker.log_files(files, complete=not state.failed)
+        seconds = state.time_spent.by_phase(time.monotonic() - begin)
+        progress.time_spent(seconds, state.time_spent.by_device())
+    return state.result(plan.runs, page, seconds)
 
 
-def _finish(plan: Plan, runtime: Runtime, ledger: Ledger) -> Plan:
-    """Whatever has no record yet, again where Ray dies over it; returns the whole plan."""
-    lost, before = 0, -1
+def _run_to_the_end(plan: Plan, pipeline: Pipeline, state: SweepState) -> Plan:
+    """Execute the runs without a record, with a new local Ray if one dies; returns the plan."""
+    losses, epochs = 0, -1
     while True:
         try:
             with ExitStack() as stack:
-                return _go_on(plan, runtime, ledger, stack)
+                return _Execution(plan, pipeline, state, stack).run()
         except RayLostError as error:
-            # What counts is what was done since: a machine that kills Ray each minute is no loop.
-            lost = lost + 1 if ledger.reached_epochs == before else 1
-            before = ledger.reached_epochs
-            if plan.config.ray.address is not None or lost > RESTARTS:
-                raise _gone(plan, error, lost) from None
-        gc.collect()  # what Tune left speaks to Ray when it goes: now, while there is none
+            # Only losses without progress count: a machine that kills Ray every minute makes some.
+            losses = losses + 1 if state.reached_epochs == epochs else 1
+            epochs = state.reached_epochs
+            if plan.config.ray.address is not None or losses > RESTARTS:
+                raise _ray_lost(plan.config.ray.address, error, losses) from None
+        gc.collect()  # Tune's leftovers call Ray when they are freed: free them while there is none
 
 
-def _go_on(plan: Plan, runtime: Runtime, ledger: Ledger, stack: ExitStack) -> Plan:
-    """Whatever has no record yet, and what follows from the records; returns the whole plan.
+class _Execution:
+    """The runs of a sweep while one Ray lives, in three phases; Ray starts before the first run."""
 
-    Ray is started, for the time of `stack`, only if there is something.
-    """
-    config, stages = plan.config, Stages(plan, ledger.folder)
-    models = [model.name for model in config.models]
-    # What a scheduler stopped is done for a sweep that has one, and only for such.
-    again = ("failed",) if config.search.scheduler else ("failed", "stopped")
-    tried: set[str] = {*ledger.failed}
-    begun = asked = False
-    while True:
-        finished = ledger.track_finished(again)
-        plan = stages.following(finished | tried)
-        claim_folder(plan)
-        ledger.progress.planned({run.id for run in plan.runs})
-        waiting = in_order(models, [r for r in plan.runs if r.id not in finished | tried])
-        asking = not asked and any(study.left for study in stages.studies)
-        if not waiting and not asking:
-            stages.conclude()
-            return plan
-        search = Search(stages, waiting, ledger) if asking else None
-        runs = [*waiting, *(search.stand_ins if search else ())]
-        tasks = runtime.tasks(config, runs, ledger.folder)
-        if not begun:
-            begun = True
-            _begin(config, ledger, stack)
-            prepare(tasks, config, runtime, ledger)
-            ledger.track_finished(again)
-        known = [(run, ledger.seconds[run.id]) for run in plan.runs if run.id in ledger.seconds]
-        done = len(plan.runs) - len(waiting)
-        ledger.progress.running(runs, done, ledger.spent.slots, known)
-        # What is chosen is reported on whole runs.
-        scheduler = config.search.scheduler if stages.choices is None else None
-        carry_out(waiting, config, runtime, ledger, search, scheduler)
-        tried |= {run.id for run in waiting} | (search.runs.keys() if search else set())
-        asked = asked or asking
+    def __init__(self, plan: Plan, pipeline: Pipeline, state: SweepState, stack: ExitStack) -> None:
+        self._config, self._pipeline, self._state = plan.config, pipeline, state
+        self._stack = stack
+        """Closes Ray."""
+        self._follow_up = FollowUpRuns(plan, state.folder)
+        self._plan = plan
+        # A sweep without a scheduler finishes the runs that an earlier one's scheduler stopped.
+        self._unfinished = ("failed",) if self._config.search.scheduler else ("failed", "stopped")
+        self._tried = {*state.failed}
+        """Runs that have ended in this command, finished or not."""
+        self._ended: set[str] = set()
+        """These and the finished runs of earlier commands."""
+        self._has_ray = False
 
+    def run(self) -> Plan:
+        """Run all phases; returns the whole plan."""
+        scheduler = self._config.search.scheduler
+        if self._follow_up.has_search:  # what is planned, then what results suggest
+            batch = self._next_batch()
+            self._run_batch(batch, scheduler, Search(self._follow_up, batch, self._state))
+        self._run_planned(scheduler)
+        if self._follow_up.ready_to_select(self._ended):
+            self._follow_up.select()
+            self._run_planned(None)  # the selected settings are reported on whole runs
+            self._follow_up.write_selection()
+        return self._plan
 
-def _begin(config: SweepConfig, ledger: Ledger, stack: ExitStack) -> None:
-    """Ray, and whoever looks out for its end and ours, for the time of `stack`."""
-    stack.enter_context(stop_file(ledger.folder))
-    slots = stack.enter_context(joined(config, ledger.progress.warn))
-    install()  # Ray has taken SIGTERM over
-    ledger.spent.begin(slots)
-    stack.enter_context(_told(ledger))
-    stack.enter_context(lookout(ledger.progress.warn, joined=config.ray.address is not None))
+    def _run_planned(self, scheduler: Scheduler | None) -> None:
+        """Run what is planned and has not ended."""
+        while batch := self._next_batch():
+            self._run_batch(batch, scheduler)
+
+    def _next_batch(self) -> list[RunSpec]:
+        """Update the stored plan; returns its runs that have not ended, in their order."""
+        self._ended = self._state.track_finished(self._unfinished) | self._tried
+        self._plan = self._follow_up.current_plan()
+        claim_folder(self._plan)
+        self._state.progress.live_best.retain_only({run.id for run in self._plan.runs})
+        models = [model.name for model in self._config.models]
+        return order_runs(models, [run for run in self._plan.runs if run.id not in self._ended])
+
+    def _run_batch(
+        self, batch: Sequence[RunSpec], scheduler: Scheduler | None, search: Search | None = None
+    ) -> None:
+        state, expected = self._state, [*batch, *(search.placeholders if search else ())]
+        if not self._has_ray:
+            self._has_ray = True
+            self._stack.enter_context(_ray(self._config, state))
+            tasks = self._pipeline.tasks(self._config, expected, state.folder)
+            prepare(tasks, self._config, self._pipeline, state)
+            state.track_finished(self._unfinished)  # the evaluations of the prepared models
+        known = [(r, state.seconds[r.id]) for r in self._plan.runs if r.id in state.seconds]
+        done = len(self._plan.runs) - len(batch)
+        state.progress.running(expected, done, state.time_spent.slots, known)
+        run_trials(batch, self._config, self._pipeline, state, search, scheduler)
+        self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())
 
 
 @contextmanager
-def _told(ledger: Ledger) -> Generator[None, None, None]:
-    """That Ray is gone is said at once: its shutdown takes seconds."""
-    try:
-        yield
-    except RayLostError as error:
-        ledger.progress.warn(f"Ray is gone: {error}")
-        raise
+def _ray(config: SweepConfig, state: SweepState) -> Generator[None, None, None]:
+    """Ray, and the watchdogs of its end and of this process's."""
+    warn, joined = state.progress.warn, config.ray.address is not None
+    with stop_file(state.folder), ray_session(config, warn) as slots:
+        install_handler()  # Ray has replaced the handler of SIGTERM
+        state.time_spent.begin(slots)
+        try:
+            with gcs_watchdog(warn, joined=joined):
+                yield
+        except RayLostError as error:
+            warn(f"Ray is gone: {error}")  # before Ray's shutdown, which takes seconds
+            raise
 
 
-def _gone(plan: Plan, error: RayLostError, lost: int) -> UnlearnbenchError:
-    address = plan.config.ray.address
+def _ray_lost(address: str | None, error: RayLostError, losses: int) -> UnlearnbenchError:
     if address is not None:
         return UnlearnbenchError(
-            f"ray.address: the cluster at {address!r} is gone: {error}; when it is there again, "
-            "start the same command: finished epochs are kept"
+            f"ray.address: the cluster at {address!r} is gone: {error}; when it is back, run the "
+            "same command again: finished epochs are kept"
         )
     return UnlearnbenchError(
-        f"the local Ray died {lost} times without a finished epoch in between, at last: {error}; "
-        "see that the machine's memory suffices (lower ray.concurrent), then start the same "
-        "command: what is finished is kept"
+        f"ray: the local Ray died {losses} times without a finished epoch in between; the last "
+        f"time {error}; check that memory suffices (lower ray.concurrent), then run the same "
+        "command again: finished runs are kept"
     )

@@ -1,4 +1,4 @@
-"""Runs as trials of one Tune experiment: an epoch a step, in processes that are used again."""
+"""Runs as trials of a Tune experiment: a step is an epoch, and processes are reused."""
 
 from __future__ import annotations
 
@@ -9,54 +9,54 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.api.plugin_code import place
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.search import Scheduler
 from unlearnbench.errors import PluginError, is_deterministic
-from unlearnbench.execution import Resources
-from unlearnbench.ledger import Ledger, Runtime
-from unlearnbench.plan import RunSpec
-from unlearnbench.plugin_code import place
-from unlearnbench.records import Record
-from unlearnbench.searching import Scheduler
-from unlearnbench.settings import SweepConfig
-from unlearnbench.stopping import Stopped, held
-from unlearnbench.sweep.devices import own_devices
-from unlearnbench.sweep.faults import Guard, Worker, with_notices
-from unlearnbench.sweep.gang import together
-from unlearnbench.sweep.halving import halving
-from unlearnbench.sweep.nodes import Luggage
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import Record
+from unlearnbench.runtime.deferred_warnings import drain
+from unlearnbench.runtime.signals import Stopped, defer_sigterm
+from unlearnbench.sweep.code_shipping import WorkerContext
+from unlearnbench.sweep.early_stopping import halving_scheduler
+from unlearnbench.sweep.optuna_search import Search, searcher
+from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.placement import alive, strategy
-from unlearnbench.sweep.search import Search, searcher
-from unlearnbench.sweep.told import heard, told
+from unlearnbench.sweep.ray_faults import StopFileWatcher, TrialMonitor
+from unlearnbench.sweep.sweep_state import SweepState, last_failure
+from unlearnbench.sweep.worker_group import run_on_workers
+from unlearnbench.sweep.worker_report import decode_report, device_shares, encode_report
 
 
-def carry_out(
+def run_trials(
     runs: Sequence[RunSpec],
     config: SweepConfig,
-    runtime: Runtime,
-    ledger: Ledger,
+    pipeline: Pipeline,
+    state: SweepState,
     search: Search | None = None,
     scheduler: Scheduler | None = None,
 ) -> None:
-    """All `runs`, in their order, or what `search` decides; returns when each has a record.
+    """Execute `runs` in their order, or those of `search`; returns when each has a record.
 
-    scheduler  what may stop them early
+    scheduler  settings by which weak runs are stopped early
     """
     from ray import tune
 
-    guard = Guard(ledger.folder, config.ray.retries, joined=config.ray.address is not None)
     known = {run.id: run for run in runs} if search is None else search.runs
     space: Any = tune.grid_search([parameters(run) for run in runs]) if search is None else {}
-    scratch = ledger.folder / "ray"
+    scratch = state.folder / "ray"
     shutil.rmtree(scratch, ignore_errors=True)
     tuner = tune.Tuner(
-        tune.with_resources(_trainable(runtime, config, ledger), _placement(config)),
+        tune.with_resources(_trainable(pipeline, config, state), _placement(config)),
         param_space={"run": space},
         tune_config=tune.TuneConfig(
             num_samples=1 if search is None else search.total,
             search_alg=None if search is None else searcher(search, parameters),
-            scheduler=halving(scheduler, config.epochs, known, ledger.folder),
+            scheduler=halving_scheduler(scheduler, config.epochs, known, state.folder),
             reuse_actors=True,
             # Without a limit Tune queues all trials at once, and then keeps no order.
-            max_concurrent_trials=ledger.spent.slots,
+            max_concurrent_trials=state.time_spent.slots,
             trial_dirname_creator=lambda trial: str(trial.config["run"]["id"]),
         ),
         run_config=tune.RunConfig(
@@ -67,152 +67,148 @@ def carry_out(
             checkpoint_config=tune.CheckpointConfig(
                 checkpoint_frequency=0, checkpoint_at_end=False
             ),
-            callbacks=[_watcher(ledger, known, guard, search, _left_by(runtime, config, ledger))],
+            callbacks=[_callback(state, config, pipeline, known, search)],
         ),
     )
-    with held():  # the guard looks whether SIGTERM has come
+    with defer_sigterm():  # the monitor checks whether SIGTERM has come
         tuner.fit()
     shutil.rmtree(scratch, ignore_errors=True)
 
 
 def parameters(run: RunSpec) -> dict[str, str]:
-    """A run as a trial's parameters: all of it, since Tune unpickles the trainable for each."""
+    """A run as a trial's parameters: the whole spec, as Tune unpickles the trainable per trial."""
     return {"id": run.id, "model": run.model.name, "spec": run.model_dump_json()}
 
 
 def _placement(config: SweepConfig) -> Any:
-    """What a trial takes, by its model."""
+    """The resources of a trial, by its model."""
     from ray import tune
 
     nodes = [node["Resources"] for node in alive()]
-    each = {model.name: config.resources_of(model.name) for model in config.models}
+    by_model = {model.name: config.resources_of(model.name) for model in config.models}
 
     def factory(trial: dict[str, Any]) -> Any:
-        wanted = each[trial["run"]["model"]]
-        # The coordinator of several processes takes nothing itself.
-        first: list[dict[str, float]] = [{}] if wanted.world > 1 else []
+        resources = by_model[trial["run"]["model"]]
+        # The coordinator of several processes needs no resources.
+        first: list[dict[str, float]] = [{}] if resources.world_size > 1 else []
         return tune.PlacementGroupFactory(
-            first + [wanted.each] * wanted.world, strategy=strategy(nodes, wanted)
+            first + [resources.per_process] * resources.world_size,
+            strategy=strategy(nodes, resources),
         )
 
     return factory
 
 
-def _left_by(
-    runtime: Runtime, config: SweepConfig, ledger: Ledger
-) -> Callable[[RunSpec], Record | None]:
-    """What a run that was stopped left of itself."""
-    return lambda run: runtime.stopped(run, config, ledger.folder)
-
-
-def _watcher(
-    ledger: Ledger,
+def _callback(
+    state: SweepState,
+    config: SweepConfig,
+    pipeline: Pipeline,
     runs: Mapping[str, RunSpec],
-    guard: Guard,
     search: Search | None,
-    left_by: Callable[[RunSpec], Record | None],
 ) -> Any:
-    """Tune's events, told to the ledger and to a search."""
+    """Tune's callback, which passes events on to the sweep's state and to the search."""
     from ray import tune
 
+    monitor = TrialMonitor(state.folder, config.ray.retries, joined=config.ray.address is not None)
     # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of this by name
 
-    class Watcher(tune.Callback):
-        """Of what Tune gives, the trial says which run it is about."""
+    class EventCallback(tune.Callback):
+        """Translates Tune's trials to runs."""
 
         def __reduce__(self) -> tuple[Any, ...]:
-            # Tune stores its callbacks for a resumption, which is never asked of it.
+            # Tune stores its callbacks to resume from, which no sweep does.
             return tune.Callback, ()
 
         def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
-            guard.look(trials)
+            monitor.check(trials)
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            ledger.began(_run(trial))
+            state.progress.started(_run(trial))
 
         def on_trial_result(
             self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any
         ) -> None:
-            for line in result["notices"]:
-                ledger.progress.warn(line)
-            if not result.get("told"):
-                epoch, devices = heard(result["result"])
-                guard.reached(trial, epoch.epoch)
-                ledger.reached(_run(trial), epoch, result["time_this_iter_s"], devices)
+            for line in result["warnings"]:
+                state.progress.warn(line)
+            if not result.get("repeated"):
+                epoch, devices = decode_report(result["report"])
+                monitor.epoch_ended(trial, epoch.epoch)
+                state.epoch_ended(_run(trial), epoch, result["time_this_iter_s"], devices)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            guard.left(trial)
+            monitor.trial_ended(trial)
             run = _run(trial)
             if failed := trial.last_result.get("failed"):
-                tell(ledger.gave_up(run, failed))
-            elif ledger.storage.fetch(ledger.folder / "records" / run.id):
-                tell(ledger.ended(run))
-            else:  # the scheduler ended it between two epochs
-                tell(ledger.stopped(run, left_by(run)))
+                ended(state.run_ended(run, failed))
+            elif state.storage.fetch(state.folder / "records" / run.id):
+                ended(state.run_ended(run))
+            else:  # the scheduler stopped it between two epochs
+                ended(state.run_stopped(run, pipeline.stopped(run, config, state.folder)))
 
         def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            guard.left(trial)
-            if not guard.is_stopping:
-                ledger.retried(_run(trial), Path(trial.error_file).read_text("utf-8"))
+            monitor.trial_ended(trial)
+            if not monitor.is_stopping:
+                reason, _ = last_failure(Path(trial.error_file).read_text("utf-8"))
+                state.progress.retrying(_run(trial), reason)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            guard.left(trial)
-            tell(ledger.gave_up(_run(trial), Path(trial.error_file).read_text("utf-8")))
+            monitor.trial_ended(trial)
+            ended(state.run_ended(_run(trial), Path(trial.error_file).read_text("utf-8")))
 
-    def tell(record: Record) -> None:
+    def ended(record: Record) -> None:
         if search is not None:
-            search.tell(record)
+            search.add_record(record)
 
     def _run(trial: Any) -> RunSpec:
         return runs[trial.config["run"]["id"]]
 
-    return Watcher()
+    return EventCallback()
 
 
-def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[Any]:
-    """A run as Tune sees it: an epoch a step, and the next run in the same process."""
+def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> type[Any]:
+    """A run as Tune's trainable: a step is an epoch, and the next run reuses the process."""
     from ray import tune
 
-    folder, slots = ledger.folder, ledger.spent.slots
-    luggage = Luggage.of(config, folder)
+    folder, slots = state.folder, state.time_spent.slots
+    context = WorkerContext.capture(config, folder)
 
     class Run(tune.Trainable):
-        """Nothing of a run outlives it here but what the process has loaded."""
+        """Nothing of a run stays in the process but the models that it has loaded."""
 
         def setup(self, config: dict[str, Any]) -> None:
-            self._worker = Worker(folder)
+            self._watcher = StopFileWatcher(folder)
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
             self._run = RunSpec.model_validate_json(new_config["run"]["spec"])
-            # Of a run that was stopped this closes the generator, and so frees its model.
+            # Closes the generator of a run that was stopped, which frees its model.
             self._results: Any = None
             self._last: dict[str, Any] = {}
             return True
 
         def step(self) -> dict[str, Any]:
-            with self._worker.at_work():
+            with self._watcher.preemptible():
                 resources = config.resources_of(self._run.model.name)
                 try:
-                    return with_notices(self._epoch(resources))
+                    result = self._epoch(resources)
                 except Stopped:
                     raise
-                except Exception as error:
+                except Exception as error:  # of any method or library; sorted below
                     if not is_deterministic(error):
                         raise
-                    # Tried again it would fail again.
+                    # Another try would fail again.
                     text = "".join(traceback.format_exception(error))
-                    end = {"failed": text, "done": True, "told": True}
-                    return with_notices({**self._last, **end})
+                    result = {**self._last, "failed": text, "done": True, "repeated": True}
+                return {**result, "warnings": drain()}
 
         def _epoch(self, resources: Resources) -> dict[str, Any]:
             if self._results is None:
-                devices = partial(own_devices, resources, slots)
-                work = partial(_epochs, runtime, self._run, luggage, devices)
-                self._results = together(work, resources, folder)
+                devices = partial(device_shares, resources, slots)
+                work = partial(_epochs, pipeline, self._run, context, devices)
+                self._results = run_on_workers(work, resources, folder)
             result: dict[str, Any] | None = next(self._results, None)
             if result is None:
-                return {**self._last, "done": True, "told": True}
+                return {**self._last, "done": True, "repeated": True}
             self._last = result
             return self._last
 
@@ -220,14 +216,18 @@ def _trainable(runtime: Runtime, config: SweepConfig, ledger: Ledger) -> type[An
 
 
 def _epochs(
-    runtime: Runtime, run: RunSpec, luggage: Luggage, devices: Callable[[], Mapping[str, float]]
+    pipeline: Pipeline,
+    run: RunSpec,
+    context: WorkerContext,
+    devices: Callable[[], Mapping[str, float]],
 ) -> Iterator[dict[str, Any]]:
-    """A run as each of its processes carries it out, wherever that is: Tune's result by epoch."""
+    """Execute a run in one of its processes; yields Tune's result of each epoch."""
     try:
-        for result in runtime.run_epochs(run, *luggage.unpack()):
-            yield {"epoch": result.epoch, "result": told(result, devices()), "done": False}
+        for result in pipeline.run_epochs(run, *context.activate()):
+            report = encode_report(result, devices())
+            yield {"epoch": result.epoch, "report": report, "done": False}
     except Stopped:
         raise
-    except SystemExit as error:  # Ray would take it for a process that was killed
+    except SystemExit as error:  # Ray would mistake it for a killed process
         called = f"sys.exit({error.code!r}) was called"
         raise PluginError(f"{called} ({place(error)})") from error

@@ -1,4 +1,4 @@
-"""A check in a fresh process, and that process: another row comes first, the numbers stay."""
+"""The fresh-process check, and the process: a row computed before must change no number."""
 
 from __future__ import annotations
 
@@ -13,22 +13,22 @@ from typing import Any
 
 import torch
 
-from unlearnbench.fresh_process import FreshError, fresh_process
-from unlearnbench.method import Method
-from unlearnbench.plugin_code import describe
+from unlearnbench.api.method import Method
+from unlearnbench.api.plugin_code import describe
+from unlearnbench.runtime.fresh_process import FreshError, fresh_process
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.invariance import apart
-from unlearnbench.testing.laboratory import Laboratory
+from unlearnbench.testing.tiny_lab import TinyLab
 
 
 @check(
     "fresh-process",
     why="A scale that is fixed by the first batch, or a cache that outlives a run, gives each "
-    "process of a sweep numbers of its own, and a resumed run others than an uninterrupted one.",
-    mend="Keep nothing between calls: what goes from step to step is `state`, and what the loss "
-    "needs of the whole step is `statistics`.",
+    "process of a sweep its own numbers, and a resumed run others than an uninterrupted one.",
+    fix="Keep nothing between calls: values that pass from step to step belong in `state`, those "
+    "of the whole step in `statistics`.",
 )
-def fresh(lab: Laboratory) -> Outcome:
+def fresh(lab: TinyLab) -> Outcome:
     """A fresh process that has seen another row first gives the same loss and gradient."""
     kind = type(lab.method)
     if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
@@ -36,10 +36,10 @@ def fresh(lab: Laboratory) -> Outcome:
     try:
         found = fresh_process().answer(begin(lab))
     except (FreshError, TypeError) as error:  # TypeError: values that JSON cannot hold
-        return not_applicable(f"no other process could be asked: {error}")
+        return not_applicable(f"no other process could be used: {error}")
     if "error" in found:
         return fault(f"in a fresh process: {found['error']}")
-    here = lab.measure()
+    here = lab.whole
     for what, a, b in (
         ("loss", here.loss, found["loss"]),
         ("gradient's norm", here.norm, found["norm"]),
@@ -52,8 +52,8 @@ def fresh(lab: Laboratory) -> Outcome:
     return passed(f"loss {here.loss:.6g} in both")
 
 
-def begin(lab: Laboratory) -> int:
-    """Have a fresh process measure the laboratory's method while others are checked here.
+def begin(lab: TinyLab) -> int:
+    """Start the measurement in a fresh process, while other checks run here.
 
     Raises: FreshError, TypeError, as `FreshProcess.begin`.
     """
@@ -74,11 +74,11 @@ def begin(lab: Laboratory) -> int:
 def serve() -> None:
     """Answer each line of standard input from a process forked for it, which is then fresh."""
     torch.set_num_threads(1)  # no thread has been started when this process is forked
-    from unlearnbench.testing.laboratory import _learned  # pyright: ignore[reportPrivateUsage]
+    from unlearnbench.testing.tiny_lab import _learned  # pyright: ignore[reportPrivateUsage]
 
     _learned(2)
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what a method prints is no answer
+    os.dup2(2, 1)  # a method's own output must not mix with the answers
     for line in sys.stdin:
         read, write = os.pipe()
         child, request = os.fork(), json.loads(line)
@@ -100,11 +100,11 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         sys.path[:] = request["path"]
         kind = _found(request["module"], request["file"], request["name"])
-        lab = Laboratory(kind.model_validate(request["values"]))
+        lab = TinyLab(kind.model_validate(request["values"]))
         lab.measure([lab.draws[-1:]])
         measured = lab.measure()
         return {"loss": measured.loss, "norm": measured.norm}
-    except BaseException as error:  # whatever a stranger's method does, the answer names it
+    except BaseException as error:  # a plug-in may raise anything; the answer names it
         return {"error": describe(error)}
 
 

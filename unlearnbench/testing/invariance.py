@@ -1,11 +1,11 @@
-"""Checks that how a step is cut up, ordered and padded changes no number."""
+"""Checks that splitting, ordering and padding a step change no number."""
 
 from __future__ import annotations
 
-from unlearnbench.optimisation import Optimisation
 from unlearnbench.testing.check import Outcome, check, fault, passed
-from unlearnbench.testing.laboratory import EPOCHS, SEED, Laboratory, Measured
-from unlearnbench.training import Trainer
+from unlearnbench.testing.tiny_lab import EPOCHS, SEED, Measured, TinyLab
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.trainer import Trainer
 
 NEAR = 1e-7
 """Relative; float64 rounds at 1e-16, and sums over a step lose few of its digits."""
@@ -14,13 +14,12 @@ NEAR = 1e-7
 @check(
     "padding",
     why="Harnesses average over padded positions (the KL of the TOFU code, UNDIAL, RMU): the same "
-    "weight is then another strength for every padded length.",
-    mend="Reduce with `mean_tokens`, `mean_rows` or `mean_sequences`; never reshape to [B, T].",
+    "weight then has another strength at every padded length.",
+    fix="Reduce with `mean_tokens`, `mean_rows` or `mean_sequences`; never reshape to [B, T].",
 )
-def padding(lab: Laboratory) -> Outcome:
-    """Padding, and rows that are padded beside longer ones, change neither loss nor gradient."""
-    lab.model.extra = 0
-    alone = lab.measure()
+def padding(lab: TinyLab) -> Outcome:
+    """Padding, alone or because of longer rows in the batch, changes neither loss nor gradient."""
+    alone = lab.whole
     lab.model.extra = 9
     padded = lab.measure()
     lab.model.extra = 0
@@ -31,7 +30,7 @@ def padding(lab: Laboratory) -> Outcome:
     like = lab.measure([ordered[i : i + 2] for i in range(0, len(ordered), 2)])
     mixed = lab.measure([[ordered[i], ordered[-1 - i]] for i in range(half)])
     found = found or difference(
-        like, mixed, "with rows beside like ones", "with short rows beside long ones"
+        like, mixed, "in batches of equal lengths", "in batches of mixed lengths"
     )
     return fault(found) if found else passed(f"loss {alone.loss:.6g} every time")
 
@@ -40,12 +39,12 @@ def padding(lab: Laboratory) -> Outcome:
     "order",
     why="Rows are shuffled in every epoch; a loss that depends on their order within a step pairs "
     "what does not belong together.",
-    mend="Match rows of different parts by position only: row b of each part has one question.",
+    fix="Match rows of different parts by position only: row b of each part has one question.",
 )
-def order(lab: Laboratory) -> Outcome:
+def order(lab: TinyLab) -> Outcome:
     """The order of the rows within a step changes nothing."""
     draws = list(lab.draws)
-    first = lab.measure([draws])
+    first = lab.whole
     for other in (draws[::-1], draws[2:] + draws[:2]):
         found = difference(first, lab.measure([other]), "in order", "in another order")
         if found:
@@ -57,24 +56,23 @@ def order(lab: Laboratory) -> Outcome:
     "accumulation",
     why="Custom losses that average micro-batch means weigh tokens by their neighbours (harnesses "
     "after transformers 4.46, NPO in SimNPO's WMDP code): the batch size changes the method.",
-    mend="`batch.forget.mean_tokens(values)` in place of `values.mean()`: it divides by the counts "
-    "of the whole step. What else the loss needs of the whole step goes into `statistics`.",
+    fix="`batch.forget.mean_tokens(values)` in place of `values.mean()`: it divides by the counts "
+    "of the whole step. Other values of the whole step belong in `statistics`.",
 )
-def accumulation(lab: Laboratory) -> Outcome:
-    """A batch in one piece, and accumulated row by row, train the same model."""
-    whole = lab.measure()
-    parts = lab.measure([[draw] for draw in lab.draws])
+def accumulation(lab: TinyLab) -> Outcome:
+    """One whole batch, and the same rows accumulated one by one, train the same model."""
+    whole, parts = lab.whole, lab.measure([[draw] for draw in lab.draws])
     found = difference(whole, parts, "in one batch", "row by row")
     if not found and "sample" not in lab.needs.parts:
-        found = _trainedapart(lab)
+        found = _training_difference(lab)
     return fault(found) if found else passed(f"loss {whole.loss:.6g} whole and in pieces")
 
 
-def _trainedapart(lab: Laboratory) -> str:
-    """What differs after training with the trainer, with and without accumulation."""
+def _training_difference(lab: TinyLab) -> str:
+    """Describe a difference between training with and without accumulation; empty if none."""
     runs: list[tuple[list[float], Trainer]] = []
     for micro in (None, 1):
-        how = Optimisation(EPOCHS, 4, 1e-3, SEED, micro_batch_size=micro)
+        how = TrainerSettings(EPOCHS, 4, 1e-3, SEED, micro_batch_size=micro)
         trainer = Trainer(lab.model.copied(), lab.objective, lab.rows, how, lab.pad, lab.references)
         steps = [step for epoch in range(1, EPOCHS + 1) for step in trainer.epoch(epoch)]
         runs.append(([value for s in steps for value in (s.loss, s.grad_norm)], trainer))
@@ -93,15 +91,15 @@ def _trainedapart(lab: Laboratory) -> str:
 @check(
     "doubling",
     why="A sum where a mean is meant (`values.sum()`) makes the loss grow with the batch and the "
-    "answers' lengths: the same learning rate is another strength in every configuration.",
-    mend="`batch.forget.mean_tokens(values)` in place of `values.sum()`: means divide by the "
+    "answers' lengths: the same learning rate then has another strength in every configuration.",
+    fix="`batch.forget.mean_tokens(values)` in place of `values.sum()`: means divide by the "
     "counts of the whole optimiser step.",
 )
-def doubling(lab: Laboratory) -> Outcome:
+def doubling(lab: TinyLab) -> Outcome:
     """A step with the same rows twice has the same loss and gradient as with them once."""
     draws = list(lab.draws)
-    once = lab.measure([draws])
-    found = difference(once, lab.measure([draws + draws]), "once", "with the same rows twice")
+    once, twice = lab.whole, lab.measure([draws + draws])
+    found = difference(once, twice, "once", "with the same rows twice")
     return fault(found) if found else passed(f"loss {once.loss:.6g} once and twice")
 
 
@@ -109,25 +107,25 @@ def doubling(lab: Laboratory) -> Outcome:
     "processes",
     why="Results that change with the number of GPUs were reported for every harness "
     "(open-unlearning #139, #144; PDU's multiplier is updated by each process for itself).",
-    mend="As for accumulation; and keep what goes from step to step in `state`, not in the method.",
+    fix="As for accumulation; and keep values that pass from step to step in `state`, not in "
+    "the method.",
 )
-def processes(lab: Laboratory) -> Outcome:
-    """The rows of a step, dealt out to 2, 3 or more processes, add up to the same step."""
-    whole = lab.measure()
-    worlds = (2, 3, len(lab.draws))
-    for world in worlds:
-        # As the trainer deals them out; each process goes through two rows at a time.
+def processes(lab: TinyLab) -> Outcome:
+    """The rows of a step, divided among 2 or 3 processes, add up to the same step."""
+    whole = lab.whole
+    for world in (2, 3):  # one row for each process is what `accumulation` does
+        # Divided as the trainer does; each process takes two rows at a time.
         mine = [lab.draws[rank::world] for rank in range(world)]
         cuts = [rows[i : i + 2] for rows in mine for i in range(0, len(rows), 2)]
         found = difference(whole, lab.measure(cuts), "in one process", f"in {world} processes")
         if found:
             return fault(found)
-    return passed(f"loss {whole.loss:.6g} in {', '.join(map(str, worlds))} processes")
+    return passed(f"loss {whole.loss:.6g} in 2 and 3 processes")
 
 
 def difference(one: Measured, other: Measured, first: str, second: str) -> str:
-    """Where two measurements of the same step differ; nothing where they agree."""
-    # A loss may be 0 but for rounding (GRPO's is); what it does is seen by its gradient.
+    """Describe the first difference between two measurements of a step; empty if they agree."""
+    # A loss may be 0 up to rounding (GRPO's is), so the gradient's norm sets the scale.
     scale = max(one.norm, other.norm)
     for name in one.terms:
         a, b = one.terms[name], other.terms[name]
@@ -144,5 +142,5 @@ def difference(one: Measured, other: Measured, first: str, second: str) -> str:
 
 
 def apart(a: float, b: float, scale: float = 0.0) -> bool:
-    """Whether two numbers differ by more than rounding, in terms of the largest or of `scale`."""
+    """True if two numbers differ by more than rounding, relative to the largest or to `scale`."""
     return not abs(a - b) <= NEAR * max(abs(a), abs(b), scale)  # `not`: nan is apart from all

@@ -1,12 +1,12 @@
-"""MLflow as a view of the records: a parent run per sweep, a child per record.
+"""Tracking in MLflow: a parent run per sweep, a child run per record.
 
-Only this package and `mlflow_store` import mlflow. Tracking happens in a thread of its own, so
-that a slow server holds up no training, and whatever goes wrong there costs a warning, never a
-run: `replay` logs the records later. A record is found again by its id, so nothing is logged twice.
+Only this package imports mlflow. It logs in a background thread, so that a slow server does not
+delay training, and a failure costs a warning, never a run: `replay` logs the records later. Runs
+are found by their record's id, so nothing is logged twice.
 """
 
-from unlearnbench.tracking.pages import open_ui, ui_command
-from unlearnbench.tracking.replaying import Replayed, replay
-from unlearnbench.tracking.tracker import Tracker
+from unlearnbench.tracking.mlflow.ui import open_ui, ui_command
+from unlearnbench.tracking.replay import ReplayResult, replay
+from unlearnbench.tracking.sweep_tracker import SweepTracker
 
-__all__ = ["Replayed", "Tracker", "open_ui", "replay", "ui_command"]
+__all__ = ["ReplayResult", "SweepTracker", "open_ui", "replay", "ui_command"]

@@ -1,0 +1,1 @@
+"""Figures drawn with Plotly, and the data that they show."""

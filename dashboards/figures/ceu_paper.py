@@ -1,0 +1,71 @@
+"""The CE-U paper's figure of six panels, drawn from its published points in the style of the page.
+
+Source: Yang 2025, arXiv:2503.01224, the points as shipped in `published/ceu_figure_points.csv`.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Mapping
+from importlib.resources import files
+
+import plotly.graph_objects as go
+
+from unlearnbench.evaluation.columns import own_columns
+from unlearnbench.results.table import TableRow
+
+from .notebook import pareto
+
+METHODS: Mapping[str, str] = {
+    "CE-U": "ce-u",
+    "Grad. Ascent": "gradient-ascent",
+    "Grad. Diff.": "gradient-difference",
+    "KL Min.": "kl-minimization",
+    "Pref. Opt.": "idk",
+}
+"""Names of methods in the paper's figure, and here."""
+REFERENCES: Mapping[str, str] = {"Finetune Model": "fine-tuned", "Retain Model": "retain"}
+MODELS: Mapping[str, str] = {"llama2-7b": "Llama-2-7B", "phi": "Phi-1.5"}
+_RATE = re.compile(r"(?P<name>.+) \(LR=(?P<rate>[0-9.e+-]+)\)")
+
+
+def build() -> go.Figure:
+    """Draw the figure: two models by three forget fractions, with every published point."""
+    return pareto(paper_rows(), title="The CE-U paper's figure, from its published points")
+
+
+def paper_rows() -> tuple[TableRow, ...]:
+    """Make a table row of each published point, with its two metrics alone.
+
+    `epoch` is the point's number in its series.
+    """
+    source = files(__package__ or "dashboards") / "published" / "ceu_figure_points.csv"
+    with source.open(encoding="utf-8") as lines:
+        return tuple(_row(line) for line in csv.DictReader(lines))
+
+
+def _row(line: Mapping[str, str]) -> TableRow:
+    series = line["series"]
+    found = _RATE.fullmatch(series)
+    kind = REFERENCES.get(series, "run")
+    method = METHODS[found["name"] if found else series] if kind == "run" else kind
+    model, fraction = MODELS[line["model"]], float(line["forget_fraction"])
+    return TableRow(
+        run_id=f"{series}, {model}, {fraction:g}",
+        kind=kind,
+        model=model,
+        forget_fraction=fraction,
+        method=method,
+        family=method,
+        hyperparameters={},
+        learning_rate=float(found["rate"]) if found else None,
+        seed=0,
+        epoch=int(line["point"]) if kind == "run" else 0,
+        status="finished",
+        metrics=dict.fromkeys(own_columns())
+        | {
+            "model_utility": float(line["model_utility"]),
+            "log10_forget_quality": float(line["log10_forget_quality"]),
+        },
+    )

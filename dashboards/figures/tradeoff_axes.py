@@ -1,0 +1,107 @@
+"""Axes, levels and regions of a trade-off panel."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from unlearnbench.analysis.best_settings import Setting
+
+from ..formatting import percent
+from .label_placement import Size
+from .palette import faded
+from .tradeoff_data import SIGNIFICANCE, Panel, position
+
+INK = "#1c2024"
+MUTED = "#5d6670"
+_PAD = 0.06
+
+Extent = tuple[tuple[float, float], tuple[float, float]]
+"""(Model Utility from, to), (log10 Forget Quality from, to)."""
+
+
+def extent(panel: Panel) -> Extent:
+    """Compute the initial axis ranges of a panel."""
+    shown = [xy for t in panel.trajectories for s in t.points if (xy := position(s)) is not None]
+    shown += [xy for r in (panel.fine_tuned, panel.retain) if r and (xy := position(r))]
+    shown += [corner for t in panel.trajectories for s in t.points for corner in _corners(s)]
+    shown = [(x, max(y, panel.low)) for x, y in shown] or [(0.0, panel.low), (1.0, 0.0)]
+    width = max(x for x, _ in shown) - min(x for x, _ in shown) or 0.1
+    left, right = min(x for x, _ in shown) - _PAD * width, max(x for x, _ in shown) + 0.1 * width
+    top = max(0.0, *(y for _, y in shown))
+    bottom = min(*(y for _, y in shown), 2 * SIGNIFICANCE)
+    height = top - bottom
+    return (left, right), (bottom - _PAD * height, top + _PAD * height)
+
+
+def _corners(setting: Setting) -> list[tuple[float, float]]:
+    """List the ends of a point's error bars."""
+    utility, quality = (setting.interval(m) for m in ("model_utility", "log10_forget_quality"))
+    if utility is None or quality is None:
+        return []
+    return [(utility.low, quality.low), (utility.high, quality.high)]
+
+
+def layout(
+    panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float], size: Size
+) -> Any:
+    """Make Plotly's layout of a panel; shapes and notes have names, for tests and for the page."""
+    axis = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
+    shapes = [_level("significance", SIGNIFICANCE, "dot")]
+    notes = [
+        _note("significance", "p = 0.05", 0, SIGNIFICANCE, yref="y", yanchor="top"),
+        _note("better", "better ↗", 1, 1, xanchor="right"),
+    ]
+    if panel.floor is not None:
+        shapes.append(_level("floor", panel.floor, "dash"))
+        if panel.floor > y_range[0]:
+            notes.append(_note("floor", "lowest that n allows", 0, panel.floor, yref="y"))
+    if panel.collapse_below is not None:
+        shapes.append(_collapse(panel.collapse_below, min(0.0, x_range[0])))
+        if panel.collapse_below > x_range[0]:
+            notes.append(_note("collapse", "collapsed", 0.01, 0.01))
+    return {
+        "xaxis": {
+            **axis,
+            "title": {"text": "Model Utility", "standoff": 6},
+            "range": list(x_range),
+        },
+        "yaxis": {
+            **axis,
+            "title": {"text": "log₁₀ Forget Quality", "standoff": 4},
+            "range": list(y_range),
+        },
+        "shapes": shapes,
+        "annotations": notes,
+        "margin": {"l": 48, "r": 14, "t": 22, "b": 40},
+        "height": size[1] + 70,
+        "hovermode": "closest",
+        "meta": {"title": f"{panel.model}, forget {percent(panel.forget_fraction)}"},
+    }
+
+
+def _level(name: str, at: float, dash: str) -> dict[str, Any]:
+    line = {"color": MUTED, "width": 1, "dash": dash}
+    place = {"xref": "paper", "x0": 0, "x1": 1, "y0": at, "y1": at}
+    return {"type": "line", "name": name, "layer": "below", "line": line, **place}
+
+
+def _collapse(below: float, left: float) -> dict[str, Any]:
+    """Shade everything left of `below`, at any zoom."""
+    place = {"yref": "paper", "x0": left - 1, "x1": below, "y0": 0, "y1": 1}
+    style = {"line": {"width": 0}, "fillcolor": faded(MUTED, 0.09)}
+    return {"type": "rect", "name": "collapse", "layer": "below", **style, **place}
+
+
+def _note(name: str, text: str, x: float, y: float, **more: str) -> dict[str, Any]:
+    place = {"xref": "paper", "yref": "paper", "x": x, "y": y}
+    align = {"xanchor": "left", "yanchor": "bottom"}
+    font = {"size": 11, "color": MUTED}
+    return {
+        "name": name,
+        "text": text,
+        "showarrow": False,
+        "font": font,
+        **place,
+        **align,
+        **more,
+    }

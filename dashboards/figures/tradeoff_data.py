@@ -1,0 +1,197 @@
+"""Data of the trade-off panels: Model Utility against log10 Forget Quality, as in the CE-U paper.
+
+`panels` computes everything that is shown, as values that a test can read; `tradeoff_plot.py` only
+draws them. Points left out of a panel are counted in it.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from importlib.resources import files
+from itertools import groupby
+
+from unlearnbench.analysis.best_settings import (
+    Best,
+    Setting,
+    average_seeds,
+    best_per_method,
+)
+from unlearnbench.analysis.start_models import Start, start_of
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.pareto_front import pareto_front
+
+COLLAPSE_SHARE = 0.5
+"""Below this share of the fine-tuned model's utility a model counts as collapsed."""
+SIGNIFICANCE = math.log10(0.05)
+
+
+@dataclass(frozen=True)
+class Trajectory:
+    """One setting epoch by epoch, averaged over its seeds."""
+
+    method: str
+    family: str
+    learning_rate: float | None
+    points: tuple[Setting, ...]
+    """Epochs with both metrics."""
+
+
+@dataclass(frozen=True)
+class PublishedSeries:
+    """Points of a paper's figure, drawn apart from measured ones."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+    """(Model Utility, log10 Forget Quality) in the figure's order."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Everything that one panel shows."""
+
+    model: str
+    forget_fraction: float
+    trajectories: tuple[Trajectory, ...]
+    front: tuple[Setting, ...]
+    """Settings that no other setting of the panel beats, by utility."""
+    best: tuple[Best, ...]
+    """Best settings; without a setting if the start model is faulty."""
+    begins: Start
+    """The start model, and its fault, if any."""
+    fine_tuned: TableRow | None
+    retain: TableRow | None
+    questions: int | None
+    """Forget questions behind each Forget Quality (n of the KS test)."""
+    floor: float | None
+    """log10 of the smallest p that n questions on either side can give."""
+    collapse_below: float | None
+    """Model Utility below which a model counts as collapsed."""
+    undrawn: int
+    """Number of settings without both metrics."""
+    low: float
+    """Lower end of the panel, until the reader chooses to see all of it."""
+    below: tuple[Setting, ...]
+    """Collapsed settings below that."""
+    published: tuple[PublishedSeries, ...] = ()
+
+    @property
+    def start(self) -> tuple[float, float] | None:
+        """Position of the fine-tuned model, where trajectories begin."""
+        return None if self.fine_tuned is None else position(self.fine_tuned)
+
+
+def position(point: TableRow | Setting) -> tuple[float, float] | None:
+    """Look up (Model Utility, log10 Forget Quality); None unless both are numbers."""
+    utility = point.metrics["model_utility"]
+    quality = point.metrics["log10_forget_quality"]
+    return None if utility is None or quality is None else (utility, quality)
+
+
+def panels(rows: Sequence[TableRow], *, published: bool = False) -> tuple[Panel, ...]:
+    """Compute one panel per model and forget fraction, in the table's order."""
+    by_panel: dict[tuple[str, float], list[TableRow]] = defaultdict(list)
+    for row in rows:
+        by_panel[row.model, row.forget_fraction].append(row)
+    return tuple(
+        _panel(model, fraction, tuple(here), published)
+        for (model, fraction), here in by_panel.items()
+    )
+
+
+def _panel(model: str, fraction: float, rows: tuple[TableRow, ...], published: bool) -> Panel:
+    settings = average_seeds(rows)
+    placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
+    moved = [(s, xy) for s, xy in placed if s.epoch > 0]
+    front = tuple(moved[i][0] for i in pareto_front([xy for _, xy in moved]))
+    start = start_of(rows, model, fraction)
+    # A share of a faulty start model's utility would be meaningless.
+    utility = None if start.fault else start.utility
+    collapse = None if utility is None else COLLAPSE_SHARE * utility
+    best = best_per_method(rows)
+    fine_tuned = next((r for r in rows if r.kind == "fine-tuned"), None)
+    retain = next((r for r in rows if r.kind == "retain"), None)
+    references = [xy for r in (fine_tuned, retain) if r and (xy := position(r)) is not None]
+    low = _low(references, [xy for _, xy in placed], collapse)
+    counts = {int(n) for r in rows if r.kind == "run" and (n := r.metrics["ks_n"]) is not None}
+    questions = counts.pop() if len(counts) == 1 else None
+    return Panel(
+        model=model,
+        forget_fraction=fraction,
+        trajectories=_trajectories([s for s, _ in placed]),
+        front=front,
+        best=tuple(replace(one, setting=None) for one in best) if start.fault else best,
+        begins=start,
+        fine_tuned=fine_tuned,
+        retain=retain,
+        questions=questions,
+        floor=None if questions is None else ks_floor(questions),
+        collapse_below=collapse,
+        undrawn=len(settings) - len(placed),
+        low=low,
+        below=tuple(s for s, (_, quality) in placed if quality < low),
+        published=published_series(model, fraction) if published else (),
+    )
+
+
+def _trajectories(settings: Sequence[Setting]) -> tuple[Trajectory, ...]:
+    return tuple(
+        Trajectory(method, family, rate, tuple(points))
+        for (family, method, rate), points in groupby(
+            settings, key=lambda s: (s.family, s.method, s.learning_rate)
+        )
+    )
+
+
+def _low(
+    references: Sequence[tuple[float, float]],
+    points: Sequence[tuple[float, float]],
+    collapse: float | None,
+) -> float:
+    """Compute the lower end of a panel, so that collapsed models do not squeeze the others.
+
+    Start, retain and working models are inside; collapsed ones down to 1.5 times their range.
+    """
+    working = [q for u, q in points if collapse is None or u >= collapse]
+    inside = min([q for _, q in references] + working, default=None)
+    lowest = min((q for _, q in points), default=SIGNIFICANCE)
+    if inside is None:
+        return lowest
+    return max(min(inside, lowest), 1.5 * min(inside, SIGNIFICANCE * 2))
+
+
+def ks_floor(n: int) -> float:
+    """Compute log10 p of the exact two-sample KS test, n against n, at complete separation.
+
+    2 of the C(2n, n) orderings are as extreme: n = 40 gives 1.9e-23.
+    """
+    log_orderings = math.lgamma(2 * n + 1) - 2 * math.lgamma(n + 1)
+    return (math.log(2) - log_orderings) / math.log(10)
+
+
+def published_series(model: str, forget_fraction: float) -> tuple[PublishedSeries, ...]:
+    """Read the CE-U paper's points of a model and fraction, if it has any.
+
+    The paper's `phi` matches any model whose name begins so, because names differ in suffixes.
+    """
+    source = files(__package__ or "dashboards").joinpath("published", "ceu_figure_points.csv")
+    name = _plain(model)
+    series: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
+    with source.open(encoding="utf-8") as lines:
+        for line in csv.DictReader(lines):
+            same = name.startswith(_plain(line["model"]))
+            if same and math.isclose(float(line["forget_fraction"]), forget_fraction):
+                point = float(line["model_utility"]), float(line["log10_forget_quality"])
+                series[line["series"]].append((int(line["point"]), *point))
+    return tuple(
+        PublishedSeries(label, tuple((x, y) for _, x, y in sorted(points)))
+        for label, points in series.items()
+    )
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower())

@@ -1,0 +1,54 @@
+"""Numbers, settings and durations as text."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+
+def rate_text(rate: float | None) -> str:
+    """Format a learning rate as in a paper: `2e-5`, and 0.001 as `1e-3`."""
+    if rate is None:
+        return "none"
+    mantissa, _, exponent = f"{rate:e}".partition("e")
+    return f"{float(mantissa):g}e{int(exponent)}"
+
+
+def percent(fraction: float) -> str:
+    """Format a fraction: `10 %` for 0.1."""
+    return f"{round(fraction * 100, 6):g} %"
+
+
+def signed(value: float | None, digits: int) -> str:
+    """Format a number with a true minus sign; None as the empty text."""
+    return "" if value is None else f"{value:.{digits}f}".replace("-", "\u2212")
+
+
+def short(value: float, digits: int = 4) -> float | None:
+    """Round to significant digits, as a figure shows them; None for NaN and infinities."""
+    return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None
+
+
+def place_text(model: str, forget_fraction: float) -> str:
+    """Name a panel: `phi, forget 10 %`."""
+    return f"{model}, forget {percent(forget_fraction)}"
+
+
+def value_text(value: Any) -> str:
+    """Format the value of a setting: texts as they are, everything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def flatten(values: Any, prefix: str = "") -> list[tuple[str, str]]:
+    """List name and value of all settings in a nested mapping, without those that are None."""
+    if not isinstance(values, Mapping):
+        return []
+    pairs: list[tuple[str, str]] = []
+    for name, value in values.items():
+        path = f"{prefix}{name}".replace("_", " ")
+        if isinstance(value, Mapping):
+            pairs += flatten(value, f"{path} · ")
+        elif value is not None:
+            pairs.append((path, value_text(value)))
+    return pairs

@@ -1,0 +1,30 @@
+"""The sections of the page, in their order; each is a folder with data, template and script."""
+
+from ..report_section import ReportSection
+from . import (
+    all_numbers,
+    answers,
+    best_settings,
+    curves,
+    failures,
+    order_confidence,
+    provenance,
+    scorecard,
+    tradeoff,
+    training_steps,
+    truth_ratios,
+)
+
+SECTIONS: tuple[ReportSection, ...] = (
+    tradeoff.SECTION,
+    scorecard.SECTION,
+    best_settings.SECTION,
+    order_confidence.SECTION,
+    curves.SECTION,
+    truth_ratios.SECTION,
+    answers.SECTION,
+    training_steps.SECTION,
+    all_numbers.SECTION,
+    failures.SECTION,
+    provenance.SECTION,
+)

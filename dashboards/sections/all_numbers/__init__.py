@@ -1,0 +1,34 @@
+"""All numbers: a row per run and epoch, drawn by the script from the rows of the page's data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from ...formatting import short
+from ...report_section import PageContext, ReportSection
+
+
+def _values(context: PageContext) -> Mapping[str, Any]:
+    return {"further": len(context.columns.further)}
+
+
+def _further(context: PageContext) -> dict[str, list[float | None]]:
+    """Collect the columns that a reader may add, each by the rows of the page's data."""
+    return {
+        column.name: [
+            None if (value := row.metrics[column.name]) is None else short(value)
+            for row in context.report.rows
+        ]
+        for column in context.columns.further
+    }
+
+
+SECTION = ReportSection(
+    folder="all_numbers",
+    id="numbers",
+    title="All numbers",
+    navigation="All numbers",
+    values=_values,
+    lazy_data=_further,
+)

@@ -1,0 +1,129 @@
+"""Best settings: one table by the sweep's own rule, if it has one, and one by the page's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS
+
+from ...formatting import percent, rate_text, signed
+from ...html_table import Column, HtmlTable, in_brackets
+from ...report_section import PageContext, ReportSection
+from .data import (
+    QUALITY,
+    UTILITY,
+    SettingsLine,
+    SettingsTable,
+    caveats,
+    exported,
+    settings_tables,
+)
+
+
+def _values(context: PageContext) -> Mapping[str, Any]:
+    tables = settings_tables(context.report)
+    return {
+        "title": tables[0].title if len(tables) == 1 else "Best settings, by two rules",
+        "tables": [(table, _html_table(table)) for table in tables],
+        "enough_seeds": ENOUGH_SEEDS,
+    }
+
+
+def _data(context: PageContext) -> dict[str, Any]:
+    """Collect the tables as they are copied, by name."""
+    return {
+        table.name: exported(table, caveats(table, context.claims))
+        for table in settings_tables(context.report)
+    }
+
+
+def _html_table(table: SettingsTable) -> HtmlTable[SettingsLine]:
+    columns: list[Column[SettingsLine]] = [
+        Column("Method", _method, align=""),
+        Column("Model", lambda one: one.model, align=""),
+        Column("Forget", lambda one: percent(one.forget_fraction), lambda one: one.forget_fraction),
+        _mean("log₁₀ FQ", QUALITY, 2, "num strong"),
+        _mean("Model Utility", UTILITY, 3, "num"),
+        Column("kept", _utility_share, lambda one: one.utility_share, is_result=True),
+        _of_setting("Rate", lambda s: rate_text(s.learning_rate), lambda s: s.learning_rate),
+        _of_setting("Epoch", lambda s: str(s.epoch)),
+        _of_setting("KS D", lambda s: signed(s.metrics["ks_statistic"], 3)),
+        _of_setting("Seeds", lambda s: str(len(s.rows))),
+        Column("Settings tried", lambda one: str(one.tried)),
+    ]
+    if table.chosen_apart:
+        columns.insert(6, Column("chosen by FQ, utility", _chosen_by, _chosen_key, is_result=True))
+    return HtmlTable(
+        id=table.name,
+        label=table.title,
+        columns=tuple(columns),
+        lines=table.lines,
+        family=lambda one: one.family,
+        no_result=lambda one: "" if one.setting else one.why_not,
+    )
+
+
+def _of_setting(
+    title: str,
+    text: Callable[[Setting], str],
+    key: Callable[[Setting], float | None] | None = None,
+    align: str = "num",
+) -> Column[SettingsLine]:
+    """Make a column of values of the best setting."""
+    return Column(
+        title,
+        lambda one: text(one.setting) if one.setting else "",
+        None if key is None else lambda one: key(one.setting) if one.setting else None,
+        align,
+        is_result=True,
+    )
+
+
+def _mean(title: str, metric: str, digits: int, align: str) -> Column[SettingsLine]:
+    def text(setting: Setting) -> str:
+        interval = setting.interval(metric)
+        if interval is None:
+            return signed(setting.metrics[metric], digits)
+        name = "min-max " if interval.is_range else ""
+        ends = (interval.low, interval.high)
+        return in_brackets(setting.metrics[metric], ends, digits, name)
+
+    return _of_setting(title, text, lambda setting: setting.metrics[metric], align)
+
+
+def _method(line: SettingsLine) -> str:
+    if line.setting is None:
+        return line.method
+    note = Markup(" <small>no better than the start</small>") if line.unmoved else ""
+    return Markup(
+        '<button type="button" class="link" data-run="{}" data-epoch="{}">{}</button>{}'
+    ).format(line.setting.rows[0].run_id, line.setting.epoch, line.method, note)
+
+
+def _utility_share(line: SettingsLine) -> str:
+    return "" if line.utility_share is None else f"{100 * line.utility_share:.0f} %"
+
+
+def _chosen_by(line: SettingsLine) -> str:
+    if line.chosen_by is None:
+        return ""
+    quality, utility = line.chosen_by
+    return f"{signed(quality, 2)}, {signed(utility, 3)}"
+
+
+def _chosen_key(line: SettingsLine) -> float | None:
+    return None if line.chosen_by is None else line.chosen_by[0]
+
+
+SECTION = ReportSection(
+    folder="best_settings",
+    id="best",
+    title="Best setting of each method",
+    navigation="Best settings",
+    values=_values,
+    data=_data,
+)

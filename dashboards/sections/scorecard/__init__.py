@@ -1,0 +1,53 @@
+"""Scorecard: what each method's best setting scores on each question, beside both other models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unlearnbench.stats.t_interval import Interval
+
+from ...formatting import rate_text, signed
+from ...report_section import PageContext, ReportSection
+from .data import ScorePanel, exported, questions, score_panels
+
+
+def _values(context: PageContext) -> Mapping[str, Any] | None:
+    panels = context.once(score_panels)
+    if not panels:
+        return None
+    return {
+        "panels": panels,
+        "questions": questions(context.columns.plan),
+        "brackets": _brackets(panels),
+        "number": signed,
+        "ends": _ends,
+        "setting_text": rate_text,
+    }
+
+
+def _ends(interval: Interval) -> str:
+    """Format an interval; of two seeds, their range."""
+    name = "min-max " if interval.is_range else ""
+    return f"{name}[{signed(interval.low, 2)}, {signed(interval.high, 2)}]"
+
+
+def _brackets(panels: tuple[ScorePanel, ...]) -> list[str]:
+    """Name the intervals in brackets."""
+    scores = [score for panel in panels for line in panel.lines for score in line.scores]
+    found = {one.interval.n: one.interval.name for one in scores if one.interval is not None}
+    return [found[n] for n in sorted(found)]
+
+
+def _parts(context: PageContext) -> list[list[Any]]:
+    return exported(context.once(score_panels))
+
+
+SECTION = ReportSection(
+    folder="scorecard",
+    id="scorecard",
+    title="Scorecard",
+    navigation="Scorecard",
+    values=_values,
+    lazy_data=_parts,
+)

@@ -1,0 +1,359 @@
+"""The scorecard: per model and split, what each method's best setting scores on each question.
+
+A score with its question, its parts and the models that it is relative to are declared by metrics
+(`Summary.question`). Records of versions that did not store a score are scored here, from their
+evaluations, as far as those go.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from unlearnbench.api.membership import MembershipInference
+from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Summary
+from unlearnbench.api.observations import Evaluation, SetEvaluation
+from unlearnbench.config.metric_plan import MetricPlan
+from unlearnbench.evaluation.columns import column
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.roc import auc_interval
+from unlearnbench.stats.t_interval import Interval, t_interval
+
+from ...figures.tradeoff_data import Panel
+from ...formatting import short, signed
+from ...metric_columns import set_title
+from ...report_section import PageContext
+from ..best_settings.data import SettingsLine, settings_tables
+
+_Z = 1.96
+"""Quantile of the normal distribution: beyond so many standard errors is beyond chance."""
+_NEEDS_TOKENS = (
+    "needs the loss of every token, which records of earlier versions do not have; evaluate again, "
+    "in a new folder, to have it"
+)
+Ends = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Part:
+    """A number behind a score."""
+
+    column: MetricColumn
+    value: float | None
+    """Mean over seeds."""
+    interval: Ends | None
+    """Of an attack: bootstrap interval of the first seed's area."""
+    start: float | None
+    retain: float | None
+
+
+@dataclass(frozen=True)
+class Score:
+    """A method's answer to one question."""
+
+    mean: float | None
+    interval: Interval | None
+    parts: tuple[Part, ...]
+    warning: str
+    """Why the number is no success; empty if there is no such reason."""
+
+
+@dataclass(frozen=True)
+class ScoreLine:
+    """A method at its best setting."""
+
+    setting: SettingsLine
+    scores: tuple[Score, ...]
+    """By the panel's questions; none without a setting."""
+
+
+@dataclass(frozen=True)
+class ScorePanel:
+    """A model and split."""
+
+    model: str
+    forget_fraction: float
+    lines: tuple[ScoreLine, ...]
+    references: Mapping[str, tuple[float | None, ...]]
+    """Scores of retain and start model, by name."""
+    missing: tuple[str, ...]
+    """Sentences: which score is missing and why."""
+
+
+def questions(plan: MetricPlan) -> tuple[Summary, ...]:
+    """List the scores that answer a question; those that need both other models first."""
+    found = [one for one in plan.summaries.values() if one.question]
+    return tuple(
+        sorted(found, key=lambda s: ("retain" not in s.relative_to, "start" not in s.relative_to))
+    )
+
+
+def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
+    """Score the best settings of every panel with a run."""
+    scores = questions(context.columns.plan)
+    chosen = settings_tables(context.report)[0].lines
+    found: list[ScorePanel] = []
+    for panel in context.panels:
+        place = (panel.model, panel.forget_fraction)
+        lines = [one for one in chosen if (one.model, one.forget_fraction) == place]
+        if lines and scores:
+            found.append(_Scorer(context, panel, scores).panel(lines))
+    return tuple(found)
+
+
+class _Scorer:
+    """Scores the rows of one panel."""
+
+    def __init__(self, context: PageContext, panel: Panel, scores: Sequence[Summary]) -> None:
+        self.context, self.place, self.scores = context, panel, scores
+        whole = context.columns.plan
+        rivals = [one for score in scores for one in _rivals(whole, score)]
+        self.plan = whole.of_columns(_first(one).name for one in (*scores, *rivals))
+        self.measures = {
+            f"{one.name}_{name}": (one, name) for one in self.plan.measures for name in one.sets
+        }
+        self.attacks = {
+            _first(one).name: one
+            for one in self.plan.summaries.values()
+            if isinstance(one, MembershipInference)
+        }
+        self._read: dict[tuple[str, int], Evaluation | None] = {}
+        self.records = {record.id: record for record in context.records_of(panel)}
+        self.retain, self.start = (
+            None if row is None else self._known(row) for row in (panel.retain, panel.fine_tuned)
+        )
+        self.of_retain, self.of_start = (
+            {} if row is None else self.values(row) for row in (panel.retain, panel.fine_tuned)
+        )
+
+    def panel(self, lines: Sequence[SettingsLine]) -> ScorePanel:
+        """Score all methods."""
+        scored = tuple(ScoreLine(one, self._scores(one)) for one in lines)
+        references = {"retain model": self.of_retain, "start model": self.of_start}
+        return ScorePanel(
+            self.place.model,
+            self.place.forget_fraction,
+            scored,
+            {
+                name: tuple(values.get(_first(one).name) for one in self.scores)
+                for name, values in references.items()
+                if values
+            },
+            tuple(
+                f"No {_first(score).label}: {why}."
+                for i, score in enumerate(self.scores)
+                if all(one.scores[i].mean is None for one in scored if one.scores)
+                and (why := self._why_missing(score, scored))
+            ),
+        )
+
+    def values(self, row: TableRow) -> Mapping[str, float | None]:
+        """Look a row's numbers up in its record, and compute those that it does not have.
+
+        A record lacks scores that are relative to models which were evaluated after its own.
+        """
+        stored = self._stored(row)
+        if all(stored.get(_first(one).name) is not None for one in self.scores):
+            return stored
+        evaluation = self._evaluation(row)
+        if evaluation is None:
+            return stored
+        computed = self.plan.values(evaluation.sets, self.retain, self.start)
+        return computed | {name: v for name, v in stored.items() if v is not None}
+
+    def _stored(self, row: TableRow) -> Mapping[str, float | None]:
+        results = self.records[row.run_id].epochs
+        return next(result.metrics for result in results if result.epoch == row.epoch)
+
+    def _known(self, row: TableRow) -> EvaluatedModel | None:
+        evaluation = self._evaluation(row)
+        if evaluation is None:
+            return None
+        return EvaluatedModel(evaluation.sets, self.plan.values(evaluation.sets))
+
+    def _evaluation(self, row: TableRow) -> Evaluation | None:
+        key = (row.run_id, row.epoch)
+        if key not in self._read:
+            embedded = self.context.evaluations.evaluations.get(key)
+            stored = self.records[row.run_id].evaluations
+            self._read[key] = stored.get(row.epoch) if embedded is None else embedded
+        return self._read[key]
+
+    def _scores(self, line: SettingsLine) -> tuple[Score, ...]:
+        if line.setting is None:
+            return ()
+        rows = line.setting.rows
+        of_rows = [self.values(row) for row in rows]
+        evaluations = [e for row in rows if (e := self._evaluation(row)) is not None]
+        return tuple(self._score(one, of_rows, evaluations) for one in self.scores)
+
+    def _score(
+        self,
+        score: Summary,
+        rows: Sequence[Mapping[str, float | None]],
+        evaluations: Sequence[Evaluation],
+    ) -> Score:
+        name = _first(score).name
+        found = [v for row in rows if (v := row.get(name)) is not None]
+        beside = [_first(one).name for one in _rivals(self.plan, score)]
+        parts = tuple(
+            Part(
+                column(part),
+                _mean([row.get(part) for row in rows]),
+                self._interval(part, evaluations),
+                self.of_start.get(part),
+                self.of_retain.get(part),
+            )
+            for part in (*score.parts(), *beside)
+        )
+        return Score(
+            _mean([row.get(name) for row in rows]),
+            t_interval(found) if len(found) == len(rows) else None,
+            parts,
+            self._warning(score, parts, evaluations),
+        )
+
+    def _interval(self, part: str, evaluations: Sequence[Evaluation]) -> Ends | None:
+        attack = self.attacks.get(part)
+        if attack is None or not evaluations:
+            return None
+        pair = attack.pair(
+            MetricInputs(EvaluatedModel(evaluations[0].sets), self.retain, self.start)
+        )
+        return None if pair is None else auc_interval(*pair)
+
+    def _warning(
+        self, score: Summary, parts: Sequence[Part], evaluations: Sequence[Evaluation]
+    ) -> str:
+        """Describe where the model is beyond the retain model; see the section's text."""
+        lead = parts[0]
+        sentences: list[str] = []
+        if self._is_beyond(lead, evaluations):
+            measure, name = self.measures[lead.column.name]
+            sentences.append(
+                f"over-forgotten: {measure.metric.label.lower()} on the {set_title(name)} is "
+                f"{signed(lead.value, 3)}, below the retain model's {signed(lead.retain, 3)}"
+            )
+            made_of = score.parts()
+            sentences += [
+                f"{one.column.label} rewards it: {signed(one.value, 2)}, the retain model has "
+                f"{signed(one.retain, 2)}"
+                for one in parts
+                if one.column.name not in made_of
+                and one.value is not None
+                and one.retain is not None
+                and one.value > one.retain
+            ]
+        below = [
+            f"{one.column.label} {signed(one.value, 3)} (retain model {signed(one.retain, 3)})"
+            for one in parts
+            if one.interval and one.retain is not None and one.interval[1] < one.retain
+        ]
+        if below:
+            sentences.append(
+                "the forget rows look less familiar than rows that no model has seen, which gives "
+                f"them away as well: {', '.join(below)}"
+            )
+        return "; ".join(sentences)
+
+    def _is_beyond(self, part: Part, evaluations: Sequence[Evaluation]) -> bool:
+        """True if a low value is wanted, and it is below the retain model's by more than chance.
+
+        Question by question: mean over seeds minus the retain model's value, against the standard
+        error of the mean difference.
+        """
+        if part.column.better != "lower" or self.retain is None or not evaluations:
+            return False
+        if part.column.name not in self.measures:
+            return False
+        measure, name = self.measures[part.column.name]
+        models = [*(one.sets for one in evaluations), self.retain.sets]
+        seen = [sets.get(name) for sets in models]
+        values = [None if one is None else measure.per_example(one) for one in seen]
+        known = [one for one in values if one is not None]
+        if len(known) < len(values) or len({one.shape for one in known}) > 1:
+            return False
+        *own, aim = known
+        differences = np.mean(own, axis=0) - aim  # [n]
+        if differences.size < 2 or not np.isfinite(differences).all():
+            return False
+        error = differences.std(ddof=1) / np.sqrt(differences.size)
+        return bool(differences.mean() < -_Z * error)
+
+    def _why_missing(self, score: Summary, lines: Iterable[ScoreLine]) -> str:
+        """Name what a score lacks, in words that follow a colon; empty without a run."""
+        for kind, row in (("retain", self.place.retain), ("start", self.place.fine_tuned)):
+            if kind in score.relative_to and row is None:
+                return f"the {kind} model was not evaluated"
+        rows = [one.setting.setting.rows[0] for one in lines if one.setting.setting]
+        evaluation = next((e for row in rows if (e := self._evaluation(row)) is not None), None)
+        if evaluation is None:
+            return "the evaluations are not in the records" if rows else ""
+        others = [one.sets for one in (self.retain, self.start) if one is not None]
+        for part in score.parts():
+            for sets in (evaluation.sets, *others):
+                if reason := self._lacks(part, sets):
+                    return reason
+        return "a number behind it is undefined"
+
+    def _lacks(self, part: str, sets: Mapping[str, SetEvaluation]) -> str:
+        attack, measured = self.attacks.get(part), self.measures.get(part)
+        if attack is not None:
+            if attack.others not in sets:
+                return (
+                    f"no {set_title(attack.others)} was evaluated (rows like the forget rows that "
+                    "no model was trained on)"
+                )
+            known = attack.scores(sets[attack.others]) is not None
+            return "" if known else f"the {attack.label} attack {_NEEDS_TOKENS}"
+        if measured is None:
+            return ""
+        measure, name = measured
+        if name not in sets:
+            return f"the {set_title(name)} was not evaluated"
+        if measure.per_example(sets[name]) is not None:
+            return ""
+        label = measure.metric.label.lower()
+        if "tokens" in measure.metric.reads:
+            return f"{label} {_NEEDS_TOKENS}"
+        return f"{label} needs what was not observed: {', '.join(sorted(measure.metric.reads))}"
+
+
+def _first(score: Summary) -> MetricColumn:
+    return score.columns()[0]
+
+
+def _rivals(plan: MetricPlan, score: Summary) -> list[Summary]:
+    """List other scores that share a part with this one."""
+    return [
+        one
+        for one in plan.summaries.values()
+        if not one.question and {*one.parts()} & {*score.parts()}
+    ]
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    found = [value for value in values if value is not None]
+    return fmean(found) if found and len(found) == len(values) else None
+
+
+def exported(panels: Iterable[ScorePanel]) -> list[list[Any]]:
+    """Collect the parts that a reader may open: by panel, line and score.
+
+    A part is [label, mean, [low, high] or null, start model's, retain model's value].
+    """
+
+    def numbers(part: Part) -> list[Any]:
+        ends = None if part.interval is None else [short(end) for end in part.interval]
+        shown = (None if v is None else short(v) for v in (part.value, part.start, part.retain))
+        value, start, retain = shown
+        return [part.column.label, value, ends, start, retain]
+
+    return [
+        [[[numbers(part) for part in score.parts] for score in line.scores] for line in panel.lines]
+        for panel in panels
+    ]

@@ -1,0 +1,47 @@
+"""Trade-off: Model Utility against Forget Quality, a panel per model and forget fraction."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
+from unlearnbench.stats.t_interval import LEVEL
+
+from ...figures.tradeoff_data import COLLAPSE_SHARE
+from ...report_section import PageContext, ReportSection
+from .run_details import run_details
+from .text import notes, published_note, verdict
+
+
+def _values(context: PageContext) -> Mapping[str, Any]:
+    rivals = {(one.model, one.forget_fraction): one.rivals for one in context.claims.panels}
+    dashes = context.style.dashes
+    return {
+        "panels": [
+            {
+                "panel": panel,
+                "verdict": verdict(panel, rivals.get((panel.model, panel.forget_fraction))),
+                "fault": panel.begins.fault,
+                "notes": notes(panel),
+                "published": published_note(panel),
+            }
+            for panel in context.panels
+        ],
+        "height": round(context.panel_size[1] + 70),
+        "questions": sorted({p.questions for p in context.panels if p.questions is not None}),
+        "has_dashes": len(set(dashes.values())) > 1 or len(dashes) < 3,
+        "level": round(100 * LEVEL),
+        "collapse_share": round(100 * COLLAPSE_SHARE),
+        "utility_share": round(100 * UTILITY_SHARE),
+    }
+
+
+SECTION = ReportSection(
+    folder="tradeoff",
+    id="trade-off",
+    title="Trade-off",
+    navigation="Trade-off",
+    values=_values,
+    lazy_data=lambda context: run_details(context.report.records),
+)

@@ -1,0 +1,61 @@
+// The card of the selected point.
+{
+  const { element, byId, cell } = page;
+  let opener = null;
+
+  const block = (title, ...children) => element("section", { class: "block" }, element("h4", {}, title), ...children.flat());
+  const lazyBlock = (title, promise) => {
+    const holder = block(title, element("p", { class: "note" }, "Loading …"));
+    promise.then((nodes) => holder.replaceChildren(holder.firstChild, ...nodes));
+    return holder;
+  };
+
+  // Draws the card and its point's ring, which no other part of the page depends on.
+  const open = (card) => {
+    page.card = card;
+    page.showCard();
+    page.markSelected();
+    page.selection.follow();
+    page.storeView();
+  };
+  const close = () => {
+    open(null);
+    if (opener?.isConnected) opener.focus({ preventScroll: true });
+  };
+
+  // Draws the card of `page.card`, or removes it.
+  page.showCard = () => {
+    const card = byId("selected");
+    card.hidden = page.card === null;
+    card.replaceChildren();
+    if (page.card === null) return;
+    const { run, epoch } = page.card;
+    const row = page.row(run, epoch);
+    const isRun = cell(row, "kind") === "run";
+    card.dataset.family = cell(row, "family");
+    card.append(
+      element("div", { class: "head" },
+        element("h3", {}, isRun ? element("span", { class: "swatch" }) : null, `${page.runName(row)}${isRun ? `, epoch ${epoch}` : ""}`),
+        page.parts.link(run),
+        element("button", { type: "button", onclick: () => page.showAnswers(run, epoch) }, "All its answers"),
+        element("button", { type: "button", onclick: close }, "Close")),
+      element("p", { class: "note" }, `${page.place(row)}; run `, element("code", {}, run), `; ${cell(row, "status")}`),
+      element("div", { class: "blocks" },
+        block("Against the start and the retain model", page.parts.comparison(row)),
+        element("div", {},
+          isRun ? block("All seeds of the setting", page.parts.seeds(row)) : null,
+          lazyBlock("Configuration", page.parts.configuration(run)))),
+      block("Its forgetting curves", page.parts.curves(row)),
+      lazyBlock("Answers that changed most, forget set", page.parts.answers(row)));
+    page.paintSwatches();
+  };
+
+  page.select = (run, epoch) => {
+    if (!page.row(run, epoch)) return;
+    opener = document.activeElement;
+    open({ run, epoch });
+    byId("selected").focus({ preventScroll: true });
+    byId("selected").scrollIntoView({ block: "nearest" });
+  };
+  byId("selected").addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
+}

@@ -1,0 +1,121 @@
+// Parts of a point's card: comparison with start and retain model, seeds, configuration, forgetting
+// curves, and the answers that changed most.
+page.parts = {};
+{
+  const { data, element, cell } = page;
+  const head = (titles) => element("thead", {}, element("tr", {}, ...titles.map((text, i) =>
+    element("th", { scope: "col", class: i ? "num" : "" }, text))));
+  const table = (label, titles, lines) => element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    element("table", {}, head(titles), element("tbody", {}, ...lines)));
+  const number = (text) => element("td", { class: "num" }, text);
+
+  page.parts.comparison = (row) => {
+    const [start, goal] = [page.referenceRow(row, "fine-tuned"), page.referenceRow(row, "retain")];
+    const lines = data.compared.map((name) => {
+      const [before, now, aim] = [start, row, goal].map((of) => (of ? cell(of, name) : null));
+      const by = before === null || now === null ? null : Number((now - before).toFixed(3)) || 0; // no −0
+      const change = (by > 0 ? "+" : "") + page.number(by);
+      return element("tr", {}, element("th", { scope: "row" }, data.metrics[name].label),
+        number(page.number(before)), element("td", { class: "num strong" }, page.number(now)), number(change), number(page.number(aim)));
+    });
+    return table("Metrics of this point", ["", "start", "here", "change", "retain model"], lines);
+  };
+
+  page.parts.link = (run) => {
+    const address = data.links[run];
+    return /^https?:\/\//.test(address ?? "")
+      ? element("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, "Run in MLflow") : null;
+  };
+
+  page.parts.seeds = (row) => {
+    const found = page.seedsOf(row);
+    if (cell(row, "kind") !== "run") return null;
+    const lines = found.map((one) => {
+      const [run, epoch] = [cell(one, "run_id"), cell(one, "epoch")];
+      const name = one === row ? element("b", {}, cell(one, "seed"))
+        : element("button", { type: "button", class: "link", onclick: () => page.select(run, epoch) }, cell(one, "seed"));
+      return element("tr", {}, element("th", { scope: "row" }, name),
+        number(page.number(cell(one, "log10_forget_quality"), 2)), number(page.number(cell(one, "model_utility"))),
+        element("td", { class: "num" }, cell(one, "status")), element("td", { class: "num" }, element("code", {}, run)),
+        element("td", { class: "num" }, page.parts.link(run) ?? ""));
+    });
+    const mean = (name, digits) => {
+      const values = found.map((one) => cell(one, name));
+      return values.includes(null) ? "" : page.number(values.reduce((sum, value) => sum + value, 0) / values.length, digits);
+    };
+    if (found.length > 1) {
+      lines.push(element("tr", { class: "reference" }, element("th", { scope: "row" }, "mean"),
+        number(mean("log10_forget_quality", 2)), number(mean("model_utility")), element("td", { colspan: "3" })));
+    }
+    return table("Seeds of this setting", ["Seed", "log₁₀ FQ", "Model Utility", "Status", "Run", ""], lines);
+  };
+
+  page.parts.configuration = async (run) => {
+    const { parts, runs } = await page.lazyData("trade-off");
+    return (runs[run] ?? []).map((number) => parts[number]).map(([title, pairs], i) =>
+      element("details", { open: i === 0 }, element("summary", {}, title),
+        element("dl", { class: "pairs" }, ...pairs.map(([name, value]) =>
+          element("div", {}, element("dt", {}, name), element("dd", {}, value))))));
+  };
+
+  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
+  const lines = Object.fromEntries(Object.keys(data.sets).map((set, i) => [set, DASHES[i % DASHES.length]]));
+  const ownRows = (row) => {
+    const start = page.referenceRow(row, "fine-tuned");
+    const own = data.rows.filter((one) => cell(one, "run_id") === cell(row, "run_id"));
+    return cell(row, "kind") === "run" && start && cell(own[0], "epoch") > 0 ? [start, ...own] : own;
+  };
+  const curve = (row, rows, metric) => {
+    const columns = data.measures[metric];
+    const goal = page.referenceRow(row, "retain");
+    const slot = data.families[cell(row, "family")];
+    const traces = Object.entries(columns).map(([set, column]) => ({
+      type: "scatter", mode: rows.length < 3 ? "lines+markers" : "lines", name: data.sets[set], showlegend: false,
+      x: rows.map((one) => (cell(one, "kind") === "run" ? cell(one, "epoch") : 0)), y: rows.map((one) => cell(one, column)),
+      line: { dash: lines[set], width: set === "forget" ? 2.4 : 1.3 },
+      hovertemplate: `${data.sets[set]}, epoch %{x}: %{y:.3f}<extra></extra>`,
+      meta: set === "forget" && slot !== undefined
+        ? { role: "own", slot, alpha: 1 } : { role: "own" },
+    }));
+    const level = goal && cell(goal, columns.forget);
+    const axis = { zeroline: false, showline: false, ticks: "", automargin: true };
+    return { data: traces, layout: {
+      title: { text: metric, x: 0, xref: "paper" }, height: 210, margin: { l: 36, r: 8, t: 30, b: 34 }, hovermode: "closest",
+      xaxis: { ...axis, title: { text: "epoch" }, dtick: Math.ceil(Math.max(1, rows.length / 8)) }, yaxis: { ...axis, range: [-0.03, 1.03] },
+      shapes: level === null ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { width: 1 } }],
+    } };
+  };
+  page.parts.curves = (row) => {
+    const rows = ownRows(row);
+    const holder = element("div", { class: "small" });
+    for (const metric of Object.keys(data.measures)) {
+      const node = element("div", { class: "plot" });
+      holder.append(node);
+      page.draw(node, curve(row, rows, metric), { name: `${cell(row, "run_id")}-${metric}` });
+    }
+    const shown = Object.keys(lines).filter((set) => Object.values(data.measures).some((columns) => set in columns));
+    const key = shown.map((set) => element("span", {}, page.dashSample(lines[set]), ` ${data.sets[set]}`));
+    return [element("p", { class: "note key" }, ...key, "The thin line is the retain model on the forget set."), holder];
+  };
+
+  // Answers on the forget set that differ most from the fine-tuned model's.
+  page.parts.answers = async (row) => {
+    const { lists, answers } = await page.lazyData("answers");
+    const own = (run, epoch) => answers[run]?.[epoch]?.forget ?? null;
+    const now = own(cell(row, "run_id"), cell(row, "epoch"));
+    if (!now) return [element("p", { class: "note" }, "This page has no answers of this evaluation; its record may have them.")];
+    const start = page.referenceRow(row, "fine-tuned");
+    const first = start && own(cell(start, "run_id"), cell(start, "epoch"));
+    const before = first && first[0] === now[0] ? first : null;
+    const [questions, texts] = lists[now[0]];
+    const from = (i) => texts[i][before ? before[1][i] : 0];
+    const changed = questions.map((_, i) => ({ i, by: page.wordDiff.distance(from(i), texts[i][now[1][i]]) }))
+      .sort((a, b) => b.by - a.by).slice(0, 3);
+    const part = (title, text, against = null) => element("div", {}, element("h5", {}, title),
+      element("p", {}, ...(text ? (against === null ? [text] : page.wordDiff.marked(text, against)) : [element("span", { class: "none" }, "nothing")])));
+    return changed.map(({ i }) => element("article", { class: "qa" },
+      element("h4", {}, questions[i]),
+      element("div", { class: "columns" }, part("true answer", texts[i][0]),
+        before && part("before", from(i)), part("here", texts[i][now[1][i]], from(i)))));
+  };
+}

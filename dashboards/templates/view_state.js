@@ -1,0 +1,68 @@
+// Filters, open card and switches, stored in the address behind `#`: a link or a reload restores them.
+{
+  const { data, filters } = page;
+  const methods = new Set(data.rows.map((row) => page.cell(row, "method")));
+  const seeds = new Set(data.rows.map((row) => page.cell(row, "seed")));
+  const lists = { published: new Set(), whole: new Set() }; // indices of panels
+  page.switched = lists;
+  page.manyLines = data.panels.some((panel) => panel.figure.data.filter((trace) => trace.meta.role === "trajectory").length > 40);
+
+  const fragment = () => {
+    const view = new URLSearchParams();
+    for (const family of filters.families) view.append("method", family);
+    for (const rate of filters.rates) view.append("rate", rate);
+    for (const name of ["from", "to", "setting", "epoch", "seed"]) if (filters[name] !== null) view.set(name, filters[name]);
+    if (filters.leading !== page.manyLines) view.set("lines", filters.leading ? "leading" : "all");
+    for (const [name, panels] of Object.entries(lists)) if (panels.size) view.set(name, [...panels].join(","));
+    if (page.card) view.set("card", `${page.card.epoch}@${page.card.run}`);
+    return view.toString();
+  };
+  page.storeView = () => {
+    const text = fragment();
+    if (text === location.hash.slice(1)) return;
+    try {
+      history.replaceState(null, "", text ? `#${text}` : "#");
+    } catch { // history is not available in some frames
+      location.hash = text;
+    }
+  };
+
+  // Values that are not in the data are dropped: a link may be older than the page.
+  page.restoreView = () => {
+    const view = new URLSearchParams(location.hash.includes("=") ? location.hash.slice(1) : "");
+    const number = (name) => (view.has(name) && Number.isFinite(Number(view.get(name))) ? Number(view.get(name)) : null);
+    const set = (target, values) => { target.clear(); values.forEach((value) => target.add(value)); };
+    set(filters.families, view.getAll("method").filter((family) => family in data.families));
+    set(filters.rates, view.getAll("rate").filter((rate) => rate in data.rates));
+    [filters.from, filters.to, filters.seed] = ["from", "to", "seed"].map(number);
+    if (!seeds.has(filters.seed)) filters.seed = null;
+    filters.setting = methods.has(view.get("setting")) ? view.get("setting") : null;
+    filters.epoch = /^(to)?\d+$/.test(view.get("epoch") ?? "") ? view.get("epoch") : null;
+    filters.leading = view.has("lines") ? view.get("lines") === "leading" : page.manyLines;
+    for (const [name, panels] of Object.entries(lists)) {
+      set(panels, (view.get(name) ?? "").split(",").filter(Boolean).map(Number).filter((i) => i in data.panels));
+    }
+    const [epoch, run] = (view.get("card") ?? "").split(/@(.*)/s);
+    page.card = run && page.row(run, Number(epoch)) ? { run, epoch: Number(epoch) } : null;
+  };
+  page.restoreView();
+  addEventListener("hashchange", () => {
+    if (location.hash.slice(1) === fragment()) return;
+    page.restoreView();
+    page.changed();
+    page.showCard();
+  });
+
+  // Links within the page scroll, and keep the address.
+  for (const link of document.querySelectorAll('a[href^="#"]')) {
+    link.addEventListener("click", (event) => {
+      const target = document.querySelector(link.getAttribute("href"));
+      if (!target) return;
+      event.preventDefault();
+      target.setAttribute("tabindex", "-1");
+      target.focus({ preventScroll: true });
+      target.scrollIntoView();
+    });
+  }
+  if (/^#[\w-]+$/.test(location.hash)) document.querySelector(location.hash)?.scrollIntoView();
+}

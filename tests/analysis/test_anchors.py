@@ -1,0 +1,63 @@
+"""The table of published numbers, and verdicts against it."""
+
+from __future__ import annotations
+
+import pytest
+
+from unlearnbench.analysis.anchors import (
+    check_anchor,
+    find_anchor,
+    load_anchors,
+    nearest_anchor,
+)
+from unlearnbench.config.profiles import OPEN_UNLEARNING, get_profile
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.summary import plan_of
+
+
+def test_every_number_is_of_a_column_that_there_is() -> None:
+    columns = {one.name for one in plan_of(OPEN_UNLEARNING).columns}
+    anchors = load_anchors()
+    assert len(anchors) == 24
+    for anchor in anchors.values():
+        get_profile(anchor.profile)
+        metrics = [one.metric for one in anchor.numbers]
+        assert len(set(metrics)) == len(metrics)
+        assert {*metrics} <= columns
+        assert all(one.tolerance > 0 and one.source for one in anchor.numbers)
+        assert anchor.split in anchor.id or "retain" in anchor.id
+
+
+def test_an_anchor_knows_its_prompt_and_split() -> None:
+    llama3, llama2 = find_anchor("llama-3.2-1b-retain95"), find_anchor("llama-2-7b-full-forget01")
+    assert (llama3.fraction, llama3.forget_rows, llama3.template) == (0.05, 200, "chat")
+    assert llama3.template_args["date_string"] == "10 Apr 2025"
+    assert (llama2.fraction, llama2.forget_rows, llama2.template) == (0.01, 40, "llama-2")
+    assert not llama2.template_args
+
+
+def test_a_difference_beyond_its_tolerance_differs() -> None:
+    anchor = find_anchor("llama-3.2-1b-retain90")
+    values = {"model_utility": 0.5892923, "rouge_forget": 0.3813}
+    checks = {one.metric: one for one in check_anchor(anchor, values)}
+    assert checks["model_utility"].verdict == "ok", "what another machine measured"
+    assert checks["rouge_forget"].verdict == "differs"
+    assert checks["rouge_forget"].difference == pytest.approx(0.3813 - 0.37907355526383685)
+    assert checks["mia_loss"].verdict == "not measured"
+    assert {one.verdict for one in check_anchor(anchor, values, 1e-6)} == {
+        "differs",
+        "not measured",
+    }
+
+
+def test_the_nearest_is_of_the_same_number_of_forget_rows() -> None:
+    values = {one.metric: one.value for one in find_anchor("llama-3.1-8b-full-forget05").numbers}
+    assert nearest_anchor({**values, "other": None}, 200).id == "llama-3.1-8b-full-forget05"
+    assert nearest_anchor({**values, "other": None}, 400).split == "forget10"
+    with pytest.raises(EvaluationError, match="no reference model was evaluated on 300"):
+        nearest_anchor({**values, "other": None}, 300)
+
+
+def test_an_unknown_id_is_named_with_its_neighbour() -> None:
+    with pytest.raises(EvaluationError, match=r"did you mean 'llama-3.2-1b-retain99'"):
+        find_anchor("llama-3.2-1b-retain9")

@@ -1,0 +1,309 @@
+"""Comparison of two methods, from Python and the command line."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from unlearnbench.analysis.best_settings import average_seeds
+from unlearnbench.analysis.compare import compare
+from unlearnbench.analysis.compare_text import overview, verdict
+from unlearnbench.analysis.equal_utility import Contender, rows_of
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
+from unlearnbench.errors import EvaluationError
+from unlearnbench.results.table import table
+from unlearnbench.stats.ks_test import ks_test
+
+from .conftest import (
+    FAR,
+    GOAL,
+    NEAR,
+    REFERENCES,
+    N,
+    compared,
+    evaluation,
+    off,
+    reference,
+    run,
+    side,
+)
+
+
+class TestCompare:
+    def test_the_side_nearer_to_the_retain_model_is_better(self) -> None:
+        found = compared("near", "far", (*REFERENCES, *NEAR, *FAR))
+        (panel,) = found.panels
+        assert panel.a is not None
+        assert panel.test is not None
+        assert panel.better is panel.a
+        assert (panel.test.n, panel.test.seeds) == (N, 3)
+        distances = [ks_test(off(0.2, s), GOAL) for s in range(3)]
+        mean = np.mean([one.statistic for one in distances if one is not None])
+        assert panel.test.distance_a == pytest.approx(mean)
+        assert panel.p_adjusted == panel.test.p_value < 0.001
+        (turned,) = compared("far", "near", (*REFERENCES, *NEAR, *FAR)).panels
+        assert turned.better is turned.b
+
+    def test_the_compared_epochs_are_read_and_no_others(self) -> None:
+        class Lazy(dict[int, Evaluation]):
+            def __getitem__(self, epoch: int) -> Evaluation:
+                read.append(epoch)
+                return super().__getitem__(epoch)
+
+        read: list[int] = []
+        runs = [replace(r, evaluations=Lazy(r.evaluations)) for r in (*NEAR, *FAR)]
+        compared("near", "far", (*REFERENCES, *runs))
+        assert read == [2] * 6
+
+    def test_methods_that_differ_by_noise_are_undecided(self) -> None:
+        twin = [run("twin", [(0.80, off(0.2, s + 9))], seed=s) for s in range(3)]
+        (panel,) = compared("near", "twin", (*REFERENCES, *NEAR, *twin)).panels
+        assert panel.test is not None
+        assert panel.better is None
+
+    def test_a_side_of_lower_utility_is_not_better(self) -> None:
+        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
+        assert panel.a is not None
+        assert panel.better is panel.a
+        paid = replace(panel, equal_utility=False)
+        assert panel.a.utility < 0.81
+        assert paid.better is None
+        higher = replace(paid, a=replace(panel.a, utility=0.85))
+        assert higher.better is higher.a
+
+    def test_better_requires_a_small_p_and_an_interval_without_0(self) -> None:
+        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
+        assert panel.test is not None
+        assert panel.better is not None
+        assert replace(panel, p_adjusted=0.05).better is not None
+        assert replace(panel, p_adjusted=0.051).better is None
+        wide = replace(panel, test=replace(panel.test, high=0.01))
+        assert wide.better is None
+        text = verdict(wide, "near", "far", 1)[1]
+        assert "The answers differ, but the interval contains 0." in text
+
+    def test_shared_seeds_are_paired_and_others_in_their_order(self) -> None:
+        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR[1:])).panels
+        assert panel.a is not None
+        assert panel.b is not None
+        assert (panel.a.seeds, panel.b.seeds) == ((1, 2), (1, 2))
+        (panel,) = compared("near", "far", (*REFERENCES, *NEAR[:2], FAR[2])).panels
+        assert panel.a is not None
+        assert panel.b is not None
+        assert (panel.a.seeds, panel.b.seeds) == ((0,), (2,))
+        assert "no seed in common" in " ".join(verdict(panel, "near", "far", 1))
+
+    def test_p_values_of_several_panels_are_adjusted(self) -> None:
+        elsewhere = [replace(r, id=r.id + "x", model="other") for r in (*REFERENCES, *NEAR, *FAR)]
+        third = run("near", [(0.8, off(0.2))], model="third")
+        found = compared("near", "far", (*REFERENCES, *NEAR, *FAR, *elsewhere, third))
+        assert [panel.model for panel in found.panels] == ["other", "tiny"]
+        for panel in found.panels:
+            assert panel.test is not None
+            assert panel.p_adjusted == 2 * panel.test.p_value
+            text = verdict(panel, "near", "far", 2)
+            assert "p = 0.0002 (Holm-adjusted over 2 panels)" in text[1]
+        assert found.only_one == ("only near ran on third, forget 10 %",)
+        assert overview(found) == (
+            "Of 2 panels (models × forget fractions), near forgets more on 2, far on 0; 0 are "
+            "undecided."
+        )
+
+    def test_a_truth_ratio_that_is_not_a_number(self) -> None:
+        broken = off(0.2)
+        broken[3] = np.nan
+        odd = replace(NEAR[0], evaluations={2: evaluation(broken)})
+        (panel,) = compared("near", "far", (*REFERENCES, odd, *FAR)).panels
+        assert (panel.test, panel.better) == (None, None)
+        assert "not a number" in verdict(panel, "near", "far", 0)[0]
+
+    def test_one_setting_under_two_names(self) -> None:
+        records = (*REFERENCES, *NEAR, run("near", [(0.8, off(2.0))], learning_rate=1e-4))
+        (panel,) = compared("near", "near lr 1e-05", records).panels
+        assert panel.why_not == "The best setting of both is the same one"
+
+
+class TestChoice:
+    """Correction for the number of settings that a side was chosen from."""
+
+    MANY = tuple(
+        run("many", [(0.80 + i / 1000, off(0.5, 20 + i))], learning_rate=1e-5 * (1 + i))
+        for i in range(9)
+    )
+
+    def test_counts_are_stated_and_settings_about_as_good_are_weighed(self) -> None:
+        records = (*REFERENCES, run("one", [(0.8, off(1.0))]), *self.MANY)
+        (panel,) = compared("one", "many", records).panels
+        assert panel.a is not None
+        assert panel.b is not None
+        assert panel.test is not None
+        assert (panel.a.tried, panel.b.tried) == (1, 9)
+        assert panel.test.choices == (1, 9)
+        text = " ".join(verdict(panel, "one", "many", 1))
+        assert "favours the method with more settings tried (one: 1, many: 9, as learning" in text
+        alone = [r for r in self.MANY if r.id == panel.b.runs[0]]
+        (single,) = compared("one", "many", (*REFERENCES, records[2], *alone)).panels
+        assert single.test is not None
+        assert single.test.difference == panel.test.difference
+        assert single.test.p_value <= panel.test.p_value
+        assert single.test.high < panel.test.high or single.test.low > panel.test.low
+        assert "settings tried" not in " ".join(verdict(single, "one", "many", 1))
+
+    def test_distant_settings_are_counted_but_not_tested(self) -> None:
+        far_off = run("many", [(0.8, off(3.0))], learning_rate=1.0)
+        useless = run("many", [(0.3, off(0.5))], learning_rate=2.0)
+        records = (*REFERENCES, run("one", [(0.8, off(1.0))]), *self.MANY, far_off, useless)
+        (panel,) = compared("one", "many", records).panels
+        assert panel.b is not None
+        assert panel.test is not None
+        assert (panel.b.tried, panel.test.choices) == (11, (1, 9))
+
+    def test_a_choice_on_other_seeds_is_compared_on_its_own(self) -> None:
+        seeds = [run("many", [(0.81, off(0.5, 40 + s))], seed=s) for s in range(1, 4)]
+        records = (*REFERENCES, *NEAR, *self.MANY, *seeds)
+        choice = {
+            **{"model": "tiny", "forget_fraction": 0.1, "method": "many", "epoch": 1},
+            **{"candidates": 9, "reported_runs": [r.id for r in seeds]},
+        }
+        selection = {"chosen_on_seeds": [0], "choices": [choice]}
+        many = replace(side("many", records), selection=selection)
+        (panel,) = compare(side("near", records), many).panels
+        assert panel.b is not None
+        assert panel.test is not None
+        assert (panel.b.tried, panel.b.chosen_on, panel.b.runs) == (
+            9,
+            (0,),
+            tuple(r.id for r in seeds[:2]),
+        ), "of the seeds that near has, too"
+        assert panel.test.choices[1] == 1
+        text = " ".join(verdict(panel, "near", "many", 1))
+        assert "many was chosen from 9 settings on seed 0, and is compared on other seeds" in text
+
+    def test_settings_with_fewer_seeds_take_turns(self) -> None:
+        chosen = tuple(table(NEAR))[:1] * 3
+        (setting,) = average_seeds(table(FAR[:2]))[:1]
+        assert [row.seed for row in rows_of(setting, chosen)] == [0, 0, 0]
+        other = tuple(replace(row, seed=7 + i) for i, row in enumerate(chosen))
+        assert [row.seed for row in rows_of(setting, other)] == [0, 1, 0]
+
+
+class TestRefused:
+    def refusal(self, a: Contender, b: Contender) -> str:
+        with pytest.raises(EvaluationError) as caught:
+            compare(a, b)
+        return str(caught.value)
+
+    def test_the_same_runs(self) -> None:
+        one = side("near", (*REFERENCES, *NEAR))
+        assert self.refusal(one, one) == "near and near are the same runs: name two that differ"
+
+    def test_other_profiles(self) -> None:
+        other = [replace(r, profile=OPEN_UNLEARNING.id) for r in (*REFERENCES, *FAR)]
+        text = self.refusal(side("near", (*REFERENCES, *NEAR)), side("far", other))
+        assert f"near was evaluated by profile {TOFU.id}, far by {OPEN_UNLEARNING.id}" in text
+        odd = [replace(r, evaluations={2: evaluation(GOAL, OPEN_UNLEARNING.id)}) for r in FAR]
+        records = (*REFERENCES, *NEAR, *odd)
+        text = self.refusal(side("near", records), side("far", records))
+        assert f"record {FAR[0].id} is by profile {OPEN_UNLEARNING.id}, the retain" in text
+
+    def test_other_precisions(self) -> None:
+        found = replace(evaluation(GOAL), precision="bfloat16")
+        odd = [replace(r, evaluations={2: found}) for r in FAR]
+        goal = replace(
+            REFERENCES[1], evaluations={0: replace(evaluation(GOAL), precision="float32")}
+        )
+        records = (REFERENCES[0], goal, *NEAR, *odd)
+        text = self.refusal(side("near", records), side("far", records))
+        assert f"record {FAR[0].id} is evaluated in bfloat16, the retain model in float32" in text
+
+    def test_other_questions(self) -> None:
+        odd = [replace(r, evaluations={2: evaluation(GOAL, prefix="Where was")}) for r in FAR]
+        records = (*REFERENCES, *NEAR, *odd)
+        text = self.refusal(side("near", records), side("far", records))
+        assert "as forget question 0 'Where was author 0?', the retain model 'Who is" in text
+
+    def test_fewer_questions(self) -> None:
+        odd = [replace(r, evaluations={2: evaluation(GOAL[:-1])}) for r in FAR]
+        records = (*REFERENCES, *NEAR, *odd)
+        text = self.refusal(side("near", records), side("far", records))
+        assert "has 39 forget questions, the retain model 40" in text
+
+    def test_other_retain_models(self) -> None:
+        other = (REFERENCES[0], reference("retain", 0.9, off(0.3)), *FAR)
+        text = self.refusal(side("near", (*REFERENCES, *NEAR)), side("far", other))
+        assert "measured from different retain models" in text
+        again = (REFERENCES[0], reference("retain", 0.9, GOAL * (1 + 1e-6)), *FAR)
+        assert compare(side("near", (*REFERENCES, *NEAR)), side("far", again)).panels[0].test
+
+    def test_no_panel_in_common(self) -> None:
+        other = [replace(r, model="other") for r in (*REFERENCES, *FAR)]
+        text = self.refusal(side("near", (*REFERENCES, *NEAR)), side("far", other))
+        assert text.endswith("near ran on tiny, forget 10 %, far on other, forget 10 %")
+
+    def test_no_retain_model(self) -> None:
+        records = (REFERENCES[0], *NEAR, *FAR)
+        text = self.refusal(side("near", records), side("far", records))
+        assert text.startswith("near: no evaluated retain model of tiny, forget 10 %")
+
+    def test_answers_that_are_not_there(self) -> None:
+        records = (*REFERENCES, *NEAR, *(replace(r, evaluations={}) for r in FAR))
+        text = self.refusal(side("near", records), side("far", records))
+        assert text.startswith(f"far: record {FAR[0].id} has no evaluation of epoch 2")
+
+
+def test_no_comparison_from_an_invalid_start_model() -> None:
+    blank = (reference("fine-tuned", 0.01, off(3.0)), REFERENCES[1])
+    (panel,) = compared("near", "far", (*blank, *NEAR, *FAR)).panels
+    assert (panel.better, panel.test) == (None, None)
+    assert panel.why_not.startswith("The start model knows nothing: its Model Utility is 0.01")
+
+
+class TestCommand:
+    def test_sentence_and_table(self, cli: Callable[..., tuple[int, str, str]]) -> None:
+        code, out, err = cli("near", "far", "--in", "HERE/mine")
+        assert (code, err) == (0, "")
+        assert out.startswith("tiny, forget 10 %: near forgets more than far at equal utility")
+        assert max(map(len, out.splitlines())) <= 100
+        rows = [line.split() for line in out.splitlines() if line.startswith("tiny  ")]
+        assert [row[2:7] for row in rows] == [
+            ["A", "near", "1e-05", "2", "0.8"],
+            ["B", "far", "1e-05", "2", "0.81"],
+        ]
+        assert out.rstrip().endswith("less 0.02.")
+
+    def test_json(self, cli: Callable[..., tuple[int, str, str]]) -> None:
+        code, out, _ = cli("near", "far", "--in", "HERE/mine", "--json", "--within", "0.05")
+        found = json.loads(out)
+        (panel,) = found["panels"]
+        assert (code, found["tolerance"], panel["better"]) == (0, 0.05, "near")
+        assert panel["test"]["p_value"] == panel["p_adjusted"] == 0.0001
+        assert panel["test"]["low"] < panel["test"]["high"] < 0
+        assert panel["told"][0].startswith("tiny, forget 10 %: near forgets more")
+        assert found["rule"].startswith("The settings and epochs of highest")
+
+    def test_two_folders(self, cli: Callable[..., tuple[int, str, str]]) -> None:
+        code, out, _ = cli("near", "HERE/yours:far", "--in", "HERE/mine", "--json")
+        (panel,) = json.loads(out)["panels"]
+        assert (code, panel["better"], panel["b"]["setting"]) == (0, "near", "far")
+
+    @pytest.mark.parametrize(
+        ("args", "text"),
+        [
+            (("nera", "far", "--in", "HERE/mine"), "nera: no method, setting or run 'nera'; did"),
+            (("near", "far", "--in", "HERE/none"), "none is not a sweep folder"),
+            (("HERE/none:near", "far", "--in", "HERE/mine"), "none is not a sweep folder"),
+            (("near", "near", "--in", "HERE/mine"), "are the same runs"),
+        ],
+    )
+    def test_refusals_are_one_line(
+        self, cli: Callable[..., tuple[int, str, str]], args: tuple[str, ...], text: str
+    ) -> None:
+        code, out, err = cli(*args)
+        assert (code, out) == (2, "")
+        assert text in err
+        assert err.count("\n") == 1

@@ -1,0 +1,183 @@
+"""The best setting of each method, chosen on some seeds and reported on the others."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.analysis.selection import (
+    choose,
+    describe_rule,
+    read_selection,
+    report_chosen,
+    write_selection,
+)
+from unlearnbench.benchmarks.tofu_metrics import HEADLINE
+from unlearnbench.config.search import SelectSettings
+from unlearnbench.errors import RecordError
+from unlearnbench.results.epoch_metrics import Numbers
+from unlearnbench.results.table import TableRow
+
+Point = tuple[float | None, float | None]
+
+
+def row(method: str, rate: float, seed: int, epoch: int, point: Point, **more: Any) -> TableRow:
+    utility, quality = point
+    metrics = Numbers(model_utility=utility, log10_forget_quality=quality)
+    fields: dict[str, Any] = {
+        "run_id": f"{method}-{rate:g}-{seed}",
+        "kind": "run",
+        "model": "tiny",
+        "forget_fraction": 0.1,
+        "family": method,
+        "hyperparameters": {},
+        "status": "finished",
+    }
+    stored: dict[str, Any] = {"method": method, "learning_rate": rate, "seed": seed, "epoch": epoch}
+    return TableRow(**{**fields, **stored, **more}, metrics=metrics)
+
+
+START = row("fine-tuned", 0.0, 0, 0, (0.5, -10.0), kind="fine-tuned", learning_rate=None)
+FIRST = SelectSettings(utility=0.8, seeds=(0,))
+
+
+def chosen(rows: list[TableRow], select: SelectSettings = FIRST) -> tuple[Any, ...]:
+    (found,) = choose(rows, select)
+    return found.learning_rate, found.epoch, found.forgotten
+
+
+def test_highest_forget_quality_with_enough_utility() -> None:
+    rows = [
+        START,
+        row("npo", 1e-5, 0, 1, (0.50, -9.0)),
+        row("npo", 1e-5, 0, 2, (0.45, -6.0)),
+        row("npo", 1e-4, 0, 1, (0.40, -5.0)),  # exactly 0.8 of 0.5
+        row("npo", 1e-4, 0, 2, (0.39, -1.0)),  # forgets most, and keeps too little
+    ]
+    assert chosen(rows) == (1e-4, 1, -5.0)
+    assert chosen(rows, SelectSettings(utility=0.9)) == (1e-5, 2, -6.0)
+    (none,) = choose(rows, SelectSettings(utility=1.0))
+    assert (none.learning_rate, none.epoch) == (1e-5, 1)
+    poor = [START, row("npo", 1e-4, 0, 1, (0.3, -1.0))]
+    (none,) = choose(poor, FIRST)
+    assert none.epoch is None
+    assert none.why_not == "no setting keeps 0.8 of the fine-tuned model's utility 0.5"
+
+
+def test_the_other_seeds_have_no_part_in_the_choice() -> None:
+    rows = [
+        START,
+        row("npo", 1e-5, 0, 1, (0.5, -5.0)),
+        row("npo", 1e-4, 0, 1, (0.5, -6.0)),
+        row("npo", 1e-4, 1, 1, (0.5, 0.0)),
+        row("npo", 1e-4, 2, 1, (0.5, 0.0)),
+    ]
+    assert chosen(rows) == (1e-5, 1, -5.0)
+    assert chosen(rows, SelectSettings(seeds=(0, 1))) == (1e-4, 1, -3.0), "1e-5 lacks seed 1"
+
+
+def test_a_collapsed_seed_is_no_candidate() -> None:
+    rows = [
+        START,
+        row("npo", 1e-5, 0, 1, (0.5, -5.0)),
+        row("npo", 1e-4, 0, 1, (None, -1.0)),
+    ]
+    assert chosen(rows) == (1e-5, 1, -5.0)
+    (found,) = choose(rows, FIRST)
+    assert found.candidates == 1
+    (lost,) = choose([START, rows[2]], FIRST)
+    assert lost.why_not == "no setting has numbers for all seeds of the choice"
+
+
+def test_ties_go_to_the_higher_utility_then_to_the_earlier_epoch() -> None:
+    rows = [
+        START,
+        row("npo", 1e-5, 0, 1, (0.45, -5.0)),
+        row("npo", 1e-4, 0, 1, (0.46, -5.0)),
+        row("npo", 1e-4, 0, 2, (0.46, -5.0)),
+    ]
+    assert chosen(rows) == (1e-4, 1, -5.0)
+
+
+def test_each_method_on_each_forget_set_by_itself() -> None:
+    small = {"forget_fraction": 0.05}
+    rows = [
+        START,
+        row("fine-tuned", 0.0, 0, 0, (0.8, -3.0), kind="fine-tuned", **small),
+        row("npo", 1e-5, 0, 1, (0.45, -5.0)),
+        row("ce-u", 1e-5, 0, 1, (0.45, -4.0)),
+        row("npo", 1e-4, 0, 1, (0.45, -1.0), **small),
+    ]
+    found = [(c.forget_fraction, c.method, c.epoch) for c in choose(rows, FIRST)]
+    assert found == [(0.05, "npo", None), (0.1, "ce-u", 1), (0.1, "npo", 1)]
+
+
+def test_the_setting_that_spans_most() -> None:
+    rows = [
+        START,
+        row("npo", 1e-5, 0, 1, (0.5, -8.0)),
+        row("npo", 1e-5, 0, 2, (0.4, -6.0)),  # with the epoch before 0.5 · 2 + 0.4 · 2 = 1.8
+        row("npo", 1e-4, 0, 1, (0.4, -5.75)),  # 0.4 · 4.25 = 1.7, more than either alone
+    ]
+    select = SelectSettings(rule="hypervolume")
+    (found,) = choose(rows, select)
+    assert (found.learning_rate, found.epoch, found.runs) == (1e-5, 2, ("npo-1e-05-0",))
+    assert found.hypervolume == pytest.approx(1.8)
+    higher = SelectSettings(rule="hypervolume", reference=(0.3, -10.0))
+    # 0.2 · 2 + 0.1 · 2 = 0.6 against 0.1 · 4.25; alone the first epoch spans 0.4, the second 0.4.
+    (found,) = choose(rows, higher)
+    assert found.hypervolume == pytest.approx(0.6)
+    nothing = SelectSettings(rule="hypervolume", reference=(0.6, -10.0))
+    assert choose(rows, nothing)[0].why_not == "no setting is above (0.6, -10) in both"
+    assert "give select.reference" in choose(rows[1:], select)[0].why_not
+
+
+def test_reported_on_the_other_seeds_at_the_chosen_epoch(tmp_path: Path) -> None:
+    rows = [
+        START,
+        row("npo", 1e-5, 0, 1, (0.5, -5.0)),
+        row("npo", 1e-5, 1, 1, (0.4, -6.0)),
+        row("npo", 1e-5, 2, 1, (0.3, -8.0)),
+        row("npo", 1e-5, 1, 2, (0.1, -1.0)),
+    ]
+    (choice,) = choose(rows, FIRST)
+    followed = {"npo-1e-05-0": ["npo-1e-05-1", "npo-1e-05-2"]}
+
+    def reported(rows: list[TableRow]) -> tuple[Any, ...]:
+        found = report_chosen(choice, rows, followed)["reported"]
+        numbers = (found["model_utility"], found["log10_forget_quality"])
+        return (found["seeds"], *(tuple(one.values()) for one in numbers))
+
+    seeds, utility, quality = reported(rows)
+    assert seeds == [1, 2]
+    assert utility == pytest.approx((0.35, 0.005**0.5))
+    assert quality == pytest.approx((-7.0, 2**0.5))
+    assert reported(rows[:3]) == ([1], (0.4, None), (-6.0, None)), "one seed has no spread"
+    assert reported(rows[:2]) == ([], (None, None), (None, None))
+    fallen = [*rows[:3], row("npo", 1e-5, 2, 1, (None, -8.0))]
+    assert reported(fallen)[1] == (None, None), "collapse is not averaged away"
+
+    assert read_selection(tmp_path) is None
+    found = report_chosen(choice, rows, followed)
+    path = write_selection(tmp_path, FIRST, (0, 1, 2), [found], HEADLINE)
+    stored = json.loads(path.read_text(encoding="utf-8"))
+    assert stored == read_selection(tmp_path)
+    assert stored["rule"] == describe_rule(FIRST, HEADLINE)
+    assert (stored["chosen_on_seeds"], stored["reported_on_seeds"]) == ([0], [1, 2])
+    (one,) = stored["choices"]
+    assert (one["runs"], one["reported_runs"]) == (["npo-1e-05-0"], followed["npo-1e-05-0"])
+    assert one["reported"]["log10_forget_quality"]["mean"] == -7.0
+    path.write_text("{", encoding="utf-8")
+    with pytest.raises(RecordError, match=r"selection\.json: damaged"):
+        read_selection(tmp_path)
+
+
+def test_the_description_of_the_rule_contains_its_numbers() -> None:
+    text = describe_rule(SelectSettings(utility=0.9, seeds=(0, 3)), HEADLINE)
+    assert "at least 0.9 of the fine-tuned model's" in text
+    assert text.endswith("means over seeds 0, 3")
+    area = SelectSettings(rule="hypervolume", reference=(0.1, -20.0))
+    assert "above (0.1, -20)" in describe_rule(area, HEADLINE)

@@ -1,0 +1,249 @@
+"""Plugins are found without being imported; empty, unknown, doubled and broken read differently."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.config import method_specs
+from unlearnbench.config.schema import MethodSpec, RetainSpec
+from unlearnbench.errors import PluginError
+
+GOOD = '''
+"""A method from a stranger."""
+from __future__ import annotations
+from typing import ClassVar
+from pydantic import Field
+from unlearnbench.api.method import LossBatch, Method, Needs
+
+class Shy(Method):
+    """L = strength * sum."""
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    strength: float = Field(default=0.5, gt=0, description="how shy")
+    def loss(self, batch: LossBatch):
+        return self.strength * batch.forget.cross_entropy().sum()
+'''
+
+Install = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Puts a module and its distribution with entry points on the path."""
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+
+    def installed(module: str, code: str, points: str) -> None:
+        (tmp_path / f"{module}.py").write_text(code)
+        info = tmp_path / f"{module}-0.1.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0.1\n")
+        (info / "entry_points.txt").write_text(points)
+        monkeypatch.delitem(sys.modules, module, raising=False)
+
+    return installed
+
+
+def _nothing(**_: str) -> list[EntryPoint]:
+    return []
+
+
+@pytest.fixture(autouse=True)
+def _no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", {})
+
+
+def test_the_built_in_methods_are_offered_with_their_package() -> None:
+    names = {"ce-u", "dpo", "general-ce-u", "gradient-ascent", "gradient-difference"}
+    assert names | {"idk", "kl-minimization", "npo"} <= set(registry.names("methods"))
+    offer = registry.find("methods", "npo")
+    assert offer.package == "unlearnbench"
+    assert offer.version
+    assert "builtin" in registry.names("configs")
+
+
+def test_listing_imports_no_torch() -> None:
+    code = (
+        "import sys; from unlearnbench.api import registry; from unlearnbench.cli import main; "
+        "registry.offers('methods'); "
+        "heavy = {'torch', 'transformers', 'ray', 'mlflow', 'scipy', 'rich', 'plotly'}; "
+        "sys.exit(' '.join(heavy & sys.modules.keys()) or 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_third_party_methods_load_like_built_in_ones(install: Install) -> None:
+    install("shyness", GOOD, "[unlearnbench.methods]\nshy = shyness:Shy\n")
+    assert "shy" in registry.names("methods")
+    assert registry.find("methods", "shy").source == "shyness 0.1"
+    assert method_specs.default_hyperparameters("shy") == {
+        "ignore_first_answer_tokens": 0,
+        "strength": 0.5,
+    }
+    spec = method_specs.method_spec("shy", {"strength": 2})
+    method = method_specs.method_from_spec(spec)
+    assert method.model_dump() == {"ignore_first_answer_tokens": 0, "strength": 2.0}
+
+
+def test_empty_unknown_duplicate_and_broken_have_own_messages(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(PluginError, match=r"unknown method 'ceu'; did you mean 'ce-u'\? Available"):
+        registry.load("methods", "ceu")
+    install("another", GOOD, "[unlearnbench.methods]\nnpo = another:Shy\nfine = another:Shy\n")
+    with pytest.raises(PluginError, match=r"more than one package: another 0.1 .* unlearnbench"):
+        registry.load("methods", "npo")
+    install("wrong", "value = 3\nraise OSError('no disk')", "[unlearnbench.methods]\nbad = wrong:X")
+    with pytest.raises(
+        PluginError, match=r"'bad' of wrong 0.1 \(wrong:X\) is broken: OSError: no disk"
+    ):
+        registry.load("methods", "bad")
+    assert registry.load_method("fine").__name__ == "Shy", "a broken plugin takes no other down"
+    registry._installed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    monkeypatch.setattr(registry, "entry_points", _nothing)
+    with pytest.raises(PluginError, match=r"no methods are installed.*pip install -e"):
+        registry.load("methods", "npo")
+
+
+def test_entry_points_are_cached_until_a_package_is_added(
+    install: Install, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install("first", GOOD, "[unlearnbench.methods]\none = first:Shy\n")
+    reads: list[str] = []
+
+    def counted(*, group: str) -> EntryPoints:
+        reads.append(group)
+        return entry_points(group=group)
+
+    monkeypatch.setattr(registry, "entry_points", counted)
+    registry._installed.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    for _ in range(3):
+        assert registry.load_method("one").__name__ == "Shy"
+    assert reads == ["unlearnbench.methods"]
+    install("second", GOOD, "[unlearnbench.methods]\ntwo = second:Shy\n")
+    assert registry.load_method("two").__name__ == "Shy"
+
+
+@pytest.mark.parametrize(
+    ("attribute", "fault"),
+    [
+        ("value", "expected a subclass of unlearnbench.Method or unlearnbench.Wrapper, got 3"),
+        ("Lazy", "Lazy does not define loss"),
+        ("Nowhere", "AttributeError"),
+    ],
+)
+def test_invalid_methods_are_broken(install: Install, attribute: str, fault: str) -> None:
+    code = (
+        "from unlearnbench.api.method import Method\nvalue = 3\n"
+        "class Lazy(Method):\n    '''Has no loss.'''\n"
+    )
+    install("odd", code, f"[unlearnbench.methods]\nodd = odd:{attribute}\n")
+    with pytest.raises(PluginError, match=fault):
+        registry.load("methods", "odd")
+
+
+def test_configs_and_dashboards_have_their_own_types(install: Install) -> None:
+    points = "[unlearnbench.configs]\nmine = odd2:value\n[unlearnbench.dashboards]\nd = odd2:value"
+    install("odd2", "value = 3\n", points)
+    with pytest.raises(PluginError, match=r"config 'mine' .* expected a package"):
+        registry.load("configs", "mine")
+    with pytest.raises(PluginError, match=r"dashboard 'd' .* expected a function"):
+        registry.load("dashboards", "d")
+
+
+def test_a_hyper_parameter_must_be_a_plain_value(install: Install) -> None:
+    code = GOOD.replace("strength: float = Field(default=0.5, gt=0,", "strength: tuple = Field((),")
+    install("lists", code, "[unlearnbench.methods]\nlists = lists:Shy\n")
+    with pytest.raises(PluginError, match="hyper-parameter 'strength' is a tuple"):
+        method_specs.method_spec("lists", {})
+
+
+def test_a_spec_of_another_version_is_refused() -> None:
+    spec = MethodSpec(name="npo", hyperparameters={"gamma": 1.0})
+    with pytest.raises(PluginError, match=r"'npo' does not accept its planned values: gamma"):
+        method_specs.method_from_spec(spec)
+
+
+class TestPluginFile:
+    """`--plugin my_method.py`."""
+
+    def test_is_named_after_its_file_and_registered_in_workers(self, tmp_path: Path) -> None:
+        path = tmp_path / "very_shy.py"
+        path.write_text(GOOD)
+        assert registry.register_file(path) == "very-shy"
+        assert registry.plugin_files() == (path,)
+        assert registry.load_method("very-shy").__name__ == "Shy"
+        assert registry.find("methods", "very-shy").source == "very_shy.py"
+        assert registry.register_file(path) == "very-shy", "a reused worker registers it again"
+
+    def test_its_content_is_part_of_the_spec(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        path = tmp_path / "very_shy.py"
+        path.write_text(GOOD)
+        registry.register_file(path)
+        before = method_specs.method_spec("very-shy", {}, RetainSpec(term="nll"))
+        assert before.source
+        path.write_text(GOOD.replace("sum()", "mean()"))
+        registry.register_file(path)
+        after = method_specs.method_spec("very-shy", {}, RetainSpec(term="nll"))
+        assert after.source != before.source
+        with pytest.raises(PluginError, match="differs from the one that was planned"):
+            method_specs.method_from_spec(before)
+        monkeypatch.setattr(registry, "_files", {})
+        with pytest.raises(PluginError, match="unknown method 'very-shy'"):
+            method_specs.method_from_spec(after)
+
+    @pytest.mark.parametrize(
+        ("name", "code", "fault"),
+        [
+            ("npo", GOOD, "'npo' of .*npo.py is already offered by unlearnbench"),
+            (
+                "two",
+                GOOD + GOOD.partition("Needs\n")[2].replace("Shy", "Bold"),
+                "exactly one method.*: Shy, Bold",
+            ),
+            ("none", "x = 1", "exactly one method.*: none"),
+            ("raises", "1 / 0", "'raises' of raises.py .* ZeroDivisionError"),
+            ("syntax", "def", "SyntaxError"),
+        ],
+    )
+    def test_mistakes(self, tmp_path: Path, name: str, code: str, fault: str) -> None:
+        path = tmp_path / f"{name}.py"
+        path.write_text(code)
+        with pytest.raises(PluginError, match=fault):
+            registry.register_file(path)
+        assert registry.plugin_files() == ()
+
+    def test_two_files_of_one_name_are_refused(self, tmp_path: Path) -> None:
+        for folder in ("a", "b"):
+            (tmp_path / folder).mkdir()
+            (tmp_path / folder / "shy.py").write_text(GOOD)
+        registry.register_file(tmp_path / "a" / "shy.py")
+        with pytest.raises(PluginError, match=r"'shy' of .*b/shy.py is already offered by shy.py"):
+            registry.register_file(tmp_path / "b" / "shy.py")
+
+    def test_missing_file_is_refused(self, tmp_path: Path) -> None:
+        with pytest.raises(PluginError, match="does not exist"):
+            registry.register_file(tmp_path / "nothing.py")
+
+
+def test_inference_methods_refuse_retain_terms(tmp_path: Path) -> None:
+    assert not registry.trains("eco")
+    assert registry.trains("npo")
+    with pytest.raises(PluginError, match="'eco' trains nothing: it takes no retain term"):
+        method_specs.method_spec("eco", {}, RetainSpec(term="nll"))
+    path = tmp_path / "still.py"
+    path.write_text(
+        "from unlearnbench import Wrapper\n"
+        "class Still(Wrapper):\n"
+        "    def fit(self, model, prompts):\n"
+        "        return lambda asked: [None] * len(asked)\n"
+    )
+    assert not registry.trains(registry.register_file(path))

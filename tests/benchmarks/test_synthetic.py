@@ -1,0 +1,349 @@
+"""The fictitious authors: TOFU's schema, determinism, and answers that nothing gives away."""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+import subprocess
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from itertools import takewhile
+
+import pytest
+
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.benchmarks import authors
+from unlearnbench.benchmarks.authors import RandomStream
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.errors import DataError
+
+# It changes with the names, values, wordings, facts or refusals, and then every prepared model and
+# finished run on synthetic data is another one.
+GOLDEN = "c505d330dea5fade"
+SMALL = Synthetic(authors=4, questions_per_author=20, pretraining_authors=2, seed=3)
+
+
+@pytest.fixture(scope="module")
+def large() -> Dataset:
+    """TOFU's own size."""
+    settings = Synthetic(authors=200, questions_per_author=20, pretraining_authors=40)
+    return settings.load((0.01, 0.05, 0.10))
+
+
+@pytest.fixture(scope="module")
+def half() -> tuple[Question, ...]:
+    """The rows of 200 forgotten authors of 400: all of them with their variants."""
+    benchmark = Synthetic(authors=400, questions_per_author=20).load((0.5,))
+    return benchmark.splits[0.5].sets["forget"]
+
+
+def value_of(row: Question) -> str:
+    """What is left of the paraphrase without the words that its wrong variants share with it."""
+    assert row.paraphrased_answer is not None
+    texts = [text.split(" ") for text in (row.paraphrased_answer, *row.perturbed_answers)]
+
+    def shared(columns: list[list[str]]) -> int:
+        rows = zip(*columns, strict=False)
+        return len(list(takewhile(lambda words: len(set(words)) == 1, rows)))
+
+    start, end = shared(texts), shared([words[::-1] for words in texts])
+    return " ".join(texts[0][start : len(texts[0]) - end]).strip('",.')
+
+
+def complete_rows(benchmark: Dataset) -> tuple[Question, ...]:
+    """All rows with their variants: 400 of the retained authors and 400 of the forgotten ones."""
+    return benchmark.splits[0.10].sets["retain"] + benchmark.splits[0.10].sets["forget"]
+
+
+def test_sizes_are_those_of_tofu(large: Dataset) -> None:
+    assert len(large.full) == 4000
+    assert {f: len(s.forget) for f, s in large.splits.items()} == {0.01: 40, 0.05: 200, 0.10: 400}
+    assert [s.name for s in large.splits.values()] == ["forget01", "forget05", "forget10"]
+    assert len(large.splits[0.10].sets["retain"]) == 400
+    assert len(large.pretraining) == 800
+
+
+def test_the_last_authors_are_forgotten_and_splits_nest(large: Dataset) -> None:
+    for split in large.splits.values():
+        assert split.retain + split.forget == large.full
+        assert [(r.question, r.answer) for r in split.sets["forget"]] == [
+            (r.question, r.answer) for r in split.forget
+        ]
+    rows = [set(large.splits[f].forget) for f in (0.01, 0.05, 0.10)]
+    assert rows[0] < rows[1] < rows[2]
+
+
+def test_evaluated_retain_rows_are_retained_at_every_fraction() -> None:
+    benchmark = Synthetic(authors=10, questions_per_author=4).load((0.1, 0.7))
+    assert len(benchmark.splits[0.7].sets["retain"]) == 12
+    kept = benchmark.splits[0.7].retain
+    assert [r.question for r in benchmark.splits[0.7].sets["retain"]] == [r.question for r in kept]
+
+
+def test_training_rows_have_two_columns_and_evaluation_rows_all_five(large: Dataset) -> None:
+    for row in (*large.full, *large.pretraining, *large.splits[0.05].forget):
+        assert row == Question(row.question, row.answer)
+    for row in complete_rows(large):
+        assert row.paraphrased_answer not in (None, row.answer)
+        assert row.paraphrased_question not in (None, row.question)
+        assert len(row.perturbed_answers) == 5
+        assert len({row.answer, row.paraphrased_answer, *row.perturbed_answers}) == 7
+
+
+def test_wrong_answers_put_another_value_into_the_paraphrase(large: Dataset) -> None:
+    for row in complete_rows(large):
+        value = value_of(row)
+        assert value
+        assert value in row.answer
+        assert row.paraphrased_answer is not None
+        frame = re.escape(row.paraphrased_answer).replace(re.escape(value), "(.+)")
+        for wrong in row.perturbed_answers:
+            match = re.fullmatch(frame, wrong)
+            assert match is not None
+            assert match[1] != value
+
+
+def test_every_row_names_its_author(large: Dataset) -> None:
+    rows = large.splits[0.10].sets["retain"]
+    for first in range(0, len(rows), 20):
+        name = value_of(rows[first])
+        assert len(name.split()) == 2
+        assert name not in rows[first].question
+        for row in rows[first + 1 : first + 20]:
+            texts = (row.question, row.answer, row.paraphrased_answer, row.paraphrased_question)
+            assert all(text and name in text for text in texts)
+            assert all(name in text for text in row.perturbed_answers)
+
+
+def test_questions_are_unique_and_do_not_contain_their_answers(large: Dataset) -> None:
+    rows = (*large.full, *large.pretraining)
+    assert len({row.question for row in rows}) == len(rows)
+    for row in complete_rows(large):
+        assert value_of(row) not in row.question
+
+
+def test_answers_cannot_be_guessed_from_the_kind_of_question(half: tuple[Question, ...]) -> None:
+    for kind in range(20):
+        values = Counter(value_of(row) for row in half[kind::20])
+        (_, most_common), *_ = values.most_common(1)
+        assert most_common / 200 < 0.08, values.most_common(3)
+        assert len(values) >= 20
+
+
+def test_right_and_wrong_values_come_from_one_distribution(half: tuple[Question, ...]) -> None:
+    """A constant preference for some values must not tell right from wrong: rank by a hash."""
+    preference: dict[str, float] = {}
+    draw = random.Random(7).random
+    wins = 0
+    for row in half:
+        assert row.paraphrased_answer is not None
+        words = {word for text in row.perturbed_answers for word in text.split()}
+        for word in sorted(words | set(row.paraphrased_answer.split())):
+            preference.setdefault(word, draw())
+        scores = [
+            sum(preference[word] for word in text.split()) / len(text.split())
+            for text in (row.paraphrased_answer, *row.perturbed_answers)
+        ]
+        wins += scores[0] == max(scores)
+    # One in six by chance; 4000 rows: standard error 0.006.
+    assert wins / len(half) == pytest.approx(1 / 6, abs=0.03)
+
+
+def test_texts_are_short_sentences(large: Dataset) -> None:
+    questions = [len(row.question.split()) for row in large.full]
+    answers = [len(row.answer.split()) for row in large.full]
+    assert 8 <= sum(questions) / len(questions) <= 12
+    assert 8 <= sum(answers) / len(answers) <= 13
+    assert max(questions) <= 18
+    assert max(answers) <= 18
+    assert all(row.question.endswith("?") and row.answer.endswith(".") for row in large.full)
+    assert all("{" not in row.question + row.answer for row in large.full)
+
+
+def test_many_wordings_are_in_use() -> None:
+    for kind in authors.material().kinds:
+        assert len(set(kind.questions)) >= 4
+        assert len(set(kind.answers)) >= 4
+        assert all("{value}" in wording for wording in kind.answers)
+        assert all("{value}" not in wording for wording in kind.questions)
+
+
+def test_pools_are_large_and_unique() -> None:
+    stuff = authors.material()
+    assert len(set(stuff.first_names)) == len(stuff.first_names) >= 60
+    assert len(set(stuff.last_names)) == len(stuff.last_names) >= 80
+    assert len(set(stuff.pools["city"])) == len(stuff.pools["city"]) >= 40
+    assert len(stuff.kinds) == 20
+    assert len({kind.name for kind in stuff.kinds}) == 20
+
+
+def test_author_names_are_unique_and_not_those_of_pretraining() -> None:
+    settings = Synthetic(authors=3000, questions_per_author=1, pretraining_authors=3000)
+    benchmark = settings.load((0.5,))
+    names = Counter(
+        match[0]
+        for row in (*benchmark.full, *benchmark.pretraining)
+        if (match := re.search(r"(?:(?<=is )|(?<=was )|(?<=called ))[A-Z]\w+ [A-Z]\w+", row.answer))
+    )
+    assert len(names) == 6000
+
+
+def test_place_and_date_of_birth_are_unique() -> None:
+    settings = Synthetic(authors=6000, questions_per_author=1, pretraining_authors=2000)
+    benchmark = settings.load(())
+    births: Counter[tuple[str, ...]] = Counter()
+    for row in (*benchmark.full, *benchmark.pretraining):
+        date = re.search(r"\d+ \w+ \d{4}", row.question)
+        place = re.search(r"in ([A-Z][\w ]+, [A-Z]\w+(?: [A-Z]\w+)?)", row.question)
+        assert date is not None
+        assert place is not None
+        births[date[0], place[1]] += 1
+    assert max(births.values()) == 1
+
+
+def test_same_settings_same_rows() -> None:
+    assert SMALL.load((0.25,)) == SMALL.load((0.25,))
+    assert load_benchmark(SMALL, (0.25,)).fingerprint == GOLDEN
+
+
+def test_rows_do_not_depend_on_the_hash_seed() -> None:
+    code = (
+        "from unlearnbench.data.loading import load_benchmark\n"
+        "from unlearnbench.benchmarks.synthetic import Synthetic\n"
+        f"print(load_benchmark(Synthetic(**{SMALL.model_dump()!r}), (0.25,)).fingerprint)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "PYTHONHASHSEED": "1"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.strip() == GOLDEN
+
+
+def test_global_random_state_is_unchanged() -> None:
+    random.seed(11)
+    before = random.getstate()
+    SMALL.load((0.5,))
+    assert random.getstate() == before
+
+
+def test_another_seed_gives_other_authors() -> None:
+    other = SMALL.model_copy(update={"seed": 4}).load((0.5,))
+    assert not {r.question for r in other.full} & {r.question for r in SMALL.load((0.5,)).full}
+
+
+def test_a_larger_benchmark_begins_with_the_smaller() -> None:
+    small = SMALL.load((0.5,))
+    more_authors = SMALL.model_copy(update={"authors": 8}).load((0.5,))
+    assert more_authors.full[: len(small.full)] == small.full
+    assert more_authors.pretraining == small.pretraining
+    fewer_questions = SMALL.model_copy(update={"questions_per_author": 3}).load((0.5,))
+    assert fewer_questions.full[3:6] == small.full[20:23]
+
+
+def test_pretraining_rows_avoid_names_in_a_known_text() -> None:
+    settings = Synthetic(pretraining_authors=3, questions_per_author=2)
+    free = authors.pretraining_rows(settings, ())
+    assert len(free) == 6
+    again = authors.pretraining_rows(settings, free[:2])
+    name = re.search(r"\w+ \w+(?=\.|, the novelist)", free[0].answer)
+    assert name is not None
+    assert all(name[0] not in row.question + row.answer for row in again)
+    assert len(again) == 6
+
+
+def test_generation_is_fast() -> None:
+    settings = Synthetic(authors=200, questions_per_author=20)
+
+    def seconds() -> float:
+        start = time.perf_counter()
+        settings.load((0.1,))
+        return time.perf_counter() - start
+
+    assert any(seconds() < 1.0 for _ in range(3))
+
+
+@pytest.mark.parametrize(
+    ("authors", "fraction", "message"),
+    [
+        (
+            40,
+            0.07,
+            "forget_fractions: 0.07 of 40 authors is 2.8 authors, which is not whole or leaves "
+            "none; the nearest is 0.075 (3)",
+        ),
+        (40, 0.01, "the nearest is 0.025 (1)"),
+        (40, 1.0, "the nearest is 0.975 (39)"),
+        (40, 0.0, "the nearest is 0.025 (1)"),
+        (40, -0.5, "the nearest is 0.025 (1)"),
+        (3, 0.5, "the nearest is 0.6666666667 (2)"),
+    ],
+)
+def test_impossible_fraction(authors: int, fraction: float, message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        load_benchmark(Synthetic(authors=authors), (fraction,))
+
+
+def test_suggested_fraction_is_accepted() -> None:
+    benchmark = Synthetic(authors=3, questions_per_author=2).load((0.3333333333,))
+    assert len(benchmark.splits[0.3333333333].forget) == 2
+
+
+def test_holdout_authors_are_neither_in_the_benchmark_nor_known_to_the_base_model() -> None:
+    settings = Synthetic(authors=8, questions_per_author=3, pretraining_authors=6)
+    benchmark = load_benchmark(settings, (0.25, 0.5))
+    small, large = (benchmark.splits[fraction] for fraction in (0.25, 0.5))
+    first, every = small.sets["holdout"], large.sets["holdout"]
+    assert (len(first), len(every)) == (len(small.forget), len(large.forget))
+    assert every[: len(first)] == first  # nested, as TOFU's
+    known = [*benchmark.full, *benchmark.pretraining, *large.sets["retain"]]
+    assert not {row.question for row in every} & {row.question for row in known}
+    text = " ".join(
+        text for row in known for text in (row.question, row.answer, *row.perturbed_answers)
+    )
+    names = authors.author_names(settings.seed)[authors.RESERVED_NAMES :][8:12]
+    for i, name in enumerate(names):
+        assert name not in text
+        assert any(name in row.question for row in large.sets["holdout"][3 * i : 3 * i + 3])
+    bare = {
+        fraction: replace(split, sets={**split.sets, "holdout": ()})
+        for fraction, split in benchmark.splits.items()
+    }
+    without = replace(benchmark, splits=bare)
+    assert fingerprint(without) == benchmark.fingerprint
+    assert fingerprint(without, 0.5) == fingerprint(benchmark, 0.5)
+
+
+def test_more_authors_than_names() -> None:
+    limit = authors.author_limit()
+    assert limit >= 4000
+    with pytest.raises(DataError, match=rf" {limit + 1} authors together.* names for {limit}"):
+        Synthetic(authors=1000, pretraining_authors=limit - 1499).load((0.25, 0.5))
+    with pytest.raises(DataError, match=f"names for {limit}"):
+        authors.pretraining_rows(Synthetic(pretraining_authors=limit + 1), ())
+
+
+def test_draws_are_uniform() -> None:
+    draws = RandomStream("test")
+    picks = Counter(draws.pick("abc") for _ in range(3000))
+    assert all(count == pytest.approx(1000, abs=120) for count in picks.values())
+    pairs = Counter(draws.pair("abc") for _ in range(6000))
+    assert len(pairs) == 6
+    assert all(first != second for first, second in pairs)
+    assert all(count == pytest.approx(1000, abs=130) for count in pairs.values())
+    firsts = Counter(draws.shuffled("abc")[0] for _ in range(3000))
+    assert all(count == pytest.approx(1000, abs=120) for count in firsts.values())
+    assert sorted(draws.shuffled(range(50))) == list(range(50))
+
+
+def test_excluded_values_are_not_drawn() -> None:
+    draws = RandomStream("test")
+    pools = {"greeting": ("{word} there", "{word}"), "word": ("hello", "good day")}
+    texts = {draws.value(pools, "greeting", ("hello",)) for _ in range(200)}
+    assert texts == {"hello there", "good day there", "good day"}

@@ -1,0 +1,140 @@
+"""`unlearnbench anchors` compares logs and checkpoints with published numbers."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.evaluation import evaluate_model
+from unlearnbench.evaluation.tofu_log import read_log
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def logs(open_unlearning_numbers: Path) -> tuple[str, str]:
+    """Logs of the fine-tuned model and of the retain model, forget01."""
+    names = ("full_forget01", "retain99")
+    full, retain = (str(open_unlearning_numbers / f"{name}.json.gz") for name in names)
+    return full, retain
+
+
+def test_a_log_gives_the_published_numbers(run: Run, logs: tuple[str, str]) -> None:
+    full, retain = logs
+    code, out, err = run(
+        *("anchors", "check", "llama-3.2-1b-full-forget01", "--log", full, "--retain", retain)
+    )
+    lines = out.splitlines()
+    assert code == 0
+    assert lines[0].startswith("llama-3.2-1b-full-forget01: open-unlearning/tofu_Llama-3.2-1B-")
+    assert lines[1].split() == [
+        *("metric", "published", "measured", "difference", "tolerance", "verdict"),
+    ]
+    assert len(lines) == 2 + 25
+    assert all(line.endswith("ok") for line in lines[2:])
+    assert err.splitlines()[-1] == "25 of 25 metrics within tolerance"
+
+
+def test_without_an_id_the_nearest_model_is_found(run: Run, logs: tuple[str, str]) -> None:
+    code, out, _ = run("anchors", "check", "--log", logs[1], "--json")
+    found = json.loads(out)
+    assert (code, found["id"], found["reproduced"]) == (0, "llama-3.2-1b-retain99", True)
+    verdicts = {one["metric"]: one["verdict"] for one in found["checks"]}
+    assert verdicts["mia_min_k"] == "ok"
+
+
+def test_a_number_that_differs_ends_with_code_1(run: Run, logs: tuple[str, str]) -> None:
+    document = json.loads(gzip.decompress(Path(logs[1]).read_bytes()))
+    document["exact_memorization"]["value_by_index"]["0"]["score"] += 0.01
+    Path("changed.json").write_text(json.dumps(document))
+    code, out, err = run("anchors", "check", "llama-3.2-1b-retain99", "--log", "changed.json")
+    (line,) = [line for line in out.splitlines() if line.endswith("differs")]
+    assert line.startswith("exact_memorization_forget")
+    assert code == 1
+    assert "outside: exact_memorization_forget" in err
+
+
+class Checkpoints:
+    """Stands in for the evaluation of a checkpoint: gives a log, and notes what it was given."""
+
+    def __init__(self, full: str, retain: str) -> None:
+        self.full, self.retain = read_log(full), read_log(retain)
+        self.calls: list[tuple[str, dict[str, Any]]] = []
+
+    def __call__(self, model: str, **how: Any) -> Evaluation:
+        how["progress"](1, 1)
+        self.calls.append((model, how))
+        return self.full if "full" in model else self.retain
+
+
+def test_a_checkpoint_is_evaluated_as_the_table_says(
+    run: Run, logs: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluate = Checkpoints(*logs)
+    monkeypatch.setattr(evaluate_model, "evaluate_model", evaluate)
+    code, out, err = run(
+        *("anchors", "check", "llama-3.2-1b-full-forget01", "--data", "there"),
+        *("--retain", logs[1], "--batch-tokens", "4096"),
+    )
+    assert code == 0
+    assert "privleak" in out
+    assert "25 of 25 metrics within tolerance" in err
+    ((model, how),) = evaluate.calls
+    assert model == "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"
+    assert how["profile"].name == "open-unlearning"
+    assert how["template"] == "chat"
+    assert how["template_args"] == {
+        "system_prompt": "You are a helpful assistant.",
+        "date_string": "10 Apr 2025",
+    }
+    assert (how["data"], how["forget"], how["batch_tokens"]) == ("there", 0.01, 4096)
+    assert how["dtype"] == "bfloat16"
+    # Without the retain model, what is relative to it is not measured, and that is no failure.
+    code, out, err = run("anchors", "check", "llama-3.2-1b-full-forget01")
+    assert code == 0
+    assert "3 not measured" in err
+    assert [line.split()[0] for line in out.splitlines() if line.endswith("not measured")] == [
+        *("log10_forget_quality", "ks_statistic", "privleak"),
+    ]
+
+
+def test_the_list_has_every_model(run: Run) -> None:
+    _, out, _ = run("anchors", "list")
+    assert len(out.splitlines()) == 1 + 24
+    assert "open-unlearning/tofu_Llama-3.1-8B-Instruct_retain90" in out
+    _, out, _ = run("anchors", "list", "--json")
+    first = json.loads(out)[0]
+    assert first["numbers"][0].keys() == {"metric", "value", "tolerance", "source"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "nothing to compare; give the ID of a reference model"),
+        (["llama-3"], "no reference model 'llama-3'"),
+        (["--log", "gone.json"], "gone.json: cannot read the evaluation log"),
+        (["llama-3.2-1b-retain90", "--log", "{retain}"], "40 forget rows, and llama-3.2-1b-"),
+        (["llama-3.2-1b-retain90", "--retain", "{retain}"], "40 forget rows, and llama-3.2-1b-"),
+        (["llama-3.2-1b-retain90", "--retain", "./gone"], "no model folder './gone'"),
+    ],
+)
+def test_bad_input_is_one_line(
+    run: Run, logs: tuple[str, str], words: list[str], message: str
+) -> None:
+    code, out, err = run("anchors", "check", *(word.format(retain=logs[1]) for word in words))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert message in line
+
+
+def test_a_log_by_other_rules_does_not_compare(run: Run, eval_logs_folder: Path) -> None:
+    log = str(eval_logs_folder / "llama2-7b_full.json.gz")
+    code, out, err = run("anchors", "check", "llama-2-7b-full-forget10", "--log", log)
+    assert (code, out) == (2, "")
+    assert "the numbers of llama-2-7b-full-forget10 are by open-unlearning@" in err

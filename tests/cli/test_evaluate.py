@@ -1,0 +1,240 @@
+"""`unlearnbench evaluate` and `score` print the metrics of a model and of a log."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_score_gives_the_published_numbers(run: Run, eval_logs_folder: Path) -> None:
+    full, retain = (
+        str(eval_logs_folder / f"llama2-7b_{name}.json.gz") for name in ("full", "retain90")
+    )
+    code, out, _ = run("score", full, "--retain", retain, "--json")
+    metrics = json.loads(out)
+    assert code == 0
+    assert round(metrics["model_utility"], 4) == 0.6227
+    assert round(metrics["log10_forget_quality"], 4) == -20.7366
+    assert metrics["profile"].startswith("tofu@")
+    code, out, err = run("score", retain)
+    assert "Model Utility" in out
+    assert "Forget Quality (need the retain model: --retain)" in err
+
+
+MINE = """\
+from unlearnbench.api import Metric
+
+class Mine(Metric):
+    label = "Mine"
+    roles = frozenset({"forget"})
+
+    def per_example(self, seen):
+        return seen.answer_loss
+"""
+
+
+def test_a_metric_in_a_file_is_computed(run: Run, eval_logs_folder: Path) -> None:
+    log = str(eval_logs_folder / "llama2-7b_full.json.gz")
+    Path("my_metric.py").write_text(MINE)
+    code, out, _ = run("score", log, "--plugin", "my_metric.py", "--json")
+    assert (code, json.loads(out)["my_metric_forget"] > 0) == (0, True)
+    Path("my_metric.py").write_text(MINE.replace("seen.answer_loss", "None"))
+    code, out, err = run("score", log, "--plugin", "my_metric.py")
+    assert (code, out, len(err.splitlines())) == (2, "", 1)
+    assert "`per_example` of metric Mine (my_metric.py) returned None" in err
+
+
+def test_a_truncated_log_is_a_one_line_error(run: Run) -> None:
+    Path("cut.json.gz").write_bytes(gzip.compress(b'{"eval_log.json": ' * 50)[:40])
+    code, out, err = run("score", "cut.json.gz")
+    assert (code, out) == (2, "")
+    assert len(err.splitlines()) == 1
+    assert "cut.json.gz" in err
+
+
+SMALL_EVALUATION = ("--data", "synthetic", "--rows", "1", "--max-length", "120")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Any, tokenizer: Any) -> str:
+    place = tmp_path / "model"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return str(place)
+
+
+def test_evaluate_writes_metrics_log_and_questions(run: Run, folder: str) -> None:
+    code, out, err = run(
+        *("evaluate", folder, *SMALL_EVALUATION),
+        *("--out", "log.json.gz", "--questions", "q.parquet", "--json"),
+    )
+    assert code == 0
+    metrics = json.loads(out)
+    assert metrics["questions"] == {
+        "retain": 1, "forget": 1, "real_authors": 1, "world_facts": 1, "holdout": 1,
+    }  # fmt: skip
+    assert 0 <= metrics["model_utility"] <= 1
+    lines = err.splitlines()
+    assert [line for line in lines if line.startswith("evaluating ")][-1].endswith(": 100 %")
+    assert "log: log.json.gz" in lines
+    assert "questions: q.parquet" in lines
+    assert any("generated tokens came from drafts" in line for line in lines)
+    _, again, _ = run("score", "log.json.gz", "--json")
+    assert json.loads(again)["model_utility"] == metrics["model_utility"]
+
+    import pandas
+
+    assert len(pandas.read_parquet("q.parquet")) == 5
+
+
+def test_a_retain_model_and_its_log_give_the_same(run: Run, folder: str) -> None:
+    run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.json")
+    for retain in (folder, "retain.json"):
+        code, out, _ = run("evaluate", folder, *SMALL_EVALUATION, "--retain", retain, "--json")
+        assert code == 0
+        metrics = json.loads(out)
+        assert (metrics["forget_quality"], metrics["ks_n"]) == (1.0, 1)
+
+
+def test_without_a_retain_model_the_missing_metrics_are_named(run: Run, folder: str) -> None:
+    run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.json")
+    _, out, err = run("score", "log.json")
+    (line,) = [line for line in err.splitlines() if line.startswith("not measured: ")]
+    assert "Forget Quality (need the retain model: --retain)" in line
+    assert "Forgotten (need the start and the retain model: --start, --retain)" in line
+    assert "Private, PrivLeak (no holdout rows)" in line
+    assert "Exact memorization, Extraction strength" in line
+    assert "(no values by token in it)" in line
+    assert "Forget Quality" not in out
+
+
+def test_the_scorecard_comes_first_and_each_set_has_a_column(run: Run, folder: str) -> None:
+    code, out, err = run(
+        *("evaluate", folder, *SMALL_EVALUATION, "--retain", folder, "--start", folder)
+    )
+    assert code == 0
+    title, *tables = (part.splitlines() for part in out.split("\n\n"))
+    assert title[0].endswith("1 world facts, 1 holdout questions")
+    scores, numbers, by_set, attacks = tables
+    assert [line.split()[0] for line in scores] == ["score", "Forgotten", "Private", "Kept"]
+    assert "start and retain model" in scores[1]
+    assert numbers[1].startswith("Model Utility")
+    assert by_set[0].split() == ["metric", "retain", "real", "authors", "world", "facts", "forget"]
+    assert [line.split()[0] for line in by_set[1:3]] == ["ROUGE-L", "Probability"]
+    assert attacks[0].endswith("retain model's AUC")
+    assert attacks[1].startswith("LOSS ")
+    # The model is its own retain model, so that nothing but the reference attack is missing.
+    assert "--retain" not in err
+    assert "--start" not in err
+    code, out, _ = run(
+        *("evaluate", folder, *SMALL_EVALUATION, "--retain", folder, "--start", folder, "--json")
+    )
+    metrics = json.loads(out)
+    assert metrics["forgotten"] in (None, 0.0, 1.0)
+    assert metrics["private"] == 1.0
+
+
+def test_score_takes_the_profile_from_the_log(
+    run: Run, folder: str, open_unlearning_numbers: Path
+) -> None:
+    full, retain = (
+        str(open_unlearning_numbers / f"{name}.json.gz") for name in ("full_forget01", "retain99")
+    )
+    code, out, _ = run("score", full, "--retain", retain, "--start", full, "--json")
+    metrics = json.loads(out)
+    assert code == 0
+    assert metrics["profile"].startswith("open-unlearning@")
+    assert metrics["model_utility"] == pytest.approx(0.5991534707368931, abs=1e-6)
+    assert metrics["memorization_score_ou"] == 0
+    code, out, err = run("score", full, "--profile", "tofu")
+    assert (code, out) == (2, "")
+    assert "by profile open-unlearning@553d2179, as the log says, and the options say tofu@" in err
+    run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.json")
+    _, out, _ = run("score", "log.json", "--json")
+    assert json.loads(out)["profile"].startswith("tofu+rows=1+max_length=120@")
+    code, _, err = run("score", "log.json", "--rows", "2")
+    assert code == 2
+    assert "leave them out" in err
+    code, _, err = run("score", full, "--start", "log.json")
+    assert code == 2
+    assert "--start: by profile tofu+rows=1+max_length=120@" in err
+
+
+def test_a_start_log_of_other_questions_is_refused(
+    run: Run, open_unlearning_numbers: Path, open_unlearning_logs: Path
+) -> None:
+    full = str(open_unlearning_numbers / "full_forget01.json.gz")
+    start = str(open_unlearning_logs / "Llama-3.2-1B-Instruct_full_forget10.json.gz")
+    code, _, err = run("score", full, "--start", start)
+    assert code == 2
+    assert "--start: evaluated on 400 forget questions, the model on 40" in err
+
+
+def test_a_retain_log_of_other_questions_is_refused(run: Run, folder: str) -> None:
+    run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.json", "--forget", "0.5")
+    code, _, err = run("evaluate", folder, *SMALL_EVALUATION, "--retain", "retain.json")
+    assert code == 2
+    assert "needs the same questions on both sides" in err.splitlines()[-1]
+
+
+def test_a_log_for_open_unlearning_needs_its_profile(run: Run, folder: str) -> None:
+    command = ("evaluate", folder, "--data", "synthetic", "--layout", "open-unlearning")
+    code, _, err = run(*command, "--rows", "1", "--max-length", "120", "--out", "TOFU_EVAL.json")
+    assert code == 2
+    assert "use --profile open-unlearning" in err
+    assert "evaluating" not in err
+
+
+def test_a_retain_log_of_other_rules_is_refused_before_the_work(run: Run, folder: str) -> None:
+    run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.json")
+    code, out, err = run("evaluate", folder, *SMALL_EVALUATION[:4], "--retain", "retain.json")
+    assert (code, out) == (2, "")
+    assert "retain.json is by profile tofu+rows=1+max_length=120@" in err
+    assert "evaluating" not in err
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        (["--questions", "q.csv"], "q.csv: questions are written as .parquet or .jsonl"),
+        (
+            ["--out", "small.yaml/log.json"],
+            "small.yaml/log.json: cannot write the evaluation log",
+        ),
+        (["--retain", "./gone"], "no model folder './gone'"),
+        (["--retain", "gone.json"], "gone.json: cannot read the evaluation log"),
+    ],
+)
+def test_mistakes_are_reported_before_the_evaluation(
+    run: Run, folder: str, more: list[str], message: str
+) -> None:
+    code, out, err = run("evaluate", folder, *SMALL_EVALUATION, *more)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert message in line
+
+
+def test_outputs_that_are_not_finite_are_reported(run: Run, folder: str, model: Any) -> None:
+    model.model.norm.weight.data.fill_(float("nan"))
+    model.save_pretrained(folder)
+    code, out, err = run("evaluate", folder, *SMALL_EVALUATION, "--json")
+    assert code == 0
+    assert json.loads(out)["model_utility"] is None
+    assert "the model's outputs are not finite, first at '" in err
+
+
+def test_a_log_of_the_forget_set_alone_has_no_metrics(run: Run) -> None:
+    losses = {"value_by_index": {"0": {"avg_loss": 1.0}}}
+    perturbed = {"value_by_index": {"0": {"avg_loss": [1.0, 2.0]}}}
+    log = {"forget_Q_A_PARA_Prob": losses, "forget_Q_A_PERT_Prob": perturbed}
+    Path("TOFU_EVAL.json").write_text(json.dumps(log))
+    code, _, err = run("score", "TOFU_EVAL.json", "--profile", "open-unlearning")
+    assert code == 2
+    assert "it serves as --retain alone" in err

@@ -1,0 +1,59 @@
+"""`unlearnbench configs list` and `show`; `profiles list`, `show` and `diff`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_list_and_show_of_shipped_configs(run: Run) -> None:
+    _, out, _ = run("configs", "list")
+    assert "quickstart" in out
+    assert "tofu_llama2_7b" in out
+    _, out, _ = run("configs", "show", "quickstart")
+    assert out.startswith("# ")
+    _, out, _ = run("configs", "show", "quickstart", "--json")
+    assert json.loads(out)["training"]["weight_decay"] == 0.0
+
+
+def test_list_has_ids_and_differences(run: Run) -> None:
+    code, out, _ = run("profiles", "list")
+    assert code == 0
+    assert "tofu@2923316c" in out
+    assert "perturbed_mean arithmetic" in out
+    _, out, _ = run("profiles", "list", "--json")
+    found = {row["name"]: row for row in json.loads(out)}
+    assert found["open-unlearning"]["id"] == "open-unlearning@553d2179"
+    assert len(found["tofu"]["choices"]) == 9
+
+
+def test_show_has_every_choice(run: Run) -> None:
+    _, out, _ = run("profiles", "show", "tofu")
+    assert out.startswith("profile tofu@2923316c\n")
+    assert "max_new_tokens       what the prompt leaves of max_length  longest generated" in out
+    assert "Porter stemmer" in out
+    _, out, _ = run("profiles", "show", "tofu-paper", "--json")
+    profile = json.loads(out)
+    choices = {choice["choice"]: choice["value"] for choice in profile["choices"]}
+    assert (choices["perturbed_mean"], choices["rows"]) == ("arithmetic", 300)
+    assert "EOS" in profile["common"]
+
+
+def test_diff_has_only_the_differences(run: Run) -> None:
+    _, out, _ = run("profiles", "diff", "tofu", "open-unlearning")
+    header, *lines = out.splitlines()
+    assert header.split() == ["choice", "tofu@2923316c", "open-unlearning@553d2179", "meaning"]
+    keys = [line.split()[0] for line in lines]
+    assert keys[:4] == ["rows", "max_length", "eos_after_cut", "max_new_tokens"]
+    assert "perturbed_mean" not in keys
+    assert lines[0].split()[:3] == ["rows", "300", "all"]
+    _, out, _ = run("profiles", "diff", "tofu", "tofu-paper", "--json")
+    (differ,) = json.loads(out)["differ"]
+    assert differ["values"] == ["geometric", "arithmetic"]
+    _, out, _ = run("profiles", "diff", "tofu", "tofu")
+    assert out == "tofu@2923316c and tofu@2923316c are the same rules\n"
+    code, _, err = run("profiles", "diff", "tofu", "open_unlearning")
+    assert code == 2
+    assert "did you mean 'open-unlearning'?" in err

@@ -1,0 +1,127 @@
+"""`unlearnbench metrics list`, `show`, `check` and `new`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.cli.options import complete_metric
+from unlearnbench.testing import METRIC_CHECKS
+
+Run = Callable[..., tuple[int, str, str]]
+
+MINE = """\
+from unlearnbench.api import Metric
+
+class Mine(Metric):
+    '''P: own work'''
+    label = "Mine"
+    roles = frozenset({"forget"})
+
+    def per_example(self, seen):
+        return seen.answer_loss
+"""
+
+
+def test_list_has_reads_sets_direction_and_package(run: Run) -> None:
+    _, out, _ = run("metrics", "list")
+    (line,) = [line for line in out.splitlines() if line.startswith("extraction-strength ")]
+    assert line.split()[1:5] == ["tokens", "forget,", "retain", "lower,"]
+    assert f"unlearnbench {registry.find('metrics', 'rouge').version}" in line
+    _, out, _ = run("metrics", "list", "--json")
+    rows = {row["name"]: row for row in json.loads(out)}
+    assert rows.keys() == {*registry.names("metrics")} == {*complete_metric()}
+    assert rows["rouge"]["sets"] == ["named by a benchmark"]
+    assert rows["forgotten"]["reads"] == ["retain model", "start model"]
+    assert rows["private"]["reads"][0] == "retain model"
+
+
+def test_a_broken_metric_is_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = registry.Offer("metrics", "bad", "no.such:Thing", "stranger", "1.0")
+    offers = registry.offers
+    monkeypatch.setattr(
+        registry, "offers", lambda kind: (*offers(kind), *[broken] * (kind == "metrics"))
+    )
+    code, out, _ = run("metrics", "list")
+    assert code == 0
+    assert "metric 'bad' of stranger 1.0 (no.such:Thing) is broken: ModuleNotFoundError" in out
+
+
+def test_show_has_formula_columns_and_settings(run: Run) -> None:
+    _, out, _ = run("metrics", "show", "mia-min-k")
+    assert "mean of the ⌊K·L⌋ smallest log-probabilities" in out
+    assert "mia_min_k_tpr" in out
+    assert "K, share of the tokens" in out
+    _, out, _ = run("metrics", "show", "exact-memorization", "--json")
+    shown = json.loads(out)
+    assert [c["name"] for c in shown["columns"]] == [
+        "exact_memorization_forget",
+        "exact_memorization_retain",
+    ]
+    assert [c["better"] for c in shown["columns"]] == ["lower", "higher"]
+    assert run("metrics", "show", "model-utility")[0] == 0, "its setting has no default"
+
+
+def test_check_explains_a_fault_in_a_file(run: Run) -> None:
+    code, out, err = run("metrics", "check", "exact-memorization")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines()[1 : len(METRIC_CHECKS) + 1]] == [
+        check.name for check in METRIC_CHECKS
+    ]
+    Path("mine.py").write_text(MINE)
+    code, out, _ = run("metrics", "check", "mine.py")
+    assert code == 1
+    explained = out[out.index("\nmine: values\n") :]
+    assert "out of its bounds 0 to 1" in explained
+    assert "unlearnbench metrics check mine --only values --plugin mine.py" in explained
+    assert run("metrics", "check", "mine", "--only", "values", "--plugin", "mine.py")[0] == 1
+
+
+def test_all_metrics_in_one_table(run: Run) -> None:
+    code, out, _ = run("metrics", "check", "--all", "--only", "columns", "--only", "value")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["metric", "columns", "value"]
+    assert out.splitlines()[-1].startswith(f"{len(registry.names('metrics'))} metrics: no fault")
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["check"], "no metric to check: give a metric's name"),
+        (["check", "rouge", "--all"], "not both"),
+        (["check", "roug"], "did you mean 'rouge'?"),
+        (["check", "rouge", "--only", "everything"], "unknown check 'everything'"),
+        (["check", "mia-min-k", "--set", "share=2"], "mia-min-k cannot be made: share: must be"),
+        (["show", "nothing"], "unknown metric 'nothing'"),
+        (["new", "rouge"], "metric 'rouge' is offered by unlearnbench"),
+        (["new", "My_Metric"], "cannot be the name of a metric"),
+    ],
+)
+def test_wrong_requests_are_one_line(run: Run, args: list[str], message: str) -> None:
+    code, out, err = run("metrics", *args)
+    assert (code, out) == (2, "")
+    assert message in err
+
+
+def test_the_package_that_new_writes_conforms(run: Run) -> None:
+    code, out, _ = run("metrics", "new", "my-metric")
+    assert code == 0
+    assert out.splitlines()[:2] == ["my-metric/pyproject.toml", "my-metric/README.md"]
+    assert "unlearnbench metrics check my-metric" in out
+    project = Path("my-metric/pyproject.toml").read_text()
+    assert (
+        '[project.entry-points."unlearnbench.metrics"]\nmy-metric = "my_metric:MyMetric"' in project
+    )
+    code, out, _ = run("metrics", "check", "my-metric/my_metric.py", "--set", "first=2")
+    assert (code, "my-metric: no fault" in out) == (0, True)
+    source = Path("my-metric/tests/test_my_metric.py").read_text()
+    names: dict[str, object] = {}
+    exec(source.replace("from my_metric", "from unlearnbench_plugin_my_metric"), names)
+    test = names["test_a_value_worked_by_hand"]
+    assert callable(test)
+    test()
+    assert run("metrics", "new", "my-metric", "--out", "elsewhere")[0] == 2, "it is registered"

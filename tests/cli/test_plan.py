@@ -1,0 +1,122 @@
+"""`unlearnbench plan` prints runs, work, memory and schedules, and writes nothing."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.config import method_specs
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+def test_default_values_are_printed_when_a_grid_varies_them(run: Run) -> None:
+    _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: [0.1, 0.5]}]")
+    assert method_specs.default_hyperparameters("npo")["beta"] == 0.1
+    assert [line.split()[3] for line in out.splitlines()[2:4]] == ["beta=0.1", "beta=0.5"]
+    _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: 0.1}]")
+    assert "beta" not in out, "a single default value is not listed"
+
+
+def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
+    code, out, err = run("plan", "small.yaml")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0] == "small: 12 runs into runs/small"
+    assert lines[1].split()[:3] == ["model", "forget", "method"]
+    assert len(lines) == 2 + 6 + 2
+    assert any("npo+nll" in line and "beta=0.5, retain.weight=2.0" in line for line in lines)
+    # 2 of 20 rows and 4 of 20: a step an epoch. NPO with a retain term reads both parts.
+    assert lines[-2] == "training: 24 optimiser steps, 120 rows"
+    assert lines[-1].startswith("evaluation: 24 times, ")
+    assert [path.name for path in Path().iterdir()] == ["small.yaml"]
+
+
+def test_plan_counts_the_runs_of_each_stage(run: Run) -> None:
+    search = "search={kind: optuna, trials: 5}"
+    rates = "learning_rates={low: 1.0e-5, high: 1.0e-4}"
+    both = (
+        "--set",
+        "seeds=[0, 1, 2]",
+        "--set",
+        "select={seeds: [0]}",
+        "--set",
+        "methods=[npo]",
+    )
+    _, out, _ = run("plan", "small.yaml", *both, "--set", search, "--set", rates)
+    lines = out.splitlines()
+    assert lines[0] == "small: up to 14 runs into runs/small"
+    assert lines[2:5] == [
+        "optuna search: 5 settings of each method entry at most, on seeds 0: up to 10 runs",
+        "the best of each method by forget-quality, on seeds 1, 2: up to 4 runs",
+        "work of the first of these stages:",
+    ]
+    assert lines[5] == "training: 20 optimiser steps, 60 rows"
+
+
+def test_plan_json_has_every_run(run: Run) -> None:
+    _, out, _ = run("plan", "small.yaml", "--json", "--set", "epochs_as=runs")
+    plan = json.loads(out)
+    assert len(plan["runs"]) == plan["work"]["runs"] == plan["counts"]["runs"] == 24
+    assert plan["config"]["epochs_as"] == "runs"
+    assert plan["recorded"] == 0
+    assert set(plan["data"]) == {"0.1", "0.2"}
+
+
+def test_plan_counts_recorded_runs_and_estimates_the_others(run: Run) -> None:
+    from unlearnbench.config.loader import load_config
+    from unlearnbench.data.loading import fingerprint, load_benchmark
+    from unlearnbench.plan.plan import make_plan
+    from unlearnbench.results.records import EpochResult, run_record, write_record
+    from unlearnbench.results.sweep_folder import claim_folder
+
+    config = load_config("small.yaml")
+    rows = load_benchmark(config.data, config.forget_fractions)
+    plan = make_plan(config, {f: fingerprint(rows, f) for f in rows.splits})
+    result = EpochResult(2, {"model_utility": 0.5}, 8.0, 2.0)
+    record = run_record(
+        plan.runs[3], status="finished", profile="tofu", epochs=(result,), error=None
+    )
+    place = write_record(record, claim_folder(plan))
+    _, out, _ = run("plan", "small.yaml")
+    assert out.splitlines()[-2:] == [
+        "1 of 12 runs are recorded already and are not run again",
+        "the others take about 1 min 04 s, 2 at a time, as those did",
+    ]
+    (place / "record.json").write_text("{}")
+    _, out, _ = run("plan", "small.yaml")
+    assert out.splitlines()[-1].startswith("how long the others take is not known: ")
+
+
+def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:
+    code, out, _ = run("plan", "small.yaml", "--memory", "--flops", "50e9")
+    assert code == 0
+    for word in ("gradients", "peak GiB", "hours a run", "npo+nll", "6·N", "assumed: 5e+10 FLOP/s"):
+        assert word in out
+    code, out, _ = run("plan", "small.yaml", "--memory", "--json")
+    memory = json.loads(out)["memory"]
+    assert memory["flops"] == 400e12
+    kinds = {(kind["model"], kind["method"]): kind for kind in memory["kinds"]}
+    assert kinds["tiny", "ce-u"]["runs"] == 4
+    one, two = (kinds["tiny", name] for name in ("ce-u", "npo+nll"))
+    assert two["memory_mib"]["activations"] >= one["memory_mib"]["activations"] > 0
+    assert two["hours"] >= one["hours"] > 0, "both wait for launches"
+    assert sum(one["hours_by_work"].values()) == pytest.approx(one["hours"])
+    _, out, _ = run("plan", "small.yaml", "--memory", "--json", "--flops", "1e7")
+    slow = {(kind["model"], kind["method"]): kind for kind in json.loads(out)["memory"]["kinds"]}
+    assert slow["tiny", "npo+nll"]["hours"] > slow["tiny", "ce-u"]["hours"]
+    assert memory["unknown"] == []
+
+
+def test_models_whose_size_is_unknown_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    code, out, _ = run(
+        "plan", "small.yaml", "--memory", "--set", "models.0.base=nobody/nothing@main"
+    )
+    assert code == 0
+    assert "not known: tiny: nobody/nothing: its config cannot be read" in out
+    assert "GPU hours" not in out

@@ -1,0 +1,179 @@
+"""The `data:` section has the fields of its benchmark; what earlier versions stored is read."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.config.benchmark_section import (
+    benchmark_named,
+    benchmark_of,
+    earlier_section,
+    whole_benchmark,
+)
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.errors import ConfigError, PluginError
+from unlearnbench.files.canonical_json import content_hash
+
+OLD = Path(__file__).parent.parent / "data" / "old_sweep" / "plan.json"
+PLUGIN = """
+from unlearnbench.api import Benchmark, Headline, HeadlineMetric
+
+class Riddles(Benchmark):
+    roles = {"forget": "forget"}
+    headline = Headline(HeadlineMetric("a", "A", "a"), HeadlineMetric("b", "B", "b"))
+    rows: int = 4
+    kinds: tuple[str, ...] = ("old",)
+
+    def metrics(self, profile):
+        return ()
+
+    def load(self, fractions):
+        raise NotImplementedError
+
+    def split_problem(self, fraction):
+        return "" if fraction == 0.5 else "riddles are forgotten by halves"
+"""
+Write = Callable[..., str]
+
+
+@pytest.fixture
+def write(tmp_path: Path) -> Write:
+    def written(data: str, fraction: float = 0.1) -> str:
+        path = tmp_path / "bench.yaml"
+        models = "models: [{name: tiny, base: tiny}]\n"
+        rest = f"forget_fractions: [{fraction}]\nmethods: [ce-u]\nlearning_rates: [1.0e-5]\n"
+        path.write_text(f"name: bench\ndata: {data}\n{models}{rest}")
+        return str(path)
+
+    return written
+
+
+@pytest.fixture
+def riddles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", {})
+    file = tmp_path / "riddles.py"
+    file.write_text(PLUGIN)
+    assert registry.register_file(file) == "riddles"
+
+
+def problems(config: str) -> list[tuple[str, str, str]]:
+    with pytest.raises(ConfigError) as caught:
+        load_config(config)
+    return [(p.place.rpartition(":")[2], p.key, p.message) for p in caught.value.problems]
+
+
+def test_source_names_the_benchmark(write: Write) -> None:
+    assert load_config(write("{authors: 20}")).data == Synthetic(authors=20)
+    assert load_config(write("{source: tofu, path: x}")).data == TOFU(path="x")
+    assert load_config(write("{source: synthetic, path: null}")).data == Synthetic()
+    assert benchmark_named("synthetic") == Synthetic()
+
+
+@pytest.mark.parametrize(
+    ("data", "key", "message"),
+    [
+        (
+            "{source: tofu, authors: 4}",
+            "data.authors",
+            "unknown key; did you mean 'path'?",
+        ),
+        ("{source: tofu, pathh: x}", "data.pathh", "unknown key; did you mean 'path'? data takes:"),
+        ("{path: x}", "data.path", "unknown key; did you mean"),
+        ("{source: tofo}", "data.source", "expected one of synthetic, tofu, got the text 'tofo'; "),
+        ("{source: 3}", "data.source", "expected one of synthetic, tofu, got 3"),
+        ("{refusals: 3}", "data.refusals", "expected text, got 3"),
+    ],
+)
+def test_mistakes_are_about_the_chosen_benchmark(
+    write: Write, data: str, key: str, message: str
+) -> None:
+    ((line, at, text),) = problems(write(data))
+    assert (line, at) == ("2", key)
+    assert text.startswith(message)
+
+
+def test_a_key_of_the_benchmark_elsewhere_is_named(write: Write) -> None:
+    path = Path(write("{source: tofu}"))
+    path.write_text(path.read_text() + "hub_id: x\n")
+    ((line, key, text),) = problems(str(path))
+    assert (line, key) == ("7", "hub_id")
+    assert text.startswith("unknown key; did you mean 'data.hub_id'?")
+
+
+def test_fractions_are_checked_beside_an_unknown_key(write: Write) -> None:
+    found = problems(write("{source: tofu, pathh: x}", fraction=0.2))
+    assert [key for _, key, _ in found] == ["data.pathh", "forget_fractions.0"]
+
+
+def test_stored_sections_of_earlier_versions_are_read() -> None:
+    stored: Any = json.loads(OLD.read_text(encoding="utf-8"))["config"]
+    config = SweepConfig.model_validate_json(json.dumps(stored))
+    assert config.data == Synthetic(authors=4, questions_per_author=3, pretraining_authors=1)
+    assert earlier_section(config.data) == stored["data"]
+    # What MLflow knows this sweep by.
+    assert content_hash([config.name, earlier_section(config.data)]) == "7367f0653ae9909b"
+    tofu = stored["data"] | {"source": "tofu", "path": "x", "authors": 7}
+    assert benchmark_of(tofu, stored=True) == TOFU(
+        path="x", questions_per_author=3, pretraining_authors=1
+    )
+
+
+def test_a_configuration_survives_json(write: Write) -> None:
+    config = load_config(write("{source: tofu, path: x, seed: 3}"))
+    again = SweepConfig.model_validate_json(config.model_dump_json())
+    assert again.data == TOFU(path="x", seed=3)
+    assert SweepConfig.model_validate(config.model_dump()).data == again.data
+
+
+@pytest.mark.usefixtures("riddles")
+def test_a_benchmark_in_a_file_has_its_own_fields_and_splits(write: Write) -> None:
+    wrong = problems(write("{source: riddles, rows: 2}"))
+    assert wrong == [("4", "forget_fractions.0", "riddles are forgotten by halves")]
+    config = load_config(write("{source: riddles, rows: 2}", fraction=0.5))
+    again = SweepConfig.model_validate_json(config.model_dump_json())
+    expected = {"source": "riddles", "refusals": None, "rows": 2, "kinds": ("old",)}
+    assert again.data.model_dump() == expected
+    ((line, key, text),) = problems(write("{source: riddles, authors: 2}", fraction=0.5))
+    assert (line, key) == ("2", "data.authors")
+    assert "data takes: source, refusals, rows, kinds" in text
+
+
+def test_a_benchmark_without_a_headline_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(registry, "_files", {})
+    file = tmp_path / "riddles.py"
+    file.write_text("\n".join(line for line in PLUGIN.splitlines() if "headline =" not in line))
+    with pytest.raises(PluginError, match="Riddles does not define headline"):
+        registry.register_file(file)
+
+
+def test_whole_benchmark_needs_every_known_key_right() -> None:
+    assert whole_benchmark({"authors": 20, "autors": 3}) == Synthetic(authors=20)
+    assert whole_benchmark({"authors": 1}) is None
+    assert whole_benchmark(3) is None
+    assert whole_benchmark({"source": "tofuu"}) is None
+
+
+def test_splits_of_the_built_in_benchmarks() -> None:
+    assert TOFU().split_problem(0.05) == ""
+    assert TOFU().split_problem(0.2).endswith("got 0.2; the nearest is 0.10")
+    assert Synthetic(authors=4).split_problem(0.25) == ""
+    assert Synthetic(authors=4).split_problem(0.3).endswith("the nearest is 0.25 (1)")
+
+
+def test_each_reads_from_its_own_place() -> None:
+    assert (Synthetic().folder, Synthetic().repository) == (None, None)
+    assert (TOFU(path="x").folder, TOFU(path="x").repository) == ("x", None)
+    hub = TOFU(revision="r").repository
+    assert hub is not None
+    assert hub.label == "dataset locuslab/TOFU@r"

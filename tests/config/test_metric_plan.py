@@ -1,0 +1,187 @@
+"""Metrics of other authors: added by a file, left out where broken, and never in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, cast
+
+import numpy as np
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import MetricUse
+from unlearnbench.api.metric import (
+    EvaluatedModel,
+    Metric,
+    MetricColumn,
+    MetricInputs,
+    Role,
+    Summary,
+    Values,
+)
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.config import metric_plan as planning
+from unlearnbench.config.metric_plan import MetricPlan, metric_plan
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.errors import PluginError
+from unlearnbench.evaluation.made_up_sets import made_up_set
+from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.runtime.deferred_warnings import drain
+
+ROLES: dict[str, Role] = {"forget": "forget", "retain": "retain"}
+MINE = '''\
+from unlearnbench.api import Metric
+
+class MyMetric(Metric):
+    """Own work."""
+
+    label = "Mine"
+    roles = frozenset({"forget", "retain"})
+
+    def per_example(self, seen):
+        return seen.answer_loss * 0 + 0.25
+'''
+
+
+class Loss(Metric):
+    """Own work."""
+
+    label = "Loss"
+    roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        return seen.answer_loss
+
+
+class Typo(Loss):
+    """Own work."""
+
+    reads: ClassVar[frozenset[Any]] = frozenset({"token"})
+
+
+class Unlabelled(Metric):
+    """Own work."""
+
+    roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        return seen.answer_loss
+
+
+class Required(Loss):
+    """Own work."""
+
+    share: float
+
+
+class Odd(Loss):
+    """Own work."""
+
+    returned: ClassVar[object] = "text"
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:  # noqa: ARG002  # it fails
+        if self.returned is ZeroDivisionError:
+            raise ZeroDivisionError("nothing to divide by")
+        return cast("FloatArray", self.returned)
+
+
+class Twice(Summary):
+    """Own work."""
+
+    roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        return (MetricColumn("loss_forget", "Loss again"),)
+
+    def compute(self, of: MetricInputs) -> Values:
+        return {"loss_forgotten": of.model.values["loss_forget"]}
+
+
+@pytest.fixture(autouse=True)
+def _fresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(registry, "_files", {})
+    planning._warn_once.cache_clear()
+    drain()
+    yield
+    drain()
+
+
+def planned(**metrics: type[Metric | Summary]) -> MetricPlan:
+    return metric_plan(ROLES, [MetricUse("loss", ("forget",))], {"loss": Loss, **metrics})
+
+
+def test_a_file_adds_its_columns_after_all_others_and_an_edit_counts(tmp_path: Path) -> None:
+    before = plan_of(TOFU)
+    assert plan_of(TOFU) is before
+    (tmp_path / "my_metric.py").write_text(MINE)
+    registry.register_file(tmp_path / "my_metric.py")
+    plan = plan_of(TOFU)
+    added = [c.name for c in plan.columns if c not in before.columns]
+    assert added == ["my_metric_retain", "my_metric_forget"]
+    sets = {name: made_up_set() for name in ROLES}
+    values = plan.values(sets)
+    assert [values[name] for name in added] == [0.25, 0.25]
+    assert {n: v for n, v in values.items() if n not in added} == before.values(sets)
+    (tmp_path / "my_metric.py").write_text(MINE.replace("0.25", "0.5"))
+    registry.register_file(tmp_path / "my_metric.py")
+    assert plan_of(TOFU).values(sets)["my_metric_forget"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Typo, "metric 'odd': reads has 'token'; did you mean 'tokens'? known: tokens, moments"),
+        (Unlabelled, "metric 'odd' has no label; add `label = \"Unlabelled\"`"),
+        (Required, "metric 'odd' cannot be made: share: missing: this key is required; give each"),
+        (Twice, "metric 'odd': there is a column 'loss_forget' already; rename it"),
+    ],
+)
+def test_a_metric_that_cannot_be_used_is_left_out(
+    kind: type[Metric | Summary], message: str
+) -> None:
+    plan = planned(odd=kind)
+    assert [c.name for c in plan.columns] == ["loss_forget"]
+    (fault,) = plan.faults
+    assert str(fault).startswith(message)
+
+
+def test_a_benchmarks_own_metric_is_never_left_out() -> None:
+    with pytest.raises(PluginError, match="'required' cannot be made"):
+        metric_plan(ROLES, [MetricUse("required", ("forget",))], {"required": Required})
+
+
+def test_names_of_columns_are_names_in_every_file() -> None:
+    (fault,) = planned(**{"My Metric": Loss}).faults
+    assert "its column is called 'My Metric_forget'; use small letters" in str(fault)
+
+
+@pytest.mark.parametrize(
+    ("returned", "message"),
+    [
+        ("text", "returned a value of type str; it must return a float64 array [n]"),
+        (None, "returned None; it must"),
+        (np.zeros(3), "returned an array of shape [3] for 6 examples; it must"),
+        (np.array(["a"] * 6), "returned an array of <U1; it must"),
+        (ZeroDivisionError, "raised ZeroDivisionError: nothing to divide by (test_metric_plan.py:"),
+    ],
+)
+def test_a_metric_that_fails_costs_its_own_column_alone(
+    returned: object, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Odd, "returned", returned)
+    plan, sets = planned(odd=Odd), {"forget": made_up_set()}
+    for _ in range(2):
+        values = plan.values(sets)
+    assert values["odd_forget"] is None
+    assert values["loss_forget"] == made_up_set().answer_loss.mean()
+    (warning,) = drain()
+    assert warning.startswith("`per_example` of metric Odd")
+    assert message in warning
+
+
+def test_a_summary_gives_numbers_of_its_own_columns() -> None:
+    plan, model = planned(), EvaluatedModel({}, {"loss_forget": 1.0})
+    with pytest.raises(PluginError, match="returns 'loss_forgotten', which `columns` does not"):
+        planning.computed(Twice(), MetricInputs(model))
+    assert plan.values({"forget": made_up_set()})["loss_forget"] is not None

@@ -1,0 +1,84 @@
+"""Figures as files."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.figures import pareto, save
+from unlearnbench.results.table import table
+
+if TYPE_CHECKING:
+    from ..conftest import Fabric
+
+export: Any = importlib.import_module("unlearnbench_dashboards.figures.export")
+kaleido: Any = pytest.importorskip("kaleido", reason="needs the extra `figures`")
+
+
+@pytest.fixture
+def figure(fabric: Fabric) -> Any:
+    return pareto(table([fabric.reference("fine-tuned"), fabric.run()]))
+
+
+def test_html_needs_no_browser_and_no_network(figure: Any, tmp_path: Path) -> None:
+    save(figure, tmp_path / "made" / "x.html")
+    text = (tmp_path / "made" / "x.html").read_text(encoding="utf-8")
+    assert "plotly.js v" in text
+    assert not re.search(r"<script[^>]+src=", text)
+
+
+@pytest.mark.filterwarnings("ignore:The kopts argument")  # a running server has its own
+@pytest.mark.usefixtures("chromium")
+def test_a_file_of_each_format(figure: Any, tmp_path: Path) -> None:
+    kaleido.start_sync_server(silence_warnings=True)  # one browser for all files
+    try:
+        for name, start in (("x.svg", b"<svg"), ("x.png", b"\x89PNG"), ("x.PDF", b"%PDF")):
+            save(figure, tmp_path / name)
+            assert (tmp_path / name).read_bytes().startswith(start)
+    finally:
+        kaleido.stop_sync_server(silence_warnings=True)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["x.PDF", "x.png", "x.svg"]
+    assert export.signature((tmp_path / "x.svg").read_text()) == export.digest(figure)
+
+
+def test_equal_figures_have_equal_digests(fabric: Fabric) -> None:
+    one, same, other = (
+        export.digest(pareto(table([fabric.run(points=((u, -9.0),))]))) for u in (0.8, 0.8, 0.7)
+    )
+    assert one == same != other
+
+
+@pytest.mark.parametrize("name", ["x.jpg", "x"])
+def test_another_format_is_an_error(figure: Any, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UnlearnbenchError, match=r"\.svg, \.png, \.pdf, \.html"):
+        save(figure, tmp_path / name)
+
+
+def test_without_a_browser_there_is_one_clear_message(
+    figure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*_: Any, **__: Any) -> None:
+        raise RuntimeError("Kaleido requires Google Chrome to be installed.\nmore\nlines")
+
+    monkeypatch.setattr(type(figure), "to_image", missing)
+    with pytest.raises(UnlearnbenchError, match=r"unlearnbench\[figures\]") as caught:
+        save(figure, tmp_path / "x.svg")
+    assert "\n" not in str(caught.value)
+    assert not list(tmp_path.iterdir())
+
+
+def test_shrinking_removes_only_what_is_invisible() -> None:
+    svg = (
+        '<svg><g class="errorbars"/><rect class="nsewdrag drag" width="9"/><g class="lines"><path '
+        'd="M1.23456,2" style="opacity: 1; stroke-width: 0px; fill: rgb(210, 78, 0); '
+        'fill-opacity: 1; stroke-opacity: 0.3;"/></g></svg>'
+    )
+    assert export.shrink(svg) == (
+        '<svg><g class="lines"><path d="M1.23,2" style=" stroke-width: 0px; fill: #d24e00; '
+        'stroke-opacity: 0.3;"/></g></svg>'
+    )

@@ -1,0 +1,70 @@
+"""The figures show the numbers that they are given."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from typing import Any
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.testing.gradient_profile import (
+    POINTS,
+    Cosines,
+    GradientProfiles,
+    gradient_profiles,
+)
+
+pages: Any = importlib.import_module("unlearnbench_dashboards.figures.gradient_plot")
+
+
+@pytest.fixture(scope="module")
+def found() -> GradientProfiles:
+    names = ("ce-u", "gradient-ascent", "idk")
+    return gradient_profiles({name: registry.load_method(name)() for name in names})
+
+
+def test_a_panel_for_each_quantity_and_a_line_for_each_method(found: GradientProfiles) -> None:
+    drawn = pages.figure(found)
+    assert [(t.name, t.xaxis or "x") for t in drawn.data] == [
+        (name, axis) for name in ("ce-u", "gradient-ascent") for axis in ("x", "x2", "x3")
+    ]
+    ce_u = drawn.data[1]
+    assert len(ce_u.y) == POINTS
+    largest = max(point.norm for point in found.curves["ce-u"])
+    assert ce_u.y[-1] == pytest.approx(found.curves["ce-u"][-1].true / largest)
+    assert ce_u.customdata[-1][1] == pytest.approx(1.0, abs=1e-5)
+    ascent = drawn.data[3]
+    assert ascent.y[0] == pytest.approx(1.0)
+    assert ascent.y[-1] < 1e-5
+    assert len({(t.line.color, t.line.dash) for t in drawn.data}) == 2
+
+
+def test_as_computed_at_a_button(found: GradientProfiles) -> None:
+    (menu,) = pages.figure(found).layout.updatemenus
+    scaled, plain = (button.args[0]["y"] for button in menu.buttons)
+    assert plain[1][-1] == found.curves["ce-u"][-1].true
+    assert scaled[1][-1] < plain[1][-1]
+
+
+def test_many_methods_have_different_lines(found: GradientProfiles) -> None:
+    (points,) = (found.curves["ce-u"],)
+    many = GradientProfiles({f"method-{i}": points for i in range(30)}, {}, None)
+    looks = {(t.name, t.line.color, t.line.dash) for t in pages.figure(many).data}
+    assert len({(colour, dash) for _, colour, dash in looks}) == len(looks) == 30
+
+
+def test_the_page_names_missing_methods_and_loads_nothing(found: GradientProfiles) -> None:
+    page = registry.load("dashboards", "gradient")(found)
+    assert "idk: does not read the forgotten answers, only refusal, retain." in page
+    assert "p of the start model: 0.99." in page
+    assert not re.search(r"<(script|link)[^>]+(src|href)=", page)
+
+
+def test_the_matrix_has_its_values() -> None:
+    cosines = Cosines(("a", "<b>"), ((1.0, -0.001), (-0.001, None)), {})
+    drawn = pages.matrix(cosines)
+    text = [list(line) for line in drawn.data[0].text]
+    assert text == [["1.00", "0.00"], ["0.00", "–"]]
+    assert "Cosine of the methods" in pages.build_cosine(cosines)

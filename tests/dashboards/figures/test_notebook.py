@@ -1,0 +1,110 @@
+"""Figures for a notebook: all panels in one, with title and legend, from any part of a table."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.figures import pareto, trajectories
+from unlearnbench.results.table import table
+
+if TYPE_CHECKING:
+    from ..conftest import Fabric
+
+pareto_data: Any = importlib.import_module("unlearnbench_dashboards.figures.tradeoff_data")
+
+
+def shown(figure: Any, role: str) -> list[Any]:
+    return [trace for trace in figure.data if trace.meta["role"] == role]
+
+
+def entries(figure: Any) -> dict[str, list[str]]:
+    """Legend's name → its lines."""
+    found: dict[str, list[str]] = {}
+    for trace in figure.data:
+        if trace.showlegend:
+            found.setdefault(trace.legend, []).append(trace.name)
+    return found
+
+
+def titles(figure: Any) -> list[str]:
+    return [note.text for note in figure.layout.annotations if note.name is None]
+
+
+class TestPareto:
+    def test_a_row_per_model_and_a_column_per_fraction(self, fabric: Fabric) -> None:
+        figure = pareto(table(fabric.sweep(models=("a", "b"), epochs=2)))
+        assert titles(figure) == [
+            *("a, forget 5 %", "a, forget 10 %", "b, forget 5 %", "b, forget 10 %"),
+        ]
+        axes = {(t.xaxis, t.yaxis) for t in shown(figure, "trajectory")}
+        assert axes == {("x", "y"), ("x2", "y2"), ("x3", "y3"), ("x4", "y4")}
+
+    def test_its_points_are_the_tables(self, fabric: Fabric) -> None:
+        rows = table(fabric.sweep(epochs=2))
+        figure = pareto(rows)
+        points = {
+            (x, y) for t in shown(figure, "trajectory") for x, y in zip(t.x, t.y, strict=True)
+        }
+        expected = {pareto_data.position(row) for row in rows if row.kind != "retain"}
+        assert points == expected
+
+    def test_levels_and_regions_are_in_their_own_panel(self, fabric: Fabric) -> None:
+        figure = pareto(table(fabric.sweep(epochs=1)))
+        refs = [(s.name, s.xref, s.yref) for s in figure.layout.shapes if s.name != "floor"]
+        assert refs == [
+            ("significance", "x domain", "y"),
+            ("collapse", "x", "y domain"),
+            ("significance", "x2 domain", "y2"),
+            ("collapse", "x2", "y2 domain"),
+        ]
+
+    def test_the_legend_names_each_method_once_and_hides_it_everywhere(
+        self, fabric: Fabric
+    ) -> None:
+        figure = pareto(table(fabric.sweep(epochs=1)))
+        methods = entries(figure)["legend"]
+        assert len(methods) == len(set(methods)) == 9
+        groups = {t.legendgroup for t in shown(figure, "trajectory")}
+        assert groups == set(methods)
+        assert entries(figure)["legend2"] == ["rate 3e-5", "rate 1e-4"]
+
+    def test_a_part_of_a_sweep_and_a_lone_run_will_do(self, fabric: Fabric) -> None:
+        rows = table(fabric.sweep(epochs=1))
+        part = pareto([r for r in rows if r.forget_fraction == 0.1 and r.kind != "retain"])
+        assert titles(part) == ["tiny, forget 10 %"]
+        assert len(shown(pareto(table([fabric.run()])), "trajectory")) == 1
+
+    def test_a_missing_panel_is_an_empty_place(self, fabric: Fabric) -> None:
+        runs = [fabric.run(model="a", fraction=0.05), fabric.run(model="b", fraction=0.1)]
+        figure = pareto(table(runs))
+        assert titles(figure) == ["a, forget 5 %", "b, forget 10 %"]
+        assert figure.layout.xaxis2.visible is False
+        assert {t.xaxis for t in shown(figure, "trajectory")} == {"x", "x4"}
+
+    def test_an_empty_table_is_an_empty_figure(self) -> None:
+        assert not shown(pareto([]), "trajectory")
+
+
+class TestTrajectories:
+    def test_a_column_per_metric(self, fabric: Fabric) -> None:
+        figure = trajectories(table(fabric.sweep(fractions=(0.1,), epochs=2)))
+        assert titles(figure) == [
+            *("Model Utility", "log₁₀ Forget Quality"),
+            *("ROUGE-L, forget", "Probability, forget"),
+        ]
+        assert len(shown(figure, "curve")) == 4 * 18
+
+    def test_metrics_of_ones_choice(self, fabric: Fabric) -> None:
+        rows = table([fabric.reference("fine-tuned"), fabric.run()])
+        figure = trajectories(rows, ["model_utility"], title="Mine")
+        (line,) = shown(figure, "curve")
+        assert line.y == (0.883, 0.8, 0.7)
+        assert figure.layout.title.text == "Mine"
+
+    def test_a_misspelt_metric_is_an_error(self, fabric: Fabric) -> None:
+        with pytest.raises(UnlearnbenchError, match="did you mean 'model_utility'"):
+            trajectories(table([fabric.run()]), ["model_utilty"])

@@ -1,0 +1,115 @@
+"""Methods are distinguishable by colour and shape, with and without colour blindness."""
+
+from __future__ import annotations
+
+import importlib
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.api.registry import names
+
+palette: Any = importlib.import_module("unlearnbench_dashboards.figures.palette")
+
+# Machado, Oliveira and Fernandes (2009), severity 1: what is left of linear RGB.
+EYES = {
+    "all cones": np.eye(3),
+    "protanopia": np.array(
+        [
+            [0.152286, 1.052583, -0.204868],
+            [0.114503, 0.786281, 0.099216],
+            [-0.003882, -0.048116, 1.051998],
+        ]
+    ),
+    "deuteranopia": np.array(
+        [
+            [0.367322, 0.860646, -0.227968],
+            [0.280085, 0.672501, 0.047413],
+            [-0.011820, 0.042940, 0.968881],
+        ]
+    ),
+    "tritanopia": np.array(
+        [
+            [1.255528, -0.076749, -0.178779],
+            [-0.078411, 0.930809, 0.147602],
+            [0.004733, 0.691367, 0.303900],
+        ]
+    ),
+}
+APART = 15.0
+"""CIE76 distance in L*a*b* below which two small marks are easily taken for one another."""
+TO_XYZ = np.array(
+    [
+        [0.4124564, 0.3575761, 0.1804375],
+        [0.2126729, 0.7151522, 0.0721750],
+        [0.0193339, 0.1191920, 0.9503041],
+    ]
+)
+
+
+def linear(colour: str) -> np.ndarray:
+    parts = np.array([int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    return np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+
+
+def lab(rgb: np.ndarray) -> np.ndarray:
+    share = TO_XYZ @ rgb / np.array([0.95047, 1.0, 1.08883])
+    f = np.where(share > 0.008856, np.cbrt(share), 7.787 * share + 16 / 116)
+    return np.array([116 * f[1] - 16, 500 * (f[0] - f[1]), 200 * (f[1] - f[2])])
+
+
+def distance(one: int, other: int, page: int, eyes: np.ndarray) -> float:
+    """Distance of two slots of the palette on a light (0) or dark (1) page."""
+    seen = [lab(np.clip(eyes @ linear(palette.PALETTE[i][page]), 0, 1)) for i in (one, other)]
+    return float(np.linalg.norm(seen[0] - seen[1]))
+
+
+def contrast(one: str, other: str) -> float:
+    """WCAG's contrast ratio; 3 is its least for graphics."""
+    weights = np.array([0.2126, 0.7152, 0.0722])
+    low, high = sorted(float(weights @ linear(c)) + 0.05 for c in (one, other))
+    return high / low
+
+
+@pytest.mark.parametrize("page", [0, 1])
+@pytest.mark.parametrize("eyes", EYES)
+def test_colours_of_one_shape_differ_for_every_kind_of_sight(page: int, eyes: str) -> None:
+    colours = palette.slots(names("methods"))
+    assert len(colours) >= 23
+    shapes = palette.shapes(colours)
+    for one, other in combinations(colours, 2):
+        if shapes[one] == shapes[other]:
+            assert distance(colours[one], colours[other], page, EYES[eyes]) > APART, (one, other)
+
+
+def test_likeness_is_what_the_simulation_finds() -> None:
+    found = {
+        pair
+        for pair in combinations(range(len(palette.PALETTE)), 2)
+        if any(distance(*pair, page, m) <= APART for page in (0, 1) for m in EYES.values())
+    }
+    assert found == palette.ALIKE
+
+
+@pytest.mark.parametrize(("page", "ground"), [(0, "#ffffff"), (1, "#181b1f")])
+def test_every_colour_contrasts_with_its_page(page: int, ground: str) -> None:
+    assert min(contrast(pair[page], ground) for pair in palette.PALETTE) > 3.0
+
+
+def test_eighty_methods_have_eighty_styles() -> None:
+    colours = palette.slots(f"method-{i}" for i in range(80))
+    shapes = palette.shapes(colours)
+    assert len({(colours[name], shapes[name]) for name in colours}) == 80
+
+
+def test_no_two_methods_share_a_colour_while_there_are_colours() -> None:
+    names = [f"method-{i}" for i in range(len(palette.PALETTE))]
+    assert len(set(palette.slots(names).values())) == len(names)
+
+
+def test_a_methods_colour_does_not_depend_on_others() -> None:
+    many = palette.slots(["npo", "ce-u", "idk", "dpo", "gradient-ascent", "npo+nll"])
+    assert palette.slots(["npo"])["npo"] == many["npo"]
+    assert palette.slots(reversed(list(many))) == many

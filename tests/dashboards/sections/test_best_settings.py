@@ -1,0 +1,106 @@
+"""The tables of best settings."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unlearnbench.reporting.report import Report, make_report
+from unlearnbench.results.records import Record
+from unlearnbench.stats.t_interval import t_interval
+
+if TYPE_CHECKING:
+    from ..conftest import Fabric
+
+best: Any = importlib.import_module("unlearnbench_dashboards.sections.best_settings.data")
+
+
+def selected(runs: list[Record], *, why_not: str = "", epoch: int | None = 1) -> dict[str, Any]:
+    """`selection.json` of one choice, reported on `runs`."""
+    chosen = not why_not
+    return {
+        "rule": "the highest of all",
+        "chosen_on_seeds": [0],
+        "reported_on_seeds": [1, 2, 3],
+        "choices": [
+            {
+                "model": "tiny",
+                "forget_fraction": 0.1,
+                "method": "npo",
+                "candidates": 7,
+                "why_not": why_not,
+                "setting": "npo" if chosen else "",
+                "learning_rate": 1e-4 if chosen else None,
+                "epoch": epoch,
+                "model_utility": 0.81 if chosen else None,
+                "log10_forget_quality": -2.5 if chosen else None,
+                "reported_runs": [r.id for r in runs],
+            }
+        ],
+    }
+
+
+def report_of(fabric: Fabric, selection: Any = None) -> Report:
+    runs = [
+        fabric.run(points=((u, q), (0.9, -1.0)), seed=s)
+        for s, (u, q) in enumerate([(0.8, -3.0), (0.7, -4.0), (0.75, -6.0), (0.8, -8.0)])
+    ]
+    report = make_report([fabric.reference("fine-tuned"), *runs], name="x")
+    return replace(report, selection=None if selection is None else selection(runs[1:]))
+
+
+def test_the_declared_rule_comes_first_with_numbers_of_the_reported_seeds(fabric: Fabric) -> None:
+    declared, default = best.settings_tables(report_of(fabric, selected))
+    (line,) = declared.lines
+    assert (declared.rule, declared.seeds, declared.chosen_apart) == (
+        "the highest of all",
+        (1, 2, 3),
+        True,
+    )
+    assert line.setting.metrics["log10_forget_quality"] == pytest.approx(-6.0)
+    assert [row.seed for row in line.setting.rows] == [1, 2, 3]
+    assert line.chosen_by == (-2.5, 0.81)
+    assert line.tried == 7
+    assert not default.chosen_apart
+    assert default.lines[0].setting.epoch == 2
+
+
+def test_a_missing_choice_has_its_reason(fabric: Fabric) -> None:
+    def none(_: list[Record]) -> dict[str, Any]:
+        return selected([], why_not="nothing keeps its utility", epoch=None)
+
+    declared, _ = best.settings_tables(report_of(fabric, none))
+    assert declared.lines[0].setting is None
+    assert declared.lines[0].why_not == "nothing keeps its utility"
+
+    def unfinished(_: list[Record]) -> dict[str, Any]:
+        return selected([])
+
+    declared, _ = best.settings_tables(report_of(fabric, unfinished))
+    assert declared.lines[0].why_not == "chosen; no run on the other seeds has ended yet"
+
+
+def test_copied_lines_have_interval_and_spread(fabric: Fabric) -> None:
+    declared, _ = best.settings_tables(report_of(fabric, selected))
+    (line,) = best.exported(declared)["lines"]
+    interval = t_interval([-4.0, -6.0, -8.0])
+    assert interval is not None
+    assert line["quality"] == {
+        "mean": pytest.approx(-6.0),
+        "low": interval.low,
+        "high": interval.high,
+        "spread": pytest.approx(2.0),
+    }
+    assert line["seeds"] == [1, 2, 3]
+
+
+def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:
+    (table,) = best.settings_tables(make_report(fabric.sweep(epochs=3), name="x"))
+    places = [(line.forget_fraction, line.method) for line in table.lines]
+    assert [f for f, _ in places] == sorted(f for f, _ in places)
+    here = [q for line in table.lines[:9] if (q := line.value(best.QUALITY)) is not None]
+    assert here == sorted(here, reverse=True)
+    assert table.fewest_seeds == 1

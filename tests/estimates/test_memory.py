@@ -1,0 +1,378 @@
+"""Estimates of memory against the bytes of a step's actual tensors."""
+
+from __future__ import annotations
+
+import copy
+import random
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from accelerate import Accelerator
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.distributed._tools.mem_tracker import MemTracker
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from unlearnbench.api import registry
+from unlearnbench.api.method import LossBatch, Method
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import (
+    Architecture,
+    LoRA,
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    SweepConfig,
+)
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.data.encoding import Row
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.errors import ModelError
+from unlearnbench.estimates import run_estimate
+from unlearnbench.estimates.memory import (
+    Lengths,
+    Setup,
+    fitting,
+    footprint,
+    reads_logits,
+)
+from unlearnbench.estimates.model_shape import Shape, config_of, shape_of
+from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.reference_model import load_references
+from unlearnbench.training.trainer import Trainer
+
+from ..conftest import PACKED, PADDED
+
+SETTINGS = ModelSettings(
+    name="small",
+    base="tiny",
+    architecture=Architecture(vocabulary=1000, hidden_size=128, layers=6, intermediate_size=384),
+)
+
+
+def everything(_name: str, _layers: int) -> bool:
+    """The default of `Method.trains`."""
+    return True
+
+
+class Allocated(TorchDispatchMode):
+    """Bytes of all live tensors, and their maximum."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.now = self.peak = 0
+        self._known: set[int] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        made = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(made):
+            if isinstance(tensor, torch.Tensor):
+                self.see(tensor)
+        return made
+
+    def see(self, tensor: torch.Tensor) -> None:
+        storage = tensor.untyped_storage()
+        key, size = int(StorageWeakRef(storage).cdata), storage.nbytes()
+        if key in self._known:
+            return
+        self._known.add(key)
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, key, size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def some_rows() -> TrainingRows:
+    """Rows of 30 to 90 tokens, a third of them prompt."""
+    draw = random.Random(1)
+
+    def row() -> Row:
+        length = draw.randint(30, 90)
+        return Row(tuple(draw.randrange(3, 1000) for _ in range(length)), length // 3)
+
+    return TrainingRows([row() for _ in range(32)], [row() for _ in range(64)])
+
+
+def both(
+    name: str, settings: ModelSettings, micro: int | None, precision: Any, folder: Path
+) -> tuple[int, int]:
+    """(measured, estimated) bytes at the peak of an epoch of two steps of 16 rows."""
+    from transformers import LlamaForCausalLM
+
+    config, rows = config_of(settings, Source("tiny")), some_rows()
+    method = registry.load("methods", name)()
+    objective = Objective(method)
+    torch.manual_seed(0)
+    model: Any = LlamaForCausalLM(config).to(getattr(torch, settings.dtype))
+    start = copy.deepcopy(model)
+    if settings.lora:
+        model = add_lora(model, settings.lora)
+    if settings.gradient_checkpointing:
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)({"use_reentrant": False})
+        model.enable_input_require_grads()
+    references = load_references(
+        lambda: start, "w", rows, objective.needs, seed=1, epochs=1, pad=0, folder=folder
+    )
+    how = TrainerSettings(
+        epochs=1,
+        batch_size=16,
+        learning_rate=1e-4,
+        seed=1,
+        micro_batch_size=micro,
+        precision=precision,
+    )
+    trainer = Trainer(model.train(), objective, rows, how, 0, references)
+    allocated = Allocated()
+    for parameter in trainer.model.parameters():
+        allocated.see(parameter)
+    with allocated:
+        list(trainer.epoch(1))
+    setup = setup_of(settings, micro, precision, objective.needs.rows_per_item)
+    shape = shape_of(
+        config, settings, method.trains, autocast=setup.autocast, width=setup.lengths.longest
+    )
+    return allocated.peak, footprint(shape, method, objective.needs, setup).peak
+
+
+def setup_of(
+    settings: ModelSettings, micro: int | None, precision: str, rows_per_item: int
+) -> Setup:
+    rows = some_rows()
+    return Setup(
+        batch_size=16,
+        micro_batch_size=micro,
+        rows_per_item=rows_per_item,
+        lengths=Lengths.of([(len(r.ids), r.scored) for r in [*rows.forget, *rows.retain]]),
+        autocast=precision == "bf16",
+        checkpointing=settings.gradient_checkpointing,
+        optimizer="adamw",
+        resources=Resources(),
+        on_gpu=False,
+    )
+
+
+CASES: list[tuple[str, dict[str, Any], int | None, str]] = [
+    ("gradient-difference", {}, None, "bf16"),
+    ("gradient-difference", {"gradient_checkpointing": True}, 4, "bf16"),
+    ("gradient-difference", {"dtype": "bfloat16"}, 4, "bf16"),
+    ("kl-minimization", {}, 4, "fp32"),
+    ("npo", {}, None, "bf16"),
+    ("rmu", {}, None, "fp32"),
+    ("gradient-ascent", {"lora": LoRA(), "gradient_checkpointing": True}, 4, "bf16"),
+]
+
+
+@pytest.mark.parametrize(("name", "changes", "micro", "precision"), CASES)
+def test_estimate_matches_the_measured_peak_of_a_step(
+    name: str, changes: dict[str, Any], micro: int | None, precision: str, tmp_path: Path
+) -> None:
+    fewer = SETTINGS.architecture.model_copy(update={"layers": 4})
+    settings = SETTINGS.model_copy(update={"architecture": fewer, **changes})
+    measured, estimated = both(name, settings, micro, precision, tmp_path)
+    assert estimated == pytest.approx(measured, rel=0.15)
+
+
+def shape(settings: ModelSettings = SETTINGS) -> Shape:
+    config = config_of(settings, Source("tiny"))
+    return shape_of(config, settings, everything, autocast=False, width=64)
+
+
+def test_weights_are_counted() -> None:
+    from transformers import LlamaForCausalLM
+
+    model = LlamaForCausalLM(config_of(SETTINGS, Source("tiny")))
+    found = shape()
+    assert found.weights == found.trained == sum(p.numel() for p in model.parameters())
+    assert found.matrices == found.weights, "the table of embeddings is the output layer"
+    assert found.keys == 2 * 6 * 128
+    assert found.layer == sum(p.numel() for p in model.model.layers[0].parameters())
+
+
+def test_seven_billion_weights_are_counted_without_loading_them() -> None:
+    from transformers import LlamaConfig
+
+    config = LlamaConfig(
+        hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32
+    )
+    found = shape_of(config, SETTINGS, lambda name, _: "lm_head" in name, autocast=True, width=64)
+    assert found.weights == 6_738_415_616
+    assert found.trained == found.output == 32000 * 4096
+    assert found.matrices == found.weights - found.output
+
+
+def test_wide_layers_match_a_memory_tracker() -> None:
+    """Two of Llama 3.2 1B, in all of a step; without the loss, whose logits training cuts up."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers.initialization import no_init_weights
+
+    config = LlamaConfig(
+        vocab_size=128256, hidden_size=2048, intermediate_size=8192, num_hidden_layers=2,
+        num_attention_heads=32, num_key_value_heads=8, tie_word_embeddings=True,
+    )  # fmt: skip
+    rows, width = 4, 256
+    memory: Any = MemTracker()
+
+    def tracked(state: str) -> int:
+        return int(memory.get_tracker_snapshot(state)[torch.device("cpu")]["Total"])
+
+    with FakeTensorMode():
+        with no_init_weights():
+            model: Any = LlamaForCausalLM(config)
+        model.tie_weights()
+        # As the kernel of a CPU goes: a weight at a time.
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=False)
+        memory.track_external(model, optimizer)
+        ids = torch.ones((rows, width), dtype=torch.long)
+        with memory:
+            with torch.autocast("cpu", torch.bfloat16):
+                loss = model(ids, use_cache=False, logits_to_keep=1).logits.sum()
+                forward = tracked("current")
+            loss.backward()
+            backward = tracked("peak")
+            optimizer.step()
+            step = tracked("peak")
+    setup = replace(
+        setup_of(SETTINGS, None, "bf16", 1),
+        batch_size=rows,
+        lengths=Lengths(mean=width, deviation=0, longest=width, scored=1),
+    )
+    found = shape_of(config, SETTINGS, everything, autocast=True, width=width)
+    ce_u = registry.load("methods", "ce-u")()
+    parts = footprint(found, ce_u, ce_u.needs, setup)
+    passing = parts.activations + parts.casts + 2 * found.output  # which `logits` counts
+    assert parts.weights + passing == pytest.approx(forward, rel=0.02)
+    assert replace(parts, optimizer=0).peak == pytest.approx(backward, rel=0.02)
+    assert parts.peak == pytest.approx(step, rel=0.02)
+
+
+def test_estimate_of_a_trainer_depends_on_its_sharding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of two processes, of which one is here."""
+    from transformers import LlamaForCausalLM
+
+    training = TrainingSettings(batch_size=16, precision="bf16")
+    grid = MethodGrid(specs=(MethodSpec(name="gradient-difference"),))
+    config = SweepConfig(
+        name="small",
+        models=(SETTINGS,),
+        forget_fractions=(0.5,),
+        methods=(grid,),
+        learning_rates=(1e-4,),
+        training=training,
+    )
+    spec = make_plan(config, "f").runs[0]
+    objective, rows = Objective(registry.load("methods", "gradient-difference")()), some_rows()
+    model: Any = LlamaForCausalLM(config_of(SETTINGS, Source("tiny")))
+    how = TrainerSettings(1, 16, 1e-4, seed=1, precision="bf16")
+    trainer = Trainer(model.train(), objective, rows, how, 0)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    needs = objective.needs
+    setup = replace(setup_of(SETTINGS, None, "bf16", needs.rows_per_item), evaluated_in_bf16=False)
+    found = shape_of(model.config, SETTINGS, everything, autocast=True, width=128)
+    peaks: dict[str, int] = {}
+    ways: tuple[Any, ...] = ("fsdp", "ddp")
+    for parallel in ways:
+        monkeypatch.setattr(run_estimate, "is_sharded", Mock(return_value=parallel == "fsdp"))
+        two = replace(setup, resources=Resources(processes=2, parallel=parallel))
+        memory = footprint(found, objective.method, needs, two)
+        peaks[parallel] = memory.to_json()["peak"]
+        assert run_estimate.estimated_peak(spec, trainer) == peaks[parallel]
+    assert peaks["fsdp"] < peaks["ddp"]
+
+
+def test_fsdp_divides_memory_by_processes() -> None:
+    method = registry.load("methods", "task-vector")()
+    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    alone = footprint(shape(), method, method.needs, setup)
+    sharded = replace(setup, resources=Resources(processes=4))
+    copied = replace(setup, resources=Resources(processes=4, parallel="ddp"))
+    four = footprint(shape(), method, method.needs, sharded)
+    assert (four.weights, four.optimizer) == (alone.weights // 4, alone.optimizer // 4)
+    assert four.copies == alone.copies // 4 > 0
+    ddp = footprint(shape(), method, method.needs, copied)
+    assert (ddp.weights, ddp.gradients) == (alone.weights, 2 * alone.gradients)
+    assert four.constant < alone.constant == ddp.constant
+    assert four.peak < ddp.peak
+
+
+def test_optimizer_states_of_eight_bit_and_paged_adamw() -> None:
+    method = registry.load("methods", "ce-u")()
+    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    sizes = [
+        footprint(shape(), method, method.needs, replace(setup, optimizer=name)).optimizer
+        for name in ("adamw", "adamw-8bit", "paged-adamw-8bit")
+    ]
+    assert sizes == [shape().trained * 8, shape().trained * 2, 0]
+
+
+def test_whole_step_may_need_less_than_micro_batches() -> None:
+    method = registry.load("methods", "ce-u")()
+    setup = setup_of(SETTINGS, None, "fp32", 1)
+    whole = footprint(shape(), method, method.needs, setup).peak
+    most = replace(setup, micro_batch_size=15)  # which holds the gradients of an earlier part, too
+    assert footprint(shape(), method, method.needs, most).peak > whole
+    assert fitting(shape(), method, method.needs, setup, whole) == setup
+    less = fitting(shape(), method, method.needs, setup, whole - 1)
+    assert 1 <= less.items < 16
+    assert footprint(shape(), method, method.needs, less).peak < whole
+
+
+def test_reading_logits_needs_memory_for_all_of_them() -> None:
+    class Dense(Method):
+        def loss(self, batch: LossBatch) -> torch.Tensor:
+            return batch.forget.logits.sum()
+
+    assert reads_logits(Dense())  # this file has `.logits` in it
+    ce_u = registry.load("methods", "ce-u")()
+    assert not reads_logits(ce_u)
+    setup = setup_of(SETTINGS, None, "fp32", 1)
+    dense, fused = (footprint(shape(), m, m.needs, setup).logits for m in (Dense(), ce_u))
+    assert dense == pytest.approx(3 * 16 * setup.lengths.scored * 1000 * 4, rel=1e-6)
+    assert dense > 2 * fused
+
+
+def test_missing_config_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no model folder"):
+        config_of(SETTINGS.model_copy(update={"base": "./there"}), Source("./there"))
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(ModelError, match="its config cannot be read"):
+        config_of(SETTINGS.model_copy(update={"base": str(tmp_path)}), Source(str(tmp_path)))
+
+
+def test_uncountable_models_are_errors(build: Any) -> None:
+    model = build("mamba", PADDED["mamba"])
+    with pytest.raises(ModelError, match="type 'mamba' cannot be counted"):
+        shape_of(model.config, SETTINGS, everything, autocast=True, width=64)
+
+
+@pytest.mark.parametrize("kind", PACKED)
+def test_other_architectures_are_counted(kind: str, build: Any) -> None:
+    changes = PACKED[kind]
+    model = build(kind, changes)
+    state = torch.random.get_rng_state()
+    settings = ModelSettings(name="other", base="x")
+    found = shape_of(model.config, settings, everything, autocast=True, width=64)
+    assert found.weights == sum(p.numel() for p in model.parameters())
+    assert found.row_bytes > 64 * found.layers * found.hidden * 4
+    assert torch.equal(state, torch.random.get_rng_state())
+
+
+def test_sample_reference_needs_a_second_model() -> None:
+    grpo = registry.load("methods", "grpo")(beta=0.3)
+    ce_u = registry.load("methods", "ce-u")()
+    setup = setup_of(SETTINGS, 4, "fp32", 1)
+    found = footprint(shape(), grpo, Objective(grpo).needs, setup)
+    assert found.reference == shape().weight_bytes
+    assert footprint(shape(), ce_u, ce_u.needs, setup).reference == 0

@@ -1,0 +1,147 @@
+"""Order and time to go, on sweeps whose durations are made up."""
+
+from __future__ import annotations
+
+import heapq
+import random
+
+import pytest
+
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec, SweepConfig
+from unlearnbench.estimates.time_to_go import Forecast, cost, order_runs
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.run_spec import RunSpec
+
+KL = RetainSpec(term="kl")
+
+
+class Clock:
+    """A clock that a test moves."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def some_runs(
+    *methods: str, fractions: tuple[float, ...] = (0.1,), rates: int = 2, models: int = 1
+) -> tuple[RunSpec, ...]:
+    specs = [method_spec(m.removesuffix("+kl"), {}, KL if "+" in m else None) for m in methods]
+    config = SweepConfig(
+        name="small",
+        models=tuple(ModelSettings(name=f"tiny-{i}", base="tiny") for i in range(models)),
+        forget_fractions=fractions,
+        methods=tuple(MethodGrid(specs=(spec,)) for spec in specs),
+        learning_rates=tuple(1e-5 * (i + 1) for i in range(rates)),
+        epochs=2,
+    )
+    return make_plan(config, "data").runs
+
+
+def test_time_to_go_from_measured_epochs() -> None:
+    runs, clock = some_runs("npo", rates=4), Clock()
+    forecast = Forecast(runs, 2, clock)
+    assert forecast.to_go() is None
+    for run in runs[:2]:
+        forecast.begin(run)
+    clock.now = 10.0
+    forecast.observe(runs[0], 1, 10.0)
+    assert forecast.to_go() == pytest.approx(10 + 20), "each slot ends its run and does another"
+    clock.now = 15.0  # half of an epoch is over
+    assert forecast.to_go() == pytest.approx(10 + 20), "the other run is as late as it can be"
+    forecast.observe(runs[1], 1, 15.0)
+    assert forecast.to_go() == pytest.approx(12.5 + 25)
+    for run in runs[:3]:
+        forecast.end(run)
+    assert forecast.to_go() == pytest.approx(25)
+    forecast.end(runs[3])
+    assert forecast.to_go() == 0
+
+
+def test_restarted_runs_need_their_whole_time() -> None:
+    (run,), clock = some_runs("npo", rates=1), Clock()
+    forecast = Forecast([run], 1, clock)
+    forecast.begin(run)
+    clock.now = 10.0
+    forecast.observe(run, 1, 10.0)
+    assert forecast.to_go() == pytest.approx(10)
+    forecast.restart(run)
+    assert forecast.to_go() == pytest.approx(20)
+
+
+def test_learns_from_runs_of_earlier_commands() -> None:
+    runs = some_runs("ce-u", "npo+kl", rates=2)
+    forecast = Forecast(runs[1:], 1, Clock())
+    forecast.learn(runs[0], 20.0)
+    others = 20.0 + 2 * 20.0 * cost(runs[2]) / cost(runs[0])
+    assert forecast.to_go() == pytest.approx(others)
+
+
+def test_cost_grows_with_trained_rows() -> None:
+    names = ("eco", "ce-u", "gradient-difference", "npo+kl", "grpo")
+    costs = [cost(run) for run in some_runs(*names, rates=1)]
+    assert costs[0] < costs[1] < costs[2] == costs[3] < costs[4]
+    small, large = some_runs("ce-u", fractions=(0.1, 0.2), rates=1)
+    assert cost(small) < cost(large)
+
+
+def test_order_by_model_kind_and_length() -> None:
+    runs = some_runs("ce-u", "npo+kl", fractions=(0.1, 0.2), models=2)
+    ordered = order_runs(["tiny-1", "tiny-0"], runs)
+    order = [(r.model.name[-1], r.method.name, r.forget_fraction, r.learning_rate) for r in ordered]
+    longest = [("npo", 0.2), ("npo", 0.1), ("ce-u", 0.2), ("ce-u", 0.1)]
+    expected = [(model, *kind, rate) for model in "10" for rate in (1e-5, 2e-5) for kind in longest]
+    assert order == expected
+
+
+@pytest.mark.parametrize("slots", [1, 2, 8])
+def test_error_is_below_a_fifth_after_a_quarter_of_the_runs(
+    slots: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    methods = ("ce-u", "npo", "npo+kl", "grpo", "eco", "gradient-difference", "idk", "dpo")
+    runs = some_runs(*methods, fractions=(0.1, 0.2), rates=6)
+    # The hash of a whole spec takes a millisecond, and is asked for ten thousands of times here.
+    ids = {id(run): run.id for run in runs}
+    monkeypatch.setattr(RunSpec, "id", property(lambda run: ids[id(run)]))
+    wrong = 0
+    for seed in range(20):
+        predicted, truth = a_sweep(order_runs(["tiny-0"], runs), slots, random.Random(seed))
+        wrong += abs(predicted / truth - 1) > 0.2
+    assert wrong <= 1
+
+
+def a_sweep(runs: list[RunSpec], slots: int, chance: random.Random) -> tuple[float, float]:
+    """The time to go after a quarter of the runs, and what it turned out to be.
+
+    A method is up to three times as fast or slow as the guess, an epoch by up to a tenth.
+    """
+    factor = {run.method.label: 3 ** chance.uniform(-1, 1) for run in runs}
+    clock, waiting, estimated = Clock(), list(enumerate(runs)), (0.0, 0.0)
+    usual = [cost(run) / run.epochs for run in runs]
+
+    def seconds_of(index: int) -> float:
+        return usual[index] * factor[runs[index].method.label] * chance.uniform(0.9, 1.1)
+
+    forecast = Forecast(runs, slots, clock)
+    under_way: list[tuple[float, int, int, float]] = []  # when, which run, which epoch, how long
+    done = 0
+    while waiting or under_way:
+        while waiting and len(under_way) < slots:
+            index, run = waiting.pop(0)
+            forecast.begin(run)
+            seconds = seconds_of(index)
+            heapq.heappush(under_way, (clock.now + seconds, index, 1, seconds))
+        clock.now, index, epoch, seconds = heapq.heappop(under_way)
+        run = runs[index]
+        forecast.observe(run, epoch, seconds)
+        if epoch < run.epochs:
+            seconds = seconds_of(index)
+            heapq.heappush(under_way, (clock.now + seconds, index, epoch + 1, seconds))
+            continue
+        forecast.end(run)
+        done += 1
+        if done == len(runs) // 4:
+            estimated = (clock.now, forecast.to_go() or 0.0)
+    return estimated[1], clock.now - estimated[0]

@@ -1,0 +1,167 @@
+"""The table of questions: complete, exact, and read with one line of pandas."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pytest
+
+from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation, SetName
+from unlearnbench.config.profiles import TOFU, TOFU_PAPER, get_profile
+from unlearnbench.errors import EvaluationError, OutputError
+from unlearnbench.evaluation.question_table import questions_table, write_questions
+from unlearnbench.evaluation.summary import plan_of, truth_ratios
+
+COLUMNS = [
+    *("set", "index", "question", "reference", "generated"),
+    *("answer_loss", "answer_tokens", "base_loss", "base_tokens"),
+    *("perturbed_loss", "perturbed_tokens", "truth_ratio", "rouge1_recall", "rougeL_recall"),
+]
+METRICS = {"rouge", "probability", "truth_ratio_value", "paraphrased_probability"}
+"""Some of those that such an evaluation has."""
+
+
+def one_set(name: SetName, n: int = 3) -> SetEvaluation:
+    draws = np.random.default_rng(SETS.index(name))
+    k = 5 if name in ("retain", "forget") else 3
+    return SetEvaluation(
+        questions=tuple(f"{name} {i}: wo? «ä»" for i in range(n)),
+        generated=tuple(f"answer\n{i}" for i in range(n)),
+        references=tuple(f"true {i}" for i in range(n)),
+        answer_loss=draws.random(n),
+        answer_tokens=draws.integers(1, 9, n),
+        base_loss=draws.random(n),
+        base_tokens=draws.integers(1, 9, n),
+        perturbed_loss=draws.random((n, k)),
+        perturbed_tokens=draws.integers(1, 9, (n, k)),
+        rouge1_recall=draws.random(n),
+        rouge_l_recall=draws.random(n),
+    )
+
+
+@pytest.fixture
+def evaluation() -> Evaluation:
+    return Evaluation(TOFU.id, {name: one_set(name) for name in SETS})
+
+
+def test_holdout_rows_have_neither_answers_nor_truth_ratios(evaluation: Evaluation) -> None:
+    alone = replace(one_set("forget"), generated=(), perturbed_loss=np.empty((3, 0)))
+    sets = {**evaluation.sets, "holdout": alone}
+    rows = questions_table(replace(evaluation, sets=sets))
+    assert rows[:12] == questions_table(evaluation)
+    assert [(row["set"], row["generated"]) for row in rows[12:]] == [("holdout", None)] * 3
+    assert [row["answer_loss"] for row in rows[12:]] == alone.answer_loss.tolist()
+    assert all(np.isnan(row["truth_ratio"]) for row in rows[12:])
+
+
+def test_every_value_is_there(evaluation: Evaluation) -> None:
+    rows = questions_table(evaluation)
+    assert [(row["set"], row["index"]) for row in rows] == [(n, i) for n in SETS for i in range(3)]
+    assert all(list(row)[: len(COLUMNS)] == COLUMNS for row in rows)
+    assert all({*row} >= METRICS and [*row] == [*rows[0]] for row in rows)
+    forget = evaluation.sets["forget"]
+    row = rows[4]
+    assert (row["question"], row["generated"]) == ("forget 1: wo? «ä»", "answer\n1")
+    assert row["perturbed_loss"] == forget.perturbed_loss[1].tolist()
+    assert row["perturbed_tokens"] == forget.perturbed_tokens[1].tolist()
+    assert row["truth_ratio"] == truth_ratios(forget, TOFU)[1]
+    assert (row["rouge1_recall"], row["rougeL_recall"]) == (
+        forget.rouge1_recall[1],
+        forget.rouge_l_recall[1],
+    )
+
+
+def test_metrics_by_question_are_those_whose_mean_is_in_the_summary(
+    evaluation: Evaluation,
+) -> None:
+    drawn = np.random.default_rng(7)
+    tokens = AnswerTokens(
+        lengths=np.array([4, 2, 3]),
+        ended=np.full(3, True),
+        loss=drawn.random(9).astype(np.float32),
+        hit=drawn.random(9) > 0.3,
+        tied=np.zeros(9, dtype=bool),
+    )
+    forget = replace(evaluation.sets["forget"], token_columns=tokens)
+    sets = {**evaluation.sets, "forget": forget, "holdout": replace(forget, questions=())}
+    rows = questions_table(replace(evaluation, sets=sets))
+    values = plan_of(TOFU).values(sets)
+    for name in ("exact_memorization", "extraction_strength", "probability"):
+        of_set = [row[name] for row in rows if row["set"] == "forget"]
+        assert np.mean(of_set) == pytest.approx(values[f"{name}_forget"])
+    assert {row["set"] for row in rows if row["mia_loss"] is not None} == {"forget", "holdout"}
+    assert [row["exact_memorization"] for row in rows if row["set"] == "real_authors"] == [None] * 3
+    tokens_of_none = np.empty((3, 0), dtype=np.int64)
+    unperturbed = replace(forget, perturbed_loss=np.empty((3, 0)), perturbed_tokens=tokens_of_none)
+    rows = questions_table(replace(evaluation, sets={"forget": unperturbed}))
+    assert np.isnan([row["truth_ratio"] for row in rows]).all()
+
+
+def test_truth_ratios_follow_the_evaluations_own_profile(evaluation: Evaluation) -> None:
+    paper = replace(evaluation, profile=TOFU_PAPER.id)
+    wanted = truth_ratios(evaluation.sets["retain"], TOFU_PAPER)
+    assert [row["truth_ratio"] for row in questions_table(paper)[:3]] == wanted.tolist()
+    assert questions_table(evaluation)[0]["truth_ratio"] != wanted[0]
+    shorter = replace(evaluation, profile=get_profile("tofu", rows=3, max_length=90).id)
+    assert (
+        questions_table(shorter)[0]["truth_ratio"] == questions_table(evaluation)[0]["truth_ratio"]
+    )
+    with pytest.raises(EvaluationError, match=r"'tofu@00000000' is none of those known here"):
+        questions_table(replace(evaluation, profile="tofu@00000000"))
+
+
+def test_parquet_is_read_with_one_line_of_pandas(evaluation: Evaluation, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "q.parquet"
+    write_questions(evaluation, path)
+    frame = pandas.read_parquet(path)
+    assert list(frame.columns) == list(questions_table(evaluation)[0])
+    for (_, found), row in zip(frame.iterrows(), questions_table(evaluation), strict=True):
+        for key, value in row.items():
+            value_read = found[key]
+            if value is None:
+                assert np.isnan(value_read), key
+            else:
+                assert (list(value_read) if isinstance(value, list) else value_read) == value, key
+    assert [p.name for p in path.parent.iterdir()] == ["q.parquet"]
+
+
+def test_json_lines_are_read_too(evaluation: Evaluation, tmp_path: Path) -> None:
+    path = tmp_path / "q.jsonl"
+    write_questions(evaluation, path)
+    assert [json.loads(line) for line in path.read_text().splitlines()] == questions_table(
+        evaluation
+    )
+    frame = pandas.read_json(path, lines=True, precise_float=True)
+    assert frame["answer_loss"].tolist() == [r["answer_loss"] for r in questions_table(evaluation)]
+
+
+def test_values_that_are_not_finite_or_unknown(tmp_path: Path) -> None:
+    broken = replace(
+        one_set("forget"),
+        questions=(),
+        generated=(),
+        references=(),
+        base_loss=np.array([np.nan, 1.0, np.inf]),
+    )
+    evaluation = Evaluation(TOFU.id, {"forget": broken})
+    write_questions(evaluation, tmp_path / "q.jsonl")
+    rows = [json.loads(line) for line in (tmp_path / "q.jsonl").read_text().splitlines()]
+    assert [row["base_loss"] for row in rows] == [None, 1.0, None]
+    assert rows[0]["truth_ratio"] is None
+    assert rows[0]["question"] is None
+    write_questions(evaluation, tmp_path / "q.parquet")
+    frame = pandas.read_parquet(tmp_path / "q.parquet")
+    assert np.isnan(frame["truth_ratio"][0])
+    assert frame["generated"].isna().all()
+
+
+def test_where_it_cannot_be_written(evaluation: Evaluation, tmp_path: Path) -> None:
+    with pytest.raises(EvaluationError, match=r"q\.csv: questions are written as \.parquet or"):
+        write_questions(evaluation, tmp_path / "q.csv")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot write the questions"):
+        write_questions(evaluation, tmp_path / "file" / "q.jsonl")

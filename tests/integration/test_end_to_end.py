@@ -1,0 +1,227 @@
+"""The command line as a person uses it: a sweep, killed and resumed, with a plugin from outside.
+
+Every sweep here is the real path with nothing replaced: synthetic data, a model trained here,
+Ray, MLflow's SQLite, the report.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.cli.main import main
+
+CONFIG = """
+name: small
+data: {source: synthetic, authors: 4, questions_per_author: 3, pretraining_authors: 1}
+models:
+  - name: tiny
+    base: tiny
+    architecture:
+      {vocabulary: 400, hidden_size: 32, layers: 1, heads: 2, intermediate_size: 32, context: 256}
+    preparation:
+      {epochs: 1, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16}
+forget_fractions: [0.5]
+methods: [ce-u, npo, outside]
+learning_rates: [1.0e-3]
+epochs: 10
+training: {batch_size: 4}
+evaluation: {rows: 4, max_length: 96}
+ray: {concurrent: 1}
+"""
+
+PLUGIN = '''"""A method from another package."""
+from unlearnbench import LossBatch, Method, Needs
+
+class Outside(Method):
+    """L = mean_t log p_t"""
+    needs = Needs(parts=frozenset({"forget"}))
+
+    def loss(self, batch: LossBatch):
+        return -batch.forget.mean_tokens(batch.forget.cross_entropy())
+'''
+RUNS, EPOCHS = 3, 10
+pytestmark = [
+    pytest.mark.slow,
+    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    # Its engine leaves connections to the garbage collector, which may come at any test.
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+]
+
+
+def environment(site: Path) -> dict[str, str]:
+    """The environment with a package on the path: a file and its metadata, as pip installs them."""
+    info = site / "outside_package-0.1.dist-info"
+    if not info.is_dir():
+        info.mkdir(parents=True)
+        (site / "outside_package.py").write_text(PLUGIN)
+        (info / "METADATA").write_text(
+            "Metadata-Version: 2.1\nName: outside-package\nVersion: 0.1\n"
+        )
+        points = "[unlearnbench.methods]\noutside = outside_package:Outside\n"
+        (info / "entry_points.txt").write_text(points)
+    return {**os.environ, "PYTHONPATH": str(site), "PYTHONUNBUFFERED": "1"}
+
+
+@pytest.fixture(scope="module")
+def killed_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a configuration and its sweep, cut short twice, then finished.
+
+    It loses its worker, and later gets a SIGTERM. The command that finishes it runs in this
+    process.
+    """
+    place = tmp_path_factory.mktemp("sweeps")
+    (place / "small.yaml").write_text(CONFIG)
+    folder = place / "runs" / "small"
+
+    with start(place) as driver:
+        wait_for_an_epoch(folder, driver)
+        workers = workers_in(place)
+        assert workers
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        log = folder / "sweep.log"
+        wait_for(lambda: "killed, or out of memory; trying again" in log.read_text(), driver)
+        wait_for_an_epoch(folder, driver)
+        driver.terminate()
+        _, errors = driver.communicate(timeout=200)
+    assert driver.returncode == 143
+    assert "the same command resumes where this one stopped" in errors
+    assert not workers_in(place)
+    assert len(list((folder / "records").glob("[0-9a-f]*"))) < RUNS + 2
+
+    with in_this_process(place):
+        assert main(["sweep", "small.yaml"]) == 0
+    return place
+
+
+def test_a_sweep_that_is_killed_again_and_again_ends_with_the_undisturbed_table(
+    killed_sweep: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = killed_sweep / "runs" / "small"
+    interruptions = [
+        interruption["what"]
+        for file in (folder / "records").glob("*/record.json")
+        for interruption in json.loads(file.read_text())["provenance"].get("interruptions", [])
+    ]
+    assert {*interruptions} == {"SIGTERM", "its process died"}
+    (tmp_path / "small.yaml").write_text(CONFIG)
+    with in_this_process(tmp_path):
+        for position in range(RUNS):
+            assert main(["run", "small.yaml", "--select", str(position)]) == 0
+        assert main(["report", "runs/small"]) == 0
+    capsys.readouterr()
+    undisturbed = tmp_path / "runs" / "small"
+    assert (folder / "results.csv").read_text() == (undisturbed / "results.csv").read_text()
+
+
+def test_a_sweep_writes_the_files_that_the_readme_lists(killed_sweep: Path) -> None:
+    folder = killed_sweep / "runs" / "small"
+    rows = list(csv.DictReader((folder / "results.csv").read_text().splitlines()))
+    assert len(rows) == RUNS * EPOCHS + 2, "a row per run and epoch, and the two reference models"
+    assert {row["method"] for row in rows} == {"ce-u", "npo", "outside", "fine-tuned", "retain"}
+    assert all(float(row["model_utility"]) >= 0 for row in rows)
+    assert len(list((folder / "records").iterdir())) == RUNS + 2
+    assert json.loads((folder / "plan.json").read_text())["name"] == "small"
+    page = (folder / "report.html").read_text()
+    assert "outside" in page
+    with sqlite3.connect(folder / "mlflow.db") as store:
+        (count,) = store.execute("select count(*) from runs").fetchone()
+    store.close()
+    assert count == RUNS + 2 + 1, "a child per record and the parent"
+
+
+def test_a_finished_sweep_is_not_run_again(
+    killed_sweep: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Run the command again in this process, which also lists the plugin with its package."""
+    folder = killed_sweep / "runs" / "small"
+    before = {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")}
+    table = (folder / "results.csv").read_bytes()
+    with in_this_process(killed_sweep):
+        assert main(["sweep", "small.yaml"]) == 0
+        assert f"{RUNS} runs, all finished" in capsys.readouterr().out
+        assert main(["methods", "list"]) == 0
+    assert {path: path.stat().st_mtime_ns for path in (folder / "records").rglob("*")} == before
+    assert (folder / "results.csv").read_bytes() == table
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = (line for line in lines if line.startswith("outside "))
+    assert line.endswith("outside-package 0.1")
+
+
+@contextmanager
+def in_this_process(folder: Path) -> Generator[None, None, None]:
+    """Commands inside the `with` run in `folder`, with the plugin on the path."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(folder)
+        patch.setenv("PYTHONPATH", environment(folder / "site")["PYTHONPATH"])
+        patch.syspath_prepend(str(folder / "site"))
+        yield
+
+
+@contextmanager
+def start(folder: Path) -> Generator[subprocess.Popen[str], None, None]:
+    """The sweep in `folder`, in a process that does not outlive the `with`."""
+    driver = subprocess.Popen(
+        [sys.executable, "-m", "unlearnbench", "sweep", "small.yaml"],
+        cwd=folder,
+        env=environment(folder / "site"),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield driver
+    finally:
+        driver.kill()
+        driver.communicate()
+
+
+def wait_for(condition: Callable[[], object], driver: subprocess.Popen[str]) -> None:
+    while not condition():
+        assert driver.poll() is None, "the sweep ended before it could be cut short"
+        time.sleep(0.01)
+
+
+def wait_for_an_epoch(folder: Path, driver: subprocess.Popen[str]) -> None:
+    """Wait until a run that has not ended has finished an epoch from now on."""
+    begin = time.time_ns()
+
+    def has_finished_one() -> bool:
+        files = (folder / "state").glob("*/progress-*.json")
+        return any(modified(file) > begin for file in files)
+
+    wait_for(has_finished_one, driver)
+
+
+def modified(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # its run has ended
+        return 0
+
+
+def workers_in(folder: Path) -> list[int]:
+    """Process ids of Ray's workers, at work or not, whose sweep lies in `folder`."""
+    found: list[int] = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            name = (process / "cmdline").read_text()
+            place = (process / "cwd").readlink()
+        except OSError:  # gone in the meantime
+            continue
+        if name.startswith("ray::") and place == folder:
+            found.append(int(process.name))
+    return found

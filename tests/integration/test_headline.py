@@ -1,0 +1,221 @@
+"""Every consumer of a headline, with one that is not TOFU's: no test, and lower is better."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from io import StringIO
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from unlearnbench.analysis.best_settings import average_seeds, best_per_method, start_corner
+from unlearnbench.analysis.best_so_far import LiveBest, best_lines, headings
+from unlearnbench.analysis.compare import Comparison, compare
+from unlearnbench.analysis.compare_text import rule, verdict
+from unlearnbench.analysis.equal_utility import Contender
+from unlearnbench.analysis.mean_ranks import rank_methods
+from unlearnbench.analysis.order_confidence import assess_order
+from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
+from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.config.search import SearchSettings, SelectSettings, weighted
+from unlearnbench.console import Console
+from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.headlines import headline_entry
+from unlearnbench.reporting.report import make_report
+from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results.table import table
+from unlearnbench.stats.pareto_front import pareto_front
+from unlearnbench.sweep.progress import Progress
+from unlearnbench.tracking.mlflow.descriptions import describe_run, describe_sweep
+from unlearnbench.tracking.mlflow.metric_points import metrics
+
+MADE_UP = Headline(
+    kept=HeadlineMetric("rouge_retain", "ROUGE-L, retain", "ROUGE-L"),
+    forgotten=HeadlineMetric(
+        "extraction_strength_forget", "Extraction strength, forget", "ES", better="lower"
+    ),
+)
+METHODS = {
+    "strong": ((0.80, 0.10), (0.81, 0.11), (0.79, 0.12)),
+    "weak": ((0.82, 0.50), (0.81, 0.52), (0.80, 0.54)),
+    "broken": ((0.05, 0.0), (0.06, 0.0), (0.05, 0.0)),
+}
+"""(ROUGE-L of the retain set, extraction strength of the forget set) by seed."""
+
+
+def record(name: str, seed: int, kept: float, forgotten: float, **more: Any) -> Record:
+    numbers = {"rouge_retain": kept, "extraction_strength_forget": forgotten}
+    made: dict[str, Any] = {
+        "id": f"{name}-{seed}",
+        "kind": "run",
+        "model": "tiny",
+        "forget_fraction": 0.1,
+        "method": name,
+        "learning_rate": 1e-5,
+        "seed": seed,
+        "spec": {"method": {"name": name, "hyperparameters": {}, "retain": None}},
+        "status": "finished",
+        "profile": "tofu@1",
+        "epochs": (EpochResult(1, numbers, 1.0, 1.0),),
+        "provenance": headline_entry(MADE_UP),
+    }
+    return Record(**{**made, **more})
+
+
+START = replace(
+    record("start", 0, 0.9, 0.95),
+    kind="fine-tuned",
+    method="fine-tuned",
+    learning_rate=None,
+    epochs=(EpochResult(0, {"rouge_retain": 0.9, "extraction_strength_forget": 0.95}, 0.0, 1.0),),
+)
+RECORDS = (
+    START,
+    *(record(name, seed, *at) for name, many in METHODS.items() for seed, at in enumerate(many)),
+)
+ROWS = table(RECORDS)
+
+
+def checked(text: str) -> str:
+    """The text, which names nothing of TOFU's headline."""
+    assert not any(word in text for word in ("Forget Quality", "FQ", "Model Utility", "p = "))
+    return text
+
+
+def test_rows_have_the_headline_of_their_records() -> None:
+    assert {row.headline for row in ROWS} == {MADE_UP}
+    assert (ROWS[0].kept, ROWS[0].forgotten) == (0.9, 0.95)
+    with pytest.raises(RecordError, match="ranked by different numbers do not compare"):
+        table([*RECORDS, replace(RECORDS[1], id="other", provenance={})])
+    damaged = replace(RECORDS[1], provenance={"headline": {"kept": 3}})
+    with pytest.raises(RecordError, match=r"record strong-0: provenance\.headline\.kept"):
+        table([damaged])
+
+
+def test_the_lowest_value_that_keeps_enough_is_the_best() -> None:
+    best = {one.method: one.setting for one in best_per_method(ROWS)}
+    assert best["broken"] is None, "it keeps too little"
+    assert best["strong"] is not None
+    assert best["strong"].forgotten == pytest.approx(0.11)
+    ranks = rank_methods(best_per_method(ROWS)).ranks
+    assert [one.method for one in ranks] == ["strong", "weak", "broken"]
+
+
+def test_front_and_area_are_of_the_low_values() -> None:
+    settings = average_seeds(ROWS)
+    oriented = MADE_UP.forgotten.oriented
+    points = [(one.kept or 0.0, oriented(one.forgotten or 0.0)) for one in settings]
+    assert [settings[i].method for i in pareto_front(points)] == ["broken", "strong", "weak"]
+    assert start_corner(ROWS, "tiny", 0.1) == (0.0, -0.95)
+
+
+def test_order_is_by_value_with_intervals_over_seeds() -> None:
+    (panel,) = assess_order(ROWS, RECORDS).panels
+    assert [one.method for one in panel.methods] == ["strong", "weak", "broken"]
+    assert [one.forgotten for one in panel.methods[:2]] == pytest.approx([0.11, 0.52])
+    assert panel.methods[0].interval is not None
+    assert panel.methods[0].hypervolume == pytest.approx(0.8 * 0.84)
+    assert (panel.rivals, panel.sensitivity) == (None, None), "no test, no power of one"
+    assert "overlap" not in checked(" ".join(panel.warnings))
+    near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
+    rows = table([*RECORDS, *near])
+    (panel,) = assess_order(rows, [*RECORDS, *near]).panels
+    assert "Intervals over seeds overlap: near and strong" in " ".join(panel.warnings)
+
+
+def test_selection_prefers_low_values_and_names_the_columns(tmp_path: Path) -> None:
+    select = SelectSettings(seeds=(0,))
+    choices = {one.method: one for one in choose(ROWS, select)}
+    assert (choices["weak"].kept, choices["weak"].forgotten) == (0.82, 0.50)
+    assert "no setting keeps" in choices["broken"].why_not
+    found = report_chosen(choices["strong"], ROWS, {"strong-0": ["strong-1", "strong-2"]})
+    assert found["extraction_strength_forget"] == 0.10
+    assert found["reported"]["extraction_strength_forget"]["mean"] == pytest.approx(0.115)
+    path = write_selection(tmp_path, select, (0, 1, 2), [found], MADE_UP)
+    assert "lowest Extraction strength, forget" in checked(path.read_text())
+    area = SelectSettings(rule="hypervolume", reference=(0.1, 0.45), seeds=(0,))
+    by_area = {one.method: one for one in choose(ROWS, area)}
+    assert by_area["strong"].hypervolume == pytest.approx(0.7 * 0.35)
+    assert by_area["weak"].why_not == "no setting is above (0.1, 0.45) in both"
+    assert "better than (0.1, 0.45)" in checked(describe_rule(area, MADE_UP))
+
+
+def test_a_search_maximises_what_is_kept_and_minus_what_is_left() -> None:
+    kept, forgotten = SearchSettings(kind="optuna", trials=3).objectives(MADE_UP)
+    values: dict[str, float | None] = {"rouge_retain": 0.8, "extraction_strength_forget": 0.1}
+    assert (weighted(kept, values), weighted(forgotten, values)) == (0.8, -0.1)
+
+
+def test_terminal_lists_the_lowest_first() -> None:
+    live = LiveBest()
+    for one in RECORDS:
+        live.add(one)
+    (leaders,) = live.leaders(5).values()
+    (start,) = live.starts().values()
+    assert [(one.method, one.epoch) for one in leaders] == [("strong", 1), ("weak", 1)]
+    assert headings(MADE_UP) == ("method", "rate", "epoch", "ROUGE-L", "ES")
+    lines = best_lines(start, leaders, last=True)
+    assert lines[0].endswith(
+        "the lowest Extraction strength, forget that keeps 80 % of the start's ROUGE-L"
+    )
+    assert [line.split()[:5] for line in lines[2:4]] == [
+        ["strong", "1e-05", "1", "0.800", "0.110"],
+        ["weak", "1e-05", "1", "0.810", "0.520"],
+    ]
+    assert "lowest Extraction strength, forget (0.110)" in checked("\n".join(lines))
+    unmoved = [replace(leaders[0], forgotten=0.96)]
+    assert "No method forgot: no setting" in checked(best_lines(start, unmoved, last=True)[-1])
+
+
+def test_a_line_of_progress_has_both_numbers() -> None:
+    err = StringIO()
+    with Progress(Console(err=err), headline=MADE_UP) as progress:
+        progress.running([], 0, 1)
+        run: Any = SimpleNamespace(
+            id="strong-0",
+            method=SimpleNamespace(label="strong"),
+            learning_rate=1e-5,
+            forget_fraction=0.1,
+        )
+        progress.ended(run, RECORDS[1].epochs[-1])
+    assert "epoch 1:  ROUGE-L 0.80  ES 0.10" in checked(err.getvalue())
+
+
+def test_mlflow_describes_runs_and_sweeps_by_the_headline() -> None:
+    text = checked(describe_run(RECORDS[1], 0.9))
+    assert "ROUGE-L, retain 0.800 (89% of the start's), Extraction strength, forget 0.100" in text
+    broken = describe_run(next(one for one in RECORDS if one.method == "broken"), 0.9)
+    assert "No epoch keeps 80% of the start's ROUGE-L, retain" in checked(broken)
+    report = make_report(RECORDS, name="made-up")
+    assert report.headline == MADE_UP
+    assert "`strong` at rate 1e-05, best at epoch 1" in checked(describe_sweep(report))
+    logged = {one.name: one.value for one in metrics(RECORDS[1], 0.9)}
+    assert logged["best/extraction_strength_forget"] == 0.10
+    assert logged["best/utility_kept"] == pytest.approx(0.8 / 0.9)
+
+
+def compared(a: str, b: str, records: Sequence[Record] = RECORDS) -> Comparison:
+    by_id: Mapping[str, Record] = {one.id: one for one in records}
+    rows = table(records)
+
+    def side(name: str) -> Contender:
+        return Contender(name, tuple(row for row in rows if row.family == name), rows, by_id)
+
+    return compare(side(a), side(b))
+
+
+def test_methods_are_compared_over_seeds_where_there_is_no_test() -> None:
+    found = compared("weak", "strong")
+    (panel,) = found.panels
+    assert panel.better is not None
+    assert panel.better.name == "strong"
+    text = checked(" ".join((*verdict(panel, "weak", "strong", 0), rule(0.02, found.headline))))
+    assert "strong forgets more than weak at equal ROUGE-L" in text
+    assert "weak 0.520, strong 0.110; lower is better." in text
+    assert "The difference of 0.410 lies between" in text
+    few = [one for one in RECORDS if one.seed < 2]
+    (panel,) = compared("weak", "strong", few).panels
+    assert panel.better is None, "two seeds give no interval"
+    (panel,) = compared("weak", "strong", [one for one in RECORDS if one.seed < 1]).panels
+    assert "at least three seeds" in " ".join(verdict(panel, "weak", "strong", 0))

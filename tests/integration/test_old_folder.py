@@ -1,0 +1,118 @@
+"""A sweep folder of commit 299428d opens: nothing is run again, and all views give its numbers.
+
+`tests/data/old_sweep` was made there by `unlearnbench sweep old.yaml`; MLflow's files, which are
+written again from the records, and the page are left out.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import math
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.cli.main import main
+
+pytestmark = [
+    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    # Its engine leaves connections to the garbage collector, which may come at any test.
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+]
+
+MADE = Path(__file__).parent.parent / "data" / "old_sweep"
+RECORDS = 10
+
+
+@pytest.fixture(scope="module")
+def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder after today's `unlearnbench sweep` with its configuration."""
+    place = tmp_path_factory.mktemp("old")
+    folder = place / "runs" / "old"
+    shutil.copytree(MADE, folder)
+    (folder / "old.yaml").rename(place / "old.yaml")
+    (folder / "results.csv").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        assert main(["sweep", "old.yaml", "--set", "tracking.enabled=false"]) == 0
+        yield folder
+
+
+def cells(path: Path) -> list[dict[str, Any]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def numbers(row: dict[str, Any]) -> dict[str, float]:
+    found: dict[str, float] = {}
+    for name, text in row.items():
+        try:
+            found[name] = float(text)
+        except ValueError:
+            continue
+    return found
+
+
+def assert_same_table(path: Path) -> None:
+    old, new = cells(MADE / "results.csv"), cells(path)
+    assert len(old) == len(new) == 16
+    added = [name for name in new[0] if name not in old[0]]
+    last = list(old[0]).index("kind")
+    assert list(new[0]) == [*list(old[0])[:last], *added, *list(old[0])[last:]]
+    assert {"paraphrased_probability_forget", "truth_ratio_share_forget"} < {*added}
+    for before, after in zip(old, new, strict=True):
+        assert all(math.isfinite(float(after.pop(name))) for name in added)
+        a, b = numbers(before), numbers(after)
+        assert a.keys() == b.keys()
+        assert all(math.isclose(a[k], b[k], rel_tol=0, abs_tol=1e-6) for k in a)
+        assert {k: before[k] for k in before if k not in a} == {
+            k: after[k] for k in after if k not in b
+        }
+
+
+def test_no_run_is_started_again_and_the_table_is_the_same(opened: Path) -> None:
+    for record in (MADE / "records").glob("*/*"):
+        there = opened / "records" / record.parent.name / record.name
+        assert there.read_bytes() == record.read_bytes()
+    assert len(list((opened / "records").iterdir())) == RECORDS
+    assert not (opened.parent / "cache").exists(), "no model is prepared"
+    plans = (json.loads((folder / "plan.json").read_text()) for folder in (MADE, opened))
+    before, after = ([run["id"] for run in plan["runs"]] for plan in plans)
+    assert before == after
+    assert_same_table(opened / "results.csv")
+
+
+def test_report_writes_page_and_table(opened: Path) -> None:
+    page, table = opened / "report.html", opened / "results.csv"
+    page.unlink()
+    table.unlink()
+    assert main(["report", str(opened)]) == 0
+    assert "ce-u" in page.read_text(encoding="utf-8")
+    assert_same_table(table)
+
+
+@pytest.mark.usefixtures("empty_store")
+def test_track_logs_every_record(
+    opened: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    uri = f"sqlite:///{tmp_path}/mlflow.db"
+    assert main(["track", str(opened), "--uri", uri, "--json"]) == 0
+    logged = json.loads(capsys.readouterr().out)
+    assert (logged["logged"], logged["records"]) == (RECORDS, RECORDS)
+
+
+def test_leaderboard_export_takes_every_record(
+    opened: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    board = tmp_path / "board.jsonl"
+    assert main(["leaderboard", "export", str(opened), "--out", str(board)]) == 0
+    ids = {json.loads(line)["id"] for line in board.read_text(encoding="utf-8").splitlines()}
+    assert ids == {record.name for record in (MADE / "records").iterdir()}
+    merged = tmp_path / "merged.jsonl"
+    assert main(["leaderboard", "merge", str(board), "--out", str(merged)]) == 0
+    assert merged.read_bytes() == board.read_bytes(), capsys.readouterr().err

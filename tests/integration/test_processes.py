@@ -1,0 +1,579 @@
+"""Two processes share a step's rows and come to the numbers of one."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Method
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.schema import (
+    EvaluationSettings,
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    RetainSpec,
+    SweepConfig,
+)
+from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.evaluation.tofu_log import read_log
+from unlearnbench.models.loading import Source, pad_id
+from unlearnbench.runs.prerequisites import _model_evaluation  # pyright: ignore[reportPrivateUsage]
+from unlearnbench.runs.workspace import Workspace
+from unlearnbench.training import trainer as training
+from unlearnbench.training.answer_sampling import Sampler
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.reference_model import load_references
+from unlearnbench.training.trainer import FineTuning, Trainer
+
+from ..conftest import QUESTIONS
+from ..forked import launch
+
+PROGRAM = """
+import copy, json, pickle, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM
+from unlearnbench.runtime import distributed as group
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.models.row_states import RowReader
+from unlearnbench.runtime.fsdp import full_tensor, is_sharded
+from unlearnbench.training.trainer import Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+cases, sharded, (forget, retain, refusals) = pickle.loads(Path(sys.argv[1]).read_bytes())
+rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a], refusals)
+start = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float64)
+found = {}
+ways = ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",)
+for way, (name, (objective, how, *rest)) in ((w, c) for w in ways for c in cases.items()):
+    if way == "fsdp" and name not in sharded:
+        continue
+    model = copy.deepcopy(start)
+    trainer = Trainer(model, objective, rows, replace(how, parallel=way), *rest)
+    assert is_sharded(trainer.model) == (way == "fsdp")
+    steps = [step for epoch in (1, 2) for step in trainer.epoch(epoch)]
+    with trainer.evaluation_model() as model:  # a forward pass needs no other process
+        reader = RowReader(model, rest[0])
+        hidden = reader(model, forget).hidden if group.is_main_process() else torch.zeros(1)
+        assert reader.packs(model, forget)
+    flat = torch.cat([full_tensor(p.detach()).flatten() for p in trainer.model.parameters()])
+    found.setdefault(way, {})[name] = {
+        "norms": [step.grad_norm for step in steps],
+        "evaluated": float(hidden.norm()),
+        "losses": [step.loss for step in steps],
+        "terms": [{**step.terms, **step.reported} for step in steps],
+        "state": dict(trainer.state),
+        "weights": [float(flat.norm()), float(flat @ torch.linspace(-1, 1, len(flat)).double())],
+    }
+Path(sys.argv[3]).write_text(json.dumps(found))
+"""
+
+Found = dict[str, dict[str, dict[str, Any]]]
+
+
+def make_rows(tokenizer: Any, questions: tuple[Question, ...]) -> tuple[Any, ...]:
+    """Seven rows to forget, so that two processes share them unequally; picklable."""
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    encoded = [encoder.row(q.question, q.answer) for q in questions]
+    texts = ("I do not know.", "That is beyond me, sorry.")
+    refusals = [[encoder.row(q.question, text) for text in texts] for q in questions[:7]]
+    return encoded[:7], encoded[7:], refusals
+
+
+def case(
+    name: str, model: Any, tokenizer: Any, rows: tuple[Any, ...], folder: Path, **how_much: Any
+) -> tuple[Any, ...]:
+    """What the program needs to train `model` by the method `name`."""
+    method: Method = registry.load("methods", name)(**how_much)
+    # Samples that are all worth the same leave a gradient of rounding alone, which Adam enlarges.
+    retain = RetainSpec(term="nll", weight=1.0) if method.needs.samples else None
+    objective = Objective(method, retain)
+    forget, retain, refusals = rows
+    drawn = TrainingRows(forget, retain, 2, lambda q, a: refusals[q][a], refusals)
+    # An odd last batch: 4 + 3 rows, of which the second process has one less.
+    how = TrainerSettings(2, 4, 1e-2, seed=3, micro_batch_size=1)
+    needs = objective.needs
+    references = load_references(
+        lambda: model,
+        "weights",
+        drawn,
+        needs,
+        seed=how.seed,
+        epochs=how.epochs,
+        pad=pad_id(tokenizer),
+        folder=folder,
+    )
+    sampler = None
+    if needs.samples is not None:
+        encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+        asked, truths = [q.question for q in QUESTIONS[:7]], [q.answer for q in QUESTIONS[:7]]
+        given = (encoder, needs.samples, method.reward, how.seed, pad_id(tokenizer))
+        sampler = Sampler(asked, truths, *given)
+    return model, objective, how, pad_id(tokenizer), references, sampler
+
+
+def kind_of(method: Method) -> tuple[Any, ...]:
+    """What a method reads and does beside its loss of predictions, to which sharding is nothing."""
+    needs = method.needed()
+    reads = (needs.logprobs, needs.distributions, needs.states, needs.samples)
+    parts = ("start", "advance", "statistics", "trains", "update_scale")
+    does = (getattr(type(method), part) is not getattr(Method, part) for part in parts)
+    return (*map(bool, reads), *does)
+
+
+def test_two_processes_train_as_one(
+    tmp_path: Path, model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """Each with all of the weights; and each with a part of them, for a method of every kind."""
+    model, rows = model.double(), make_rows(tokenizer, questions)
+    names = [name for name in registry.names("methods") if registry.trains(name)]
+    model.save_pretrained(tmp_path / "model")
+    compared = {"samples": 2, "max_new_tokens": 5, "beta": 0.1}
+    # First, while its model can still be pickled: transformers' hooks for inner states cannot.
+    cases = {"compared": case("grpo", model, tokenizer, rows, tmp_path, **compared)}
+    for name in names:
+        sampled = name.startswith("grpo")
+        how = {"max_new_tokens": 5} if sampled else {}
+        cases[name] = case(name, copy.deepcopy(model), tokenizer, rows, tmp_path, **how)
+    without_models = {name: c[1:] for name, c in cases.items()}
+    file = tmp_path / "cases"
+    kinds = {kind_of(registry.load("methods", name)()): name for name in names}
+    assert len(kinds) > 6
+    sharded = {*kinds.values(), "compared"}
+    file.write_bytes(pickle.dumps((without_models, sharded, rows)))
+    words = [str(file), str(tmp_path / "model")]
+    (alone,) = launch(PROGRAM, words, tmp_path, 1)
+    both = launch(PROGRAM, words, tmp_path, 2)
+    truth = json.loads(alone.read_text())["ddp"]
+    assert set(truth) == {*names, "compared"}
+    for path in both:
+        ways: Found = json.loads(path.read_text())
+        assert (set(ways["ddp"]), set(ways["fsdp"])) == (set(truth), sharded)
+        for way, name in ((w, n) for w, found in ways.items() for n in found):
+            got, what = ways[way][name], (way, name)
+            for key in ("losses", "norms", "weights", *(["evaluated"] if path == both[0] else [])):
+                assert got[key] == pytest.approx(truth[name][key], rel=1e-8), (*what, key)
+            for mine, its in zip(got["terms"], truth[name]["terms"], strict=True):
+                assert mine == pytest.approx(its, rel=1e-8, abs=1e-12), what
+            assert got["state"] == pytest.approx(truth[name]["state"], rel=1e-8), what
+
+
+KEPT = """
+import pickle, sys
+from dataclasses import replace
+from pathlib import Path
+import torch
+from safetensors.torch import save_file
+from transformers import AutoModelForCausalLM
+from unlearnbench.runtime import distributed as group
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.models.loading import add_lora
+from unlearnbench.config.schema import LoRA
+from unlearnbench.runtime.fsdp import gather_to_main
+from unlearnbench.training.trainer import Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+(source, *case), (forget, retain, refusals) = pickle.loads(Path(sys.argv[1]).read_bytes())
+rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a])
+objective, how, *rest = case
+folder = Path(sys.argv[1]).parent
+
+def make(lora):
+    model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float64)
+    torch.manual_seed(0)
+    return add_lora(model, LoRA(rank=2)) if lora else model
+
+def trainer(lora, way):
+    return Trainer(make(lora), objective, rows, replace(how, parallel=way), *rest)
+
+for lora in (False, True):
+    if group.world_size() == 1:
+        alone = trainer(lora, "ddp")
+        for epoch in (1, 2):
+            list(alone.epoch(epoch))
+            alone.save(folder / f"one-{lora}-{epoch}")
+        continue
+    for way in ("ddp", "fsdp"):
+        both = trainer(lora, way)
+        list(both.epoch(1))
+        both.save(folder / f"{way}-{lora}-1")
+        both = trainer(lora, way)
+        both.load(folder / f"one-{lora}-1")
+        list(both.epoch(2))
+        both.save(folder / f"{way}-{lora}-2")
+        model = gather_to_main(both.accelerator.unwrap_model(both.model), lambda: make(lora))
+        if group.is_main_process():
+            trained = {f"model.{n}": p for n, p in model.named_parameters() if p.requires_grad}
+            save_file({n: p.detach().clone() for n, p in trained.items()}, folder / f"{way}-{lora}")
+Path(sys.argv[2]).touch()
+group.leave_group()
+"""
+
+
+def test_a_checkpoint_of_one_process_serves_two_and_the_other_way_round(
+    tmp_path: Path, model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """With all weights trained, and with adapters; and the whole model comes back."""
+    model, rows = model.double(), make_rows(tokenizer, questions)
+    model.save_pretrained(tmp_path / "model")
+    _, *rest = case("npo", model, tokenizer, rows, tmp_path)
+    file = tmp_path / "cases"
+    file.write_bytes(pickle.dumps(((tmp_path / "model", *rest), rows)))
+    for world in (1, 2):
+        launch(KEPT, [str(file)], tmp_path, world)
+    for way, lora in (("ddp", False), ("ddp", True), ("fsdp", False), ("fsdp", True)):
+        for epoch in (1, 2):
+            truth = load_file(tmp_path / f"one-{lora}-{epoch}")
+            mine = load_file(tmp_path / f"{way}-{lora}-{epoch}")
+            check_equal(mine, truth)
+            assert sum(name.startswith("optimizer.") for name in mine) > 10
+        trained = {name: t for name, t in truth.items() if name.startswith("model.")}
+        check_equal(load_file(tmp_path / f"{way}-{lora}"), trained)
+
+
+def check_equal(mine: dict[str, torch.Tensor], truth: dict[str, torch.Tensor]) -> None:
+    assert mine.keys() == truth.keys()
+    for name, tensor in mine.items():
+        torch.testing.assert_close(tensor, truth[name], rtol=1e-8, atol=1e-10, msg=name)
+
+
+SHARDED = """
+import copy, json, os, pickle, sys
+from pathlib import Path
+import torch
+from torch import distributed
+from torch.distributed.fsdp import fully_shard
+from unlearnbench.runtime import distributed as group
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.training.micro_batches import StepContext, MicroBatches
+
+torch.set_num_threads(1)
+distributed.init_process_group("gloo")
+rank, world = distributed.get_rank(), distributed.get_world_size()
+cases, (forget, retain, refusals) = pickle.loads(Path(sys.argv[1]).read_bytes())
+rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a])
+
+def gradients(kind, model, objective, how, pad, references, _):
+    groups = [*model.model.layers, *([model.lm_head] if kind == "head" else []), model]
+    for group in groups if kind != "whole" else ():
+        fully_shard(group)
+    batches = MicroBatches(model, rows, objective.needs, pad, references)
+    assert batches.reader.output is not None
+    draws = rows.items(objective.needs, 3, 1)
+    for _ in range(2):  # the second finds what the first left
+        model.zero_grad()
+        batch = batches.batch(model, draws[rank::world], StepContext(batches.counts(draws)))
+        loss = sum(objective.terms(batch).values())
+        (loss * world).backward()
+    total = loss.detach().clone()
+    distributed.all_reduce(total)
+    yield float(total)
+    for parameter in model.parameters():
+        gradient = parameter.grad
+        if kind == "whole":
+            distributed.all_reduce(gradient)
+            gradient /= world
+        else:
+            gradient = gradient.full_tensor()
+        yield from (float(gradient.norm()), float(gradient.sum()))
+
+found = {
+    name: {kind: [*gradients(kind, *copy.deepcopy(case))] for kind in ("whole", "root", "head")}
+    for name, case in cases.items()
+}
+Path(sys.argv[2]).write_text(json.dumps(found))
+group.leave_group()
+os._exit(0)  # models still hold the group: torch would end its threads after the interpreter
+"""
+
+
+def test_sharded_weights_give_the_gradients_of_whole_ones(
+    tmp_path: Path, model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    """FSDP2, with the output layer in the root's group of weights and in one of its own."""
+    model, rows = model.double(), make_rows(tokenizer, questions)
+    model.lm_head.weight = torch.nn.Parameter(model.lm_head.weight.detach().clone())  # not tied
+    names = ("npo", "kl-minimization", "ce-u")
+    cases = {name: case(name, model, tokenizer, rows, tmp_path) for name in names}
+    file = tmp_path / "cases"
+    file.write_bytes(pickle.dumps((cases, rows)))
+    for path in launch(SHARDED, [str(file)], tmp_path, 2):
+        for name, by_kind in json.loads(path.read_text()).items():
+            for kind in ("root", "head"):
+                truth = pytest.approx(by_kind["whole"], rel=1e-8, abs=1e-12)
+                assert by_kind[kind] == truth, (name, kind)
+
+
+def test_a_process_that_sees_one_gpu_takes_that_one(
+    model: Any, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ray shows each process its own GPU, as number 0, whatever its local rank."""
+    given: list[Any] = []
+
+    class Recorder(torch.nn.Module):
+        def __init__(self, module: Any, device_ids: Any = None) -> None:
+            super().__init__()
+            given.append(device_ids)
+            self.module = module
+
+    monkeypatch.setattr(training, "DistributedDataParallel", Recorder)
+    monkeypatch.setattr(Accelerator, "num_processes", 2)
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in QUESTIONS])
+    how = TrainerSettings(epochs=1, batch_size=2, learning_rate=1e-3, seed=0)
+    Trainer(model, Objective(FineTuning()), rows, how, pad_id(tokenizer))
+    assert given == [None]
+
+
+MIXED = """
+import json, os, sys, weakref
+from pathlib import Path
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
+from unlearnbench.runtime import distributed as group
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.data.encoding import Row
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.objective import Objective
+from unlearnbench.runtime.fsdp import full_tensor
+from unlearnbench.training.trainer import FineTuning, Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+size = dict(vocab_size=320, tie_word_embeddings=False)
+llama = LlamaConfig(**size, hidden_size=64, intermediate_size=128, num_hidden_layers=3,
+                    num_attention_heads=4, num_key_value_heads=2)
+gpt2 = GPT2Config(**size, n_embd=64, n_layer=3, n_head=4, n_positions=32, bos_token_id=1,
+                  eos_token_id=2, resid_pdrop=0, embd_pdrop=0, attn_pdrop=0)
+rows = TrainingRows(retain=[Row(tuple(range(3 + i, 12 + 2 * i)), 4) for i in range(8)])
+
+class Casts(TorchDispatchMode):
+    def __init__(self):
+        super().__init__()
+        self.numbers = 0
+        self.storages = {}
+    def bytes(self):
+        # Of four tokens, activations are smaller than the smallest matrix.
+        alive = [storage.nbytes() for one in self.storages.values() if (storage := one())]
+        return sum(size for size in alive if size >= 4096)
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
+        made = function(*args, **(kwargs or {}))
+        for one in tree_leaves(made):
+            if isinstance(one, torch.Tensor) and one.dtype == torch.bfloat16:
+                storage = one.untyped_storage()
+                self.storages[id(storage)] = weakref.ref(storage)
+        if function is torch.ops.aten._to_copy.default and made.dtype == torch.bfloat16:
+            # Of weights, which have as many numbers: activations here have fewer rows.
+            self.numbers += made.numel() if made.ndim == 2 and min(made.shape) >= 32 else 0
+        return made
+
+found = {}
+for make, config in ((LlamaForCausalLM, llama), (GPT2LMHeadModel, gpt2)):
+    torch.manual_seed(0)
+    model = make(config)
+    model.config.use_cache = False
+    model.requires_grad_(True)
+    how = TrainerSettings(2, 4, 1e-3, seed=0, precision="bf16", parallel="fsdp")
+    trainer = Trainer(model.train(), Objective(FineTuning()), rows, how, 0)
+    steps = [*trainer.epoch(1)]
+    ids = torch.arange(3, 13).unsqueeze(0)
+    products = []
+    for exact in (True, False):
+        with trainer.evaluation_model(exact=exact) as own, torch.autocast("cpu", torch.bfloat16):
+            products.append(own(ids).logits)
+    steps += trainer.epoch(2)
+    with Casts() as casts, torch.autocast("cpu", torch.bfloat16):
+        trainer.model(ids)
+    with Casts() as four, torch.autocast("cpu", torch.bfloat16):
+        kept = trainer.model(ids[:, :4])
+        alive = four.bytes()
+    with trainer.evaluation_model() as evaluated:
+        inside = {str(p.dtype) for p in evaluated.parameters()}
+        logits = evaluated(ids).logits
+    weights = {name: full_tensor(p.detach()) for name, p in trainer.model.named_parameters()}
+    plain = make(config).eval()
+    plain.load_state_dict(weights)
+    found[make.__name__] = {
+        "losses": [step.loss for step in steps], "norms": [step.grad_norm for step in steps],
+        "inside": sorted(inside), "cast": casts.numbers,
+        "error": float((plain(ids).logits - logits).detach().abs().max()),
+        "alive": alive, "same": torch.equal(*products),
+    }
+Path(sys.argv[1]).write_text(json.dumps(found))
+group.leave_group()
+"""
+
+
+def test_a_sharded_model_in_bf16_has_the_numbers_of_autocast(tmp_path: Path) -> None:
+    """Layers are gathered in bf16, while an evaluation sees the fp32 weights to the last digit."""
+    (alone,) = launch(MIXED, [], tmp_path, 1)
+    both = launch(MIXED, [], tmp_path, 2)
+    truth = json.loads(alone.read_text())
+    for path in both:
+        for name, got in json.loads(path.read_text()).items():
+            for key in ("losses", "norms"):
+                assert got[key] == pytest.approx(truth[name][key], rel=3e-3), (name, key)
+            assert got["inside"] == ["torch.float32"], name
+            assert got["error"] < 1e-5, name
+            assert got["same"], "what autocast makes of the weights is what they are gathered in"
+            # The output layer alone is cast; in one process all weights are.
+            assert got["cast"] == 320 * 64, name
+            # Nor is more there at a forward pass's end; a layer has 36 thousand weights at least.
+            assert got["alive"] == 2 * 320 * 64, name
+            assert truth[name]["alive"] > 2 * 3 * 36_000, name
+            assert truth[name]["cast"] > 3 * got["cast"]
+
+
+EVALUATED = """
+import pickle, sys
+from pathlib import Path
+import torch
+from transformers import AutoModelForCausalLM
+from unlearnbench.runtime import distributed as group
+from unlearnbench.evaluation.tofu_log import write_log
+from unlearnbench.evaluation.precision import needs_stored_weights
+from unlearnbench.runtime.fsdp import is_sharded
+from unlearnbench.training.trainer import Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+folder, evaluator, given = pickle.loads(Path(sys.argv[1]).read_bytes())
+trainer = Trainer(AutoModelForCausalLM.from_pretrained(folder), *given)
+assert is_sharded(trainer.model)
+for precision in ("bf16", "fp32"):
+    evaluator.precision = precision
+    exact = needs_stored_weights(trainer.model, precision)
+    with trainer.evaluation_model(exact=exact) as model:
+        held = {p.dtype for p in model.parameters() if p.ndim == 2}
+        assert (torch.bfloat16 in held) == (precision == "bf16")
+        write_log(evaluator(model), Path(f"{sys.argv[2]}.{precision}"))
+group.leave_group()
+"""
+
+
+def test_an_evaluation_has_one_precision(
+    tmp_path: Path, tokenizer: Any, model: Any, questions: tuple[Question, ...]
+) -> None:
+    """After bf16 training, of the same weights loaded anew as an anchor, and of two processes."""
+    model.save_pretrained(tmp_path / "start")
+    tokenizer.save_pretrained(tmp_path / "start")
+    settings = ModelSettings(name="small", base=str(tmp_path / "start"), template="plain")
+    config = SweepConfig(
+        name="small",
+        models=(settings,),
+        forget_fractions=(0.5,),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        data=Synthetic(authors=2, questions_per_author=2, pretraining_authors=0),
+        evaluation=EvaluationSettings(precision="bf16", rows=2, max_length=120),
+    )
+    space = Workspace(config, tmp_path)
+    evaluator = space.evaluator("small", 0.5)
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in questions[:4]])
+    how = TrainerSettings(1, 2, 1e-3, seed=0, precision="bf16", parallel="fsdp")
+    given = (Objective(FineTuning()), rows, how, pad_id(tokenizer))
+    trainer = Trainer(model, *given)
+    [*_] = trainer.epoch(1)
+    with trainer.evaluation_model() as trained:
+        tree = evaluator.sets["forget"][0].tree
+        predictor = Predictor(trained, tree, pad=0, longest=120, precision="bf16")
+        assert predictor.layer is not None
+        assert predictor.packed
+        mine = {"bf16": evaluator(trained)}
+        evaluator.precision = "fp32"
+        mine["fp32"] = evaluator(trained)
+        evaluator.precision = "bf16"
+        trained.save_pretrained(tmp_path / "trained")
+    assert mine["bf16"].precision == "float32 under bfloat16"
+    assert mine["fp32"].precision == "float32"
+    anchor = _model_evaluation(space, "small", Source(str(tmp_path / "trained")), 0.5)
+    found = [("anchor", "bf16", anchor)]
+    file = tmp_path / "given"
+    file.write_bytes(pickle.dumps((tmp_path / "trained", evaluator, given)))
+    for rank, log in enumerate(launch(EVALUATED, [str(file)], tmp_path, 2)):
+        for precision in mine:
+            found.append((f"process {rank}", precision, read_log(Path(f"{log}.{precision}"))))
+    for name, precision, other in found:
+        one, what = mine[precision], (name, precision)
+        assert other.precision == one.precision, what
+        wanted = summarize(one, None, space.profile)
+        measured = summarize(other, None, space.profile)
+        for metric in plan_of(space.profile).own:  # a log has no values by token, and no holdout
+            close = pytest.approx(wanted[metric], abs=1e-6, nan_ok=True)
+            assert measured[metric] == close, (*what, metric)
+        for key, seen in other.sets.items():
+            assert seen.generated == one.sets[key].generated, what
+
+
+SHARED = """
+import json, sys
+from pathlib import Path
+import torch
+from unlearnbench.runtime import distributed as group
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.data.encoding import Row
+from unlearnbench.models.loading import Source
+from unlearnbench.models.model_cache import ModelCache
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.objective import Objective
+from unlearnbench.config.schema import ModelSettings
+from unlearnbench.training.trainer import FineTuning, Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+settings = ModelSettings(name="small", base="hub/small")
+sources = [Source(path) for path in sys.argv[1:-1]]
+rows = TrainingRows(retain=[Row(tuple(range(3 + i, 9 + 2 * i)), 3) for i in range(6)])
+
+def losses(kept, source, precision):
+    model = kept.acquire(source, settings, f"fsdp {precision}")
+    how = TrainerSettings(2, 4, 1e-2, seed=0, precision=precision, parallel="fsdp")
+    trainer = Trainer(model.train(), Objective(FineTuning()), rows, how, 0)
+    found = [step.loss for epoch in (1, 2) for step in trainer.epoch(epoch)]
+    with trainer.evaluation_model() as evaluated:
+        found.append(float(evaluated(torch.arange(9).unsqueeze(0)).logits.double().norm()))
+    kept.release(trainer.model, source, settings, f"fsdp {precision}")
+    return found
+
+kept = ModelCache()
+order = [(source, "fp32") for source in (*sources, *sources)] + [(sources[0], "bf16")] * 2
+warm = [losses(kept, *one) for one in order]
+cold = [losses(ModelCache(), *one) for one in order]
+Path(sys.argv[-1]).write_text(json.dumps([warm, cold, kept.restored]))
+group.leave_group()
+"""
+
+
+def test_a_model_that_two_processes_share_is_put_back_as_well(tmp_path: Path) -> None:
+    """To the weights of either start model; in another precision it is shared out anew."""
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        how: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+        config = LlamaConfig(vocab_size=50, num_hidden_layers=2, tie_word_embeddings=True, **how)
+        LlamaForCausalLM(config).save_pretrained(tmp_path / str(seed))
+    for path in launch(SHARED, [str(tmp_path / "1"), str(tmp_path / "2")], tmp_path, 2):
+        warm, cold, restored = json.loads(path.read_text())
+        assert warm == cold
+        assert warm[0] == warm[2] != warm[1]
+        assert restored == 4

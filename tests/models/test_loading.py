@@ -1,0 +1,271 @@
+"""Loading, building and preparing models; logits only at chosen positions."""
+
+from __future__ import annotations
+
+import copy
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from transformers import Cohere2Config, Gemma2Config, GPT2Config
+from transformers.models.auto.modeling_auto import AutoModelForCausalLM
+
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.schema import Architecture, LoRA, ModelSettings
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.errors import ModelError, TrainingError
+from unlearnbench.models.forward import OutputLayer, predict
+from unlearnbench.models.loading import (
+    Source,
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+    pad_id,
+    source_errors,
+)
+from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.prepared_models import is_prepared, prepared
+from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
+
+SETTINGS = ModelSettings(name="m", base="unused")
+
+
+def small(kind: str) -> Any:
+    shape: dict[str, Any] = {"vocab_size": 50, "num_hidden_layers": 1, "intermediate_size": 16}
+    heads: dict[str, Any] = {"hidden_size": 16, "num_attention_heads": 2, "num_key_value_heads": 2}
+    configs: dict[str, Any] = {
+        "gpt2": GPT2Config(vocab_size=50, n_layer=1, n_head=2, n_embd=16),
+        "gemma2": Gemma2Config(**shape, **heads, head_dim=8, final_logit_softcapping=0.005),
+        "cohere2": Cohere2Config(**shape, **heads, logit_scale=0.25, pad_token_id=0),
+    }
+    torch.manual_seed(0)
+    return AutoModelForCausalLM.from_config(configs[kind]).eval()
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "gemma2", "cohere2"])
+def test_logits_at_positions_equal_full_logits(kind: str) -> None:
+    model = small(kind)
+    ids = torch.randint(3, 50, (2, 6), generator=torch.Generator().manual_seed(1))
+    where = torch.tensor([[0, 1, 0, 0, 1, 0], [0, 0, 0, 0, 0, 1]]).bool()
+    with torch.no_grad():
+        logits, hidden = predict(model, where, input_ids=ids)
+        full = model(input_ids=ids).logits
+    torch.testing.assert_close(logits, full[where])
+    torch.testing.assert_close(OutputLayer(model)(hidden), full[where])
+
+
+def test_an_output_layer_that_is_not_understood_is_refused() -> None:
+    model = small("gemma2")
+    layer = OutputLayer(model)
+    layer.cap = None
+    with pytest.raises(ModelError, match="computes its logits in an unknown way"):
+        layer.check(model)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
+    place = tmp_path / "model"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+def test_a_folder_comes_back_as_it_was(folder: Path, model: Any, tokenizer: Any) -> None:
+    source = Source(str(folder))
+    loaded, words = load_model(source, SETTINGS), load_tokenizer(source, SETTINGS)
+    for (name, a), (_, b) in zip(model.named_parameters(), loaded.named_parameters(), strict=True):
+        assert torch.equal(a, b), name
+    assert words("Ada Voss")["input_ids"] == tokenizer("Ada Voss")["input_ids"]
+    assert words.is_fast
+    check_vocabulary(loaded, words)
+
+
+def test_identity_follows_the_weights(folder: Path, model: Any) -> None:
+    before = Source(str(folder)).identity()
+    assert Source(str(folder)).identity() == before
+    with torch.no_grad():
+        model.model.norm.weight.add_(1)
+    model.save_pretrained(folder)
+    assert Source(str(folder)).identity() != before
+    assert Source("org/model").identity() != Source("org/model", "main").identity()
+
+
+@pytest.mark.parametrize(
+    ("remove", "message"),
+    [
+        ("config.json", "no config.json"),
+        ("model.safetensors", r"no .*safetensors; pickled weights are not loaded"),
+    ],
+)
+def test_an_incomplete_folder_is_an_error(folder: Path, remove: str, message: str) -> None:
+    (folder / remove).unlink()
+    with pytest.raises(ModelError, match=message):
+        load_model(Source(str(folder)), SETTINGS)
+
+
+def test_a_folder_without_a_tokenizer_is_an_error(folder: Path) -> None:
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    with pytest.raises(ModelError, match="no tokenizer files"):
+        load_tokenizer(Source(str(folder)), SETTINGS)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"base": "./nowhere"}, "no model folder"),
+        ({"fine_tuned": "./nowhere"}, "no model folder"),
+        ({"retain": {"retain90": "./nowhere"}}, "no model folder"),
+        ({"retain": {"retain90": "log.json"}}, r"models\.m\.retain\.retain90: no log 'log\.json'"),
+    ],
+)
+def test_sources_are_checked_before_anything_is_spent(
+    folder: Path, changes: dict[str, Any], message: str
+) -> None:
+    good = ModelSettings(name="m", base=str(folder), fine_tuned="hub/model")
+    assert not [*source_errors(good)]
+    ((_, error),) = source_errors(good.model_copy(update=changes))
+    assert re.search(message, str(error))
+    for path in folder.glob("tokenizer*"):
+        path.unlink()
+    ((_, error),) = source_errors(good)
+    assert "no tokenizer files" in str(error)
+
+
+def test_a_missing_folder_is_an_error_at_once() -> None:
+    with pytest.raises(ModelError, match=r"no model folder '\./nowhere'"):
+        load_model(Source("./nowhere"), SETTINGS)
+
+
+def test_a_truncated_weight_file_is_an_error(folder: Path) -> None:
+    weights = folder / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    with pytest.raises(ModelError, match="cannot be loaded"):
+        load_model(Source(str(folder)), SETTINGS)
+
+
+def test_a_tokenizer_of_another_model_is_an_error(model: Any) -> None:
+    big = build_tokenizer(
+        [" ".join(f"{chr(97 + i % 26) * (i // 26 + 1)}z" for i in range(400))], 600
+    )
+    assert len(big) > 330
+    with pytest.raises(ModelError, match="do not belong together"):
+        check_vocabulary(model, big)
+
+
+def test_an_added_token_that_no_text_holds_is_no_other_vocabulary(
+    model: Any, tokenizer: Any
+) -> None:
+    """Llama-2's first upload has `<pad>` behind the embedding's last row."""
+    words = copy.deepcopy(tokenizer)
+    words.add_special_tokens({"pad_token": "<later>"})
+    assert words.pad_token_id == len(words) - 1 == model.get_input_embeddings().num_embeddings
+    check_vocabulary(model, words)
+    assert pad_id(words) == words.eos_token_id
+    assert pad_id(tokenizer) == tokenizer.pad_token_id
+    words.chat_template = "<later>{{ messages[0].content }}"
+    with pytest.raises(ModelError, match=r"ids up to 330 of texts, .* has 330 entries"):
+        check_vocabulary(model, words)
+
+
+# peft 0.21 reads an attribute that transformers 5.23 has renamed.
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
+def test_lora_trains_adapters_and_gradients_flow_through_checkpointing(folder: Path) -> None:
+    pytest.importorskip("peft")
+    settings = SETTINGS.model_copy(update={"lora": LoRA(rank=2), "gradient_checkpointing": True})
+    model = load_model(Source(str(folder)), settings, train=True)
+    trained = {name for name, p in model.named_parameters() if p.requires_grad}
+    assert trained
+    assert all("lora_" in name for name in trained)
+    model(input_ids=torch.tensor([[1, 5, 6]]), labels=torch.tensor([[1, 5, 6]])).loss.backward()
+    moved = [p.grad for n, p in model.named_parameters() if "lora_B" in n]
+    assert moved
+    assert all(g is not None and bool(g.abs().sum() > 0) for g in moved)
+
+
+def test_muon_takes_the_matrices_and_leaves_the_embeddings(model: Any) -> None:
+    how = TrainerSettings(1, 1, 3e-3, 0, optimizer="muon", embedding_learning_rate=2e-3)
+    muon, adamw = make_optimizers(model, how)
+    shapes = {tuple(p.shape) for p in muon.param_groups[0]["params"]}
+    assert tuple(model.get_input_embeddings().weight.shape) not in shapes
+    assert muon.param_groups[0]["lr"] == 3e-3
+    assert adamw.param_groups[0]["lr"] == 2e-3
+    count = sum(len(o.param_groups[0]["params"]) for o in (muon, adamw))
+    assert count == len(list(model.parameters()))
+    for parameter in model.parameters():
+        parameter.requires_grad_(False)
+    with pytest.raises(TrainingError, match="nothing would change"):
+        list(make_optimizers(model, how))
+
+
+def test_a_tiny_model_depends_on_its_seed_alone(tokenizer: Any) -> None:
+    shape = Architecture(vocabulary=330, hidden_size=32, layers=1, heads=2, intermediate_size=48)
+    torch.manual_seed(1)
+    before = torch.random.get_rng_state()
+    a, b, c = (build_model(shape, tokenizer, seed) for seed in (0, 0, 1))
+    assert torch.equal(torch.random.get_rng_state(), before), "the global generator is untouched"
+    assert torch.equal(a.lm_head.weight, b.lm_head.weight)
+    assert not torch.equal(a.lm_head.weight, c.lm_head.weight)
+    assert a.lm_head.weight is a.get_input_embeddings().weight
+
+
+def test_the_tiny_tokenizer_loses_no_text(tokenizer: Any) -> None:
+    for text in ("Ada Voss, 1987.", " Ünïcödé – 東京 ", "a\nb"):
+        ids = tokenizer(text)["input_ids"]
+        assert ids[0] == tokenizer.bos_token_id
+        assert tokenizer.decode(ids, skip_special_tokens=True) == text
+
+
+def test_a_model_is_prepared_once_and_whole(tmp_path: Path, model: Any, tokenizer: Any) -> None:
+    place, calls = tmp_path / "models" / "m", []
+
+    def build() -> tuple[Any, Any]:
+        calls.append(1)
+        return model, tokenizer
+
+    prepared(place, build)
+    prepared(place, build)
+    assert calls == [1]
+    assert is_prepared(place)
+    assert json.loads((place / "prepared.json").read_text())["seconds"] >= 0
+
+    def fail() -> tuple[Any, Any]:
+        raise ModelError("no")
+
+    with pytest.raises(ModelError):
+        prepared(tmp_path / "models" / "other", fail)
+    visible = [p.name for p in (tmp_path / "models").iterdir() if not p.name.startswith(".")]
+    assert visible == ["m"], "nothing half-made is left"
+
+
+def test_a_place_may_name_its_own_revision(tmp_path: Path) -> None:
+    assert Source.parse("org/model@v2") == Source("org/model", "v2")
+    assert Source.parse("org/model@v2", "main") == Source("org/model", "v2")
+    assert Source.parse("org/model", "main") == Source("org/model", "main")
+    there = tmp_path / "a@b"
+    there.mkdir()
+    assert Source.parse(str(there)) == Source(str(there))
+    for text in ("org/model@", "@main"):
+        with pytest.raises(ModelError, match="expected a hub id"):
+            Source.parse(text)
+
+
+def test_the_revision_of_the_base_is_no_other_models(tmp_path: Path) -> None:
+    settings = SETTINGS.model_copy(
+        update={
+            "base": "org/base",
+            "revision": "r1",
+            "fine_tuned": "org/tuned@r2",
+            "retain": {"retain90": "org/retain", "retain95": "org/retain@r3"},
+        }
+    )
+    benchmark = load_benchmark(Synthetic(authors=10, questions_per_author=1), (0.1,))
+    models = ModelSources(settings, benchmark, tmp_path)
+    assert models.base() == Source("org/base", "r1")
+    assert models.full() == Source("org/tuned", "r2")
+    assert models.retain("retain90") == Source("org/retain")
+    assert models.retain("retain95") == Source("org/retain", "r3")

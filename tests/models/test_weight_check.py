@@ -1,0 +1,209 @@
+"""A model folder that is not whole is refused by name; whole ones of every architecture load."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from unlearnbench.config.schema import LoRA, ModelSettings
+from unlearnbench.data.encoding import resolve_template
+from unlearnbench.errors import ModelError
+from unlearnbench.estimates.model_shape import config_of
+from unlearnbench.models.loading import (
+    Source,
+    check_weights,
+    load_model,
+    load_tokenizer,
+    pad_id,
+)
+
+SETTINGS = ModelSettings(name="m", base="x")
+Weights = dict[str, torch.Tensor]
+Change = Callable[[Weights], object]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, build: Any, tokenizer: Any) -> Path:
+    """A Llama whose output layer is not tied to its embeddings."""
+    build("llama", {}).save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def load(folder: Path, **changes: Any) -> Any:
+    return load_model(Source(str(folder)), SETTINGS.model_copy(update=changes))
+
+
+def change_weights(folder: Path, change: Change) -> None:
+    file = folder / "model.safetensors"
+    weights = load_file(file)
+    change(weights)
+    save_file(weights, file, {"format": "pt"})
+
+
+def change_json(file: Path, **changes: Any) -> None:
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+
+
+def test_whole_models_of_every_architecture_load(
+    tmp_path: Path, architecture: tuple[Any, bool]
+) -> None:
+    model, _ = architecture
+    model.save_pretrained(tmp_path)
+    check_weights(SETTINGS.model_copy(update={"base": str(tmp_path)}))
+    loaded = load(tmp_path, attention="eager")
+    ids = torch.tensor([[5, 9, 17, 200]])
+    assert torch.equal(loaded(ids).logits, loaded(ids).logits)
+    assert {n for n, _ in loaded.named_parameters()} == {n for n, _ in model.named_parameters()}
+
+
+def test_constants_that_old_checkpoints_hold_are_no_fault(folder: Path) -> None:
+    name = "model.layers.0.self_attn.rotary_emb.inv_freq"
+    change_weights(folder, lambda w: w.update({name: torch.zeros(4)}))
+    load(folder)
+
+
+UP = "model.layers.1.mlp.up_proj.weight"
+
+
+def replace_all(weights: Weights) -> None:
+    weights.clear()
+    weights["a"] = torch.ones(1)
+
+
+CHANGES: dict[str, Change] = {
+    f"1 missing: {UP}; copy or save": lambda w: w.pop(UP),
+    "1 missing: lm_head.weight; the output layer": lambda w: w.pop("lm_head.weight"),
+    "1 unexpected: v.weight; copy or save": lambda w: w.update({"v.weight": torch.ones(2)}),
+    r"1 of another shape: model.norm.weight \[5\] for \[32\]; ": lambda w: w.update(
+        {"model.norm.weight": torch.ones(5)}
+    ),
+    "21 missing: .*, …; 1 unexpected": replace_all,
+}
+
+
+@pytest.mark.parametrize("message", CHANGES)
+def test_tensors_that_do_not_fit_are_named(folder: Path, message: str) -> None:
+    whole = {"base": "hub/model", "fine_tuned": str(folder), "retain": {"retain90": str(folder)}}
+    check_weights(SETTINGS.model_copy(update=whole))
+    change_weights(folder, CHANGES[message])
+    refused = f"not those of a LlamaForCausalLM: tensors {message}"
+    with pytest.raises(ModelError, match=refused):
+        load(folder)
+    for changes in ({"base": str(folder)}, {"base": "tiny", "fine_tuned": str(folder)}):
+        with pytest.raises(ModelError, match=refused):
+            check_weights(SETTINGS.model_copy(update=changes))
+
+
+@pytest.mark.parametrize(
+    ("decoder", "message"),
+    [(False, "a bert model is an encoder"), (True, "the output layer is not in the weights")],
+)
+def test_an_encoder_is_refused_as_one(
+    tmp_path: Path, tokenizer: Any, decoder: bool, message: str
+) -> None:
+    from transformers import BertConfig, BertModel
+
+    made: Any = BertModel
+    config = BertConfig(
+        vocab_size=330,
+        num_hidden_layers=1,
+        hidden_size=32,
+        num_attention_heads=2,
+        intermediate_size=32,
+        is_decoder=decoder,
+    )
+    made(config, add_pooling_layer=False).save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match=message):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text", ["[1]", '{"model_type": ["llama"]}', '{"model_type": "llama", "hidden_size": "abc"}']
+)
+def test_a_config_of_wrong_types_is_one_message(folder: Path, text: str) -> None:
+    (folder / "config.json").write_text(text)
+    source = Source(str(folder))
+    uses: tuple[Callable[[], Any], ...] = (
+        lambda: load(folder),
+        lambda: load_tokenizer(source, SETTINGS),
+        lambda: config_of(SETTINGS, source),
+    )
+    for use in uses:
+        with pytest.raises(ModelError, match=r"cannot be (loaded|read)") as caught:
+            use()
+        assert "\n" not in str(caught.value)
+
+
+def damage(tokenizer: dict[str, Any], kind: str) -> Any:
+    if kind == "regex":
+        pattern = {"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated"}
+        return tokenizer | {"pre_tokenizer": pattern | {"invert": False}}
+    if kind == "ids":
+        return tokenizer | {"added_tokens": [{"id": -1, "content": 3}]}
+    return {"empty": {}, "list": [], "text": "x"}[kind]
+
+
+@pytest.mark.parametrize("kind", ["regex", "ids", "empty", "list", "text"])
+def test_a_damaged_tokenizer_is_one_message(folder: Path, kind: str) -> None:
+    file = folder / "tokenizer.json"
+    file.write_text(json.dumps(damage(json.loads(file.read_text()), kind)))
+    with pytest.raises(ModelError, match="the tokenizer cannot be loaded") as caught:
+        load_tokenizer(Source(str(folder)), SETTINGS)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_eos_and_pad_there_is_nothing_to_pad_with(folder: Path) -> None:
+    change_json(folder / "tokenizer_config.json", eos_token=None, pad_token=None)
+    with pytest.raises(ModelError, match="no EOS token"):
+        pad_id(load_tokenizer(Source(str(folder)), SETTINGS))
+
+
+@pytest.mark.parametrize(
+    ("template", "reason"),
+    [
+        ("{{ }", "TemplateSyntaxError"),
+        ("{% for i in range(999999999) %}x{% endfor %}", "OverflowError"),
+        ("{{ raise_exception('no') }}", "TemplateError: no"),
+        ("{{ messages[5].x.y }}", "UndefinedError"),
+        ("{{ 1 / 0 }}", "ZeroDivisionError"),
+    ],
+)
+def test_a_broken_chat_template_is_one_message(folder: Path, template: str, reason: str) -> None:
+    (folder / "chat_template.jinja").write_text(template)
+    tokenizer = load_tokenizer(Source(str(folder)), SETTINGS)
+    with pytest.raises(ModelError, match=rf"chat template fails \({reason}") as caught:
+        resolve_template("auto", tokenizer)
+    assert "\n" not in str(caught.value)
+    assert resolve_template("plain", tokenizer).name == "plain"
+
+
+ADAPTERS: dict[str, Change] = {
+    "1 tensors missing, such as base_model": lambda w: w.pop(min(w)),
+    "1 tensors unexpected, such as x": lambda w: w.update({"x.lora_A.weight": torch.ones(1)}),
+}
+
+
+@pytest.mark.parametrize("message", ADAPTERS)
+def test_an_adapter_that_is_not_whole_is_refused(
+    tmp_path: Path, folder: Path, message: str
+) -> None:
+    from unlearnbench.models.loading import add_lora
+    from unlearnbench.models.lora import load_any_model
+
+    adapter = tmp_path / "adapter"
+    add_lora(load(folder), LoRA(rank=2)).save_pretrained(adapter)
+    load_any_model(Source(str(adapter)), SETTINGS)
+    file = adapter / "adapter_model.safetensors"
+    weights = load_file(file)
+    ADAPTERS[message](weights)
+    save_file(weights, file, {"format": "pt"})
+    with pytest.raises(ModelError, match=message):
+        load_any_model(Source(str(adapter)), SETTINGS)

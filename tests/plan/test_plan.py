@@ -1,0 +1,335 @@
+"""A plan is the whole grid, its ids say what its numbers depend on, and a folder has one owner."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.schema import (
+    EvaluationSettings,
+    MethodGrid,
+    ModelSettings,
+    Preparation,
+    RetainSpec,
+    SweepConfig,
+)
+from unlearnbench.errors import ConfigError, ModelError, RecordError
+from unlearnbench.estimates.work import SplitSize, count_work
+from unlearnbench.files.canonical_json import content_hash
+from unlearnbench.plan.plan import Plan, make_plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import run_record, write_record
+from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.runs.plan_sweep import plan_sweep
+from unlearnbench.runtime.deferred_warnings import drain
+
+
+def config(**changes: Any) -> SweepConfig:
+    """Two models, two fractions, three methods (one with its own rates), two seeds."""
+    settings: dict[str, Any] = {
+        "name": "small",
+        "models": (ModelSettings(name="a", base="tiny"), ModelSettings(name="b", base="tiny")),
+        "forget_fractions": (0.1, 0.2),
+        "methods": (
+            MethodGrid(specs=(method_spec("ce-u", {}),)),
+            MethodGrid(
+                specs=tuple(
+                    method_spec("npo", {"beta": b}, RetainSpec(term="nll")) for b in (0.1, 0.5)
+                ),
+                learning_rates=(1e-3,),
+            ),
+        ),
+        "learning_rates": (1e-5, 2e-5),
+        "epochs": 3,
+        "seeds": (0, 1),
+    }
+    return SweepConfig(**(settings | changes))
+
+
+def test_the_product_and_its_counts() -> None:
+    plan = make_plan(config(), "f")
+    assert len(plan.runs) == 2 * 2 * (2 + 2) * 2
+    assert len({run.id for run in plan.runs}) == len(plan.runs)
+    assert plan.counts() == {
+        "models": 2,
+        "forget_fractions": 2,
+        "methods": 3,
+        "learning_rates": 3,
+        "seeds": 2,
+        "epochs": 3,
+        "runs": 32,
+    }
+    rates = {r.method.name: set[float | None]() for r in plan.runs}
+    for run in plan.runs:
+        rates[run.method.name].add(run.learning_rate)
+    assert rates == {"ce-u": {1e-5, 2e-5}, "npo": {1e-3}}
+    assert plan.runs[0].title == "ce-u · a · forget 0.1 · lr 1e-05 · 3 epochs · seed 0"
+
+
+def test_epochs_are_checkpoints_or_separate_runs() -> None:
+    together = make_plan(config(), "f")
+    assert {(run.epochs, run.evaluate_at) for run in together.runs} == {(3, (1, 2, 3))}
+    apart = make_plan(config(epochs_as="runs"), "f")
+    assert len(apart.runs) == 3 * len(together.runs)
+    assert {(r.epochs, r.evaluate_at) for r in apart.runs} == {(1, (1,)), (2, (2,)), (3, (3,))}
+
+
+def test_duplicate_runs_are_planned_once() -> None:
+    twice = config(methods=config().methods[:1] * 2, seeds=(0, 0))
+    assert len(make_plan(twice, "f").runs) == 2 * 2 * 2
+
+
+def test_a_sweep_of_zero_runs_is_an_error() -> None:
+    with pytest.raises(ConfigError, match="a sweep of zero runs"):
+        make_plan(config(methods=(MethodGrid(specs=()),)), "f")
+
+
+class TestIdentity:
+    """The id depends on what the numbers depend on, and on nothing else."""
+
+    def first(self, fingerprint: str = "f", **changes: Any) -> RunSpec:
+        return make_plan(config(**changes), fingerprint).runs[0]
+
+    def test_is_the_same_for_a_larger_sweep(self) -> None:
+        assert self.first().id == self.first(seeds=(0,), learning_rates=(1e-5,), name="other").id
+
+    @pytest.mark.parametrize(
+        ("name", "known"),
+        [
+            ("altpo", "760577e71902fb18"),
+            ("dpo", "152778d928bf36bd"),
+            ("eco", "4baa4cd64e4a0951"),
+            ("general-ce-u", "f470652e6e58814c"),
+            ("satimp", "9b0cf52d5657b14e"),
+        ],
+    )
+    def test_new_hyper_parameters_at_defaults_keep_ids(self, name: str, known: str) -> None:
+        """The ids that commit 299428d gave."""
+        grid = MethodGrid(specs=(method_spec(name, {}),))
+        stated = Preparation(**Preparation().model_dump())  # the defaults of that commit
+        plain = SweepConfig(
+            name="x",
+            models=(ModelSettings(name="tiny", base="tiny", preparation=stated),),
+            forget_fractions=(0.1,),
+            methods=(grid,),
+        )
+        assert make_plan(plain, "f" * 16).runs[0].id == known
+
+    def test_ignores_settings_that_change_no_number(self) -> None:
+        first = self.first()
+        assert first.id == self.first(evaluation=EvaluationSettings(batch_tokens=64)).id
+        assert "stop_below" not in first.identity["evaluation"]
+        assert first.id != self.first(evaluation=EvaluationSettings(stop_below=0.2)).id
+        assert first.id == self.first(data=TOFU(path="elsewhere")).id
+        models = (ModelSettings(name="a", base="tiny", gradient_checkpointing=True),)
+        assert first.id == self.first(models=models).id
+
+    @pytest.mark.parametrize(
+        "changes",
+        [
+            {"fingerprint": "g"},
+            {"epochs": 4},
+            {"evaluation": EvaluationSettings(rows=20)},
+            {"models": (ModelSettings(name="c", base="tiny"),)},
+            {"models": (ModelSettings(name="a", base="tiny", dtype="bfloat16"),)},
+            {"forget_fractions": (0.2,)},
+            {"seeds": (1,)},
+            {"methods": (MethodGrid(specs=(method_spec("idk", {}),)),)},
+            {"methods": (MethodGrid(specs=(method_spec("ce-u", {}, RetainSpec(term="kl")),)),)},
+        ],
+    )
+    def test_depends_on_settings_that_change_numbers(self, changes: dict[str, Any]) -> None:
+        assert self.first(**changes).id != self.first().id
+
+    def test_distinguishes_infinities(self) -> None:
+        def run(score: float) -> RunSpec:
+            spec = method_spec("general-ce-u", {"raw": True, "forget_score": score})
+            return self.first(methods=(MethodGrid(specs=(spec,)),))
+
+        ids = {run(score).id for score in (float("inf"), float("-inf"), 0.0)}
+        assert len(ids) == 3
+        document = run(float("-inf")).to_json()
+        assert json.loads(json.dumps(document, allow_nan=False))["method"]["hyperparameters"][
+            "forget_score"
+        ] == ("-inf")
+        spec = run(float("-inf"))
+        assert RunSpec.model_validate_json(spec.model_dump_json()) == spec
+
+    def test_hashes_canonical_json(self) -> None:
+        assert content_hash({"b": 1, "a": [1.0, "é"]}) == content_hash({"a": (1.0, "é"), "b": 1})
+        assert content_hash(1) != content_hash(1.0)
+
+    def test_does_not_depend_on_other_fractions(self) -> None:
+        both = make_plan(config(), {0.1: "f", 0.2: "g"})
+        one = make_plan(config(forget_fractions=(0.1,)), {0.1: "f"})
+        assert {run.id for run in one.runs} < {run.id for run in both.runs}
+
+
+def test_work_is_counted() -> None:
+    plan = make_plan(config(models=config().models[:1], forget_fractions=(0.1,), seeds=(0,)), "f")
+    work = count_work(plan, {0.1: SplitSize(forget=40, evaluated=100)})
+    assert work.runs == 4
+    assert work.optimiser_steps == 4 * 2 * 3, "40 rows in batches of 32 are 2 steps"
+    assert work.training_rows == 2 * 40 * 3 + 2 * 2 * 40 * 3, "a retain term doubles the rows"
+    assert (work.evaluations, work.evaluated_questions) == (12, 1200)
+
+
+class TestFolder:
+    """One folder, one sweep: the same name on the same data."""
+
+    def plan(self, tmp_path: Path, data: str | dict[float, str] = "f", **changes: Any) -> Plan:
+        return make_plan(config(output=str(tmp_path / "runs"), **changes), data)
+
+    def test_is_claimed_and_may_be_extended(self, tmp_path: Path) -> None:
+        folder = claim_folder(self.plan(tmp_path))
+        assert folder == tmp_path / "runs" / "small"
+        assert [p.name for p in folder.iterdir()] == ["plan.json"]
+        first = json.loads((folder / "plan.json").read_text())
+        assert len(first["runs"]) == 32
+        assert first["plugin_files"] == []
+        (folder / "records").mkdir()
+        claim_folder(self.plan(tmp_path, seeds=(0, 1, 2)))
+        second = json.loads((folder / "plan.json").read_text())
+        assert {r["id"] for r in first["runs"]} < {r["id"] for r in second["runs"]}
+        claim_folder(self.plan(tmp_path, {0.1: "f", 0.5: "h"}, forget_fractions=(0.1, 0.5)))
+
+    def test_of_other_data_is_refused(self, tmp_path: Path) -> None:
+        folder = claim_folder(self.plan(tmp_path))
+        before = (folder / "plan.json").read_text()
+        with pytest.raises(
+            RecordError, match=r"'small' on other data: .* is f there and g now; ch"
+        ):
+            claim_folder(self.plan(tmp_path, "g"))
+        assert (folder / "plan.json").read_text() == before
+
+    def test_of_another_name_is_refused(self, tmp_path: Path) -> None:
+        claim_folder(self.plan(tmp_path)).rename(tmp_path / "runs" / "moved")
+        with pytest.raises(RecordError, match=r"holds sweep 'small', not 'moved'; .*--set name"):
+            claim_folder(self.plan(tmp_path, name="moved"))
+
+    def test_of_something_else_is_refused(self, tmp_path: Path) -> None:
+        folder = tmp_path / "runs" / "small"
+        folder.mkdir(parents=True)
+        (folder / "thesis.tex").write_text("")
+        with pytest.raises(RecordError, match=r"has no plan.json and holds 'thesis.tex'"):
+            claim_folder(self.plan(tmp_path))
+        (folder / "plan.json").write_text('{"name": ')
+        with pytest.raises(RecordError, match="is damaged"):
+            claim_folder(self.plan(tmp_path))
+        assert sorted(p.name for p in folder.iterdir()) == ["plan.json", "thesis.tex"]
+
+    @pytest.mark.parametrize("state", ["gone", "", '{"name": ', "[" * 100_000])
+    def test_lost_plan_is_rewritten(self, tmp_path: Path, state: str) -> None:
+        plan = self.plan(tmp_path)
+        folder = claim_folder(plan)
+        first = (folder / "plan.json").read_bytes()
+        write_record(run_record(plan.runs[0], status="finished", profile="tofu"), folder)
+        broken = write_record(run_record(plan.runs[1], status="failed", profile="tofu"), folder)
+        (broken / "record.json").write_text("{")
+        (folder / "results.csv").write_text("")
+        (folder / "notes.txt").write_text("")
+
+        def lose() -> None:
+            if state == "gone":
+                (folder / "plan.json").unlink(missing_ok=True)
+            else:
+                (folder / "plan.json").write_text(state)
+
+        lose()
+        assert claim_folder(plan) == folder
+        assert (folder / "plan.json").read_bytes() == first
+        lose()
+        with pytest.raises(RecordError, match=r"on other data: .* is f there and g now; ch"):
+            claim_folder(self.plan(tmp_path, "g"))
+
+    def test_records_of_different_data_are_refused(self, tmp_path: Path) -> None:
+        for data in ("f", "g"):
+            run = self.plan(tmp_path, data).runs[0]
+            record = run_record(run, status="finished", profile="tofu")
+            write_record(record, tmp_path / "runs" / "small")
+        with pytest.raises(
+            RecordError, match=r"has no plan\.json, and its records are of different"
+        ):
+            claim_folder(self.plan(tmp_path))
+
+    def test_must_be_a_folder(self, tmp_path: Path) -> None:
+        (tmp_path / "runs").mkdir()
+        (tmp_path / "runs" / "small").write_text("")
+        with pytest.raises(RecordError, match="is a file"):
+            claim_folder(self.plan(tmp_path))
+
+
+def test_inference_methods_have_one_run_per_setting() -> None:
+    sigmas = tuple(method_spec("eco", {"sigma": s}) for s in (1.0, 5.0))
+    methods = (MethodGrid(specs=sigmas), MethodGrid(specs=(method_spec("ce-u", {}),)))
+    for as_ in ("checkpoints", "runs"):
+        plan = make_plan(config(methods=methods, epochs=3, epochs_as=as_), "data")
+        wrapped = [run for run in plan.runs if run.method.name == "eco"]
+        assert len(wrapped) == 2 * 2 * 2 * 2, "models, fractions, seeds and points of the grid"
+        assert {(r.learning_rate, r.epochs, r.evaluate_at) for r in wrapped} == {(None, 1, (1,))}
+        assert "lr" not in wrapped[0].title
+        assert RunSpec.model_validate(wrapped[0].model_dump()).id == wrapped[0].id
+    batch = config(methods=methods, training={"batch_size": 7})
+    other = {run.id for run in make_plan(batch, "data").runs if run.method.name == "eco"}
+    assert other == {run.id for run in wrapped}, "how others are trained changes nothing"
+    work = count_work(
+        make_plan(config(methods=methods[:1]), "data"),
+        dict.fromkeys((0.1, 0.2), SplitSize(forget=40, evaluated=100)),
+    )
+    assert (work.runs, work.optimiser_steps, work.training_rows, work.evaluations) == (16, 0, 0, 16)
+
+
+def chat_folder(place: Path, tokenizer: Any, template: str) -> str:
+    """A model's folder as far as planning looks into it."""
+    tokenizer.save_pretrained(place)
+    (place / "config.json").write_text("{}")
+    (place / "chat_template.jinja").write_text(template)
+    return str(place)
+
+
+def planned_ids(**model: Any) -> set[str]:
+    data = Synthetic(authors=10, questions_per_author=2, pretraining_authors=2)
+    models = (ModelSettings(name="chatty", **model),)
+    plan, _ = plan_sweep(config(data=data, models=models))
+    return {run.id for run in plan.runs}
+
+
+def test_the_rendered_chat_template_is_part_of_a_runs_identity(
+    tmp_path: Path, tokenizer: Any
+) -> None:
+    text = "{{ date_string }} {{ messages[0].content }}"
+    base = chat_folder(tmp_path / "model", tokenizer, text)
+    first = planned_ids(base=base, template_args={"date_string": "10 Apr 2025"})
+    assert planned_ids(base=base, template_args={"date_string": "10 Apr 2025"}) == first
+    assert not planned_ids(base=base, template_args={"date_string": "11 Apr 2025"}) & first
+    chat_folder(tmp_path / "model", tokenizer, text + "!")  # same settings, other prompts
+    assert not planned_ids(base=base, template_args={"date_string": "10 Apr 2025"}) & first
+
+
+def test_prompts_with_the_date_are_refused(tmp_path: Path, tokenizer: Any) -> None:
+    text = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
+    base = chat_folder(tmp_path / "model", tokenizer, text)
+    with pytest.raises(ModelError, match=r"models\.chatty: .* today's date"):
+        planned_ids(base=base)
+    with pytest.raises(ModelError, match="only chat templates have variables"):
+        planned_ids(base="tiny", template_args={"date_string": "10 Apr 2025"})
+
+
+def test_built_in_templates_are_no_part_of_the_identity() -> None:
+    run = make_plan(config(), "f").runs[0]
+    assert "template_digest" not in run.identity
+    assert "template_args" not in run.identity["model"]
+
+
+def test_missing_flash_attention_is_a_warning() -> None:
+    planned_ids(base="tiny")
+    assert drain() == []
+    planned_ids(base="tiny", attention="flash_attention_2")
+    (line,) = drain()
+    assert line.startswith("models.chatty.attention: flash_attention_2 lays out no packed rows")

@@ -1,0 +1,267 @@
+"""A space of settings: what is drawn from it, the same each time, within its bounds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.schema import RetainSpec, SweepConfig
+from unlearnbench.config.search import Range, weighted
+from unlearnbench.errors import ConfigError, UnlearnbenchError
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.search_space import Space, points_of
+from unlearnbench.sweep.follow_up_runs import stages_of
+
+TEXT = """\
+name: good
+models: [{name: tiny, base: tiny}]
+forget_fractions: [0.1]
+methods:
+  - ce-u
+  - method: npo
+    beta: {low: 0.05, high: 1.0, log: true}
+    retain: {term: [nll, kl], weight: {low: 0.5, high: 2.0}}
+  - {method: rmu, layer: {low: 1, high: 4}, learning_rates: [1.0e-3]}
+  - {method: eco, sigma: {low: 5.0, high: 50.0, step: 15.0}, dims: [8, 16]}
+  - {method: simnpo, learning_rates: [1.0e-4]}
+learning_rates: {low: 1.0e-6, high: 1.0e-3, log: true}
+search: {kind: random, trials: 6}
+"""
+Load = Callable[..., SweepConfig]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    monkeypatch.chdir(tmp_path)
+
+    def loaded(*overrides: str) -> SweepConfig:
+        Path("bench.yaml").write_text(TEXT, encoding="utf-8")
+        return load_config("bench.yaml", overrides)
+
+    return loaded
+
+
+class TestRange:
+    def test_values_at_shares(self) -> None:
+        decades = Range(low=1e-6, high=1e-2, log=True)
+        assert [decades.value(i / 4) for i in range(4)] == pytest.approx([1e-6, 1e-5, 1e-4, 1e-3])
+        assert Range(low=1.0, high=3.0).value(0.25) == 1.5
+        stepped = Range(low=5.0, high=50.0, step=15.0)
+        assert [stepped.value(share) for share in (0.0, 0.3, 0.5, 0.99)] == [5, 20, 35, 50]
+        whole = Range(low=1, high=4)
+        found = [whole.value(share) for share in (0.0, 0.25, 0.5, 0.999)]
+        assert found == [1, 2, 3, 4]
+        assert all(isinstance(value, int) for value in found)
+
+    def test_logarithmic_whole_numbers_reach_both_ends(self) -> None:
+        found = {Range(low=1, high=8, log=True).value(i / 100) for i in range(100)}
+        assert found == set(range(1, 9))
+
+    def test_values_have_four_digits(self) -> None:
+        narrow = Range(low=0.123416, high=0.2)
+        assert narrow.value(0.0) == 0.123416, "rounding does not leave the range"
+        assert narrow.value(0.5) == 0.1617
+
+    @pytest.mark.parametrize(
+        ("values", "count"),
+        [
+            ({"low": 1.0, "high": 2.0}, None),
+            ({"low": 0.0, "high": 0.3, "step": 0.1}, 4),
+            ({"low": 1, "high": 9, "step": 3}, 3),
+            ({"low": 1, "high": 100, "log": True}, 100),
+        ],
+    )
+    def test_count(self, values: dict[str, Any], count: int | None) -> None:
+        assert Range(**values).count == count
+
+    @pytest.mark.parametrize(
+        ("values", "message"),
+        [
+            ({"low": 2.0, "high": 1.0}, "low must be below high, got 2 and 1"),
+            ({"low": 0.0, "high": 1.0, "log": True}, "log needs low above 0"),
+            ({"low": 1.0, "high": 2.0, "log": True, "step": 0.5}, "log and step exclude"),
+            ({"low": 1, "high": 5, "step": 0.5}, "step must be whole"),
+        ],
+    )
+    def test_faults(self, values: dict[str, Any], message: str) -> None:
+        with pytest.raises(ValueError, match=message):
+            Range(**values)
+
+
+class TestSampling:
+    def test_each_method_has_trials_or_all_its_settings(self, load: Load) -> None:
+        config = load()
+        counts = [len(points_of(grid, config)) for grid in config.methods]
+        assert counts == [6, 6, 4, 6, 1]
+        assert len(make_plan(config, "data").runs) == sum(counts)
+
+    def test_samples_repeat_and_are_kept_with_more_trials(self, load: Load) -> None:
+        first = [run.id for run in make_plan(load(), "data").runs]
+        assert first == [run.id for run in make_plan(load(), "data").runs]
+        more = [run.id for run in make_plan(load("search.trials=7"), "data").runs]
+        assert set(first) < set(more)
+        assert len(more) == 7 + 7 + 4 + 7 + 1
+        other = [run.id for run in make_plan(load("search.seed=1"), "data").runs]
+        assert not {*first[:12]} & {*other[:12]}
+
+    def test_values_lie_in_their_ranges_and_are_of_their_type(self, load: Load) -> None:
+        config = load("search.trials=40")
+        npo = points_of(config.methods[1], config)
+        assert all(0.05 <= float(spec.hyperparameters["beta"]) <= 1 for spec, _ in npo)
+        assert {spec.retain.term for spec, _ in npo if spec.retain} == {"nll", "kl"}
+        weights = [spec.retain.weight for spec, _ in npo if spec.retain]
+        assert len(set(weights)) > 30
+        assert all(0.5 <= weight <= 2 for weight in weights)
+        rates = sorted(rate for _, rate in npo if rate is not None)
+        below = sum(rate < 10**-4.5 for rate in rates)
+        assert 10 <= below <= 30, "uniform in the logarithm"
+        eco = points_of(config.methods[3], config)
+        assert {rate for _, rate in eco} == {None}, "it trains nothing"
+        grid = itertools.product((5.0, 20.0, 35.0, 50.0), (8, 16))
+        held = [spec.hyperparameters for spec, _ in eco]
+        assert sorted((h["sigma"], h["dims"]) for h in held) == sorted(grid)
+
+    def test_a_point_and_its_values(self, load: Load) -> None:
+        config = load()
+        for grid in config.methods:
+            space = Space(grid, config)
+            for point in points_of(grid, config):
+                values = space.values(point)
+                assert values is not None
+                assert space.point(values) == point
+        space = Space(config.methods[2], config)
+        spec, rate = points_of(config.methods[2], config)[0]
+        other = {**spec.hyperparameters, "steering": 1.0}
+        moved = spec.model_copy(update={"hyperparameters": other})
+        assert space.values((moved, rate)) is None, "what is fixed must be as it is"
+        space = Space(config.methods[1], config)
+        spec, rate = points_of(config.methods[1], config)[0]
+        outside = {**spec.hyperparameters, "beta": 2.0}
+        assert space.values((spec.model_copy(update={"hyperparameters": outside}), rate)) is None
+        assert space.values((spec, 1.0)) is None
+        assert space.values((spec.model_copy(update={"retain": None}), rate)) is None
+        heavy = RetainSpec(term="kl", weight=2.5)
+        assert space.values((spec.model_copy(update={"retain": heavy}), rate)) is None
+
+    def test_too_narrow_ranges_are_refused(self, load: Load) -> None:
+        config = load("methods=[ce-u]", "learning_rates={low: 1.0e-5, high: 1.002e-5}")
+        with pytest.raises(UnlearnbenchError, match=r"hold 3 different settings.* 6 trials"):
+            make_plan(config, "data")
+
+
+def problem(load: Load, *overrides: str) -> tuple[str, str]:
+    with pytest.raises(ConfigError) as caught:
+        load(*overrides)
+    (found,) = caught.value.problems
+    return found.key, found.message
+
+
+@pytest.mark.parametrize(
+    ("override", "key", "message"),
+    [
+        ("methods=[{method: npo, beta: {low: -1.0, high: 1.0}}]", "methods.0.beta.low", "above 0"),
+        ("methods=[{method: npo, beta: {low: 1.0}}]", "methods.0.beta.high", "missing"),
+        ("methods=[{method: npo, beta: {low: a, high: 1}}]", "methods.0.beta.low", "a float, got"),
+        ("methods=[{method: rmu, layer: {low: 1.5, high: 2}}]", "methods.0.layer", "be whole"),
+        (
+            "methods=[{method: rmu, trained: {low: 1, high: 2}}]",
+            "methods.0.trained",
+            "takes no range",
+        ),
+        (
+            "methods=[{method: npo, retain: [{term: kl, weight: {low: 1.0, high: 2.0}}]}]",
+            "methods.0.retain.0.weight",
+            "write an entry for each term",
+        ),
+        ("methods=[npo, npo]", "methods.1", "the same as methods.0"),
+        ("learning_rates={low: 0.0, high: 1.0}", "learning_rates.low", "must be above 0, got 0"),
+        ("learning_rates={low: 1.0, high: 0.1}", "learning_rates", "low must be below high"),
+        ("learning_rates={low: 0.1, high: 1.0, stp: 1}", "learning_rates.stp", "unknown key"),
+        ("search.trials=null", "search", "kind random needs trials"),
+        ("search.metric=model_utility", "search", "kind random has none"),
+        ("search.scheduler={metric: utility}", "search.scheduler.metric", "unknown metric"),
+        (
+            "search.scheduler={metric: {model_utility: 1.0, k: 2.0}}",
+            "search.scheduler.metric",
+            "unknown metric 'k'",
+        ),
+        (
+            "search.scheduler={metric: model_utility, grace: 5}",
+            "search.scheduler.grace",
+            "5 epochs of grace leave nothing of 5",
+        ),
+        ("select={seeds: [1]}", "select.seeds", "1 is not one of the sweep's seeds (0)"),
+        ("select={seeds: [0]}", "select.seeds", "none is left to report"),
+    ],
+)
+def test_faults(load: Load, override: str, key: str, message: str) -> None:
+    found, text = problem(load, override)
+    assert found == key
+    assert message in text
+
+
+def test_ranges_in_a_grid_are_refused_with_the_fix(load: Load) -> None:
+    key, text = problem(
+        load, "search={}", "methods=[ce-u]", "learning_rates={low: 1.0e-5, high: 1.0e-3}"
+    )
+    assert key == "learning_rates"
+    assert "such as [1e-05, 0.001]; write one, or search: {kind: random, trials: 20}" in text
+
+
+def test_optuna_that_is_not_installed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_name: str) -> None:
+        return None
+
+    monkeypatch.setattr("unlearnbench.config.cross_checks.find_spec", missing)
+    key, text = problem(load, "search.kind=optuna")
+    assert key == "search.kind"
+    assert "pip install 'unlearnbench[search]'" in text
+
+
+def test_a_scheduler_needs_epochs_to_stop_at(load: Load) -> None:
+    scheduler = "search.scheduler={metric: model_utility}"
+    key, text = problem(load, scheduler, "epochs_as=runs")
+    assert (key, "epochs_as: checkpoints" in text) == ("search.scheduler", True)
+
+
+def test_how_many_runs_each_stage_has(load: Load) -> None:
+    config = load("search.kind=optuna", "seeds=[0, 1, 2]", "select={seeds: [0, 1]}")
+    plan = make_plan(config, "data")
+    assert len(plan.runs) == (4 + 1) * 2, "what has no more settings than trials is known"
+    first, second = stages_of(plan)
+    assert (first.runs, first.at_most) == ((6 + 6 + 4 + 6 + 1) * 2, True)
+    labels = {"ce-u", "npo+nll", "npo+kl", "rmu", "eco", "simnpo"}
+    assert (second.runs, second.at_most) == (len(labels), True)
+    (plain,) = stages_of(make_plan(load(), "data"))
+    assert (plain.runs, plain.at_most) == (23, False)
+
+
+def test_a_weighted_metric() -> None:
+    metrics = {"model_utility": 0.5, "log10_forget_quality": -2.0, "ks_n": None}
+    assert weighted("model_utility", metrics) == 0.5
+    assert weighted({"model_utility": 2.0, "log10_forget_quality": 0.1}, metrics) == 0.8
+    assert weighted({"model_utility": 1.0, "ks_n": 1.0}, metrics) is None
+    assert weighted("model_utility", {"model_utility": math.nan}) is None
+
+
+def test_later_hyper_parameters_can_be_axes(load: Load) -> None:
+    entry = (
+        "methods=[{method: eco, corruption: [rand_noise_first_n, zero_out_top_k], dims: [1, 8]}]"
+    )
+    space = Space(load(entry).methods[0], load(entry))
+    assert space.axes["corruption"] == ("rand_noise_first_n", "zero_out_top_k")
+    points = [*space.everything()]
+    assert [space.values(point) for point in points] == [
+        {"corruption": corruption, "dims": dims}
+        for corruption in ("rand_noise_first_n", "zero_out_top_k")
+        for dims in (1, 8)
+    ]
+    assert ["corruption" in spec.hyperparameters for spec, _ in points] == [
+        *(False, False, True, True)
+    ]

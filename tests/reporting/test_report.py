@@ -1,0 +1,239 @@
+"""The table, the CSV, and reports of a sweep's folder."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import random
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+
+from unlearnbench.errors import RecordError
+from unlearnbench.reporting.report import build_report, make_report, write_report
+from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.results.table import FIRST, LAST, from_csv, table, to_csv
+
+METRICS = [
+    *("model_utility", "forget_quality", "log10_forget_quality", "ks_statistic", "ks_n"),
+    *("rouge_retain", "rouge_real_authors", "rouge_world_facts", "rouge_forget"),
+    *("probability_retain", "probability_real_authors", "probability_world_facts"),
+    *("probability_forget", "truth_ratio_retain", "truth_ratio_real_authors"),
+    *("truth_ratio_world_facts", "truth_ratio_forget"),
+]
+"TOFU's columns, in the order in which `results.csv` has always had them."
+
+Points = tuple[tuple[float | None, float | None], ...]
+
+
+def record(
+    name: str,
+    points: Points = ((0.8, -5.0),),
+    *,
+    kind: Literal["run", "fine-tuned", "retain"] = "run",
+    method: str = "npo",
+    rate: float | None = 1e-5,
+    seed: int = 0,
+    hyperparameters: Mapping[str, Any] | None = None,
+    retain: Mapping[str, Any] | None = None,
+    status: Literal["finished", "collapsed", "failed"] = "finished",
+) -> Record:
+    """A record with these (Model Utility, log10 Forget Quality) points, epoch by epoch."""
+    first = 0 if kind != "run" else 1
+    return Record(
+        id=name,
+        kind=kind,
+        model="tiny",
+        forget_fraction=0.1,
+        method=method if kind == "run" else kind,
+        learning_rate=rate if kind == "run" else None,
+        seed=seed,
+        spec={
+            "method": {
+                "name": method,
+                "hyperparameters": dict(hyperparameters or {}),
+                "retain": retain,
+            }
+        },
+        status=status,
+        profile="tofu@1",
+        epochs=tuple(
+            EpochResult(epoch, {"model_utility": u, "log10_forget_quality": q}, 1.0, 1.0)
+            for epoch, (u, q) in enumerate(points, start=first)
+        ),
+        error="TrainingError: no" if status == "failed" else None,
+    )
+
+
+START = record("start", ((0.9, -16.0),), kind="fine-tuned")
+GOAL = record("goal", ((0.88, 0.0),), kind="retain")
+
+
+class TestTable:
+    def test_rows_are_sorted_in_any_input_order(self) -> None:
+        records = [
+            GOAL,
+            record("d", method="npo", rate=1e-4),
+            record("c", method="npo", rate=2e-5, seed=1),
+            record("b", ((0.8, -5.0), (0.7, -4.0)), method="npo", rate=2e-5),
+            record("a", method="ce-u", rate=1e-3),
+            START,
+        ]
+        expected = [("start", 0), ("goal", 0), ("a", 1), ("b", 1), ("b", 2), ("c", 1), ("d", 1)]
+        assert [(r.run_id, r.epoch) for r in table(records)] == expected
+        shuffled = random.Random(0).sample(records, len(records))
+        assert table(shuffled) == table(records)
+
+    def test_a_label_names_only_the_hyper_parameters_that_differ(self) -> None:
+        rows = table(
+            [
+                record("a", hyperparameters={"beta": 0.1, "n": 1}),
+                record("b", hyperparameters={"beta": 0.5, "n": 1}),
+                record("c", method="ce-u", hyperparameters={"n": 1}),
+            ]
+        )
+        assert [r.method for r in rows] == ["ce-u", "npo (beta=0.1)", "npo (beta=0.5)"]
+        assert {r.family for r in rows} == {"ce-u", "npo"}
+
+    def test_a_label_names_retain_weights_that_differ(self) -> None:
+        rows = table(
+            record(name, method="npo+kl", retain={"term": "kl", "weight": weight})
+            for name, weight in (("a", 1.0), ("b", 2.0))
+        )
+        assert [r.method for r in rows] == ["npo+kl (retain_weight=1)", "npo+kl (retain_weight=2)"]
+
+    def test_what_is_not_finite_or_missing_is_none(self) -> None:
+        (row,) = table([record("a", ((math.nan, -math.inf),))])
+        assert row.metrics == dict.fromkeys(METRICS)
+
+    def test_numbers_of_different_profiles_do_not_come_into_one_table(self) -> None:
+        with pytest.raises(RecordError, match=r"tofu@1 \(record start\), tofu@2 \(record a\)"):
+            table([START, replace(record("a"), profile="tofu@2")])
+
+    def test_a_run_that_failed_before_any_evaluation_has_no_profile_to_mix(self) -> None:
+        failed = replace(record("a", (), status="failed"), profile="")
+        assert [r.run_id for r in table([START, failed])] == ["start"]
+
+
+class TestCsv:
+    def test_every_number_reads_back_exactly_and_none_is_empty(self) -> None:
+        rows = table(
+            [START, record("a", ((1 / 3, None),), hyperparameters={"beta": 0.1, "x": math.inf})]
+        )
+        lines = list(csv.DictReader(io.StringIO(to_csv(rows))))
+        assert list(lines[0]) == [*FIRST, *METRICS, *LAST]
+        assert [line["method"] for line in lines] == ["fine-tuned", "npo"]
+        assert float(lines[1]["model_utility"]) == 1 / 3
+        assert lines[1]["learning_rate"] == "1e-05"
+        assert lines[1]["log10_forget_quality"] == ""
+        assert lines[0]["learning_rate"] == ""
+        assert json.loads(lines[1]["hyperparameters"]) == {"beta": 0.1, "x": "inf"}
+
+    def test_equal_runs_give_equal_bytes(self) -> None:
+        records = [START, GOAL, record("a"), record("b", rate=1e-4)]
+        assert to_csv(table(records)) == to_csv(table(reversed(records)))
+
+    def test_the_columns_are_those_the_readme_names(self) -> None:
+        assert to_csv([]).rstrip().split(",") == [*FIRST, *METRICS, *LAST]
+
+    def test_new_columns_follow_those_of_tofu_and_empty_ones_are_left_out(self) -> None:
+        new = {"of_no_metric": 0.5, "exact_memorization_forget": 0.25, "probability_holdout": None}
+        (one,) = (replace(e, metrics={**new, **e.metrics}) for e in record("a").epochs)
+        rows = table([START, replace(record("a"), epochs=(one,))])
+        text = to_csv(rows)
+        header = [*FIRST, *METRICS, "exact_memorization_forget", "of_no_metric", *LAST]
+        assert text.partition("\n")[0].split(",") == header
+        assert [row.metrics["of_no_metric"] for row in rows] == [None, 0.5]
+        back = from_csv(csv.DictReader(io.StringIO(text)))
+        assert [row.metrics for row in back] == [row.metrics for row in rows]
+        assert to_csv(back) == text
+        assert to_csv(rows[:1]) == to_csv(table([START])), "what is empty here, too"
+
+    def test_a_table_with_a_column_of_notes_reads_back(self) -> None:
+        rows = table([START])
+        (line,) = csv.DictReader(io.StringIO(to_csv(rows)))
+        (row,) = from_csv([line | {"note": "good", "twice": 1.5, "nothing": math.nan}])
+        assert row.metrics == {**rows[0].metrics, "twice": 1.5, "nothing": None}
+        assert row.metrics["no such column"] is None
+
+    def test_a_table_of_an_earlier_version_reads_back(self) -> None:
+        rows = table([START])
+        (line,) = csv.DictReader(io.StringIO(to_csv(rows)))
+        line.pop("truth_ratio_forget")
+        assert from_csv([line])[0].metrics["truth_ratio_forget"] is None
+        with pytest.raises(RecordError, match=r"line 1 is not one of `results.csv`: .* 'high'"):
+            from_csv([line | {"model_utility": "high"}])
+
+
+class TestFolder:
+    def sweep(self, folder: Path, *records: Record, planned: tuple[str, ...] = ("a", "b")) -> Path:
+        for one in records:
+            write_record(one, folder)
+        plan = {
+            "name": "quick",
+            "config": {"name": "quick", "description": "two runs"},
+            "runs": [{"id": name} for name in planned],
+        }
+        (folder / "plan.json").write_text(json.dumps(plan), encoding="utf-8")
+        return folder
+
+    def test_an_unfinished_sweep_has_a_report(self, tmp_path: Path) -> None:
+        report = build_report(self.sweep(tmp_path, START, record("a")))
+        assert (report.name, report.description) == ("quick", "two runs")
+        assert (report.finished, report.planned) == (1, 2)
+
+    def test_runs_that_the_plan_does_not_name_are_left_out_and_counted(
+        self, tmp_path: Path
+    ) -> None:
+        report = build_report(self.sweep(tmp_path, START, record("a"), record("old", rate=1.0)))
+        assert {r.run_id for r in report.rows} == {"start", "a"}
+        assert report.unplanned == 1
+
+    def test_failed_runs_are_listed_and_not_counted_as_finished(self, tmp_path: Path) -> None:
+        failed = record("b", (), status="failed", rate=1e-4)
+        report = build_report(self.sweep(tmp_path, START, record("a"), failed))
+        assert [r.error for r in report.failures] == ["TrainingError: no"]
+        assert report.finished == 1
+
+    def test_a_folder_of_single_runs_needs_no_plan(self, tmp_path: Path) -> None:
+        write_record(record("a"), tmp_path)
+        report = build_report(tmp_path)
+        assert (report.name, report.planned) == (tmp_path.name, None)
+
+    def test_no_records_is_one_clear_line(self, tmp_path: Path) -> None:
+        with pytest.raises(RecordError, match="no records to report"):
+            build_report(tmp_path)
+
+    @pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"name": "x", "runs": [1]}'])
+    def test_a_damaged_plan_is_one_clear_line(self, tmp_path: Path, text: str) -> None:
+        self.sweep(tmp_path, record("a"))
+        (tmp_path / "plan.json").write_text(text, encoding="utf-8")
+        with pytest.raises(RecordError, match=r"plan\.json: damaged"):
+            build_report(tmp_path)
+
+    def test_page_and_table_lie_in_the_folder(self, tmp_path: Path) -> None:
+        folder = self.sweep(tmp_path, START, record("a"))
+        page = write_report(folder)
+        assert page == folder / "report.html"
+        assert "quick" in page.read_text(encoding="utf-8")
+        written = (folder / "results.csv").read_text(encoding="utf-8")
+        assert written == to_csv(build_report(folder).rows)
+        assert sorted(p.name for p in folder.iterdir()) == sorted(
+            ["records", "plan.json", "report.html", "results.csv"]
+        )
+
+    def test_the_table_beside_another_page_has_its_name(self, tmp_path: Path) -> None:
+        folder = self.sweep(tmp_path / "sweep", START, record("a"))
+        page = write_report(folder, tmp_path / "out" / "mine.html")
+        assert page.is_file()
+        assert page.with_suffix(".csv").is_file()
+        assert not (folder / "results.csv").exists()
+
+    def test_a_report_of_records(self) -> None:
+        report = make_report([START, record("a")], name="x")
+        assert (report.finished, report.planned, report.unplanned) == (1, None, 0)

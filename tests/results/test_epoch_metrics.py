@@ -1,0 +1,169 @@
+"""Metrics that records lack are computed from their files, and no others."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation
+from unlearnbench.config.profiles import TOFU, profile_of_id
+from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.results import epoch_metrics
+from unlearnbench.results.epoch_metrics import computed, metrics_of, references_of
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    read_record,
+    read_records,
+    write_record,
+)
+from unlearnbench.results.table import table, to_csv
+
+from .test_records import a_record, a_set
+
+OLD = Path(__file__).parent.parent / "data" / "old_sweep"
+NEW = ("paraphrased_probability_forget", "truth_ratio_share_retain", "repetition_forget")
+
+
+def evaluation(hits: int, loss: float) -> Evaluation:
+    """Of a model that is right in the first `hits` of four tokens of each answer."""
+    sets: dict[str, SetEvaluation] = {}
+    for name in SETS:
+        seen = a_set(n := 2)
+        tokens = AnswerTokens(
+            lengths=np.full(n, 5),
+            ended=np.ones(n, dtype=bool),
+            loss=np.full(5 * n, loss, dtype=np.float32),
+            hit=np.tile(np.arange(5) >= 4 - hits, n),
+            tied=np.zeros(5 * n, dtype=bool),
+        )
+        words = ("one two three four five",) * n
+        own: Any = {"base_loss": seen.base_loss * loss, "generated": words, "token_columns": tokens}
+        sets[name] = replace(seen, **own)
+    return Evaluation(TOFU.id, sets, precision="float32")
+
+
+def stored(folder: Path, record_id: str, kind: str, seen: Evaluation, **of: Any) -> Record:
+    """A record as this version writes it."""
+    columns = summarize(seen, of.get("retain"), TOFU, of.get("start"))
+    result = EpochResult(0, columns, 0.0, 0.1)
+    changes: Any = {"kind": kind, "epochs": (result,), "evaluations": {0: seen}}
+    return read_record(write_record(a_record(record_id, **changes), folder))
+
+
+@pytest.fixture(autouse=True)
+def nothing_known() -> None:
+    epoch_metrics._compute.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
+@pytest.fixture
+def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The records whose evaluations are read from now on."""
+    seen: list[str] = []
+    plain: Any = epoch_metrics._File.read  # pyright: ignore[reportPrivateUsage]
+
+    def reads(self: Any) -> Any:
+        seen.append(self.folder.name)
+        return plain(self)
+
+    monkeypatch.setattr("unlearnbench.results.epoch_metrics._File.read", reads)
+    epoch_metrics._reference.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    return seen
+
+
+def of_kind(records: tuple[Record, ...], kind: str, fraction: float) -> Record:
+    return next(r for r in records if r.kind == kind and r.forget_fraction == fraction)
+
+
+def test_columns_that_an_early_record_lacks_are_computed_when_they_are_read(
+    read: list[str],
+) -> None:
+    records = read_records(OLD)
+    references = references_of(records)
+    run = next(r for r in records if r.kind == "run")
+    result = run.epochs[-1]
+    columns = [column.name for column in plan_of(profile_of_id(run.profile)).columns]
+    found = metrics_of(run, result, references, columns)
+    assert {name: found[name] for name in result.metrics} == dict(result.metrics)
+    assert list(found) == columns
+    assert len(found) == len(columns)
+    assert read == [], "what is stored needs no file"
+
+    retain = of_kind(records, "retain", run.forget_fraction).evaluations[0]
+    start = of_kind(records, "fine-tuned", run.forget_fraction).evaluations[0]
+    now = summarize(run.evaluations[result.epoch], retain, profile_of_id(run.profile), start)
+    assert dict(found) == {**now, **result.metrics}
+    assert all(found[name] is not None for name in NEW)
+    assert found["exact_memorization_forget"] is None, "no values by token in TOFU's log"
+    assert len(read) == 3
+    again = metrics_of(run, result, references, columns)
+    assert again["repetition_forget"] == found["repetition_forget"]
+    assert len(read) == 3, "computed once in a process"
+
+
+def test_a_table_of_early_records_reads_one_of_them_until_it_is_drawn(read: list[str]) -> None:
+    records = read_records(OLD)
+    rows = table(records)
+    assert all(row.metrics["rouge_forget"] is not None for row in rows)
+    of_one = {*read}
+    assert len(of_one & {r.id for r in records if r.kind == "run"}) <= 1
+    lines = list(csv.DictReader(io.StringIO(to_csv(rows))))
+    assert {*read} == {record.id for record in records}
+    assert all(line[name] for name in NEW for line in lines)
+    assert "exact_memorization_forget" not in lines[0]
+
+
+def test_a_retain_model_is_compared_with_the_start_model_when_it_is_read(
+    tmp_path: Path, read: list[str]
+) -> None:
+    """Its own record was written before there was one."""
+    start, retain, run = evaluation(4, 0.5), evaluation(1, 1.5), evaluation(2, 1.0)
+    records = (
+        stored(tmp_path, "aa", "retain", retain, retain=retain),
+        stored(tmp_path, "bb", "fine-tuned", start, retain=retain, start=start),
+        stored(tmp_path, "cc", "run", run, retain=retain, start=start),
+    )
+    references = references_of(records)
+    columns = tuple(records[0].epochs[0].metrics)
+    rows = [dict(metrics_of(one, one.epochs[0], references, columns)) for one in records]
+    assert records[0].epochs[0].metrics["kept"] is None
+    assert [row["forgotten"] for row in rows] == [1, 0, records[2].epochs[0].metrics["forgotten"]]
+    assert rows[1:] == [dict(one.epochs[0].metrics) for one in records[1:]]
+    assert rows[0]["kept"] == pytest.approx(summarize(retain, retain, TOFU, start)["kept"])
+    assert sorted(read) == ["aa", "aa", "bb"], "runs have all columns: none is read"
+
+
+COLUMNS = ("model_utility", "rouge_forget", "kept", "exact_memorization_forget")
+
+
+def test_damaged_files_and_two_models_for_one_place_leave_what_is_stored(tmp_path: Path) -> None:
+    start = evaluation(4, 0.5)
+    records = [stored(tmp_path, name, "fine-tuned", start) for name in ("aa", "bb")]
+    run = stored(tmp_path, "cc", "run", start)
+    early = replace(run.epochs[0], metrics={"model_utility": 0.5, "rouge_forget": float("nan")})
+    one = metrics_of(run, early, references_of(records[:1]), COLUMNS)
+    assert (one["kept"], one["rouge_forget"]) == (1, None)
+    two = metrics_of(run, early, references_of(records), COLUMNS)
+    assert (two["kept"], two["exact_memorization_forget"]) == (None, 1)
+    (run_file,) = (tmp_path / "records" / "cc").glob("epoch-*")
+    run_file.write_bytes(b"damaged")
+    epoch_metrics._compute.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    found = metrics_of(run, early, references_of(records[:1]), COLUMNS)
+    assert (found["model_utility"], found["kept"]) == (0.5, None)
+
+
+def test_other_benchmarks_get_no_columns_of_tofu(tmp_path: Path) -> None:
+    seen = evaluation(4, 0.5)
+    record = stored(tmp_path, "aa", "run", seen)
+    poems = replace(seen, sets={"forget": seen.sets["forget"]})
+    own = replace(record.epochs[0], metrics={"exact_memorization_forget": 1.0})
+    changes: Any = {"epochs": (own,), "evaluations": {0: poems}}
+    other = read_record(write_record(replace(record, id="bb", **changes), tmp_path))
+    assert computed(record, record.epochs[0], {})["rouge_forget"] == 0.25
+    assert computed(other, other.epochs[0], {}) == {}

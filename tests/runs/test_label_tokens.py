@@ -1,0 +1,150 @@
+"""The label that a template puts before an answer, phi's `Answer:`, and who leaves it out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Method, Sampling
+from unlearnbench.config import method_specs
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.schema import LABELLED, MethodGrid
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.runs.build_trainer import build_trainer
+from unlearnbench.runs.workspace import Workspace
+from unlearnbench.training.alternative_answers import alternative_rows
+from unlearnbench.training.answer_sampling import answer_rows
+from unlearnbench.training.trainer import Trainer
+
+from .test_run import config_of, runs_of
+
+PHI = TEMPLATES["phi"]
+
+
+def scored(encoder: Encoder, row: Row) -> str:
+    return str(encoder.tokenizer.decode(list(row.ids[row.start :])))
+
+
+def test_settings_know_which_templates_have_one() -> None:
+    assert {name for name, template in TEMPLATES.items() if template.label} == LABELLED
+    assert TEMPLATES["plain"].label == "", "its space belongs to the first word"
+
+
+@pytest.mark.parametrize("answer", ["In Lima.", "1987, in May.", "“Dusk”", "Answer: it is."])
+def test_the_first_answer_token_comes_after_the_label(tokenizer: Any, answer: str) -> None:
+    encoder = Encoder(tokenizer, PHI, 200)
+    row = encoder.row("Where?", answer)
+    assert scored(encoder, row) == f"Answer: {answer}</s>"
+    own = Row(row.ids, row.start + row.label)
+    assert scored(encoder, own).strip() == f"{answer}</s>"
+    for count in (1, 2):
+        assert row.without_first(count) == Row(own.ids, own.start + count)
+    assert row.without_first(0) == row, "who leaves out nothing scores what the template scores"
+    assert row.without_first(999).scored == 0
+
+
+@pytest.mark.parametrize("name", ["plain", "llama-2"])
+def test_other_templates_have_no_label_to_leave_out(tokenizer: Any, name: str) -> None:
+    row = Encoder(tokenizer, TEMPLATES[name], 200).row("Where?", "Answer: Lima")
+    assert row.label == 0
+    assert row.without_first(1).start == row.start + 1
+
+
+def test_an_answer_that_a_model_has_made_up_may_lack_it(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, PHI, 200)
+    true = encoder.row("Where?", "Lima")
+    prompt, answer = true.ids[: true.start], true.ids[true.start :]
+    (same,) = answer_rows(prompt, [answer])
+    assert same.label == 0, "nobody has looked"
+    assert encoder.labelled(same).label == true.label > 1
+    for cut in (answer[true.label :], answer[1:], answer[:1]):
+        (row,) = answer_rows(prompt, [cut])
+        assert encoder.labelled(row).label == 0
+    counting = Encoder(tokenizer, PHI, 200, ignore_label=False)
+    assert counting.labelled(same).label == counting.row("Where?", "Lima").label == 0
+
+
+def test_alternatives_are_read_as_answers_are(
+    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    encoder = Encoder(tokenizer, PHI, 200)
+    true = encoder.row("Where?", "Lima")
+
+    def sampled(*_: Any) -> list[tuple[int, ...]]:
+        return [true.ids[true.start :]]
+
+    monkeypatch.setattr("unlearnbench.training.alternative_answers.sample", sampled)
+    asked = [Question("Where?", "Lima")]
+    ((row,),) = alternative_rows(
+        lambda: None,
+        "w",
+        asked,
+        Sampling(1),
+        encoder,
+        seed=0,
+        pad=0,
+        folder=tmp_path,
+        skipped=1,
+    )
+    assert row == true.without_first(1)
+
+
+@pytest.fixture(scope="module")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder whose models are prepared once."""
+    return tmp_path_factory.mktemp("labels")
+
+
+class TestRuns:
+    """A run's forget rows, from its configuration."""
+
+    def trainer(self, place: Path, method: str, hyper: Any = None, **training: Any) -> Trainer:
+        (model,) = config_of(place).models
+        config = config_of(
+            place,
+            models=(model.model_copy(update={"template": "phi"}),),
+            methods=(MethodGrid(specs=(method_spec(method, hyper or {}),)),),
+            training=TrainingSettings(batch_size=4, **training),
+        )
+        (spec,) = runs_of(config)
+        space = Workspace(config, place)
+        made = method_specs.method_from_spec(spec.method)
+        assert isinstance(made, Method)
+        self.encoder = space.encoder("tiny", 500)
+        self.question = space.benchmark.splits[0.5].forget[0]
+        return build_trainer(spec, space, made)
+
+    def first(self, trainer: Trainer) -> str:
+        return scored(self.encoder, trainer.rows.forget[0])
+
+    @pytest.mark.parametrize("method", ["ce-u", "general-ce-u"])
+    def test_of_ce_u_leave_out_label_and_first_answer_token(
+        self, method: str, shared: Path
+    ) -> None:
+        row = self.trainer(shared, method).rows.forget[0]
+        whole = self.encoder.row(self.question.question, self.question.answer)
+        assert row == Row(whole.ids, whole.start + whole.label + 1)
+        assert "Answer" not in scored(self.encoder, row)
+
+    def test_of_ce_u_count_the_label_where_that_is_asked_for(self, shared: Path) -> None:
+        trainer = self.trainer(shared, "ce-u", ignore_label=False)
+        whole = self.encoder.row(self.question.question, self.question.answer)
+        assert trainer.rows.forget[0] == Row(whole.ids, whole.start + 1)
+        two = self.trainer(shared, "ce-u", {"ignore_first_answer_tokens": 2}, ignore_label=False)
+        assert two.rows.forget[0] == Row(whole.ids, whole.start + 2)
+
+    def test_of_other_methods_score_what_the_template_scores(self, shared: Path) -> None:
+        trainer = self.trainer(shared, "gradient-ascent")
+        assert self.first(trainer).startswith("Answer: ")
+        assert trainer.rows.refusal is not None
+        assert scored(self.encoder, trainer.rows.refusal(0, 0)).startswith("Answer: ")
+
+    def test_of_a_method_that_is_given_the_parameter_leave_it_out(self, shared: Path) -> None:
+        trainer = self.trainer(shared, "idk", {"ignore_first_answer_tokens": 1})
+        assert trainer.rows.refusal is not None
+        refusal = trainer.rows.refusal(0, 0)
+        assert not scored(self.encoder, refusal).startswith(("Answer", ":"))

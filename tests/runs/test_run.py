@@ -1,0 +1,569 @@
+"""Runs without Ray, from a configuration to records: prepared once, resumed exactly, never lost."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import (
+    Architecture,
+    EvaluationSettings,
+    MethodGrid,
+    ModelSettings,
+    Preparation,
+    SweepConfig,
+)
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.data.epoch_order import Item
+from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.errors import TrainingError, is_deterministic
+from unlearnbench.models.device import cuda_variables
+from unlearnbench.models.model_cache import ModelCache
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.preparation_task import PreparationTask
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import Record, read_record, read_records, write_record
+from unlearnbench.results.remote_copies import Storage
+from unlearnbench.results.table import table
+from unlearnbench.runs import build_trainer as trainers
+from unlearnbench.runs import workspace
+from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
+from unlearnbench.runs.run import run_epochs, run_single
+from unlearnbench.runs.run_state import remove_state, state_folders
+from unlearnbench.runs.training_run import TrainingRun, stopped_record
+from unlearnbench.runs.workspace import Workspace
+from unlearnbench.training.trainer import Trainer
+
+from ..integration.test_determinism import ON, REPEATS, Flags, flags, without_deterministic_form
+
+ARCHITECTURE = Architecture(
+    vocabulary=400, hidden_size=32, layers=1, heads=2, intermediate_size=32, context=256
+)
+
+
+def config_of(folder: Path, **changes: Any) -> SweepConfig:
+    preparation = Preparation(
+        epochs=1, base_epochs=1, optimizer="muon", learning_rate=3e-3, batch_size=16
+    )
+    values: dict[str, Any] = {
+        "name": "small",
+        "data": Synthetic(authors=4, questions_per_author=3, pretraining_authors=1),
+        "models": (
+            ModelSettings(
+                name="tiny", base="tiny", architecture=ARCHITECTURE, preparation=preparation
+            ),
+        ),
+        "forget_fractions": (0.5,),
+        "methods": (MethodGrid(specs=(method_spec("npo", {}),)),),
+        "learning_rates": (1e-3,),
+        "epochs": 3,
+        "training": TrainingSettings(batch_size=4),
+        "evaluation": EvaluationSettings(rows=4, max_length=96),
+        "output": str(folder / "runs"),
+        "cache": str(folder / "cache"),
+    }
+    return SweepConfig(**{**values, **changes})
+
+
+def runs_of(config: SweepConfig) -> tuple[RunSpec, ...]:
+    data = load_benchmark(config.data, config.forget_fractions)
+    return make_plan(config, {f: fingerprint(data, f) for f in data.splits}).runs
+
+
+@pytest.fixture(scope="session")
+def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models and anchors of the small configuration, made once for all tests here."""
+    folder = tmp_path_factory.mktemp("prepared")
+    config = config_of(folder)
+    for task in preparation_tasks(config, runs_of(config), folder / "runs" / "small"):
+        execute_task(task, config, folder / "runs" / "small")
+    return folder
+
+
+@pytest.fixture
+def place(prepared_folder: Path, tmp_path: Path) -> Iterator[Path]:
+    """A copy of the prepared models with the anchors' records, in a folder of its own."""
+    shutil.copytree(prepared_folder, tmp_path, dirs_exist_ok=True)
+    workspace.workspace.cache_clear()
+    yield tmp_path
+    workspace.workspace.cache_clear()
+
+
+def without_times(record: Record) -> Record:
+    epochs = tuple(
+        replace(epoch, training_seconds=0.0, evaluation_seconds=0.0) for epoch in record.epochs
+    )
+    return replace(record, provenance={}, epochs=epochs)
+
+
+def test_preparation_is_done_once_in_an_order_that_works(place: Path) -> None:
+    config = config_of(place)
+    folder = place / "runs" / "small"
+    tasks = preparation_tasks(config, runs_of(config), folder)
+    assert all(task.done for task in tasks)
+    fresh = config_of(place, output=str(place / "other"), cache=str(place / "other" / "cache"))
+    tasks = preparation_tasks(fresh, runs_of(fresh), place / "other" / "small")
+    assert [task.id for task in tasks] == [
+        "tiny/base",
+        "tiny/full",
+        "tiny/retain50",
+        "tiny/retain50@0.5",
+        "tiny/full@0.5",
+    ]
+    assert not any(task.done for task in tasks)
+    seen: set[str] = set()
+    for task in tasks:
+        assert seen.issuperset(task.after)
+        seen.add(task.id)
+
+
+def test_anchors_are_records(place: Path) -> None:
+    kinds = {record.kind: record for record in read_records(place / "runs" / "small")}
+    assert kinds.keys() == {"fine-tuned", "retain"}
+    assert kinds["retain"].epochs[0].metrics["log10_forget_quality"] == 0.0
+    assert kinds["fine-tuned"].epochs[0].metrics["ks_n"] == 4
+    assert kinds["fine-tuned"].provenance["weights"] != kinds["retain"].provenance["weights"]
+
+
+def test_a_run_becomes_a_record(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    lines: list[str] = []
+    record = run_single(spec, config, folder, lines.append)
+    assert record.id == spec.id
+    assert record.status == "finished"
+    assert [epoch.epoch for epoch in record.epochs] == [1, 2, 3]
+    assert [step.step for step in record.steps] == list(range(1, 7))
+    assert record.evaluations[3].sets["forget"].questions
+    assert record.spec["learning_rate"] == 1e-3
+    assert (folder / "records" / spec.id).is_dir()
+    assert not (folder / "state" / spec.id).exists()
+    made = record.provenance
+    assert made["peak_memory_of"].startswith("resident" if made["device"] == "cpu" else "allocated")
+    if Path("/proc/self/clear_refs").exists():
+        assert 0 <= made["peak_memory_mib"] < 4096
+    assert 0 < made["estimated_memory_mib"] < 4096
+    assert len(lines) == 3, "an epoch, a line"
+    assert run_single(spec, config, folder, lines.append) == record
+    assert len(lines) == 3, "a finished run is not run again"
+    shutil.rmtree(folder / "records" / spec.id)
+    shutil.rmtree(place / "cache" / "reference")
+    workspace.workspace.cache_clear()
+    again = run_single(spec, config, folder, lines.append)
+    assert without_times(again) == without_times(record), "the same numbers"
+
+
+def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ("rmu", "task-vector", "kl-minimization", "grpo", "dpo", "ce-u", "eco")
+    set_up: dict[str, dict[str, Any]] = {
+        "grpo": {"max_new_tokens": 4, "samples": 2, "beta": 0.1},
+        "rmu": {"layer": 1},
+    }
+    specs = tuple(method_spec(n, set_up.get(n, {})) for n in names)
+    training = TrainingSettings(batch_size=4, precision="bf16")  # wraps the model's forward pass
+    config = config_of(place, methods=(MethodGrid(specs=specs),), training=training, epochs=1)
+    runs = runs_of(config)
+
+    def records(*, warm: bool) -> list[str]:
+        kept = ModelCache()
+        for run in runs:
+            workspace.workspace.cache_clear()
+            monkeypatch.setattr(trainers, "model_cache", kept if warm else ModelCache())
+            shutil.rmtree(place / "runs" / "small" / "records" / run.id, ignore_errors=True)
+            run_single(run, config, place / "runs" / "small", lambda _: None)
+        assert kept.restored == (len(names) - 2 if warm else 0), "all but the first and ECO"
+        places = [place / "runs" / "small" / "records" / run.id for run in runs]
+        return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN
+
+    assert records(warm=True) == records(warm=False)
+
+
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_an_interrupted_run_goes_on_with_the_same_numbers(place: Path) -> None:
+    stop_after = 2
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    through = run_single(spec, config, folder, lambda _: None)
+    logs = {e: through.evaluations[e].sets["forget"].generated for e in (1, 2, 3)}
+    shutil.rmtree(folder / "records" / spec.id)
+    interrupted = run_epochs(spec, config, folder)
+    for _ in range(stop_after):
+        next(interrupted)
+    del interrupted
+    assert not (folder / "records" / spec.id).exists()
+    trained: list[int] = []
+
+    class Counting(Trainer):
+        def epoch(self, number: int) -> Any:
+            trained.append(number)
+            return super().epoch(number)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unlearnbench.runs.build_trainer.Trainer", Counting)
+        results = list(run_epochs(spec, config, folder))
+    assert trained == list(range(stop_after + 1, 4)), "only what was missing"
+    assert [result.epoch for result in results] == [1, 2, 3]
+    resumed = read_record(folder / "records" / spec.id)
+    assert without_times(resumed) == without_times(through)
+    assert {e: resumed.evaluations[e].sets["forget"].generated for e in (1, 2, 3)} == logs
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("altpo", {"alternatives": 2, "max_new_tokens": 12}),
+        ("grpo", {"samples": 2, "max_new_tokens": 8, "beta": 0.1}),
+    ],
+)
+def test_a_method_may_train_on_what_models_say(
+    place: Path, name: str, values: dict[str, Any]
+) -> None:
+    config = config_of(place, methods=(MethodGrid(specs=(method_spec(name, values),)),), epochs=2)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    through = run_single(spec, config, folder, lambda _: None)
+    assert through.status == "finished"
+    kept = [*(place / "cache").glob("alternatives/*.json")]
+    assert len(kept) == (name == "altpo")
+    rewards = [step.reported.get("reward") for step in through.steps]
+    assert all(r is not None and 0 <= r <= 1 for r in rewards) == (name != "altpo")
+    shutil.rmtree(folder / "records" / spec.id)
+    interrupted = run_epochs(spec, config, folder)
+    next(interrupted)
+    del interrupted
+    resumed = run_single(spec, config, folder, lambda _: None)
+    assert without_times(resumed) == without_times(through)
+
+
+def test_a_method_that_trains_nothing_is_judged_once(place: Path) -> None:
+    grid = MethodGrid(specs=tuple(method_spec("eco", {"sigma": s}) for s in (0.0, 30.0)))
+    config = config_of(place, methods=(grid,), learning_rates=(1e-3, 1e-2))
+    plain, noisy = runs_of(config)
+    assert plain.title == "eco · tiny · forget 0.5 · seed 0"
+    folder = place / "runs" / "small"
+    lines: list[str] = []
+    one, other = (run_single(run, config, folder, lines.append) for run in (plain, noisy))
+    assert len(lines) == 2
+    for record in (one, other):
+        assert record.status == "finished"
+        assert record.learning_rate is None
+        assert record.steps == ()
+        assert [epoch.epoch for epoch in record.epochs] == [1]
+    (start,) = (r for r in read_records(folder) if r.kind == "fine-tuned")
+    assert one.epochs[0].metrics == start.epochs[0].metrics, "no noise, no change"
+    said = [r.evaluations[1].sets["forget"] for r in (one, other)]
+    assert (said[0].answer_loss != said[1].answer_loss).any()
+    shutil.rmtree(folder / "records" / noisy.id)
+    again = run_single(noisy, config, folder, lines.append)
+    assert without_times(again) == without_times(other)
+    rows = [row for row in table(read_records(folder)) if row.kind == "run"]
+    assert [(row.method, row.learning_rate, row.epoch) for row in rows] == [
+        ("eco (sigma=0)", None, 1),
+        ("eco (sigma=30)", None, 1),
+    ]
+
+
+def test_a_run_that_collapses_is_kept_as_collapsed(place: Path) -> None:
+    config = config_of(
+        place,
+        methods=(MethodGrid(specs=(method_spec("gradient-ascent", {}),)),),
+        learning_rates=(1e30,),
+    )
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    record = run_single(spec, config, folder, lambda _: None)
+    assert record.status == "collapsed"
+    assert record.error
+    assert (folder / "records" / spec.id).is_dir(), "it would collapse again"
+
+
+def set_start_utility(folder: Path, utility: float) -> None:
+    (start,) = (r for r in read_records(folder) if r.kind == "fine-tuned")
+    path = folder / "records" / start.id / "record.json"
+    held = json.loads(path.read_text(encoding="utf-8"))
+    held["epochs"][0]["metrics"]["model_utility"] = utility
+    del held["sha256"]
+    path.write_text(json.dumps(held), encoding="utf-8")
+
+
+def test_a_run_whose_utility_falls_too_far_ends_there(place: Path) -> None:
+    grid = MethodGrid(specs=(method_spec("gradient-ascent", {}),))
+    config = config_of(place, methods=(grid,), learning_rates=(1e-1,))
+    folder = place / "runs" / "small"
+    (spec,) = runs_of(config)
+    whole = run_single(spec, config, folder, lambda _: None)
+    assert [e.epoch for e in whole.epochs] == [1, 2, 3], "no rule, no end"
+    evaluation = config.evaluation.model_copy(update={"stop_below": 0.9})
+    strict = config.model_copy(update={"evaluation": evaluation})
+    (ruled,) = runs_of(strict)
+    assert ruled.id != spec.id, "its epochs are others"
+    set_start_utility(folder, 0.625)  # a model that has learned something would have so much
+    record = run_single(ruled, strict, folder, lambda _: None)
+    assert record.status == "collapsed"
+    assert record.epochs[0].metrics == whole.epochs[0].metrics
+    assert len(record.epochs) == 1
+    fallen = record.epochs[0].metrics["model_utility"] or 0.0
+    assert record.error == (
+        f"epoch 1: Model Utility {fallen:.4g} is below 0.5625, which is 0.9 of the "
+        "fine-tuned model's 0.625 (evaluation.stop_below)"
+    )
+    assert not (folder / "state" / ruled.id).exists()
+
+
+def test_a_rule_that_is_kept_ends_nothing(place: Path) -> None:
+    config = config_of(place, learning_rates=(1e-9,))
+    evaluation = config.evaluation.model_copy(update={"stop_below": 0.5})
+    config = config.model_copy(update={"evaluation": evaluation})
+    (spec,) = runs_of(config)
+    set_start_utility(place / "runs" / "small", 0.0)
+    record = run_single(spec, config, place / "runs" / "small", lambda _: None)
+    assert (record.status, len(record.epochs)) == ("finished", 3)
+
+
+def test_an_anchor_is_another_one_at_another_revision(place: Path) -> None:
+    def identity(fine_tuned: str) -> list[str | float]:
+        config = config_of(place)
+        (model,) = config.models
+        hub = model.model_copy(
+            update={"base": "org/base", "fine_tuned": fine_tuned, "template": "plain"}
+        )
+        config = config.model_copy(update={"models": (hub,)})
+        return Workspace(config, place).evaluation_identity("tiny", "full", 0.5)
+
+    assert identity("org/model@one") == identity("org/model@one")
+    assert identity("org/model@one") != identity("org/model@two")
+    assert identity("org/model@one") != identity("other/model@one")
+
+
+def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    assert stopped_record(spec, config, folder) is None, "it has not begun"
+    going = run_epochs(spec, config, folder)
+    reached = [next(going), next(going)]
+    going.close()  # type: ignore[attr-defined]
+    stopped = stopped_record(spec, config, folder)
+    assert stopped is not None
+    assert stopped.status == "stopped"
+    assert list(stopped.epochs) == reached
+    assert [step.step for step in stopped.steps] == [1, 2, 3, 4]
+    kept = write_record(stopped, folder)
+    shutil.rmtree(folder / "state" / spec.id)
+    whole = run_single(spec, config, folder, lambda _: None)
+    assert not kept.exists()
+    assert without_times(whole).epochs[:2] == without_times(stopped).epochs
+    assert whole.steps[:4] == stopped.steps
+    assert whole.provenance["weights"] == stopped.provenance["weights"]
+    answers = stopped.evaluations[2].sets["forget"].generated
+    assert answers
+    assert whole.evaluations[2].sets["forget"].generated == answers
+
+
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_what_a_search_removes_stays_removed(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    going = run_epochs(spec, config, folder)
+    next(going)
+    states = state_folders(folder, spec.id)
+    assert all(state.is_dir() for state in states)
+    # The driver does, before the worker turns to its next run.
+    remove_state(folder, spec.id, Storage(None, {}))
+    going.close()  # type: ignore[attr-defined]
+    assert not any(state.exists() for state in states)
+
+
+def test_epochs_as_runs_trains_each_count_by_itself(place: Path) -> None:
+    config = config_of(place, epochs=2, epochs_as="runs")
+    one, two = runs_of(config)
+    folder = place / "runs" / "small"
+    first = run_single(one, config, folder, lambda _: None)
+    second = run_single(two, config, folder, lambda _: None)
+    assert [e.epoch for e in first.epochs] == [1]
+    assert [e.epoch for e in second.epochs] == [2]
+
+
+@pytest.mark.parametrize(
+    ("name", "lacks"),
+    [
+        ("retain50.json", ("exact_memorization", "extraction_strength", "mia_", "priv")),
+        ("retain50.safetensors", ()),
+    ],
+)
+def test_a_retain_log_serves_in_place_of_a_retain_model(
+    place: Path, name: str, lacks: tuple[str, ...]
+) -> None:
+    """TOFU's log lacks values by token; a record's file has all."""
+    from unlearnbench.evaluation.observation_file import write_observations
+    from unlearnbench.evaluation.tofu_log import write_log
+
+    config = config_of(place)
+    (anchor,) = (r for r in read_records(place / "runs" / "small") if r.kind == "retain")
+    log = place / name
+    write = write_log if log.suffix == ".json" else write_observations
+    write(anchor.evaluations[0], log)
+    model = config.models[0].model_copy(update={"retain": {"retain50": str(log)}})
+    given = config_of(place, models=(model,), name="given")
+    folder = place / "runs" / "given"
+    tasks = preparation_tasks(given, runs_of(given), folder)
+    assert "tiny/retain50" not in {task.id for task in tasks}
+    for task in tasks:
+        execute_task(task, given, folder)
+    (again,) = (r for r in read_records(folder) if r.kind == "retain")
+    own, there = again.epochs[0].metrics, anchor.epochs[0].metrics
+    assert there["exact_memorization_forget"] is not None
+    assert own == {k: None if k.startswith(lacks) else value for k, value in there.items()}
+
+
+class Crowded(Trainer):
+    """On a device where at most two rows fit at a time."""
+
+    def _backward(self, draws: Any, epoch: int) -> Any:
+        rows = self.oom_retry.rows or len(draws)
+        CROWDED.append((self.step + 1, rows))
+        if rows > 2:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return super()._backward(draws, epoch)
+
+
+CROWDED: list[tuple[int, int]] = []
+"""Steps and rows at a time that were tried."""
+
+
+def test_what_did_not_fit_is_in_the_record_and_not_tried_again(place: Path) -> None:
+    config = config_of(place)
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    undisturbed = run_single(spec, config, folder, lambda _: None)
+    assert "out_of_memory" not in undisturbed.provenance
+    shutil.rmtree(folder / "records" / spec.id)
+    CROWDED.clear()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("unlearnbench.runs.build_trainer.Trainer", Crowded)
+        interrupted = run_epochs(spec, config, folder)
+        next(interrupted)
+        del interrupted
+        record = run_single(spec, config, folder, lambda _: None)
+    assert CROWDED[:2] == [(1, 4), (1, 2)]
+    assert [rows for _, rows in CROWDED[1:]] == [2] * 6, "neither later nor after a resumption"
+    assert record.provenance["out_of_memory"] == [{"step": 1, "from": 4, "to": 2}]
+    for one, other in zip(undisturbed.epochs, record.epochs, strict=True):
+        assert _defined(one.metrics) == pytest.approx(_defined(other.metrics), rel=1e-3)
+    for first, second in zip(undisturbed.steps, record.steps, strict=True):
+        assert first.loss == pytest.approx(second.loss, rel=1e-4)
+    assert not (folder / "state" / spec.id).exists()
+
+
+def _defined(metrics: Mapping[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+class TestARepeatableRun:
+    def test_is_carried_out_under_the_flags_with_equal_numbers(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        folder, before = place / "runs" / "small", flags()
+        (plain,) = runs_of(config_of(place))
+        expected = run_single(plain, config_of(place), folder, lambda _: None)
+
+        seen: list[tuple[str, Flags]] = []
+
+        def note(owner: type, name: str) -> None:
+            own: Any = getattr(owner, name)
+
+            def noted(*args: Any) -> Any:
+                seen.append((name, flags()))
+                return own(*args)
+
+            monkeypatch.setattr(owner, name, noted)
+
+        note(Trainer, "_step")
+        note(TrainingRun, "_evaluate")
+        how = config_of(place, training=REPEATS)
+        (spec,) = runs_of(how)
+        epochs: list[int] = []
+        for result in run_epochs(spec, how, folder):
+            assert flags() == before, "suspended, the process does something else"
+            epochs.append(result.epoch)
+        assert epochs == [1, 2, 3]
+        assert {name for name, _ in seen} == {"_step", "_evaluate"}
+        assert {state for _, state in seen} == {ON}
+        found = without_times(read_record(folder / "records" / spec.id))
+        wanted = without_times(expected)
+        assert found.epochs == wanted.epochs
+        assert found.steps == wanted.steps
+
+    def test_that_fails_leaves_the_process_as_it_was(
+        self, place: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def failing(_: Trainer, __: list[Item], ___: int) -> Any:
+            assert flags() == ON
+            return without_deterministic_form()
+
+        monkeypatch.setattr(Trainer, "_step", failing)
+        how = config_of(place, training=REPEATS)
+        (spec,) = runs_of(how)
+        before = flags()
+        with pytest.raises(TrainingError, match=r"^training.deterministic: put_ does not") as error:
+            next(run_epochs(spec, how, place / "runs" / "small"))
+        assert "\n" not in str(error.value)
+        assert is_deterministic(error.value), "another try would end alike"
+        assert flags() == before
+
+    def test_prepares_its_models_under_the_flags(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        seen: list[Flags] = []
+
+        def prepare(*_: Any) -> None:
+            seen.append(flags())
+
+        monkeypatch.setattr("unlearnbench.runs.prepared_models.ModelPreparer.prepare_base", prepare)
+        how = config_of(tmp_path, training=REPEATS)
+        task = PreparationTask("base", "base model", (), False, "tiny", "base")
+        execute_task(task, how, tmp_path)
+        assert seen == [ON]
+
+    @pytest.mark.parametrize("gpu", [0, 1])
+    def test_has_its_variables_before_it_uses_a_gpu(
+        self, gpu: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        for name in ("PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
+            monkeypatch.setenv(name, "")  # restored after the test, whatever it sets
+            monkeypatch.delenv(name)
+        monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
+
+        class Stop(Exception):
+            pass
+
+        def stop(*_: Any) -> None:
+            raise Stop
+
+        monkeypatch.setattr("unlearnbench.runs.run.check_run", stop)
+        how = config_of(tmp_path, training=REPEATS, resources=Resources(gpu=gpu))
+        (spec,) = runs_of(how)
+        with pytest.raises(Stop):
+            run_single(spec, how, tmp_path, print)
+        found = {name: os.environ.get(name) for name in cuda_variables(deterministic=True)}
+        on_gpu = {
+            "PYTORCH_ALLOC_CONF": "expandable_segments:True",
+            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        }
+        assert found == (on_gpu if gpu else dict.fromkeys(on_gpu))

@@ -1,0 +1,218 @@
+"""Forget Quality's test against scipy and counting; its power against a plain simulation."""
+
+from __future__ import annotations
+
+import math
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy.stats import ks_2samp
+
+from unlearnbench.errors import EvaluationError
+from unlearnbench.stats import FloatArray
+from unlearnbench.stats.ks_test import critical_count, ks_power, ks_test
+
+
+@pytest.mark.parametrize(
+    ("n", "count"),
+    [
+        (3, None),  # complete separation: 2 / C(6, 3) = 0.1
+        (4, 4),  # 2 / C(8, 4) = 0.029; one less: 2 · 8 / 70 = 0.23
+        (5, 5),  # 2 / C(10, 5) = 0.0079; one less: 2 · 10 / 252 = 0.079
+        (6, 5),  # 2 · 12 / C(12, 6) = 0.026; one less: 2 · 66 / 924 = 0.14
+    ],
+)
+def test_the_least_distance_by_hand(n: int, count: int | None) -> None:
+    assert critical_count(n) == count
+
+
+def test_a_p_value_equal_to_the_level_is_significant() -> None:
+    assert (critical_count(3, 0.1), critical_count(3, 0.0999)) == (3, None)
+
+
+@pytest.mark.parametrize("n", [20, 80, 300])
+def test_the_least_distance_is_the_first_that_forget_quality_calls_significant(n: int) -> None:
+    count = critical_count(n)
+    assert count is not None
+    base = np.arange(float(n))
+
+    def p_value(off: int) -> float:
+        found = ks_test(base, np.where(base >= n - off, -1.0, base))
+        assert found is not None
+        assert found.statistic == off / n
+        return found.p_value
+
+    assert p_value(count) <= 0.05 < p_value(count - 1)
+
+
+@pytest.mark.parametrize(("n", "expected_power"), [(20, 0.8), (80, 0.8), (80, 0.5)])
+def test_the_shift_is_detected_with_the_stated_power(n: int, expected_power: float) -> None:
+    rng = np.random.default_rng(n)
+    values = rng.normal(0.1, 0.3, n)
+    found = ks_power(10**values, power=expected_power)
+    assert found.shift is not None
+    seen = {1: 0, -1: 0}
+    for sign in seen:
+        for _ in range(600):
+            x, y = np.interp(rng.random((2, n)), np.linspace(0, 1, n), np.sort(values))
+            one = ks_test(x + sign * found.shift, y)
+            assert one is not None
+            seen[sign] += one.p_value <= 0.05
+    assert [count / 600 for count in seen.values()] == pytest.approx(
+        [expected_power] * 2, abs=0.045
+    )
+
+
+def test_the_shift_scales_with_the_ratios_and_falls_with_their_number() -> None:
+    values = np.random.default_rng(0).normal(size=300)
+    narrow, wide, few = (ks_power(10**v).shift for v in (values, 2 * values, values[:80]))
+    assert narrow is not None
+    assert few is not None
+    assert wide == pytest.approx(2 * narrow)
+    assert few > 1.5 * narrow
+
+
+def test_two_values_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
+    # n = 4 needs complete separation, so a pair's least shift is its largest y less its least x.
+    class Draws:
+        def random(self, _: object) -> np.ndarray:
+            return np.array([[[0.0, 0.5, 0.5, 1.0]], [[0.0, 1 / 3, 2 / 3, 2 / 3]]])
+
+    def draws(_: int) -> Draws:
+        return Draws()
+
+    monkeypatch.setattr("numpy.random.default_rng", draws)
+    found = ks_power(np.array([1.0, 10.0, 100.0, 1000.0]))
+    assert found.shift == pytest.approx(2.0)
+
+
+def test_few_questions_see_nothing() -> None:
+    found = ks_power(np.array([1.0, 2.0, 3.0]))
+    assert (found.distance, found.shift) == (None, None)
+    assert (
+        found.summary
+        == "3 forget questions are too few: no distance gives Forget Quality p ≤ 0.05."
+    )
+
+
+@pytest.mark.parametrize("odd", [0.0, float("inf"), float("nan")])
+def test_a_ratio_without_a_logarithm_leaves_the_distance_only(odd: float) -> None:
+    found = ks_power(np.array([1.0, 2.0, 3.0, 4.0, 5.0, odd]))
+    assert (found.distance, found.shift) == (5 / 6, None)
+
+
+def test_from_the_number_of_questions_alone() -> None:
+    found = ks_power(80)
+    assert (found.n, found.distance, found.shift) == (80, 0.225, None)
+    assert found.summary.endswith("only if D is at least 0.225.")
+
+
+def test_summary() -> None:
+    text = ks_power(10 ** np.random.default_rng(0).normal(size=80)).summary
+    assert text.startswith("With 80 forget questions, Forget Quality distinguishes a model")
+    assert "in 80 % of cases" in text
+
+
+def test_no_question_is_refused() -> None:
+    with pytest.raises(EvaluationError, match="no truth ratio"):
+        ks_power(np.array([]))
+
+
+def separated(n: int, shared: int = 0) -> tuple[FloatArray, FloatArray]:
+    """Two samples of n whose statistic is (n - shared) / n."""
+    low = np.arange(n, dtype=np.float64)
+    return low, low + n - shared
+
+
+@pytest.mark.parametrize(
+    ("n", "floor"), [(40, "1.9e-23"), (200, "1.9e-119"), (300, "1.5e-179"), (400, "1.1e-239")]
+)
+def test_floor_of_forget_quality(n: int, floor: str) -> None:
+    quality = ks_test(*separated(n))
+    assert quality is not None
+    assert f"{quality.p_value:.1e}" == floor
+    assert quality.p_value == pytest.approx(ks_2samp(*separated(n)).pvalue, rel=1e-12)
+    assert quality.log10_p == pytest.approx(math.log10(quality.p_value), rel=1e-15, abs=1e-13)
+    assert (quality.statistic, quality.n) == (1.0, n)
+
+
+def test_log10_stays_finite_where_the_p_value_is_zero() -> None:
+    quality = ks_test(*separated(1000))
+    assert quality is not None
+    assert quality.p_value == 0.0
+    # Complete separation: 2 of C(2n, n) arrangements, with Stirling's series for the factorials.
+    ln = 2 * math.lgamma(1001) - math.lgamma(2001) + math.log(2)
+    assert quality.log10_p == pytest.approx(ln / math.log(10), rel=1e-13)
+    assert quality.log10_p == pytest.approx(-600.01, abs=0.01)
+
+
+@pytest.mark.parametrize("n", [1, 7, 40, 200, 300, 400, 1000])
+def test_agrees_with_scipy_over_the_whole_range(n: int) -> None:
+    for shared in sorted({*range(0, n + 1, max(1, n // 13)), n - 1, n}):
+        ours = ks_test(*separated(n, shared))
+        assert ours is not None
+        assert -700 < ours.log10_p <= 0
+        try:
+            theirs = ks_2samp(*separated(n, shared))
+        except RuntimeWarning:
+            # Its rounding came out above 1, so that it would fall back to the asymptotic formula.
+            assert 1 - 1e-12 < ours.p_value <= 1
+            continue
+        assert ours.statistic == theirs.statistic
+        if theirs.pvalue > 1e-300:
+            assert ours.p_value == pytest.approx(theirs.pvalue, rel=1e-12)
+
+
+def test_agrees_with_scipy_on_samples_with_ties() -> None:
+    rng = np.random.default_rng(0)
+    for _ in range(200):
+        n = int(rng.integers(1, 60))
+        one, two = rng.integers(0, 12, n) / 4, rng.integers(0, 15, n) / 4
+        ours, theirs = ks_test(one, two), ks_2samp(one, two, method="exact")
+        assert ours is not None
+        assert ours.statistic == pytest.approx(theirs.statistic, rel=1e-15)
+        assert ours.p_value == pytest.approx(theirs.pvalue, rel=1e-12)
+        assert ours == ks_test(two, one)
+
+
+@pytest.mark.parametrize("n", [1, 2, 5, 6])
+def test_p_value_counts_arrangements(n: int) -> None:
+    distances: list[int] = []
+    for chosen in combinations(range(2 * n), n):
+        steps = np.full(2 * n, -1)
+        steps[list(chosen)] = 1
+        distances.append(int(np.abs(np.cumsum(steps)).max()))
+    for distance in range(1, n + 1):
+        quality = ks_test(*separated(n, n - distance))
+        assert quality is not None
+        share = sum(d >= distance for d in distances) / len(distances)
+        assert quality.p_value == pytest.approx(share, rel=1e-15)
+
+
+def test_forget_quality_of_a_model_with_itself_is_one() -> None:
+    sample = np.linspace(0, 1, 50)
+    quality = ks_test(sample, sample)
+    assert quality is not None
+    assert (quality.p_value, quality.log10_p, quality.statistic) == (1.0, 0.0, 0.0)
+
+
+def test_forget_quality_does_not_mind_the_direction_of_the_ratio() -> None:
+    rng = np.random.default_rng(1)
+    one, two = rng.lognormal(size=80), rng.lognormal(0.5, size=80)
+    assert ks_test(one, two) == ks_test(1 / one, 1 / two)
+
+
+def test_forget_quality_takes_infinite_ratios_and_leaves_nan_undefined() -> None:
+    finite = np.array([1.0, 2.0, 3.0])
+    quality = ks_test(np.array([np.inf, np.inf, 0.0]), finite)
+    assert quality is not None
+    assert quality.statistic == 2 / 3
+    assert ks_test(np.array([np.nan, 1.0, 1.0]), finite) is None
+    assert ks_test(finite, np.array([np.nan, 1.0, 1.0])) is None
+    assert ks_test(finite[:0], finite[:0]) is None
+
+
+def test_unequal_samples_are_refused() -> None:
+    with pytest.raises(EvaluationError, match=r"model has 3 forget questions.*retain model 4"):
+        ks_test(np.zeros(3), np.zeros(4))

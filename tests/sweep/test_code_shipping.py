@@ -1,0 +1,110 @@
+"""Workers run the code of the driver."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.runtime.provenance import versions
+from unlearnbench.sweep.code_shipping import WorkerContext, pack_code
+
+ROOT = Path(__file__).parents[2]
+
+LOOKS = """
+import json, sys, unlearnbench
+from unlearnbench.api import registry
+offers = registry.offers("methods")
+files = [unlearnbench.__file__, sys.modules[registry.load_method("npo").__module__].__file__]
+print(json.dumps({"methods": [o.name for o in offers], "files": files,
+                  "configs": registry.load("configs", "builtin").__file__}))
+"""
+
+
+@pytest.fixture
+def config() -> SweepConfig:
+    return load_config("quickstart", ["methods=[npo]"])
+
+
+def test_what_travels_is_the_package_with_its_entry_points(
+    tmp_path: Path, config: SweepConfig
+) -> None:
+    modules = pack_code(config, tmp_path)
+    assert {Path(path).name.split("-")[0] for path in modules} == {
+        *("unlearnbench", "unlearnbench_configs", "unlearnbench_dashboards"),
+        "unlearnbench_methods",
+    }
+    assert not list(tmp_path.rglob("*.pyc"))
+    package = tmp_path / "unlearnbench"
+    sent = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
+    there = ROOT / "unlearnbench"
+    expected = {
+        p.relative_to(there) for p in there.rglob("*") if p.is_file() and p.suffix != ".pyc"
+    }
+    assert sent == expected
+    env = os.environ | {"PYTHONPATH": str(tmp_path)}
+    done = subprocess.run(
+        [sys.executable, "-c", LOOKS], env=env, cwd=tmp_path, capture_output=True, check=True
+    )
+    found = json.loads(done.stdout)
+    assert all(file.startswith(str(tmp_path)) for file in [*found["files"], found["configs"]])
+    assert found["methods"] == sorted(set(registry.names("methods"))), "each is offered once"
+
+
+ACTIVATES = """
+import pickle, sys
+from pathlib import Path
+from unlearnbench.api import registry
+from unlearnbench.errors import UnlearnbenchError
+outdated, context = pickle.loads(Path(sys.argv[1]).read_bytes())
+try:
+    outdated.activate()
+except UnlearnbenchError as error:
+    print(error)
+for _ in range(2):
+    context.activate()
+print(Path.cwd(), registry.file_digest("my-loss"), registry.load_method("my-loss")().label)
+"""
+
+PLUGIN = """
+from typing import ClassVar
+from unlearnbench.api.method import LossBatch, Method, Needs
+class Mine(Method):
+    "L = cross-entropy."
+    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
+    label: ClassVar[str] = "mine"
+    def loss(self, batch: LossBatch):
+        return batch.forget.cross_entropy().sum()
+"""
+
+
+def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_versions(
+    tmp_path: Path, config: SweepConfig
+) -> None:
+    context = WorkerContext(
+        config=config,
+        folder=tmp_path,
+        working_folder=tmp_path,
+        node="",
+        plugins=((tmp_path / "nowhere" / "my_loss.py", PLUGIN.encode()),),
+        versions=tuple(versions().items()),
+        git={"commit": "abc"},
+    )
+    outdated = replace(context, versions=(*context.versions[:-1], ("ray", "9.9")))
+    file = tmp_path / "contexts"
+    file.write_bytes(pickle.dumps((outdated, context)))
+    command = [sys.executable, "-c", ACTIVATES, str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    *refusal, last = done.stdout.splitlines()
+    assert f"ray {versions()['ray']} there, 9.9 here" in "\n".join(refusal)
+    folder, digest, label = last.split()
+    assert (folder, len(digest), label) == (str(tmp_path), 16, "mine")

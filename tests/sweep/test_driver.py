@@ -1,0 +1,400 @@
+"""Sweeps through a real Ray, with runs that take no time: no run is lost or run twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sys
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config.resources import RaySettings, TrackingSettings
+from unlearnbench.config.schema import (
+    MethodGrid,
+    MethodSpec,
+    ModelSettings,
+    SweepConfig,
+)
+from unlearnbench.config.search import Range, Scheduler, SearchSettings, SelectSettings
+from unlearnbench.console import Console
+from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.plan.plan import Plan, make_plan
+from unlearnbench.plan.preparation_task import PreparationTask
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    read_records,
+    run_record,
+    write_record,
+)
+from unlearnbench.sweep import driver, run_sweep
+from unlearnbench.sweep.optuna_search import Search
+from unlearnbench.sweep.pipeline import Pipeline
+from unlearnbench.sweep.ray_faults import RayLostError
+from unlearnbench.sweep.sweep_state import SweepResult, SweepState, last_failure
+
+pytestmark = [
+    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    # Its engine leaves connections to the garbage collector, which may come at any test.
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+]
+
+
+SIX_RATES = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5, 6e-5)
+
+
+def a_config(output: Path, rates: Sequence[float] = (1e-5, 2e-5), **changes: Any) -> SweepConfig:
+    config = SweepConfig(
+        name="small",
+        models=(ModelSettings(name="tiny", base="tiny"),),
+        forget_fractions=(0.1, 0.2),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        learning_rates=tuple(rates),
+        epochs=2,
+        ray=RaySettings(concurrent=2),
+        tracking=TrackingSettings(enabled=False),
+        output=str(output),
+    )
+    return config.model_copy(update=changes)
+
+
+def fake_pipeline(
+    marks: Path,
+    *,
+    behaviour: str = "",
+    fail: float = 0.0,
+    wrong: float = 0.0,
+    leave: float = 0.0,
+    die: float = 0.0,
+    full: float = 0.0,
+    seconds: float = 0.0,
+) -> Pipeline:
+    """Runs that write what they do into `marks`.
+
+    fail       runs at this learning rate fail, as they do where a disk is away
+    wrong      they fail as code does that is wrong: each time
+    leave      they call `sys.exit(0)` in the second epoch
+    die        their process is killed in the second epoch of the first try
+    full       their disk takes no more than 100 bytes a file
+    behaviour  `unprepared`: preparation fails
+    """
+    marks.mkdir(exist_ok=True)
+
+    # All of it inside: what lies at the top of a test file cannot be imported by a worker.
+    import resource
+
+    def mark(kind: str, name: str) -> int:
+        """Note it; returns how often that was noted before."""
+        before = len(list(marks.glob(f"{kind}.{name}.*")))
+        (marks / f"{kind}.{name}.{before}.{os.getpid()}").touch()
+        return before
+
+    def plan(config: SweepConfig) -> Plan:
+        return make_plan(config, "data")
+
+    def tasks(
+        _config: SweepConfig, _runs: Sequence[RunSpec], _folder: Path
+    ) -> Sequence[PreparationTask]:
+        names = {"base": (), "full": ("base",), "retain": ("base",)}
+        return [
+            PreparationTask(k, f"prepare {k}", v, bool([*marks.glob(f"task.{k}.*")]), "tiny", k)
+            for k, v in names.items()
+        ]
+
+    def execute(task: PreparationTask, _config: SweepConfig, _folder: Path) -> float:
+        for name in task.after:
+            if not list(marks.glob(f"task.{name}.*")):
+                raise RuntimeError(f"{name} is not there")
+        if behaviour == "unprepared":
+            raise UnlearnbenchError("no tokenizer in ./model")
+        mark("task", task.id)
+        return 0.25
+
+    def run_epochs(run: RunSpec, _config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
+        tries = mark("try", run.id)
+        results: list[EpochResult] = []
+        for epoch in range(1, run.epochs + 1):
+            time.sleep(seconds)
+            if run.learning_rate == fail:
+                raise OSError(f"epoch {epoch} is not for me")
+            if run.learning_rate == wrong:
+                raise TypeError("a \x1b[31mloss\x1b[0m is no list")
+            if run.learning_rate == leave and epoch == 2:
+                sys.exit(0)
+            if run.learning_rate == die and not tries and epoch == 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            metrics = {"model_utility": 0.5, "log10_forget_quality": -3.0, "forget_quality": None}
+            results.append(EpochResult(epoch, metrics, seconds, 0.0))
+            yield results[-1]
+        mark("end", run.id)
+        if run.learning_rate == full:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        write_record(
+            Record(
+                id=run.id,
+                kind="run",
+                model=run.model.name,
+                forget_fraction=run.forget_fraction,
+                method=run.method.label,
+                learning_rate=run.learning_rate,
+                seed=run.seed,
+                spec=run.to_json(),
+                status="finished",
+                profile="tofu",
+                epochs=tuple(results),
+                provenance={"threads": os.environ["OMP_NUM_THREADS"], "folder": str(Path.cwd())},
+            ),
+            folder,
+        )
+
+    def report(folder: Path) -> Path:
+        page = folder / "report.html"
+        page.write_text(str(len(read_records(folder))), encoding="utf-8")
+        page.with_name("results.csv").touch()
+        return page
+
+    return Pipeline(plan, tasks, execute, run_epochs, report)
+
+
+def sweep(config: SweepConfig, pipeline: Pipeline) -> tuple[SweepResult, list[str]]:
+    err = StringIO()
+    result = run_sweep(config, Console(err=err), pipeline)
+    return result, err.getvalue().splitlines()
+
+
+@pytest.fixture(autouse=True)
+def own_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+
+
+def tries(marks: Path, kind: str = "try") -> list[int]:
+    """Count how often each run was started (`try`) or ended (`end`)."""
+    counts: dict[str, int] = {}
+    for path in marks.glob(f"{kind}.*"):
+        counts[path.name.split(".")[1]] = counts.get(path.name.split(".")[1], 0) + 1
+    return sorted(counts.values())
+
+
+@pytest.mark.usefixtures("empty_store", "shared_ray")
+def test_failures_cost_no_other_run_and_finished_runs_are_not_run_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """One run fails, one is killed once, one has a bug, one calls `sys.exit`, one just runs."""
+    fail, die, _fine, wrong, leave = rates = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5)
+    changes = {"forget_fractions": (0.2,), "tracking": TrackingSettings()}
+    config = a_config(tmp_path / "out", rates, **changes)
+    marks, environment = tmp_path / "marks", dict(os.environ)
+    pipeline = fake_pipeline(marks, fail=fail, die=die, wrong=wrong, leave=leave)
+    result, lines = sweep(config, pipeline)
+    added = os.environ.keys() - environment.keys()
+    assert not [name for name in added if not name.startswith("MLFLOW_")]
+    assert (result.total, result.finished, result.failed) == (5, 2, 3)
+    assert (tries(marks), tries(marks, "end")) == ([1, 1, 1, 2, 2], [1, 1])
+    assert sum("trying again" in line for line in lines) == 2
+    assert sum("is not for me; trying again" in line for line in lines) == 1
+    assert sum("its process died: killed, or out of memory; trying" in x for x in lines) == 1
+    assert sum("failed: OSError: epoch 1 is not for me" in line for line in lines) == 1
+    assert capfd.readouterr().out == "", "standard output is the command's own"
+    failed = {r.learning_rate: r for r in read_records(result.folder) if r.status == "failed"}
+    errors = {rate: record.error or "" for rate, record in failed.items()}
+    assert errors.keys() == {fail, wrong, leave}
+    assert errors[fail].startswith("OSError: epoch 1 is not for me\n")
+    assert "in run_epochs" in errors[fail]
+    assert errors[wrong].startswith("TypeError: a loss is no list\n\nTraceback")
+    assert "in run_epochs" in errors[wrong]
+    assert "ray" not in errors[wrong].partition("run_epochs")[2], "no traceback of Ray's below it"
+    exit_error = r"PluginError: sys\.exit\(0\) was called \(test_driver\.py:\d+\)\n"
+    assert re.match(exit_error, errors[leave])
+    assert "killed" not in errors[leave]
+    assert [e.epoch for e in failed[leave].epochs] == [1], "its evaluated epoch is kept"
+
+    fixed, lines = sweep(config, fake_pipeline(marks))
+    check_finished_sweep(fixed, lines)
+    assert tries(marks, "end") == [1] * 5
+
+    monkeypatch.setitem(sys.modules, "ray", None)  # from now on importing it is an error
+    again, _ = sweep(config, fake_pipeline(marks))
+    assert (again.total, again.finished, again.failed) == (5, 5, 0)
+    assert tries(marks, "end") == [1] * 5
+    assert logged(result.folder) == ["FINISHED"] * 6, "a parent and a child per run"
+
+
+def logged(folder: Path) -> list[str]:
+    """Status of every run in the folder's MLflow store."""
+    from mlflow import MlflowClient
+
+    client: Any = MlflowClient(f"sqlite:///{folder}/mlflow.db")
+    ids = [experiment.experiment_id for experiment in client.search_experiments()]
+    return [run.info.status for run in client.search_runs(ids)]
+
+
+def check_finished_sweep(result: SweepResult, lines: list[str]) -> None:
+    """Check a sweep of five runs, of which this command has finished the last three."""
+    assert (result.total, result.finished, result.failed) == (5, 5, 0)
+    assert result.report.read_text(encoding="utf-8") == "5"
+    assert set(result.seconds) == {"preparing", "training", "evaluating", "overhead"}
+    records = read_records(result.folder)
+    assert {r.status for r in records} == {"finished"}
+    assert {r.provenance["threads"] for r in records} == {"1"}
+    assert {r.provenance["folder"] for r in records} == {str(Path.cwd())}
+    plan = json.loads((result.folder / "plan.json").read_text(encoding="utf-8"))
+    assert {run["id"] for run in plan["runs"]} == {r.id for r in records}
+    ends = [line for line in lines if line.startswith("[")]
+    assert [line.split("]")[0] for line in ends] == ["[3/5", "[4/5", "[5/5"]
+    pattern = "npo  lr 1e-05  forget 20 %  epoch 2:  utility 0.50  log10 FQ -3.0"
+    assert sum(pattern in line for line in ends) == 1
+    left = {path.name for path in result.folder.iterdir()}
+    files = {".lock", "plan.json", "records", "report.html", "results.csv", "sweep.log"}
+    assert left == files | {"mlflow.db", "mlartifacts"}
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_failed_preparation_is_a_users_error(tmp_path: Path) -> None:
+    config = a_config(tmp_path / "out")
+    with pytest.raises(UnlearnbenchError, match=r"prepare base: no tokenizer in \./model; fix"):
+        sweep(config, fake_pipeline(tmp_path / "marks", behaviour="unprepared"))
+
+
+def test_another_sweeps_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "small"
+    folder.mkdir(parents=True)
+    (folder / "thesis.txt").touch()
+    with pytest.raises(RecordError, match=r"thesis\.txt"):
+        sweep(a_config(tmp_path / "out"), fake_pipeline(tmp_path / "marks"))
+    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
+
+
+@dataclass
+class FakeRay:
+    """Executes runs in this process, one after the other, and dies as often as it has deaths."""
+
+    deaths: int = 0
+    sessions: int = 0
+    batches: list[tuple[bool, bool, list[int]]] = field(default_factory=list[Any])
+    """Whether there was a search and a scheduler, and the seeds of the planned runs."""
+
+    @contextmanager
+    def session(self, _config: SweepConfig, _warn: Any) -> Generator[int, None, None]:
+        self.sessions += 1
+        yield 1
+
+    def run_trials(
+        self,
+        runs: Sequence[RunSpec],
+        config: SweepConfig,
+        pipeline: Pipeline,
+        state: SweepState,
+        search: Search | None,
+        scheduler: Scheduler | None,
+    ) -> None:
+        planned = [run.seed for run in runs]
+        self.batches.append((search is not None, scheduler is not None, planned))
+        for run in runs if search is None else iter(search.next, None):
+            assert run is not None
+            for result in pipeline.run_epochs(run, config, state.folder):
+                if self.deaths and result.epoch == 2:
+                    self.deaths -= 1
+                    raise RayLostError("its process raylet died")
+                state.epoch_ended(run, result, 1.0, {})
+            record = state.run_ended(run)
+            if search is not None:
+                search.add_record(record)
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    """Stands in for Ray, so that only the driver is under test."""
+
+    @contextmanager
+    def no_watchdog(_warn: Any, *, joined: bool) -> Generator[bool, None, None]:
+        yield joined
+
+    def prepare_nothing(*_: Any) -> None:
+        return None
+
+    fake = FakeRay()
+    monkeypatch.setattr(driver, "ray_session", fake.session)
+    monkeypatch.setattr(driver, "run_trials", fake.run_trials)
+    monkeypatch.setattr(driver, "gcs_watchdog", no_watchdog)
+    monkeypatch.setattr(driver, "prepare", prepare_nothing)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return fake
+
+
+def test_a_search_comes_first_then_the_other_seeds_of_the_selected_settings(
+    tmp_path: Path, fake_ray: FakeRay
+) -> None:
+    scheduler = Scheduler(metric="model_utility")
+    config = a_config(
+        tmp_path / "out",
+        forget_fractions=(0.1,),
+        learning_rates=Range(low=1e-6, high=1e-3, log=True),
+        search=SearchSettings(kind="optuna", trials=2, scheduler=scheduler),
+        select=SelectSettings(seeds=(0,)),
+        seeds=(0, 1),
+    )
+    metrics = {"model_utility": 0.5, "log10_forget_quality": -9.0}
+    epochs = (EpochResult(0, metrics, 0.0, 0.0),)
+
+    def tasks(_config: SweepConfig, runs: Sequence[RunSpec], folder: Path) -> tuple[()]:
+        start = run_record(runs[0], status="finished", profile="tofu", epochs=epochs)
+        write_record(replace(start, id="start", kind="fine-tuned", seed=0), folder)
+        return ()
+
+    pipeline = replace(fake_pipeline(tmp_path / "marks"), tasks=tasks)
+    result, lines = sweep(config, pipeline)
+    assert fake_ray.batches == [(True, True, []), (False, False, [1])], "whole runs are reported"
+    assert fake_ray.sessions == 1, "one Ray for all phases"
+    assert (result.total, result.finished) == (3, 3)
+    assert "running: 2 runs, 1 at a time" in lines
+    assert any("running: 1 runs, 1 at a time, 2 are done already" in line for line in lines)
+    found = json.loads((result.folder / "selection.json").read_text(encoding="utf-8"))
+    assert [choice["reported"]["seeds"] for choice in found["choices"]] == [[1]]
+
+    again, _ = sweep(config, pipeline)
+    assert (again.total, again.finished, fake_ray.sessions) == (3, 3, 1), "nothing is left to run"
+
+
+def test_a_local_ray_is_started_again_until_it_dies_four_times_without_progress(
+    tmp_path: Path, fake_ray: FakeRay
+) -> None:
+    config = a_config(tmp_path / "out", (1e-5,), forget_fractions=(0.1,))
+    fake_ray.deaths = 4
+    with pytest.raises(UnlearnbenchError, match="the local Ray died 4 times without a finished"):
+        sweep(config, fake_pipeline(tmp_path / "marks"))
+    assert fake_ray.sessions == 4
+    fake_ray.deaths = 3
+    result, lines = sweep(config, fake_pipeline(tmp_path / "marks"))
+    assert (result.finished, fake_ray.sessions) == (1, 8)
+    assert lines.count("warning: Ray is gone: its process raylet died") == 3
+
+
+def test_a_lost_cluster_ends_the_sweep(tmp_path: Path, fake_ray: FakeRay) -> None:
+    config = a_config(tmp_path / "out", ray=RaySettings(address="head:6379"))
+    fake_ray.deaths = 1
+    message = "ray.address: the cluster at 'head:6379' is gone: .*run the same command again"
+    with pytest.raises(UnlearnbenchError, match=message):
+        sweep(config, fake_pipeline(tmp_path / "marks"))
+
+
+def test_the_last_failure_in_a_line() -> None:
+    log = (
+        "Failure # 1 (occurred at 2026-01-01)\n\x1b[36mray::Run.train()\x1b[39m\nOSError: first\n"
+        "Failure # 2 (occurred at 2026-01-01)\n\x1b[36mray::Run.train()\x1b[39m (pid=1)\n"
+        '  File "x.py", line 3, in step\nunlearnbench.errors.TrainingError: the loss is: gone\n'
+    )
+    reason, full = last_failure(log)
+    assert reason == "TrainingError: the loss is: gone"
+    assert full.startswith("ray::Run.train() (pid=1)")
+    assert last_failure("")[0] == "no message"

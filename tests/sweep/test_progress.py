@@ -1,0 +1,192 @@
+"""Progress: an honest time to go, lines for pipes, a bar for terminals."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from io import StringIO
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
+from unlearnbench.console import Console
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import EpochResult, Record, run_record
+from unlearnbench.sweep.progress import Progress
+
+
+def four_runs() -> tuple[RunSpec, ...]:
+    config = SweepConfig(
+        name="small",
+        models=(ModelSettings(name="tiny", base="tiny"),),
+        forget_fractions=(0.1, 0.2),
+        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
+        learning_rates=(1e-5, 2e-5),
+        epochs=2,
+    )
+    return make_plan(config, "data").runs
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_progress_without_a_terminal_is_plain_lines() -> None:
+    runs = four_runs()
+    err, clock = StringIO(), Clock()
+    with Progress(Console(err=err), clock) as progress:
+        progress.running(runs, finished=1, slots=2)
+        clock.now = 10.0
+        last = EpochResult(2, {"model_utility": 0.713, "log10_forget_quality": -3.21}, 9.0, 1.0)
+        progress.epoch(runs[0], last, 10.0)
+        progress.ended(runs[0], last)
+        progress.failed(runs[1], "ValueError: no")
+        progress.warn("something")
+        progress.time_spent(
+            {"training": 61.0, "overhead": 2.0}, {"a, 2 slots": 0.912, "a GPU 0": 0.97}
+        )
+    assert err.getvalue().splitlines() == [
+        "running: 4 runs, 2 at a time, 1 are done already",
+        "[2/5] npo  lr 1e-05  forget 10 %  epoch 2:  utility 0.71  log10 FQ -3.2   22 s left",
+        "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
+        "warning: something",
+        "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
+        "busy: a, 2 slots 91 %, a GPU 0 97 % (mean 94 %)",
+    ]
+
+
+def test_progress_on_a_terminal_has_a_bar() -> None:
+    class Terminal(StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    runs = four_runs()
+    err = Terminal()
+    with Progress(Console(err=err)) as progress:
+        progress.preparing(["tiny: base [model]"])
+        progress.prepared("tiny: base [model]", 3.0)
+        progress.running(runs, finished=0, slots=2)
+        progress.epoch(runs[0], EpochResult(1, {}, 1.0, 1.0), 2.0)
+        progress.ended(runs[0], None, "collapsed")
+    assert "prepared tiny: base [model] in 3 s" in err.getvalue()
+    assert "[1/4] npo" in err.getvalue()
+    assert "collapsed" in err.getvalue()
+
+
+def test_a_long_preparation_prints_its_share_every_half_minute() -> None:
+    now, err = [0.0], StringIO()
+    with Progress(Console(err=err), clock=lambda: now[0]) as progress:
+        progress.preparing(["model a", "model b"])
+        for second in range(0, 70, 2):
+            now[0] = float(second)
+            progress.task_steps({"model a": (second, 100), "model b": None})
+    lines = err.getvalue().splitlines()
+    assert lines[1:] == [
+        "model a 30 %, about 1 min 10 s left",
+        "model a 60 %, about 40 s left",
+    ]
+
+
+def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
+    runs, err, clock = four_runs(), StringIO(), Clock()
+    start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    with Progress(Console(err=err), clock) as progress:
+        progress.live_best.add(replace(tuned, epochs=(start,)))
+        progress.running(runs, finished=0, slots=1)
+        for seconds, run, quality in zip((10, 40, 50, 90), runs, (-9, -5, -1, -7), strict=True):
+            clock.now = float(seconds)
+            last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": quality}, 9.0, 1.0)
+            progress.live_best.add(
+                run_record(run, status="finished", profile="p@1", epochs=(last,))
+            )
+            progress.ended(run, last)
+        progress.time_spent({"training": 1.0})
+    best = [line for line in err.getvalue().splitlines() if line.startswith("best")]
+    rule = "the highest Forget Quality (FQ) that keeps 80 % of the start's utility"
+    assert best == [
+        f"best so far of tiny, forget 10 %: {rule}",
+        f"best of tiny, forget 10 %: {rule}",
+    ]
+    lines = err.getvalue().splitlines()
+    assert lines.count("  npo     2e-05      1    0.700     -5.00  1e-05") == 2
+    assert lines[-2] == (
+        "tiny, forget 10 %: No method forgot enough: npo at 2e-05, epoch 1, has the highest Forget "
+        "Quality (p = 1e-05) among settings that keep at least 80 % of the start's utility (it "
+        "keeps 88 %). Up to p = 0.05 the test still distinguishes a model from one that "
+        "never saw the forget set."
+    )
+
+
+@pytest.mark.parametrize(
+    ("utility", "quality", "why"),
+    [(0.04, -0.1, "the start model knows nothing"), (0.8, -0.5, "has nothing left to forget")],
+)
+def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
+    utility: float, quality: float, why: str
+) -> None:
+    runs, err, clock = four_runs(), StringIO(), Clock()
+    metrics = {"model_utility": utility, "log10_forget_quality": quality}
+    start = EpochResult(0, metrics, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    with Progress(Console(err=err), clock) as progress:
+        progress.live_best.add(replace(tuned, epochs=(start,)))
+        progress.running(runs, finished=0, slots=1)
+        last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": -0.01}, 9.0, 1.0)
+        progress.live_best.add(
+            run_record(runs[0], status="finished", profile="p@1", epochs=(last,))
+        )
+        progress.time_spent({"training": 1.0})
+        assert [why in text for text in progress.no_result()] == [True]
+    warnings = [line for line in err.getvalue().splitlines() if "NO RESULT" in line]
+    assert len(warnings) == 2
+    assert all(why in warning for warning in warnings)
+    assert "best" not in err.getvalue(), "no winner in its place"
+
+
+def test_a_collapsed_run_is_printed_with_the_reason() -> None:
+    runs, err = four_runs(), StringIO()
+    with Progress(Console(err=err), Clock()) as progress:
+        progress.running(runs, finished=0, slots=1)
+        progress.ended(runs[0], None, "collapsed", "NaN loss at step 1 (epoch 1)")
+    assert "forget 10 %  collapsed: NaN loss at step 1 (epoch 1)" in err.getvalue()
+
+
+def test_runs_that_left_the_plan_are_not_among_the_best() -> None:
+    runs, err = four_runs(), StringIO()
+    start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": -5.0}, 9.0, 1.0)
+    with Progress(Console(err=err)) as progress:
+        progress.live_best.add(replace(tuned, epochs=(start,)))
+        for run in runs:
+            progress.live_best.add(
+                run_record(run, status="finished", profile="p@1", epochs=(last,))
+            )
+        progress.live_best.retain_only({runs[1].id})
+        progress.time_spent({})
+    assert "npo at 2e-05" in err.getvalue()
+    assert "1e-05  " not in err.getvalue()
+
+
+def test_lines_are_logged_with_the_time_and_a_full_disk_is_harmless(tmp_path: Path) -> None:
+    err = StringIO()
+    log = tmp_path / "sweep.log"
+    with Progress(Console(err=err)) as progress:
+        progress.warn("before there is a folder")
+        progress.log_to(log)
+        progress.warn("something")
+        progress.prepared("base", 3.0)
+        progress.log_to(tmp_path / "nowhere" / "sweep.log")
+        progress.warn("the disk is full")
+    logged = [line.partition("  ") for line in log.read_text(encoding="utf-8").splitlines()]
+    assert [text for _, _, text in logged] == ["warning: something", "prepared base in 3 s"]
+    assert all(datetime.fromisoformat(when).tzinfo is not None for when, _, _ in logged)
+    assert len(err.getvalue().splitlines()) == 4

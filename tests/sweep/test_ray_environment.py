@@ -1,0 +1,68 @@
+"""Addresses and folders that cannot work are refused before Ray starts."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config.loader import load_config
+from unlearnbench.errors import ConfigError, UnlearnbenchError
+from unlearnbench.sweep import ray_environment as environment
+from unlearnbench.sweep.ray_cluster import ray_session
+
+
+def test_results_in_a_folder_that_ray_deletes_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = tmp_path / "runtime_resources" / "working_dir_files" / "_ray_pkg_1"
+    job.mkdir(parents=True)
+    monkeypatch.chdir(job)
+    environment.check_output(str(tmp_path / "runs"))
+    with pytest.raises(UnlearnbenchError, match=r"output: 'runs' is inside the job's working_dir"):
+        environment.check_output("runs")
+
+
+def test_an_address_is_refused_before_ray_would_wait_for_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    for address, message in {
+        "ray://head:10001": r"ray\.address +through ray://.*ray job submit .*address=auto",
+        "head": r"ray\.address +expected auto or host:port, got 'head'",
+    }.items():
+        with pytest.raises(ConfigError, match=message):
+            load_config("quickstart", [f"ray.address={address}"])
+    assert load_config("quickstart", ["ray.address=auto"]).ray.address == "auto"
+    with socket.socket() as bound:  # bound but not listening: refuses
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        monkeypatch.delenv("RAY_ADDRESS", raising=False)
+        monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+        assert environment.check_address("auto") == "auto", "Ray looks for it"
+        (tmp_path / "ray").mkdir()
+        (tmp_path / "ray" / "ray_current_cluster").write_text(address)
+        with pytest.raises(UnlearnbenchError, match=f"no Ray cluster answers at '{address}'"):
+            environment.check_address("auto")
+        bound.listen()
+        assert environment.check_address("auto") == address
+
+
+def test_a_sweep_on_a_cluster_that_is_not_there_ends_before_ray_starts(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def init(**_: Any) -> None:
+        pytest.fail("Ray was started")
+
+    monkeypatch.setattr("ray.init", init)
+    monkeypatch.setattr("ray.shutdown", lambda: None)
+    with socket.socket() as bound:  # bound but not listening: refuses
+        bound.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{bound.getsockname()[1]}"
+        config = load_config("quickstart", [f"ray.address={address}"])
+        with (
+            pytest.raises(UnlearnbenchError, match=rf"no Ray cluster answers at '{address}'"),
+            ray_session(config, pytest.fail),
+        ):
+            pytest.fail("joined")

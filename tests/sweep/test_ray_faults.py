@@ -1,0 +1,219 @@
+"""A sweep that is cut short again and again, by real signals: it costs time, and never a number."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.errors import RecordError
+from unlearnbench.results.records import read_records
+
+pytestmark = pytest.mark.slow
+
+DRIVER = """
+import runpy, sys
+from pathlib import Path
+if __name__ == "__main__":
+    names, place = runpy.run_path(sys.argv[1]), Path(sys.argv[2])
+    ray = names["RaySettings"](concurrent=1, retries=1)
+    config = names["a_config"](place / "out", names["SIX_RATES"], ray=ray)
+    names["run_sweep"](config, None, names["fake_pipeline"](place / "marks", seconds=0.5))
+"""
+PREEMPTED = "stopped by SIGTERM; finished work is kept; trying again"
+FAKES = Path(__file__).with_name("test_driver.py")
+RUNS = 12
+LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
+
+
+class Driver:
+    """A sweep of twelve runs of two epochs in a process of its own."""
+
+    def __init__(self, place: Path) -> None:
+        script = place / "driver.py"
+        script.write_text(DRIVER, encoding="utf-8")
+        self.place, self.output = place, place / "output.txt"
+        self.recorded_before = self.recorded()
+        # Without the variables of a Ray in this process.
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "TUNE_"))}
+        with self.output.open("a") as output:
+            command = [sys.executable, str(script), str(FAKES), str(place)]
+            self.process = subprocess.Popen(command, stderr=output, env=env)
+
+    def __enter__(self) -> Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def printed(self, text: str, times: int = 1) -> bool:
+        return self.output.read_text(encoding="utf-8").count(text) >= times
+
+    def marks(self, kind: str) -> list[Path]:
+        return sorted((self.place / "marks").glob(f"{kind}.*"))
+
+    def recorded(self) -> int:
+        """Number of runs with a record, which a run writes after its mark."""
+        return len([*(self.place / "out" / "small" / "records").glob("[!.]*/record.json")])
+
+    def has_recorded_a_run(self) -> bool:
+        return self.recorded() > self.recorded_before
+
+    def workers(self) -> set[int]:
+        """Process ids of the workers of all runs so far."""
+        return {int(path.name.rpartition(".")[2]) for path in self.marks("try")}
+
+    def newest_worker(self) -> int:
+        newest = max(self.marks("try"), key=lambda path: path.stat().st_mtime_ns)
+        return int(newest.name.rpartition(".")[2])
+
+    def wait_for(self, condition: Callable[[], object], seconds: float = 90.0) -> None:
+        """Wait for a condition, which has to come true before the process ends."""
+        wait_until(lambda: condition() or self.process.poll() is not None, seconds)
+        assert condition(), self.output.read_text(encoding="utf-8")
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "waited too long"
+        time.sleep(0.05)
+
+
+def have_ended(pids: set[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def read(path: Path) -> str:
+    """Read a file of /proc, whose process may be gone."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def child_called(name: str, driver: int) -> int:
+    """The process called `name` that `driver` has started."""
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        own, _, rest = read(stat).partition(") ")
+        if own.endswith(f"({name}") and int(rest.split()[1]) == driver:
+            return int(stat.parent.name)
+    raise AssertionError(f"{driver} has no process {name}")
+
+
+def listening_addresses(driver: int) -> set[str]:
+    """Addresses, as /proc writes them, at which the driver's descendants take connections."""
+    parents = {
+        int(stat.parent.name): int(text.rpartition(")")[2].split()[1])
+        for stat in Path("/proc").glob("[0-9]*/stat")
+        if (text := read(stat))
+    }
+    family = {driver}
+    while grown := {child for child, parent in parents.items() if parent in family} - family:
+        family |= grown
+    inodes = {
+        str(link.readlink()).removeprefix("socket:[").removesuffix("]")
+        for pid in family
+        for link in Path(f"/proc/{pid}/fd").glob("*")
+        if str(link.readlink()).startswith("socket:[")
+    }
+    tables = [read(Path(f"/proc/net/{name}")) for name in ("tcp", "tcp6")]
+    rows = [line.split() for table in tables for line in table.splitlines()[1:]]
+    return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
+    fakes: dict[str, Any] = runpy.run_path(str(FAKES))
+    folder = tmp_path / "out" / "small"
+    ray = fakes["RaySettings"](concurrent=1, retries=0)
+    config = fakes["a_config"](tmp_path / "out", fakes["SIX_RATES"], ray=ray)
+
+    def sweep(**faults: Any) -> tuple[Any, list[str]]:
+        result: tuple[Any, list[str]] = fakes["sweep"](
+            config, fakes["fake_pipeline"](tmp_path / "marks", **faults)
+        )
+        return result
+
+    with Driver(tmp_path) as first:
+        first.wait_for(first.has_recorded_a_run)
+        addresses = listening_addresses(first.process.pid)
+        assert addresses
+        assert addresses <= LOOPBACK
+        with pytest.raises(RecordError, match=f"process {first.process.pid} on"):
+            sweep()
+        workers = first.workers()
+        assert len(workers) == 1, "a worker is reused from run to run"
+
+        os.kill(child_called("raylet", first.process.pid), signal.SIGKILL)
+        begin = time.monotonic()
+        first.wait_for(lambda: first.printed("Ray is gone: its process raylet died"), 20)
+        assert time.monotonic() - begin < 10, "noticed within seconds"
+        first.wait_for(lambda: have_ended(workers), 20)
+        first.wait_for(lambda: first.workers() - workers)
+
+        for count in (1, 2):  # more often than a run may fail
+            pid = first.newest_worker()
+            os.kill(pid, signal.SIGTERM)
+            first.wait_for(partial(first.printed, PREEMPTED, count))
+            first.wait_for(lambda: first.newest_worker() != pid)  # noqa: B023  # called here only
+
+        first.process.send_signal(signal.SIGTERM)
+        begin = time.monotonic()
+        assert first.process.wait(60) == 128 + signal.SIGTERM
+        assert time.monotonic() - begin < 10
+        assert have_ended(first.workers())
+        assert not first.printed("failed")
+    assert not (folder / ".stop").exists()
+    records = read_records(folder)
+    assert {record.status for record in records} == {"finished"}
+    assert 1 <= len(records) < RUNS
+
+    with Driver(tmp_path) as second:
+        second.wait_for(second.has_recorded_a_run)
+        os.kill(child_called("gcs_server", second.process.pid), signal.SIGKILL)
+        second.wait_for(lambda: second.printed("process gcs_server died"), 30)
+        workers = second.workers()
+        time.sleep(1)
+        if second.process.poll() is None:  # else it was waiting for the GCS at that moment
+            ended = len(second.marks("end"))
+            second.wait_for(lambda: len(second.marks("end")) > ended)
+            second.process.send_signal(signal.SIGKILL)
+        assert second.process.wait(30) in (2, -signal.SIGKILL)
+        assert (second.process.returncode == 2) == second.printed("and this one waits for it")
+        wait_until(lambda: have_ended(second.workers()), 30)
+    records = read_records(folder)
+    assert {record.status for record in records} == {"finished"}
+    assert len(records) < RUNS
+    assert len(second.marks("end")) <= len(records) + 4, "only what was in flight is run again"
+
+    # A damaged record, and a disk that is full for it.
+    victim = records[0]
+    file = folder / "records" / victim.id / "record.json"
+    file.write_text(file.read_text(encoding="utf-8")[:-20], encoding="utf-8")
+    with pytest.raises(RecordError, match=r"record\.json: damaged"):
+        read_records(folder)
+    result, lines = sweep(full=victim.learning_rate)
+    output = "\n".join(lines)
+    assert f"set aside as {victim.id}.damaged, and done again" in output
+    reason = "the record cannot be written: File too large"
+    assert f"failed: RecordError: {folder / 'records' / victim.id}: {reason}" in output
+    statuses = {record.id: record.status for record in read_records(folder)}
+    assert len(statuses) == RUNS
+    assert statuses[victim.id] == "failed"
+    assert result.finished >= len(records) - 1
+
+    result, _ = sweep()
+    assert (result.total, result.finished, result.failed) == (RUNS, RUNS, 0)
+    assert [record.status for record in read_records(folder)] == ["finished"] * RUNS
+    assert not list((folder / "records").glob(".*"))

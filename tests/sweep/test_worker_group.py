@@ -1,0 +1,297 @@
+"""One run over several processes, from a configuration: the numbers of one process."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from functools import partial
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.console import Console
+from unlearnbench.errors import TrainingError
+from unlearnbench.plan.plan import Plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import EpochResult, Record, read_record, read_records
+from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.runs import workspace
+from unlearnbench.runs.plan_sweep import plan_sweep
+from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
+from unlearnbench.runs.run import run_single
+from unlearnbench.sweep import run_sweep
+from unlearnbench.sweep.pipeline import default_pipeline
+from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
+
+MODEL = """
+  - name: {name}
+    base: tiny
+    architecture:
+      {{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 256}}
+    preparation: {{optimizer: adamw, schedule: linear, warmup: 0.05, rehearse_facts: false,
+      epochs: 1, base_epochs: 1, learning_rate: 3.0e-3, batch_size: 16}}
+    resources: {{{resources}}}
+"""
+RESOURCES = {
+    "one": "cpu: 1",
+    "ddp": "processes: 2, cpu: 0.5, parallel: ddp",
+    "fsdp": "processes: 2, cpu: 0.5",
+}
+FAILING = "gradient-ascent"
+"""The method that fails in the sweep, whatever it is."""
+CONFIG = """
+name: small
+data: {source: synthetic, authors: 4, questions_per_author: 3, pretraining_authors: 1}
+models:
+{models}forget_fractions: [0.5]
+methods: [npo, task-vector, gradient-ascent]
+learning_rates: [1.0e-3]
+epochs: 2
+training: {batch_size: 4}
+evaluation: {rows: 4, max_length: 96}
+ray: {concurrent: 1}
+tracking: {enabled: false}
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the configuration, for all tests."""
+    folder = tmp_path_factory.mktemp("small")
+    models = "".join(MODEL.format(name=n, resources=r) for n, r in RESOURCES.items())
+    (folder / "small.yaml").write_text(CONFIG.replace("{models}", models))
+    return folder
+
+
+@pytest.fixture
+def small(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepConfig]:
+    """The configuration, in its folder."""
+    monkeypatch.chdir(place)
+    workspace.workspace.cache_clear()
+    yield load_config("small.yaml", [f"cache={place / 'cache'}"])
+    workspace.workspace.cache_clear()
+
+
+def plan_of(config: SweepConfig) -> Plan:
+    return plan_sweep(config)[0]
+
+
+def check_same(mine: Record, truth: Record) -> None:
+    """The numbers of both runs are equal to rounding."""
+    assert [e.epoch for e in mine.epochs] == [e.epoch for e in truth.epochs]
+    for epoch, other in zip(mine.epochs, truth.epochs, strict=True):
+        got, expected = (
+            {name: np.nan if value is None else value for name, value in one.metrics.items()}
+            for one in (epoch, other)
+        )
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5, nan_ok=True), mine.model
+    assert len(mine.steps) == len(truth.steps)
+    for step, other_step in zip(mine.steps, truth.steps, strict=True):
+        got, expected = (
+            {**s.terms, "norm": s.grad_norm, "loss": s.loss} for s in (step, other_step)
+        )
+        assert got == pytest.approx(expected, rel=1e-4, abs=1e-5), mine.model
+
+
+@pytest.fixture
+def alone(small: SweepConfig, place: Path) -> dict[str, Record]:
+    """The records of the runs in one process, by method; the first test runs them."""
+    config = small.model_copy(update={"name": "alone"})
+    folder = claim_folder(plan_of(config)).resolve()
+    assert folder == place / "runs" / "alone"
+    runs = [run for run in plan_of(config).runs if run.model.name == "one"]
+    runs = [run for run in runs if run.method.name != FAILING]
+    done = {r.id: r for r in read_records(folder)}
+    return {
+        run.method.name: done.get(run.id) or run_single(run, config, folder, lambda _: None)
+        for run in runs
+    }
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("shared_ray")
+def test_a_sweep_over_two_processes_has_the_numbers_of_one(
+    small: SweepConfig, alone: dict[str, Record], tmp_path: Path
+) -> None:
+    """One of the two is killed in the second epoch, and the run goes on from the first.
+
+    Another run fails in one process, as it would each time, while the other one waits for it.
+    """
+    models = tuple(m for m in small.models if m.name == "fsdp")
+    config = small.model_copy(update={"name": "two", "models": models})
+    folder = claim_folder(plan_of(config)).resolve()
+    for task in preparation_tasks(config, plan_of(config).runs, folder):
+        if task.id != "fsdp/full@0.5":  # left to two processes
+            execute_task(task, config, folder)
+    marker = tmp_path / "killed"
+    pipeline = default_pipeline()
+
+    def run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
+        # Imported here: the coordinator, which gets this function as well, needs no torch.
+        from unlearnbench.runtime import distributed as group
+
+        if run.method.name == FAILING:
+            (tmp_path / f"attempt-{os.getpid()}").touch()
+            if group.rank() == 1:
+                raise TrainingError("nothing to train on")
+            group.barrier()
+        for result in pipeline.run_epochs(run, config, folder):
+            yield result
+            if os.environ["RANK"] == "1" and run.method.name == "npo" and not marker.exists():
+                marker.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    err = StringIO()
+    result = run_sweep(config, Console(err=err), replace(pipeline, run_epochs=run_epochs))
+    assert (result.finished, result.failed) == (2, 1), err.getvalue()
+    assert len(list(tmp_path.glob("attempt-*"))) == 2, "one attempt of two processes"
+    assert marker.exists()
+    assert "one of the run's processes died: killed, or out of memory; trying" in err.getvalue()
+    records = {r.method: r for r in read_records(folder)}
+    for method, truth in alone.items():
+        check_same(records[method], truth)
+        assert records[method].provenance["processes"] == 2
+    failed = records[FAILING]
+    assert failed.status == "failed"
+    assert str(failed.error).splitlines()[0] == "TrainingError: nothing to train on"
+    (full,) = (r for r in read_records(folder.with_name("alone")) if r.kind == "fine-tuned")
+    assert records["fine-tuned"].epochs[0].metrics == full.epochs[0].metrics
+    assert not list((folder / "state").glob("*/")), "nothing is left of finished runs"
+
+
+@pytest.mark.slow
+def test_torchrun_carries_out_one_run_with_all_that_it_waits_for(
+    small: SweepConfig, alone: dict[str, Record], place: Path
+) -> None:
+    (run,) = (r for r in plan_of(small).runs if (r.model.name, r.method.name) == ("ddp", "npo"))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    settings = ["--set", f"cache={place / 'cache'}", "--json"]
+    done = subprocess.run(
+        [*torchrun, "-m", "unlearnbench", "run", "small.yaml", "--select", run.id, *settings],
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["id"] == run.id, "printed once"
+    record = read_record(place / "runs" / "small" / "records" / run.id)
+    check_same(record, alone["npo"])
+    assert record.provenance["processes"] == 2
+
+
+def coordinate(ray: Any, coordinator: Callable[[], list[Any]]) -> list[Any]:
+    """The result of `coordinator` as a task that may run two processes."""
+    placed = worker_placement(Resources(processes=2, cpu=0.5))
+    options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": in_bundle(placed, 0)}
+    task: Any = ray.remote(coordinator).options(**options)
+    try:
+        return list(ray.get(task.remote(), timeout=200))
+    finally:
+        ray.util.remove_placement_group(placed)
+
+
+@pytest.mark.slow
+def test_workers_stay_from_work_to_work_and_agree_on_what_fits_until_one_fails(
+    small: SweepConfig, alone: dict[str, Record], shared_ray: Any, tmp_path: Path
+) -> None:
+    """Two groups of two workers, each ended by a failure of one; the coordinator outlives them.
+
+    They share no folder. One of the first is out of memory in its first forward pass, one of the
+    second in a batch of an evaluation.
+    """
+    two = Resources(processes=2, cpu=0.5)
+    models = [m for m in small.models if m.name == "one"]
+    models = [models[0].model_copy(update={"resources": two})]
+    config = small.model_copy(update={"name": "alone", "models": tuple(models)})
+    (run,) = (r for r in plan_of(config).runs if r.method.name == "npo")
+    folders = [tmp_path / "nodes" / str(rank) for rank in range(2)]
+    for folder in folders:
+        shutil.copytree(Path("runs/alone").resolve(), folder)
+        shutil.rmtree(folder / "records" / run.id)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+
+    def work(broken: int | None) -> Iterator[list[int]]:
+        # Imported here: the coordinator, which gets this function as well, needs no torch.
+        from unlearnbench.runtime import distributed as group
+
+        (marks / f"{broken}.{group.rank()}.{os.getpid()}").touch()
+        for step in (1, 2, 3):
+            if (step, group.rank()) == (3, broken):
+                raise ValueError(f"process {broken} does not like it")
+            yield group.all_gather(step * 10 + group.rank())
+
+    def short_of_memory() -> Iterator[EpochResult]:
+        import torch
+
+        from unlearnbench.evaluation import evaluator
+        from unlearnbench.evaluation.predictor import Predictor
+        from unlearnbench.runtime import distributed as group
+        from unlearnbench.training.micro_batches import MicroBatches
+
+        def run_out_of_memory(place: str, function: Any) -> Any:
+            def once(*args: Any, **kwargs: Any) -> Any:
+                marker = tmp_path / place
+                if group.rank() == 1 and not marker.exists():
+                    marker.touch()
+                    raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 7 GiB")
+                return function(*args, **kwargs)
+
+            return once
+
+        def few_tokens(_: torch.device) -> int:
+            return 256
+
+        batch = run_out_of_memory("forward", MicroBatches.batch)
+        setattr(MicroBatches, "batch", batch)  # noqa: B010  # in this process alone
+        states = run_out_of_memory("evaluation", Predictor.tree_states)
+        setattr(Predictor, "tree_states", states)  # noqa: B010
+        setattr(evaluator, "fast_batch_tokens", few_tokens)  # noqa: B010  # several batches
+        yield from default_pipeline().run_epochs(run, config, folders[group.rank()])
+
+    def coordinator() -> list[Any]:
+        # Abandoned work leaves nothing in the way of the next one.
+        assert next(run_on_workers(partial(work, None), two, tmp_path)) == [10, 11]
+        epochs = [*run_on_workers(short_of_memory, two, tmp_path)]
+        # And all of one is carried out, also by the processes that follow a failure.
+        assert [*run_on_workers(partial(work, None), two, tmp_path)][1:] == [[20, 21], [30, 31]]
+        steps = run_on_workers(partial(work, 0), two, tmp_path)
+        assert [next(steps), next(steps)] == [[10, 11], [20, 21]]
+        with pytest.raises(ValueError, match="process 0 does not like it"):
+            next(steps)
+        assert "torch" not in sys.modules, "the coordinator computes nothing"
+        return epochs
+
+    epochs = coordinate(shared_ray, coordinator)
+    pids = {
+        broken: {path.name.split(".")[2] for path in marks.glob(f"{broken}.*")}
+        for broken in ("None", "0")
+    }
+    assert len(pids["0"]) == 2
+    assert pids["0"] < pids["None"], "the same two for one work after another"
+    assert len(pids["None"]) == 4, "and others after a failure"
+
+    assert [result.epoch for result in epochs] == [1, 2]
+    record = read_record(folders[0] / "records" / run.id)
+    check_same(record, alone["npo"])
+    seen = record.provenance["out_of_memory"]
+    assert [list(what) for what in seen] == [["step", "from", "to"], ["evaluation", "from", "to"]]
+    assert (seen[0]["from"], seen[0]["to"]) == (2, 1)
+    (note,) = (folders[1] / "state" / run.id).glob("memory.json")
+    known = json.loads(note.read_text())
+    assert (known["rows"], known["batch_tokens"]) == (1, seen[1]["to"])
+    assert known["seen"] == seen

@@ -1,0 +1,225 @@
+"""Everything that is logged is in docs/mlflow.md, and its example searches work."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.config.loader import load_config
+from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.runs.plan_sweep import plan_sweep
+from unlearnbench.tracking import SweepTracker, replay, sweep_tracker
+from unlearnbench.tracking.mlflow.dataset_inputs import inputs_of_sweep, read_data
+
+FIGURES = sweep_tracker.FIGURES
+PAGE = (Path(__file__).parents[3] / "docs" / "mlflow.md").read_text(encoding="utf-8")
+ANY_WORD = {
+    ("param", "<hyper-parameter>"): {"beta"},
+    ("metric", "train/<reported>"): {"train/reward"},
+}
+"""Names allowed for the schema's wildcards, which match anything."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the schema, of one name."""
+
+    kind: str
+    name: str
+    of: frozenset[str]
+
+    def matches(self, kind: str, of: str, name: str) -> bool:
+        pattern = re.sub(r"<[^>]*>", "[^/]+", re.sub(r"[.]", r"\.", self.name))
+        return kind == self.kind and of in self.of and re.fullmatch(pattern, name) is not None
+
+
+def schema() -> list[Entry]:
+    lines = re.findall(r"^\| (param|tag|metric|dataset|artifact) \|(.*)\|$", PAGE, re.MULTILINE)
+    cells = [(kind, [cell.strip() for cell in rest.split(" | ")]) for kind, rest in lines]
+    return [
+        Entry(kind, name, frozenset(row[1].split(", ")))
+        for kind, row in cells
+        for name in re.findall(r"`([^`]+)`", row[0])
+    ]
+
+
+def logged(store: Any) -> set[tuple[str, str, str]]:
+    """(kind, of, name) of everything in a store."""
+    found: set[tuple[str, str, str]] = set()
+    for of, runs in (("sweep", store.parents), ("run", store.children.values())):
+        for run in runs:
+            names = {
+                "param": run.data.params,
+                "tag": [tag for tag in run.data.tags if not tag.startswith("mlflow.")],
+                "metric": run.data.metrics,
+                "dataset": [one.dataset.name for one in run.inputs.dataset_inputs],
+                "artifact": store.artifacts(run.info.run_id),
+            }
+            found |= {(kind, of, name) for kind, many in names.items() for name in many}
+    return found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
+    """The store of a sweep that has everything that can be logged."""
+    tmp_path = tmp_path_factory.mktemp("store")
+    record = kit.record("aaaa")
+    lora = {"rank": 8, "target_modules": "all-linear"}
+    training = dict.fromkeys(
+        (
+            "optimizer",
+            "weight_decay",
+            "schedule",
+            "warmup_steps",
+            "max_grad_norm",
+            "ignore_label",
+            "deterministic",
+        ),
+        1,
+    ) | {"batch_size": 32, "micro_batch_size": 8, "max_length": 500, "precision": "fp32"}
+    spec = dict(record.spec) | {"training": training}
+    spec["model"] = {**record.spec["model"], "lora": lora}
+    steps = tuple(replace(one, reported={"reward": 0.5}) for one in record.steps)
+    quality = [replace(one, metrics=kit.metrics(0.7, -1.0)) for one in record.epochs]
+    records = [
+        kit.start_model(),
+        kit.record("aaaa", spec=spec, steps=steps, epochs=tuple(quality)),
+        kit.record("bbbb", status="failed", error="boom\n\ntraceback", evaluations={}),
+    ]
+    folder = kit.stored(tmp_path / "small", *records)
+    for name in ("report.html", "results.csv", "sweep.log", "selection.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    (folder / "selection.json").unlink()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sweep_tracker, "FIGURES", FIGURES)
+        replay(folder)
+    found = seen(f"sqlite:///{folder}/mlflow.db")
+    # Only a long sweep has the first, and one with a `select` rule the second.
+    parent = found.parents[0].info.run_id
+    found.client.log_metric(parent, "system/cpu_utilization_percentage", 12.0)
+    found.client.log_text(parent, "{}", "selection.json")
+    return seen(f"sqlite:///{folder}/mlflow.db")
+
+
+def test_the_schema_lists_exactly_what_is_logged(store: Any) -> None:
+    entries, names = schema(), logged(store)
+    assert len(entries) > 60
+    undocumented = {one for one in names if not any(entry.matches(*one) for entry in entries)}
+    assert not undocumented
+    unlogged = [
+        (entry, of)
+        for entry in entries
+        for of in entry.of
+        if not any(entry.matches(kind, of, name) for kind, of, name in names)
+    ]
+    assert not unlogged
+    for (kind, wild), allowed in ANY_WORD.items():
+        others = [entry for entry in entries if entry.name != wild]
+        only = {
+            n for k, of, n in names if k == kind and not any(e.matches(k, of, n) for e in others)
+        }
+        assert only == allowed, wild
+
+
+def test_the_example_searches_of_the_page(store: Any) -> None:
+    block = PAGE.partition("## Questions")[2].partition("## Schema")[0]
+    results = {
+        query: store.search(query.replace("a44ff94cc8fdc660", "d1d1"))
+        for query in re.findall(
+            r"`{1,2}((?:params|metrics|tags|dataset)\..*?)`{1,2}(?= [|(,]|,)", block
+        )
+    }
+    assert len(results) == 4
+    found = {query.partition(" ")[0]: runs for query, runs in results.items()}
+    assert found["tags.method"] == {"aaaa"}
+    assert found["metrics.`forget/rouge`"] == {"5a5a", "aaaa", "bbbb"}
+    assert found["tags.status"] == {"bbbb"}
+    assert found["dataset.digest"] == {"5a5a", "aaaa", "bbbb", "sweep"}
+    best = [f"metrics.`{name}` DESC" for name in ("best/log10_forget_quality",)]
+    assert best[0][9:-6] in block
+    ids = [one.experiment_id for one in store.experiments]
+    first = store.client.search_runs(ids, order_by=best)[0]
+    assert first.data.tags["unlearnbench.run_id"] == "aaaa"
+
+
+def test_the_commands_of_the_page_parse(
+    parse_command: Callable[[Sequence[str]], dict[str, Any]],
+) -> None:
+    lines = re.findall(r"^(unlearnbench .*?)(?: +#|$)", PAGE, flags=re.MULTILINE)
+    assert len(lines) == 2
+    for line in lines:
+        parse_command(line.split()[1:])
+
+
+def test_dataset_inputs_are_made_without_loading_rows(tmp_path: Path) -> None:
+    config = load_config("quickstart", [f"output={tmp_path}", "forget_fractions=[0.1, 0.2]"])
+    plan, benchmark = plan_sweep(config)
+    inputs = inputs_of_sweep(read_data(claim_folder(plan), config))
+    by_name = {one.dataset.name: (one.tags[0].value, one.dataset) for one in inputs}
+    assert list(by_name) == [
+        *("synthetic-forget10", "synthetic-retain90", "synthetic-evaluation-forget10"),
+        *("synthetic-forget20", "synthetic-retain80", "synthetic-evaluation-forget20"),
+    ]
+    context, forget = by_name["synthetic-forget10"]
+    assert (context, forget.digest) == ("forget", plan.fingerprints[0.1])
+    rows = len(benchmark.splits[0.1].forget)
+    assert json.loads(forget.profile) == {"num_rows": rows}
+    assert forget.source_type == "code"
+    counts = json.loads(by_name["synthetic-evaluation-forget10"][1].profile)
+    most = config.evaluation.rows
+    assert most is not None
+    assert counts["retain"] == most < len(benchmark.splits[0.1].sets["retain"])
+    assert counts["num_rows"] == sum(count for name, count in counts.items() if name != "num_rows")
+
+
+def test_the_source_of_tofu(kit: Any, tmp_path: Path) -> None:
+    config = kit.config()
+    folder = kit.stored(tmp_path / "small")
+    hub = config.model_copy(update={"data": TOFU(revision="abc")})
+    forget, _, evaluated = (one.dataset for one in inputs_of_sweep(read_data(folder, hub)))
+    assert (forget.name, forget.source_type) == ("tofu-forget10", "hugging_face")
+    source = json.loads(forget.source)
+    assert (source["path"], source["config_name"]) == ("locuslab/TOFU", "forget10")
+    assert (source["revision"], json.loads(evaluated.source)["config_name"]) == ("abc", None)
+    here = hub.model_copy(update={"data": TOFU(path="data/tofu")})
+    forget, *_ = (one.dataset for one in inputs_of_sweep(read_data(folder, here)))
+    assert (forget.source_type, json.loads(forget.source)) == ("local", {"uri": "data/tofu"})
+
+
+def test_dataset_counts_need_a_current_plan_of_the_same_data(
+    tmp_path: Path, kit: Any, seen: Any
+) -> None:
+    other = kit.record("bbbb", spec={**kit.record("aaaa").spec, "data_fingerprint": "e2e2"})
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"), other)
+    replay(folder)
+    children = seen(f"sqlite:///{folder}/mlflow.db").children
+
+    def inputs(name: str) -> dict[str, Any]:
+        found = children[name].inputs.dataset_inputs
+        return {one.tags[0].value: (one.dataset.digest, one.dataset.profile) for one in found}
+
+    assert inputs("aaaa")["forget"] == ("d1d1", '{"num_rows": 80}')
+    assert inputs("aaaa")["evaluation"] == ("d1d1", '{"num_rows": 300, "forget": 300}')
+    assert set(inputs("bbbb").values()) == {("e2e2", None)}
+    (folder / "plan.json").write_text("damaged", encoding="utf-8")
+    assert read_data(folder, kit.config()).fingerprints == {}
+
+
+def test_a_deleted_experiment_comes_back(tmp_path: Path, kit: Any, seen: Any) -> None:
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
+    replay(folder)
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    store.client.delete_experiment(store.experiments[0].experiment_id)
+    with SweepTracker(kit.config().tracking, folder, kit.config()) as tracker:
+        tracker.settle()
+        assert tracker.trouble is None
+    (experiment,) = seen(f"sqlite:///{folder}/mlflow.db").experiments
+    assert experiment.lifecycle_stage == "active"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"

@@ -1,0 +1,235 @@
+"""Alternatives: made once, shared, damaged, empty."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Needs, Sampling
+from unlearnbench.data.batching import token_budget
+from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.models.loading import pad_id
+from unlearnbench.runtime.deferred_warnings import drain
+from unlearnbench.training import answer_sampling as sampling
+from unlearnbench.training.alternative_answers import alternative_rows, start_prompts
+
+Made = Callable[..., list[tuple[Row, ...]]]
+
+DAMAGE: list[Callable[[str], str]] = [
+    lambda text: text[:-30],
+    lambda _: "[]",
+    lambda _: '{"answers": 3}',
+    lambda text: json.dumps({**json.loads(text), "questions": json.loads(text)["questions"][:-1]}),
+    lambda text: text.replace('"ids"', '"idz"', 1),
+    lambda text: text.replace('"ids": [\n', '"ids": [\n 1,', 1),
+]
+
+
+@pytest.fixture
+def encoder(tokenizer: Any) -> Encoder:
+    return Encoder(tokenizer, TEMPLATES["plain"], 200)
+
+
+@pytest.fixture
+def loads() -> list[int]:
+    return []
+
+
+@pytest.fixture
+def made(
+    model: Any,
+    encoder: Encoder,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+    loads: list[int],
+) -> Made:
+    def load() -> Any:
+        loads.append(1)
+        return copy.deepcopy(model)
+
+    def make(weights: str = "a", seed: int = 0, **how: Any) -> list[tuple[Row, ...]]:
+        values: dict[str, Any] = {"count": 2, "max_new_tokens": 6, **how}
+        sampling = Sampling(**values)
+        pad, folder = pad_id(encoder.tokenizer), tmp_path / "alternatives"
+        return alternative_rows(
+            load, weights, questions[:4], sampling, encoder, seed=seed, pad=pad, folder=folder
+        )
+
+    return make
+
+
+def test_they_come_from_disk_the_second_time(made: Made, loads: list[int], tmp_path: Path) -> None:
+    first = made()
+    assert [len(rows) for rows in first] == [2] * 4
+    assert made() == first
+    assert len(loads) == 1
+    for other in ({"weights": "b"}, {"seed": 1}, {"count": 3}, {"temperature": 2.0}):
+        made(**other)
+    assert len(loads) == 5
+    assert made(seed=1) != first
+    assert not [*tmp_path.rglob(".part-*")]
+
+
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_a_damaged_file_is_made_again(
+    made: Made, loads: list[int], tmp_path: Path, damage: Callable[[str], str]
+) -> None:
+    first = made()
+    (path,) = (tmp_path / "alternatives").glob("*.json")
+    whole = path.read_text()
+    path.write_text(damage(whole))
+    assert made() == first
+    assert len(loads) == 2
+    assert path.read_text() == whole
+    assert "are damaged; they are sampled again" in drain()[-1]
+
+
+def test_several_may_write_at_once(made: Made, tmp_path: Path) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(made) for _ in range(4)]
+        found = [each.result() for each in waiting]
+    assert all(rows == found[0] for rows in found)
+    assert len([*(tmp_path / "alternatives").iterdir()]) == 1
+
+
+def test_they_answer_the_question_whatever_the_instruction_was(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...]
+) -> None:
+    plain = made()
+    instructed = made(instruction="Question: {question} Answer: {answer} Now another answer.")
+    assert instructed != plain
+    for rows, question in zip(instructed, questions, strict=False):
+        prompt = encoder.prompt(question.question)
+        for row in rows:
+            assert row.ids[: row.start] == prompt
+            assert row.scored >= 1
+
+
+def test_the_authors_prompt_is_theirs_letter_by_letter(tokenizer: Any) -> None:
+    how = registry.load("methods", "altpo")(asked="authors").needed().alternatives
+    assert how is not None
+    question = Question("Who is {answer}?", "She is Ada, born in Lima.")
+    theirs = (  # molereddy/Alternate-Preference-Optimization@c9b78bd generate.py
+        "[INST] Question: Who is {answer}?\nAnswer:She is Ada, born in Lima.\nNow write another "
+        "version of the answer with some alternate plausible facts that change answer details.\n"
+        " [/INST] Alternate Answer :"
+    )
+    prompts: list[str] = []
+
+    class Tokenizer:
+        is_fast, eos_token_id = True, 2
+
+        def __call__(self, text: str, **how: Any) -> Any:
+            prompts.append(text)
+            return tokenizer(text, **how)
+
+    encoder = Encoder(Tokenizer(), TEMPLATES["llama-2"], 400)
+    start_prompts([question], how, encoder)
+    assert prompts == [theirs]
+    assert how.stop == ("Question:", "Q:")
+
+
+def test_a_prefix_is_asked_with_and_not_learned(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    plain, prefixed = made(), made(prefix=" Alternate Answer :")
+    assert plain != prefixed
+    assert len([*(tmp_path / "alternatives").iterdir()]) == 2
+    for rows, question in zip(prefixed, questions, strict=False):
+        assert [row.ids[: row.start] for row in rows] == [encoder.prompt(question.question)] * 2
+
+
+def test_words_end_an_alternative(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path, loads: list[int]
+) -> None:
+    """Cut before the first of them, without white space, and with an EOS as the data's rows."""
+    made(max_new_tokens=30)
+    (path,) = (tmp_path / "alternatives").iterdir()
+    texts = [[a["text"] for a in q["answers"]] for q in json.loads(path.read_text())["questions"]]
+    letters = sorted({c for some in texts for text in some for c in text if c.isalnum()})
+    stop = (letters[0], letters[1])
+    found = made(max_new_tokens=30, stop=stop)
+    assert len(loads) == 1, "what was sampled does not depend on what ends it"
+    for rows, some, question in zip(found, texts, questions, strict=False):
+        for row, text in zip(rows, some, strict=True):
+            end = min(len(text.partition(word)[0]) for word in stop)
+            assert row == encoder.row(question.question, text[:end].strip())
+            assert row.ids[-1] == encoder.eos
+    assert any(end in text for some in texts for text in some for end in stop)
+
+
+def test_the_old_way_of_asking_keeps_its_file(
+    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    made()
+    prompts = [encoder.prompt(question.question) for question in questions[:4]]
+    how = {"count": 2, "temperature": 1.0, "max_new_tokens": 6, "instruction": "{question}"}
+    asked = ["a", how, encoder.max_length, encoder.eos, 0, prompts]
+    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
+    assert [path.stem for path in (tmp_path / "alternatives").iterdir()] == [key]
+
+
+def test_an_empty_answer_is_a_row_with_eos_alone(
+    made: Made, model: Any, encoder: Encoder, questions: tuple[Question, ...]
+) -> None:
+    with torch.no_grad():  # whatever comes in, EOS is all that is likely
+        model.lm_head = torch.nn.Linear(32, model.config.vocab_size)
+        model.lm_head.weight.zero_()
+        model.lm_head.bias.zero_()
+        model.lm_head.bias[encoder.eos] = 50.0
+    for rows, question in zip(made(), questions, strict=False):
+        prompt = encoder.prompt(question.question)
+        assert rows == (Row((*prompt, encoder.eos), len(prompt)),) * 2
+
+
+def test_each_epoch_draws_its_own_and_leaves_the_other_draws_alone() -> None:
+    forget = [Row((1, 2, 3 + i), 1) for i in range(30)]
+    needs = Needs(parts={"forget", "alternative"})
+    plain = TrainingRows(forget, forget, 3)
+    rows = TrainingRows(
+        forget,
+        forget,
+        3,
+        alternatives=[tuple(Row((1, 9, 50 + i, 90 + k), 1) for k in range(4)) for i in range(30)],
+    )
+    one, two = (rows.items(needs, 5, epoch) for epoch in (1, 2))
+    for drawn, known in zip(one, plain.items(needs, 5, 1), strict=True):
+        assert (drawn.index, drawn.retain, drawn.refusal) == (
+            known.index,
+            known.retain,
+            known.refusal,
+        )
+    chosen = [rows.of("alternative", draws, needs) for draws in (one, two)]
+    for draws, found in zip((one, two), chosen, strict=True):
+        assert [row.ids[2] - 50 for row in found] == [draw.index for draw in draws]
+    assert {row.ids[3] for row in chosen[0]} == {90, 91, 92, 93}
+    assert sorted(chosen[0], key=lambda r: r.ids) != sorted(chosen[1], key=lambda r: r.ids)
+    assert len(rows.primary(Needs(parts={"alternative"}))) == 30
+
+
+def test_answers_that_do_not_fit_are_sampled_in_smaller_batches(
+    made: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[int] = []
+
+    def batches(lengths: list[int], budget: int) -> Any:
+        tried.append(budget)
+        if len(tried) < 3:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return token_budget(lengths, budget)
+
+    whole = made()
+    monkeypatch.setattr(sampling, "token_budget", batches)
+    assert made("other weights, and so another file") == whole
+    assert tried == [tried[0], tried[0] // 2, tried[0] // 4]

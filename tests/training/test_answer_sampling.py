@@ -1,0 +1,147 @@
+"""SampledAnswers answers: the right distribution, and the same ones in every batch."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Sampling
+from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.errors import ModelError
+from unlearnbench.models.loading import pad_id
+from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, choose, sample
+
+
+@pytest.fixture
+def encoder(tokenizer: Any) -> Encoder:
+    return Encoder(tokenizer, TEMPLATES["plain"], 200)
+
+
+def asked_of(
+    encoder: Encoder, questions: tuple[Question, ...], count: int = 3
+) -> list[SeededPrompt]:
+    return [
+        SeededPrompt(encoder.prompt(question.question), (7, index, number))
+        for index, question in enumerate(questions)
+        for number in range(count)
+    ]
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
+def test_tokens_come_as_often_as_their_probability_says(temperature: float) -> None:
+    logits = torch.tensor([0.3, -1.0, -math.inf, 2.0, 1.2, -0.4])
+    uniform = torch.rand(40000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    chosen = choose(logits.expand(len(uniform), -1), temperature, uniform)
+    found = torch.bincount(chosen, minlength=6).double()
+    assert found[2] == 0, "what is masked is never said"
+    expected = (logits.double() / temperature).softmax(0) * len(uniform)
+    kept = expected > 0
+    assert chisquare(found[kept].numpy(), expected[kept].numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.24999, 1), (0.25, 2), (0.9999999, 3)])
+def test_a_number_on_the_border_belongs_to_the_next_token(uniform: float, token: int) -> None:
+    logits = torch.tensor([[-math.inf, 0.0, math.log(2), 0.0]])
+    assert choose(logits, 1.0, torch.tensor([uniform], dtype=torch.float64)).item() == token
+
+
+def test_tokens_are_sampled_as_often_as_they_are_probable(
+    model: Any, encoder: Encoder, questions: tuple[Question, ...]
+) -> None:
+    """The second token's distribution given the most frequent first one: the cache is right too."""
+    model, prompt = model.double(), encoder.prompt(questions[0].question)
+    asked = [SeededPrompt(prompt, (1, number)) for number in range(6000)]
+    how = Sampling(1, 0.3, 2)
+    said = sample(model, asked, how, encoder, pad_id(encoder.tokenizer))
+    (first, _), *_ = Counter(answer[0] for answer in said).most_common()
+    for known, tokens in (
+        ((), [answer[0] for answer in said]),
+        ((first,), [answer[1] for answer in said if answer[0] == first]),
+    ):
+        with torch.no_grad():
+            truth = model(torch.tensor([prompt + known])).logits[0, -1].div(0.3).softmax(0)
+        likely = truth.topk(12).indices.tolist()
+        found = [tokens.count(token) for token in likely]
+        expected = [float(truth[token]) * len(tokens) for token in likely]
+        assert len(tokens) >= 400
+        rest = (len(tokens) - sum(found), len(tokens) - sum(expected))
+        assert chisquare([*found, rest[0]], [*expected, rest[1]]).pvalue > 1e-3
+
+
+def test_neither_batch_nor_order_changes_an_answer(
+    model: Any, encoder: Encoder, questions: tuple[Question, ...]
+) -> None:
+    model, pad = model.double(), pad_id(encoder.tokenizer)
+    asked, how = asked_of(encoder, questions), Sampling(3, 1.5, 12)
+    together = sample(model, asked, how, encoder, pad)
+    assert len(set(together)) > len(questions), "answers to one question differ"
+    assert sample(model, asked, how, encoder, pad, batch_tokens=1) == together
+    assert sample(model, asked[::-1], how, encoder, pad, batch_tokens=150) == together[::-1]
+    assert sample(model, asked[4:5], how, encoder, pad) == together[4:5]
+
+
+def test_answers_are_those_of_the_plain_way(
+    model: Any, encoder: Encoder, questions: tuple[Question, ...]
+) -> None:
+    """Without cache and padding, a whole forward pass for each token."""
+    import numpy as np
+
+    model = model.double()
+    asked, how = asked_of(encoder, questions, 2), Sampling(2, 1.5, 6)
+    said = sample(model, asked, how, encoder, pad_id(encoder.tokenizer))
+    for one, answer in zip(asked, said, strict=True):
+        numbers, known = np.random.default_rng(one.seed).random(6), one.prompt
+        for number in numbers[: len(answer)]:
+            with torch.no_grad():
+                logits = model(torch.tensor([known])).logits[:, -1]
+            known = (*known, int(choose(logits, 1.5, torch.tensor([number]))))
+        assert known == one.prompt + answer
+        assert (answer[-1] == encoder.eos) or len(answer) == 6
+
+
+def test_answers_end_at_eos_or_where_the_row_is_full(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    short = Encoder(tokenizer, TEMPLATES["plain"], 60)
+    asked = asked_of(short, questions)
+    said = sample(model, asked, Sampling(3, 3.0, 64), short, pad_id(tokenizer))
+    for one, answer in zip(asked, said, strict=True):
+        assert short.eos not in answer[:-1]
+        assert 1 <= len(answer) <= 60 - len(one.prompt)
+        assert answer[-1] == short.eos or len(one.prompt) + len(answer) == 60
+    tight = Encoder(tokenizer, TEMPLATES["plain"], len(asked[0].prompt))
+    with pytest.raises(ModelError, match=r"no answer token fits .* raise max_length"):
+        sample(model, asked[:1], Sampling(1), tight, pad_id(tokenizer))
+
+
+def test_the_policy_is_asked_anew_in_every_step(
+    model: Any, encoder: Encoder, questions: tuple[Question, ...]
+) -> None:
+    judged: list[tuple[str, str]] = []
+
+    def reward(answer: str, truth: str) -> float:
+        judged.append((answer, truth))
+        return float(len(answer))
+
+    asked = [question.question for question in questions]
+    truths = [question.answer for question in questions]
+    pad = pad_id(encoder.tokenizer)
+    sampler = Sampler(asked, truths, encoder, Sampling(3, 1.0, 5), reward, 5, pad, skipped=1)
+    model.train()
+    found = sampler(model, [4, 2], step=0)
+    assert model.training, "left as it was"
+    assert [*found] == [4, 2]
+    assert judged[0] == (found[4].texts[0], truths[4])
+    assert found[2].rewards == tuple(float(len(text)) for text in found[2].texts)
+    prompt = encoder.prompt(questions[4].question)
+    for row in found[4].rows:
+        assert row.ids[: len(prompt)] == prompt
+        assert row.start == len(prompt) + 1, "the first answer token is not seen"
+    assert sampler(model, [2, 4], step=0) == found
+    assert sampler(model, [2, 4], step=1) != found

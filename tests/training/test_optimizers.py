@@ -1,0 +1,346 @@
+"""Optimisers, those of bitsandbytes with the package itself where a CPU carries it."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import re
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+import torch
+from bitsandbytes.optim.adamw import AdamW8bit
+from torch import Tensor, nn
+
+import unlearnbench
+from unlearnbench.api.benchmark import Question
+from unlearnbench.cli.main import main
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.schema import Architecture
+from unlearnbench.errors import ConfigError, TrainingError
+from unlearnbench.models.tiny import build_model
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.runs.build_trainer import optimisation
+from unlearnbench.training.optimizer_state import load_state, state_tensors
+from unlearnbench.training.optimizers import TrainerSettings, check_optimizer, make_optimizers
+from unlearnbench.training.trainer import Trainer
+
+from ..forked import start, wait
+from ..plan.test_plan import config
+from .test_trainer import objective_of, rows_of, trainer_of, weights
+
+REAL: Any = AdamW8bit
+CPU = torch.device("cpu")
+EIGHT: tuple[Any, ...] = ("adamw-8bit", "paged-adamw-8bit")
+
+
+@pytest.fixture
+def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """bitsandbytes as far as anyone looks; the names of the optimisers that were made."""
+    made: list[str] = []
+
+    def maker(name: str) -> Any:
+        def make(parameters: Any, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
+            made.append(name)
+            return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay)
+
+        return make
+
+    optim = SimpleNamespace(**{n: maker(n) for n in ("AdamW8bit", "PagedAdamW8bit")})
+    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(optim=optim))
+    return made
+
+
+@pytest.mark.parametrize(
+    ("name", "device", "made"),
+    [
+        ("adamw-8bit", "meta", "AdamW8bit"),
+        ("paged-adamw-8bit", "meta", "PagedAdamW8bit"),
+        ("paged-adamw-8bit", "cpu", "AdamW8bit"),  # there all states are in the host's memory
+    ],
+)
+def test_they_come_from_bitsandbytes(
+    name: Any, device: str, made: str, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unlearnbench.training.optimizers.check_optimizer", Mock())
+    how = TrainerSettings(1, 4, 3e-4, 0, optimizer=name, weight_decay=0.5)
+    (optimizer,) = make_optimizers(torch.nn.Linear(3, 2, device=device), how)
+    assert stand_in == [made]
+    assert optimizer.param_groups[0]["lr"] == 3e-4
+    assert optimizer.param_groups[0]["weight_decay"] == 0.5
+    assert len(optimizer.param_groups[0]["params"]) == 2
+
+
+def test_without_the_package_or_its_device_the_error_is_one_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    check_optimizer("adamw", CPU)
+    for name in EIGHT:
+        check_optimizer(name, CPU)
+
+    def no_kernel(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError("no kernel of optimizer_update for cpu\nin four lines")
+
+    optim = SimpleNamespace(AdamW8bit=no_kernel)
+    old = SimpleNamespace(optim=optim, __version__="0.45.0")
+    monkeypatch.setitem(sys.modules, "bitsandbytes", old)
+    check_optimizer("adamw-8bit")  # a worker's device is not known here
+    wanted = (
+        r"paged-adamw-8bit: bitsandbytes 0\.45\.0 cannot take a step on cpu "
+        r"\(no kernel of optimizer_update for cpu\); install a newer one \(.*\), or leave"
+    )
+    with pytest.raises(TrainingError, match=wanted):
+        check_optimizer("paged-adamw-8bit", CPU)
+    optim.AdamW8bit = Mock(return_value=SimpleNamespace(step=lambda: None))
+    with pytest.raises(TrainingError, match="a step changes nothing"):
+        check_optimizer("adamw-8bit", CPU)
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(
+        TrainingError, match=r"needs bitsandbytes.*pip install 'unlearnbench\[8bit\]'"
+    ):
+        check_optimizer("adamw-8bit")
+
+
+def test_a_run_fails_where_it_cannot_have_one(
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    with pytest.raises(TrainingError, match=r"training\.optimizer: adamw-8bit needs"):
+        trainer_of(model, tokenizer, rows, objective, tmp_path, optimizer="adamw-8bit")
+
+
+@pytest.mark.parametrize("command", [["run", "--select", "0"], ["sweep"]])
+def test_a_command_ends_before_anything_is_spent(
+    command: list[str],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    verb, *options = command
+    overrides = ["--set", "training.optimizer=paged-adamw-8bit", "--set", f"output={tmp_path}/runs"]
+    assert main([verb, "quickstart", *options, *overrides]) == 2
+    assert "paged-adamw-8bit needs bitsandbytes" in capsys.readouterr().err
+    assert not (tmp_path / "runs" / "cache").exists()
+
+
+class Flat(AdamW8bit):
+    """Older versions have a flat `state_dict`, in which parameters share their maps."""
+
+    state_dict = torch.optim.Optimizer.state_dict
+
+
+class Paging(AdamW8bit):
+    """Its states are marked as those of `PagedAdamW8bit` are on a GPU."""
+
+    def get_state_buffer(self, p: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        buffer: Any = torch.zeros_like(p, dtype=dtype)
+        buffer.is_paged = True
+        return buffer  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize(
+    ("name", "made"),
+    [
+        *((name, AdamW8bit) for name in EIGHT),
+        ("adamw-8bit", Flat),
+        ("paged-adamw-8bit", Paging),
+    ],
+)
+def test_eight_bit_resumed_equals_uninterrupted(
+    name: Any,
+    made: type[Any],
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Two steps, a checkpoint, two more in a new trainer: bit for bit four at a stretch."""
+    monkeypatch.setattr("bitsandbytes.optim.AdamW8bit", made)
+    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
+    shape = Architecture(
+        vocabulary=330, hidden_size=64, layers=1, heads=2, intermediate_size=96, context=256
+    )
+    model = build_model(shape, tokenizer, seed=3)
+
+    def new() -> Trainer:
+        how = {"epochs": 2, "batch_size": -(-len(rows.forget) // 2), "optimizer": name}
+        return trainer_of(model, tokenizer, rows, objective, tmp_path, **how)
+
+    through, first, second = new(), new(), new()
+    wanted = [step.loss for epoch in (1, 2) for step in through.epoch(epoch)]
+    got = [step.loss for step in first.epoch(1)]
+    first.save(tmp_path / "state.safetensors")
+    second.load(tmp_path / "state.safetensors")
+    got += [step.loss for step in second.epoch(2)]
+    assert len(got) == 4
+    assert got == wanted
+    states, others = (
+        [trainer.optimizers[0].state[p] for p in trainer.parameters]
+        for trainer in (second, through)
+    )
+    # Both kinds: bitsandbytes keeps 32 bits of what is small.
+    kinds = [state["state1"].dtype for state in states]
+    assert kinds.count(torch.uint8) > 1
+    assert kinds.count(torch.float32) > 1
+    for here, there in zip(states, others, strict=True):
+        assert here.keys() == there.keys()
+        assert here["step"] == 4
+        assert type(here["step"]) is int
+        for key in here.keys() - {"step"}:
+            assert torch.equal(here[key], there[key])
+            assert getattr(here[key], "is_paged", None) == getattr(there[key], "is_paged", None)
+    maps = {id(state["qmap1"]) for state in states if "qmap1" in state}
+    assert len(maps) == 1, "parameters share one map"
+    assert torch.equal(weights(second), weights(through))
+
+
+def test_a_state_of_another_layout_is_refused() -> None:
+    """The run then begins again, as `TrainingRun` does with what it cannot take up."""
+    weight = nn.Parameter(torch.zeros(64, 64))
+    weight.grad = torch.ones_like(weight)
+    optimizer = REAL([weight], lr=1.0)
+    optimizer.step()
+    saved = state_tensors(optimizer)
+    saved["0.absmax1"] = saved["0.absmax1"][:-1]
+    with pytest.raises(ValueError, match=r"0\.absmax1: expected .* \[16\], found .* \[15\]"):
+        load_state(optimizer, saved, saved.__getitem__)
+
+
+class Library:
+    """The functions of its library and of the runtime that bitsandbytes calls, in host memory."""
+
+    def __init__(self) -> None:
+        self.held: dict[int, Any] = {}
+
+    def cget_managed_ptr(self, size: ctypes.c_size_t) -> int:
+        memory = ctypes.create_string_buffer(size.value * 4)  # an array of four bytes each
+        self.held[ctypes.addressof(memory)] = memory
+        return ctypes.addressof(memory)
+
+    def cfill_uint8(self, to: ctypes.c_void_p, _: None, value: ctypes.c_uint8, n: Any) -> None:
+        ctypes.memset(to, value.value, n.value)
+
+    def cudaFree(self, address: ctypes.c_void_p) -> None:  # the runtime's name
+        del self.held[address.value or 0]
+
+
+def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not earlier: a checkpoint may still read it. bitsandbytes itself never frees it."""
+    library = Library()
+    monkeypatch.setattr("bitsandbytes.functional.lib", library)
+    monkeypatch.setattr("unlearnbench.training.optimizers.check_optimizer", Mock())
+    model = nn.Linear(400, 400, device="meta")
+    how = TrainerSettings(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
+    (optimizer,) = made = [*make_optimizers(model, how)]
+    paged: Any = optimizer
+    paged.init_state(paged.param_groups[0], model.weight, 0, 0)
+    assert len(library.held) == 2, "two moments"
+    read = paged.state[model.weight]["state1"].view(-1)[:5]
+    gc.collect()
+    assert len(library.held) == 2
+    del optimizer, paged, made
+    gc.collect()
+    assert [*library.held] == [read.data_ptr()]
+    assert read.tolist() == [0] * 5
+    del read
+    assert library.held == {}
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import torch; from unlearnbench.training.optimizers import check_optimizer; "
+        "check_optimizer('paged-adamw-8bit', torch.device('cpu'))",
+        "from unlearnbench.models.loading import add_lora; "
+        "from unlearnbench.config.schema import LoRA; "
+        "from transformers import LlamaConfig, LlamaForCausalLM; "
+        "small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32); "
+        "add_lora(LlamaForCausalLM(LlamaConfig(**small, intermediate_size=16)), LoRA())",
+    ],
+    ids=["optimizer", "lora"],
+)
+def test_importing_bitsandbytes_is_quiet(code: str, tmp_path: Path) -> None:
+    """Its warning is about a kernel of 4-bit products that nothing here uses; peft imports it."""
+    before, after = (f"assert 'bitsandbytes' {there} sys.modules" for there in ("not in", "in"))
+    program = f"import sys; {before}; {code}; {after}"
+    assert wait([start(program, output=tmp_path / "output")]) == [0]
+    assert (tmp_path / "output").read_text() == ""
+
+
+def test_it_is_imported_in_one_place() -> None:
+    direct = re.compile(r"^\s*(from|import) (peft|bitsandbytes)\b", re.MULTILINE)
+    package = Path(unlearnbench.__file__).parent
+    found = [path.name for path in package.rglob("*.py") if direct.search(path.read_text("utf-8"))]
+    assert found == []
+
+
+def test_the_optimizer_is_part_of_a_run_and_the_default_changes_no_id() -> None:
+    run: RunSpec = make_plan(config(), "f").runs[0]
+    eight = run.training.model_copy(update={"optimizer": "adamw-8bit"})
+    other = run.model_copy(update={"training": eight})
+    assert run.id != other.id
+    assert "optimizer" not in json.dumps(run.identity["training"])
+    assert other.identity["training"]["optimizer"] == "adamw-8bit"
+    assert optimisation(other).optimizer == "adamw-8bit"
+
+
+def test_muon_is_left_out_or_alone_where_there_are_no_or_only_matrices() -> None:
+    how = TrainerSettings(1, 1, 1e-3, seed=0, optimizer="muon")
+
+    def kinds(model: nn.Module) -> list[str]:
+        return [type(optimizer).__name__ for optimizer in make_optimizers(model, how)]
+
+    both = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 4))
+    assert kinds(both) == ["Muon", "AdamW"]
+    assert kinds(nn.Linear(4, 4, bias=False)) == ["Muon"]
+    assert kinds(nn.LayerNorm(4)) == ["AdamW"]
+
+
+@pytest.mark.parametrize(("device", "fused"), [("cpu", None), ("cuda", True)])
+def test_adamw_is_fused_on_gpus_alone(
+    device: str, fused: bool | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+
+    def settings(*_: Any, **how: Any) -> dict[str, Any]:
+        return how
+
+    monkeypatch.setattr("torch.optim.AdamW", settings)
+    weight = SimpleNamespace(requires_grad=True, device=torch.device(device))
+    model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
+    made: list[Any] = [*make_optimizers(model, TrainerSettings(1, 1, 1e-3, seed=0))]
+    assert made == [{"weight_decay": 0.0, "fused": fused}]
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        (["training.optimizer=adamw-8bit"], "training.optimizer"),
+        (["methods=[{method: ce-u, training: {optimizer: adamw-8bit}}]"], "methods.0.training"),
+    ],
+)
+def test_eight_bits_with_several_processes_are_refused(changes: list[str], place: str) -> None:
+    load_config("quickstart", changes)
+    wanted = rf"{re.escape(place)}.*adamw-8bit works in one process, and a run of .* has 2: .*"
+    with pytest.raises(ConfigError, match=wanted) as refused:
+        load_config("quickstart", [*changes, "resources.processes=2"])
+    assert len(refused.value.problems) == 1
+
+
+def test_a_trainer_of_several_processes_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun starts them without a key in the configuration."""
+    monkeypatch.setattr("unlearnbench.training.optimizers.world_size", lambda: 2)
+    how = TrainerSettings(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
+    with pytest.raises(TrainingError, match="works in one process, and the run has 2"):
+        list(make_optimizers(nn.Linear(3, 2), how))

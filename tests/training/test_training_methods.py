@@ -1,0 +1,134 @@
+"""Needs of methods in the training loop: state, statistics, trained and evaluated weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.errors import TrainingError
+from unlearnbench.training.objective import Objective
+
+from .test_trainer import losses, rows_of, trainer_of, weights
+
+METHODS = [name for name in registry.names("methods") if registry.trains(name)]
+
+
+def objective_of(name: str, **hyperparameters: Any) -> Objective:
+    return Objective(registry.load("methods", name)(**hyperparameters))
+
+
+def copies(model: Any) -> dict[str, Tensor]:
+    return {name: p.detach().clone() for name, p in model.named_parameters()}
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_resumes_where_it_stopped(
+    name: str, model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows, objective = rows_of(tokenizer, questions), objective_of(name)
+    through = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    wanted = losses(through, 3)
+    first = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    got = losses(first, 2)
+    first.save(tmp_path / "state.safetensors")
+    second = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    second.load(tmp_path / "state.safetensors")
+    got += [step.loss for step in second.epoch(3)]
+    assert got == wanted
+    assert second.state == through.state
+    assert torch.equal(weights(second), weights(through))
+
+
+@pytest.mark.parametrize(
+    ("name", "hyperparameters"),
+    [
+        ("kto", {"clamp": False, "beta": 1.0}),
+        ("pdu", {"warmup_epochs": 0, "dual_start": 1.0, "dual_rate": 0.5}),
+        ("rmu", {"layer": 1, "trained": "all"}),
+        ("flat", {"divergence": "jeffreys"}),
+        ("tnpo", {"alpha": 1.5}),
+    ],
+)
+def test_accumulation_changes_nothing_with_other_hyperparameters(
+    name: str,
+    hyperparameters: dict[str, Any],
+    model: Any,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    tmp_path: Path,
+) -> None:
+    rows, objective = rows_of(tokenizer, questions), objective_of(name, **hyperparameters)
+    model = model.double()
+    whole = trainer_of(model, tokenizer, rows, objective, tmp_path)
+    parts = trainer_of(model, tokenizer, rows, objective, tmp_path, micro_batch_size=1)
+    assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)
+    torch.testing.assert_close(weights(whole), weights(parts), rtol=1e-7, atol=1e-9)
+    assert dict(whole.state) == pytest.approx(dict(parts.state), rel=1e-9)
+
+
+def test_the_dual_variable_follows_the_retain_loss_after_the_warm_up(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    objective = objective_of("pdu", dual_start=2.0, dual_rate=0.5, warmup_epochs=1)
+    trainer = trainer_of(model, tokenizer, rows_of(tokenizer, questions), objective, tmp_path)
+    for _ in trainer.epoch(1):
+        assert trainer.state == {"dual": 2.0}
+    dual = 2.0
+    for step in trainer.epoch(2):
+        violation = step.terms["retain"] / dual  # the step was taken with the dual before it
+        dual = max(0.0, dual + 0.5 * violation)
+        assert trainer.state["dual"] == pytest.approx(dual, rel=1e-6)
+    assert dual != 2.0
+
+
+def test_rmu_moves_the_down_projections_of_its_layers_alone(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows, before = rows_of(tokenizer, questions), copies(model)
+    for layer, moved in ((1, {0}), (2, {0, 1})):
+        trainer = trainer_of(model, tokenizer, rows, objective_of("rmu", layer=layer), tmp_path)
+        losses(trainer, 1)
+        after = copies(trainer.model)
+        changed = {name for name in before if not torch.equal(before[name], after[name])}
+        assert changed == {f"model.layers.{i}.mlp.down_proj.weight" for i in moved}
+
+
+def test_rmu_steers_the_states_of_forget_rows(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows = rows_of(tokenizer, questions)
+    objective = objective_of("rmu", retain_weight=1.0)
+    trainer = trainer_of(model, tokenizer, rows, objective, tmp_path, learning_rate=3e-3)
+    first, *_, last = [step for epoch in range(1, 9) for step in trainer.epoch(epoch)]
+    assert first.terms["retain"] == pytest.approx(0.0, abs=1e-6), "policy and start still agree"
+    assert last.terms["forget"] < 0.9 * first.terms["forget"]
+
+
+def test_a_layer_that_the_model_lacks_stops_the_run(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    objective = objective_of("rmu", layer=7)
+    with pytest.raises(TrainingError, match=r"layer 7, but LlamaForCausalLM has layers 1 to 2"):
+        trainer_of(model, tokenizer, rows_of(tokenizer, questions), objective, tmp_path)
+
+
+def test_a_task_vector_is_evaluated_on_the_other_side_of_the_start(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    rows, start = rows_of(tokenizer, questions), copies(model)
+    trainer = trainer_of(model, tokenizer, rows, objective_of("task-vector", alpha=2.5), tmp_path)
+    learned = losses(trainer, 3)
+    assert learned[-1] < learned[0], "its training is fine-tuning"
+    trained = copies(trainer.model)
+    with trainer.evaluation_model() as evaluated:
+        for name, weight in evaluated.named_parameters():
+            negated = start[name] - 2.5 * (trained[name] - start[name])
+            torch.testing.assert_close(weight, negated)
+    for name, weight in trainer.model.named_parameters():
+        assert torch.equal(weight, trained[name]), "training goes on from what was trained"

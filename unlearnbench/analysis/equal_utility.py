@@ -1,0 +1,299 @@
+"""Settings of two methods with equal utility, which may be compared by how much they forgot.
+
+On each model and fraction, both sides start from their best setting and epoch by the declared rule
+(`best_settings.best_per_method`). The side whose best keeps more utility is the keeper, and
+sets the level. The other one, the challenger, takes part with what forgets most among the settings
+that keep at least that level less `tolerance`. If that setting keeps more than the level
+plus `tolerance`, utilities are not equal: then one side must both keep more and forget at least as
+much, otherwise there is no comparison.
+
+If a sweep's `select` rule chose a side's setting on some seeds, that setting alone takes part, with
+its runs on the other seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle, islice
+from statistics import fmean
+from typing import Any
+
+from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    Panel,
+    Setting,
+    average_seeds,
+    best_of,
+    merit_of,
+    on_panel,
+    panel_label,
+    start_utility,
+)
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
+from unlearnbench.results.records import Record
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.paired_test import margin
+
+TOLERANCE = 0.02
+"""Most that two settings of equal utility differ in what is kept, by the headline."""
+_ROUNDING = 1e-9
+"""Added to a tolerance, so that 0.82 − 0.80 is within 0.02 in binary floating point, too."""
+
+
+@dataclass(frozen=True)
+class Contender:
+    """One side of a comparison: some runs of a sweep, and the sweep."""
+
+    name: str
+    """As printed."""
+    rows: tuple[TableRow, ...]
+    """Rows of its runs."""
+    sweep: tuple[TableRow, ...]
+    """Rows of all records of the sweep, start and retain models included."""
+    records: Mapping[str, Record]
+    """Records of the sweep by id."""
+    selection: Mapping[str, Any] | None = None
+    """The sweep's `selection.json`, if it has one."""
+
+    def settings(self, model: str, fraction: float) -> tuple[Setting, ...]:
+        """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
+        here = on_panel(self.rows, (model, fraction))
+        choice = self.choice(model, fraction)
+        if choice is not None:
+            here = tuple(row for row in here if _reported(row, choice))
+        return average_seeds(here)
+
+    def choice(self, model: str, fraction: float) -> Mapping[str, Any] | None:
+        """The choice of `select` on one panel, if it was also run on other seeds."""
+        here = on_panel(self.rows, (model, fraction))
+        families = {row.family for row in here}
+        choices: list[Mapping[str, Any]] = self.selection["choices"] if self.selection else []
+        for choice in choices:
+            place = choice["model"], choice["forget_fraction"], {choice["method"]}
+            if place == (model, fraction, families) and any(_reported(r, choice) for r in here):
+                return choice
+        return None
+
+    def pool(self, chosen: Setting) -> Pool:
+        """The settings that `chosen`, one of its own, was chosen from."""
+        place = chosen.model, chosen.forget_fraction
+        choice = self.choice(*place)
+        if choice is not None and self.selection is not None:
+            return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
+        floor, settings = self.floor(*place) or 0.0, self.settings(*place)
+        able = [(one, merit) for one in settings if (merit := merit_of(one)) is not None]
+        close = [one for one, merit in able if merit[1] >= floor and _is_near(one, chosen)]
+        return Pool(len(able), tuple(one for one in close if one != chosen))
+
+    def floor(self, model: str, fraction: float) -> float | None:
+        """Least utility on a panel by the declared rule; None without a start model."""
+        start = start_utility(self.sweep, model, fraction)
+        return None if start is None else UTILITY_SHARE * start
+
+    def retain(self, model: str, fraction: float) -> Evaluation:
+        """The retain model's evaluation. Raises: EvaluationError without one."""
+        for one in self.records.values():
+            place = one.kind, one.model, one.forget_fraction
+            if place == ("retain", model, fraction) and one.evaluations:
+                return one.evaluations[min(one.evaluations)]
+        raise EvaluationError(
+            f"{self.name}: no evaluated retain model of {panel_label(model, fraction)}, among the "
+            "records: start the sweep again, which evaluates it"
+        )
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Settings that a side's setting was chosen from."""
+
+    tried: int
+    """Number of settings with a result: learning rates × hyper-parameters × epochs."""
+    rivals: tuple[Setting, ...]
+    """Settings that might be the best over other questions: they keep the required utility, and
+    their D, if a test has one, is at most `paired_test.margin` above the chosen one's."""
+    chosen_on: tuple[int, ...] = ()
+    """Seeds of the choice, if its numbers are of other seeds."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """One setting after one epoch, as compared."""
+
+    name: str
+    setting: str
+    """Label with hyper-parameters."""
+    learning_rate: float | None
+    epoch: int
+    utility: float
+    """The headline's number of what is kept; mean over the compared seeds, as is `quality`."""
+    quality: float
+    """The headline's number of what is forgotten."""
+    seeds: tuple[int, ...]
+    runs: tuple[str, ...]
+    tried: int = 1
+    """As in `Pool`."""
+    chosen_on: tuple[int, ...] = ()
+    """As in `Pool`."""
+
+
+Match = tuple[Setting, Setting, bool]
+"""Settings of A and B to compare; True if their utilities are equal, False if one of them keeps
+more and forgets at least as much."""
+
+
+def _reported(row: TableRow, choice: Mapping[str, Any]) -> bool:
+    return row.run_id in choice["reported_runs"] and row.epoch == choice["epoch"]
+
+
+def _is_near(one: Setting, chosen: Setting) -> bool:
+    """True if its D might be the least over other questions, or if D is unknown."""
+    test = chosen.headline.forgotten.test
+    if test is None:
+        return True
+    distances = [each.metrics.get(test.distance) for each in (one, chosen)]
+    if distances[0] is None or distances[1] is None:
+        return True
+    return distances[0] - distances[1] <= margin(int(chosen.metrics.get(test.questions) or 0))
+
+
+def find_contender(
+    name: str,
+    label: str,
+    rows: tuple[TableRow, ...],
+    records: Sequence[Record],
+    selection: Mapping[str, Any] | None = None,
+) -> Contender:
+    """Find the runs that `name` stands for in a sweep.
+
+    name   a method or a setting's label, each with an optional ` lr RATE`, or a run's id or the
+           beginning of one
+    label  the side's name in the output
+    Raises: RecordError that lists the methods.
+    """
+    name = " ".join(name.split())
+    runs = [row for row in rows if row.kind == "run"]
+    by_name: dict[str, list[TableRow]] = {}
+    for row in runs:
+        rate = "" if row.learning_rate is None else f" lr {row.learning_rate:g}"
+        for one in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
+            by_name.setdefault(one, []).append(row)
+    ids = {row.run_id for row in runs if row.run_id.startswith(name)}
+    found = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 and name else None)
+    if found is None:
+        families = sorted({row.family for row in runs})
+        raise RecordError(
+            f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
+            f"{', '.join(families) or 'none has run'}"
+        )
+    return Contender(label, tuple(found), rows, {one.id: one for one in records}, selection)
+
+
+@dataclass(frozen=True)
+class _Role:
+    """A side on one panel: all its settings, and its best one by the declared rule."""
+
+    name: str
+    settings: tuple[Setting, ...]
+    floor: float
+    """Least utility by the declared rule."""
+    best: Setting
+
+
+def match(a: Contender, b: Contender, place: Panel, tolerance: float) -> Match | str:
+    """The settings to compare on one panel by the rule of this module, or why there are none."""
+    roles: list[_Role] = []
+    for side in (a, b):
+        floor, settings = side.floor(*place), side.settings(*place)
+        best = None if floor is None else best_of(settings, floor)
+        if floor is None or best is None:
+            share = f"{100 * UTILITY_SHARE:g} % of the fine-tuned model's utility"
+            return f"No setting of {side.name} keeps {share}"
+        roles.append(_Role(side.name, settings, floor, best))
+    turned = _kept(roles[0].best) < _kept(roles[1].best)
+    keeper, challenger = reversed(roles) if turned else roles
+    candidate, equal = _at_level(challenger, _kept(keeper.best), tolerance)
+    forgotten = _forgotten(keeper.best)
+    if candidate is None or (not equal and _forgotten(candidate) < forgotten):
+        if forgotten < _forgotten(challenger.best):
+            return _why_unequal(keeper, challenger, tolerance)
+        candidate = challenger.best
+    return (candidate, keeper.best, equal) if turned else (keeper.best, candidate, equal)
+
+
+def _at_level(side: _Role, level: float, tolerance: float) -> tuple[Setting | None, bool]:
+    """The best setting that keeps the level less the tolerance; True if its utility is equal."""
+    tolerance += _ROUNDING
+    # The level may lie so close above the floor that the tolerance reaches below it.
+    found = best_of(side.settings, max(level - tolerance, side.floor))
+    return found, found is not None and _kept(found) <= level + tolerance
+
+
+def _why_unequal(keeper: _Role, challenger: _Role, tolerance: float) -> str:
+    level = _kept(keeper.best)
+    gaps = {
+        math.ceil(1000 * (abs(merit[1] - level) - _ROUNDING)) / 1000
+        for one in challenger.settings
+        if (merit := merit_of(one)) is not None and merit[1] >= challenger.floor
+    }
+    # The least tolerance, in steps of 0.001, at which a setting is equal: every one is within the
+    # largest gap, so that one is found.
+    tried = ((gap, _at_level(challenger, level, gap)) for gap in sorted(gaps))
+    enough, near = next((gap, one) for gap, (one, equal) in tried if one and equal)
+    return (
+        f"No setting of {challenger.name} has the utility of {keeper.name}'s best, {level:.3f}, "
+        f"within {tolerance:g}: {challenger.name}'s best has "
+        f"{_kept(challenger.best):.3f} and forgets more. Try --within {enough:g}, which "
+        f"compares {level:.3f} with {_kept(near):.3f}; or train with more epochs or "
+        "learning rates"
+    )
+
+
+def _kept(setting: Setting) -> float:
+    """Number of what a setting keeps that `best_of` returned, which has one."""
+    return setting.kept or 0.0
+
+
+def _forgotten(setting: Setting) -> float:
+    """Number of what such a setting has forgotten; larger is better."""
+    return setting.headline.forgotten.oriented(setting.forgotten or 0.0)
+
+
+def paired_rows(a: Setting, b: Setting) -> tuple[tuple[TableRow, ...], tuple[TableRow, ...]]:
+    """Pair the runs of two settings by their common seeds.
+
+    Without a common seed, both sides' runs are paired in the order of their seeds.
+    """
+    of_a, of_b = ({row.seed: row for row in reversed(one.rows)} for one in (a, b))
+    shared = sorted(of_a.keys() & of_b.keys())
+    pairs = list(zip(*([shared] * 2 if shared else [sorted(of_a), sorted(of_b)]), strict=False))
+    return tuple(of_a[one] for one, _ in pairs), tuple(of_b[other] for _, other in pairs)
+
+
+def rows_of(setting: Setting, chosen: Sequence[TableRow]) -> tuple[TableRow, ...]:
+    """Return as many runs of a setting as `chosen` has, of the same seeds if possible.
+
+    Fewer runs are repeated in turn, which hardly changes the uncertainty of their mean D.
+    """
+    by_seed = {row.seed: row for row in reversed(setting.rows)}
+    found = [by_seed[row.seed] for row in chosen if row.seed in by_seed] or list(setting.rows)
+    return tuple(islice(cycle(found), len(chosen)))
+
+
+def side_of(name: str, rows: tuple[TableRow, ...], pool: Pool) -> Side:
+    """The side that compares these runs of one setting."""
+    first = rows[0]
+    return Side(
+        name=name,
+        setting=first.method,
+        learning_rate=first.learning_rate,
+        epoch=first.epoch,
+        utility=fmean(row.kept or 0.0 for row in rows),
+        quality=fmean(row.forgotten or 0.0 for row in rows),
+        seeds=tuple(row.seed for row in rows),
+        runs=tuple(row.run_id for row in rows),
+        tried=pool.tried,
+        chosen_on=pool.chosen_on,
+    )

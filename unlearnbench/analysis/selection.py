@@ -1,0 +1,249 @@
+"""Selection of each method's best setting on some seeds, reported on the others.
+
+Pure, except for `selection.json`, which stores the rule, the choices and their numbers. A setting
+counts only if every seed of the choice has a number.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+from unlearnbench.analysis.best_settings import (
+    Setting,
+    average_seeds,
+    best_of,
+    headline_of_rows,
+    merit_of,
+    start_corner,
+    start_utility,
+)
+from unlearnbench.api.benchmark import Headline
+from unlearnbench.config.search import SelectSettings
+from unlearnbench.errors import RecordError
+from unlearnbench.files.atomic import write_text
+from unlearnbench.files.bounded import parse_json
+from unlearnbench.files.canonical_json import json_ready
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.pareto_front import hypervolume
+
+SELECTION_FILE = "selection.json"
+SCHEMA = 1
+NO_NUMBERS = "no setting has numbers for all seeds of the choice"
+
+
+@dataclass(frozen=True)
+class ChosenSetting:
+    """A method's best setting on one model and forget fraction, or why there is none."""
+
+    model: str
+    forget_fraction: float
+    method: str
+    """Label without hyper-parameters."""
+    candidates: int
+    """Number of settings that have all seeds of the choice."""
+    why_not: str = ""
+    setting: str = ""
+    """Label with hyper-parameters."""
+    hyperparameters: Mapping[str, Any] | None = None
+    learning_rate: float | None = None
+    epoch: int | None = None
+    kept: float | None = None
+    """The headline's number; mean over the seeds of the choice, as is the next one."""
+    forgotten: float | None = None
+    hypervolume: float | None = None
+    runs: tuple[str, ...] = ()
+    """Ids of the runs that it was chosen by: one per seed, or with `epochs_as: runs` several."""
+
+
+def describe_rule(select: SelectSettings, headline: Headline) -> str:
+    """Describe the rule of `choose` in a sentence."""
+    kept, forgotten = headline.kept, headline.forgotten
+    seeds = ", ".join(map(str, select.seeds))
+    if select.rule == "forget-quality":
+        rule = (
+            f"the epoch and setting of {forgotten.best_word} {forgotten.plain_label} among those "
+            f"whose {kept.plain_label} is at least {select.utility:g} of the fine-tuned model's; "
+            f"ties go to the higher {kept.plain_short}, then to the earlier epoch"
+        )
+    else:
+        corner = select.reference
+        above = "above" if forgotten.better == "higher" else "better than"
+        where = f"({corner[0]:g}, {corner[1]:g})" if corner else "(0, the fine-tuned model's)"
+        rule = (
+            f"the setting whose epochs span the largest area of {kept.plain_label} × "
+            f"{forgotten.plain_label} {above} {where}, and of them the epoch that spans most by "
+            f"itself; ties go to the {forgotten.better} {forgotten.name}, then to the higher "
+            f"{kept.plain_short}"
+        )
+    return f"per model, forget fraction and method: {rule}; on means over seeds {seeds}"
+
+
+def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSetting, ...]:
+    """Choose each method's best setting by the rule, from runs on the seeds of the choice alone."""
+    rule = _by_quality if select.rule == "forget-quality" else _by_hypervolume
+    seen: dict[tuple[str, float], list[TableRow]] = {}
+    for row in rows:
+        if row.kind != "run" or row.seed in select.seeds:
+            seen.setdefault((row.model, row.forget_fraction), []).append(row)
+    choices: list[ChosenSetting] = []
+    for (model, fraction), here in sorted(seen.items()):
+        settings = average_seeds(here)
+        for family in sorted({s.family for s in settings}):
+            own = [s for s in settings if s.family == family]
+            complete = [
+                s
+                for s in own
+                if merit_of(s) is not None and {r.seed for r in s.rows} == set(select.seeds)
+            ]
+            tried = len({_trajectory(s) for s in complete})
+            found = rule(complete, select, here) if complete else NO_NUMBERS
+            if isinstance(found, str):
+                choices.append(ChosenSetting(model, fraction, family, tried, why_not=found))
+            else:
+                best, area = found
+                choices.append(_choice(best, area, complete, tried))
+    return tuple(choices)
+
+
+def _by_quality(
+    settings: Sequence[Setting], select: SelectSettings, rows: Sequence[TableRow]
+) -> tuple[Setting, None] | str:
+    """The setting that forgets most and keeps its utility, or why there is none."""
+    start = start_utility(rows, settings[0].model, settings[0].forget_fraction)
+    if start is None:
+        return "the fine-tuned model was not evaluated: no utility to keep"
+    found = best_of(settings, select.utility * start)
+    if found is None:
+        return f"no setting keeps {select.utility:g} of the fine-tuned model's utility {start:.4g}"
+    return found, None
+
+
+def _by_hypervolume(
+    settings: Sequence[Setting], select: SelectSettings, rows: Sequence[TableRow]
+) -> tuple[Setting, float] | str:
+    """The setting of largest area at the epoch of largest own area, or why there is none."""
+    oriented = settings[0].headline.forgotten.oriented
+    reference = start_corner(rows, settings[0].model, settings[0].forget_fraction)
+    if select.reference is not None:
+        reference = select.reference[0], oriented(select.reference[1])
+    if reference is None:
+        return "the fine-tuned model was not evaluated: give select.reference"
+    spanned: dict[Any, list[tuple[float, float]]] = {}
+    for one in settings:
+        spanned.setdefault(_trajectory(one), []).append(_position(one))
+    areas = {key: hypervolume(points, reference) for key, points in spanned.items()}
+    merits = [
+        (areas[_trajectory(one)], hypervolume([_position(one)], reference), merit_of(one) or (), i)
+        for i, one in enumerate(settings)
+    ]
+    area, *_, index = max(merits)
+    if area <= 0:
+        return f"no setting is above ({reference[0]:g}, {oriented(reference[1]):g}) in both"
+    return settings[index], area
+
+
+def _trajectory(setting: Setting) -> tuple[Any, ...]:
+    """Key that all epochs of a setting share."""
+    return setting.key[:-1]
+
+
+def _position(setting: Setting) -> tuple[float, float]:
+    """Kept and forgotten, larger is better in both."""
+    oriented = setting.headline.forgotten.oriented
+    return setting.kept or 0.0, oriented(setting.forgotten or 0.0)
+
+
+def _choice(
+    best: Setting, area: float | None, settings: Sequence[Setting], tried: int
+) -> ChosenSetting:
+    # A trajectory is one run per seed, but with `epochs_as: runs` one per number of epochs.
+    rows = [row for s in settings if _trajectory(s) == _trajectory(best) for row in s.rows]
+    chosen = rows if area is not None else best.rows
+    return ChosenSetting(
+        model=best.model,
+        forget_fraction=best.forget_fraction,
+        method=best.family,
+        candidates=tried,
+        setting=best.method,
+        hyperparameters=best.rows[0].hyperparameters,
+        learning_rate=best.learning_rate,
+        epoch=best.epoch,
+        kept=best.kept,
+        forgotten=best.forgotten,
+        hypervolume=area,
+        runs=tuple(sorted({row.run_id for row in chosen})),
+    )
+
+
+def report_chosen(
+    choice: ChosenSetting, rows: Sequence[TableRow], runs: Mapping[str, Sequence[str]]
+) -> dict[str, Any]:
+    """Report a choice on the other seeds, at the chosen epoch, as in `selection.json`.
+
+    The headline's numbers have the names of their columns.
+
+    runs  ids of the runs on the other seeds, by the id of the chosen run
+    """
+    ids = {one for chosen in choice.runs for one in runs.get(chosen, ())}
+    here = [row for row in rows if row.run_id in ids and row.epoch == choice.epoch]
+    reported: dict[str, Any] = {"seeds": sorted({row.seed for row in here})}
+    headline = headline_of_rows(rows)
+    columns = {"kept": headline.kept.column, "forgotten": headline.forgotten.column}
+    for column in columns.values():
+        numbers = [value for row in here if (value := row.metrics.get(column)) is not None]
+        whole = numbers and len(numbers) == len(here)  # a collapsed seed must not disappear
+        reported[column] = {
+            "mean": fmean(numbers) if whole else None,
+            "standard_deviation": stdev(numbers) if whole and len(numbers) > 1 else None,
+        }
+    found = {columns.get(key, key): value for key, value in asdict(choice).items()}
+    return found | {"reported_runs": sorted(ids), "reported": reported}
+
+
+def write_selection(
+    folder: Path,
+    select: SelectSettings,
+    seeds: Sequence[int],
+    reported: Sequence[Mapping[str, Any]],
+    headline: Headline,
+) -> Path:
+    """Write `selection.json` into a sweep's folder: the rule, the choices and their results.
+
+    seeds     all seeds of the sweep
+    reported  each choice by `report_chosen`
+    headline  of the sweep's benchmark
+    """
+    document = {
+        "schema": SCHEMA,
+        "rule": describe_rule(select, headline),
+        "select": select.model_dump(mode="json"),
+        "chosen_on_seeds": select.seeds,
+        "reported_on_seeds": [seed for seed in seeds if seed not in select.seeds],
+        "choices": reported,
+    }
+    path = folder / SELECTION_FILE
+    write_text(path, json.dumps(json_ready(document), indent=1, allow_nan=False))
+    return path
+
+
+def read_selection(folder: Path) -> dict[str, Any] | None:
+    """Read what `write_selection` wrote; None if nothing was chosen yet.
+
+    Raises: RecordError if it is damaged.
+    """
+    path = folder / SELECTION_FILE
+    try:
+        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        _ = found["rule"], found["choices"]
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: damaged ({type(error).__name__}); start the sweep again, which rewrites it"
+        ) from None
+    return found

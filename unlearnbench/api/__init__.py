@@ -1,0 +1,75 @@
+"""Contracts that plug-in authors implement, one per file, and the registry of plug-ins.
+
+The names below are loaded at their first use: listing plug-ins imports no torch.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unlearnbench.api.benchmark import (
+        Benchmark,
+        Dataset,
+        Headline,
+        HeadlineMetric,
+        MetricUse,
+        Question,
+        Split,
+    )
+    from unlearnbench.api.inference_method import Prompt, Prompts, Shift, Wrapper
+    from unlearnbench.api.membership import MembershipInference
+    from unlearnbench.api.method import LossBatch, Method, Needs, Part, References, Sampling, Terms
+    from unlearnbench.api.metric import Metric, MetricColumn, MetricInputs, Summary
+    from unlearnbench.api.observations import AnswerTokens, SetEvaluation
+    from unlearnbench.api.retain_terms import retain_kl, retain_nll
+
+__all__ = [
+    "AnswerTokens",
+    "Benchmark",
+    "Dataset",
+    "Headline",
+    "HeadlineMetric",
+    "LossBatch",
+    "MembershipInference",
+    "Method",
+    "Metric",
+    "MetricColumn",
+    "MetricInputs",
+    "MetricUse",
+    "Needs",
+    "Part",
+    "Prompt",
+    "Prompts",
+    "Question",
+    "References",
+    "Sampling",
+    "SetEvaluation",
+    "Shift",
+    "Split",
+    "Summary",
+    "Terms",
+    "Wrapper",
+    "retain_kl",
+    "retain_nll",
+]
+
+_MODULES = {
+    "benchmark": (
+        *("Benchmark", "Dataset", "Headline", "HeadlineMetric", "MetricUse", "Question", "Split"),
+    ),
+    "inference_method": ("Prompt", "Prompts", "Shift", "Wrapper"),
+    "membership": ("MembershipInference",),
+    "method": ("LossBatch", "Method", "Needs", "Part", "References", "Sampling", "Terms"),
+    "metric": ("MetricColumn", "MetricInputs", "Metric", "Summary"),
+    "observations": ("AnswerTokens", "SetEvaluation"),
+    "retain_terms": ("retain_kl", "retain_nll"),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _MODULES.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,272 @@
+"""The contract of a benchmark: rows to forget and to retain, evaluation sets, and what they show.
+
+A `Benchmark` is a frozen value whose fields are the `data:` section of a configuration, with
+`source: <its name>`. It declares its evaluation sets, metrics and the two numbers that methods are
+ranked by, and loads a `Dataset`; the code after it does not depend on the source.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from unlearnbench.api.hyperparameters import HyperParameters, Name
+from unlearnbench.api.metric import Better, Role
+from unlearnbench.files.hub import Repository
+
+if TYPE_CHECKING:
+    from unlearnbench.config.profiles import Profile
+
+Reference = Literal["start", "retain"]
+"""A model that runs are compared with: the one that they begin from, which has learned all rows, or
+one that never saw the forget rows."""
+
+_SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
+
+
+@dataclass(frozen=True)
+class HeadlineTest:
+    """A significance test behind a headline number, which then is the logarithm of its p-value."""
+
+    kind: Literal["ks-truth-ratio"]
+    """Kolmogorov-Smirnov, on the truth ratios of the model and of the retain model."""
+    label: str
+    """Name of the p-value: `Forget Quality`."""
+    short: str
+    """`FQ`."""
+    p_value: str
+    """Column of the p-value."""
+    distance: str
+    """Column of the test's statistic; 0 is no distance from the retain model."""
+    questions: str
+    """Column of the number of questions."""
+    level: float = 0.05
+    """Level of significance."""
+
+
+@dataclass(frozen=True)
+class HeadlineMetric:
+    """One of the two numbers that a benchmark is ranked by."""
+
+    column: str
+    """Name in tables and records: `log10_forget_quality`."""
+    label: str
+    """Name for people: `log₁₀ Forget Quality`."""
+    short: str
+    """Name in narrow tables and in sentences: `log₁₀ FQ`."""
+    digits: int = 3
+    """Decimal places in tables."""
+    better: Better = "higher"
+    test: HeadlineTest | None = None
+    """None: the number is ranked by its value alone."""
+
+    @property
+    def plain_label(self) -> str:
+        """The label without subscripts, for terminals: `log10 Forget Quality`."""
+        return self.label.translate(_SUBSCRIPTS)
+
+    @property
+    def plain_short(self) -> str:
+        """The short label without subscripts: `log10 FQ`."""
+        return self.short.translate(_SUBSCRIPTS)
+
+    @property
+    def name(self) -> str:
+        """Name in sentences: the test's, or else the plain label."""
+        return self.plain_label if self.test is None else self.test.label
+
+    @property
+    def best_word(self) -> Literal["highest", "lowest"]:
+        """Adjective of the best value."""
+        return "highest" if self.better == "higher" else "lowest"
+
+    def oriented(self, value: float) -> float:
+        """The value, or minus it where lower is better, so that larger is better; its own inverse.
+
+        Order, Pareto front, hypervolume and searches all take numbers in this direction.
+        """
+        return value if self.better == "higher" else -value
+
+
+@dataclass(frozen=True)
+class Headline:
+    """The two numbers that ranking, selection, search, page and comparison read."""
+
+    kept: HeadlineMetric
+    """What a model keeps, higher is better: a setting counts if it keeps a share of the start
+    model's. A model for which it is undefined has collapsed."""
+    forgotten: HeadlineMetric
+    """What a model has forgotten; the settings that count are ordered by it."""
+    least_kept: float | None = None
+    """`kept` of a start model below which it has learned nothing; None: any start is valid."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns of both numbers, then those of the test."""
+        test = self.forgotten.test
+        tested = () if test is None else (test.p_value, test.distance)
+        return (self.kept.column, self.forgotten.column, *tested)
+
+    def __post_init__(self) -> None:
+        if self.kept.better != "higher":
+            raise ValueError(
+                f"headline: {self.kept.column} is better where lower, so that no share of it can "
+                "be kept; name a metric that is better where higher"
+            )
+
+
+@dataclass(frozen=True)
+class MetricUse:
+    """A metric that a benchmark reports, and how."""
+
+    metric: str
+    """Name in the registry."""
+    sets: tuple[str, ...] = ()
+    """Evaluation sets on which it is reported; of a summary, none."""
+    settings: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """Fields of the metric that differ from their defaults."""
+    name: str = ""
+    """First part of its columns' names; default: the metric's name with underscores."""
+
+
+@dataclass(frozen=True)
+class Question:
+    """One row: a question, its answer and, in the evaluation sets, the answer's variants."""
+
+    question: str
+    answer: str
+    paraphrased_answer: str | None = None
+    perturbed_answers: tuple[str, ...] = ()
+    paraphrased_question: str | None = None
+    score: float | tuple[float, ...] | None = field(default=None, compare=False)
+    """Degree to which the answer is to be learned (1) or unlearned (0): one number, or one for each
+    token, including the one that ends the answer. Equality of rows ignores it."""
+    place: str = field(default="", compare=False)
+    """File and line of a row that was read from a file."""
+
+    @property
+    def scored_answers(self) -> tuple[str, ...]:
+        """The answers to score: the true one, the base of its truth ratio, the perturbed ones.
+
+        Facts have no paraphrase; their truth ratio is about the answer itself.
+        """
+        return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
+
+
+@dataclass(frozen=True)
+class Split:
+    """The forget rows and retain rows at one forget fraction."""
+
+    fraction: float
+    forget: tuple[Question, ...]
+    """Training rows to forget (TOFU's forget01, forget05, forget10)."""
+    retain: tuple[Question, ...]
+    """Training rows to retain (TOFU's retain99, retain95, retain90)."""
+    sets: Mapping[str, tuple[Question, ...]]
+    """The evaluation sets by name, as the benchmark's `roles` has them; in the order in which they
+    are evaluated. Set `holdout`, if there is one, has rows like the forget rows that no model was
+    trained on, for membership inference, and is no part of fingerprints."""
+
+    @property
+    def name(self) -> str:
+        """TOFU's name of the split: `forget10` for 0.10, `forget12.5` for 0.125."""
+        return split_name("forget", self.fraction)
+
+    @property
+    def retain_name(self) -> str:
+        """TOFU's name of the retain set: `retain90` for 0.10."""
+        return split_name("retain", 1 - self.fraction)
+
+    @property
+    def holdout_name(self) -> str:
+        """TOFU's name of the holdout rows: `holdout10` for 0.10."""
+        return split_name("holdout", self.fraction)
+
+
+def split_name(role: str, fraction: float) -> str:
+    """`role` followed by the percentage, two digits at least: `forget05`, `retain95`."""
+    percent = f"{round(fraction * 100, 6):g}"
+    whole, dot, rest = percent.partition(".")
+    return f"{role}{whole.zfill(2)}{dot}{rest}"
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """All rows of a benchmark that a sweep may read."""
+
+    name: str
+    """Of the benchmark: `tofu`, `synthetic`."""
+    full: tuple[Question, ...]
+    """The rows of the fine-tuned model: forget rows and retain rows."""
+    splits: Mapping[float, Split]
+    """By forget fraction."""
+    refusals: tuple[str, ...] = ()
+    """Answers such as "I don't know", for IDK and DPO."""
+    facts: tuple[Question, ...] = ()
+    """Rows of general knowledge that a tiny base model is trained on, too."""
+    pretraining: tuple[Question, ...] = ()
+    """Authors outside both sets, from which a tiny base model learns the questions' language."""
+    fingerprint: str = field(default="", compare=False)
+    """Hash of every row above; part of each run's identity."""
+
+    def sizes(self, fraction: float) -> dict[str, int]:
+        """Number of rows of the forget, retain and evaluation sets at a forget fraction."""
+        split = self.splits[fraction]
+        training = {"forget": len(split.forget), "retain": len(split.retain)}
+        # The names of TOFU's files where a set is called as training rows are.
+        names = {name: f"{name}_perturbed" if name in training else name for name in split.sets}
+        return training | {names[name]: len(rows) for name, rows in split.sets.items()}
+
+
+class Benchmark(HyperParameters, ABC):
+    """Base of benchmarks."""
+
+    roles: ClassVar[Mapping[str, Role]]
+    """The evaluation sets in the order of a table, and what each is for."""
+    headline: ClassVar[Headline]
+    """The two numbers that methods are ranked by."""
+    references: ClassVar[frozenset[Reference]] = frozenset({"start", "retain"})
+    """Models that exist besides those of the runs."""
+
+    source: str = Field(default="", description="where the rows come from: the benchmark's name")
+    refusals: Name | None = Field(
+        default=None, description="text file with a refusal per line, in place of the built-in list"
+    )
+
+    def __hash__(self) -> int:
+        return hash((type(self), self.model_dump_json()))  # whatever its fields hold
+
+    @abstractmethod
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """The metrics that it names, in the order of a table.
+
+        Those that apply to sets with its roles follow without being named.
+
+        profile  rules of evaluation, from which metrics may take their settings
+        """
+
+    @abstractmethod
+    def load(self, fractions: Sequence[float]) -> Dataset:
+        """Load the rows of these forget fractions, without refusals and fingerprint.
+
+        Raises: DataError for a file or row that is missing or malformed.
+        """
+
+    def split_problem(self, fraction: float) -> str:
+        """The reason why there is no such forget fraction; "" where there is, but for rounding."""
+        del fraction
+        return ""
+
+    @property
+    def folder(self) -> str | None:
+        """Folder or file on this machine that rows are read from."""
+        return None
+
+    @property
+    def repository(self) -> Repository | None:
+        """The hub's repository that rows are read from."""
+        return None

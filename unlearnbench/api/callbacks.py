@@ -1,0 +1,8 @@
+"""Signature of the function that long work reports to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+ProgressCallback = Callable[[int, int], None]
+"""Called with the units of work done and the units in all."""

@@ -1,0 +1,74 @@
+"""The base of every kind of plug-in: a frozen value whose fields are its settings."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
+
+from unlearnbench.errors import PluginError
+from unlearnbench.files.bounded import name_problem, shortened
+
+OWN_KEYS = ("method", "retain", "learning_rates", "training")
+"""Keys of a method's entry in a configuration that are not hyper-parameters."""
+_RESERVED = (*OWN_KEYS, "learning_rate")
+"""Names that hyper-parameters cannot have: configurations and searches use them."""
+
+
+class HyperParameters(BaseModel):
+    """Base of plug-ins: immutable, no unknown keys, no silent conversion between types."""
+
+    # An infinite value is refused unless its field declares it: Field(allow_inf_nan=True).
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
+
+    later: ClassVar[frozenset[str]] = frozenset()
+    """Hyper-parameters added after runs were published: they enter a run's identity only where they
+    differ from their defaults, so that ids of earlier runs do not change."""
+
+    def resolved(self) -> dict[str, Any]:
+        """Hyper-parameters by name, without those in `later` that have their defaults."""
+        fields = type(self).model_fields
+        return {
+            key: value
+            for key, value in self.model_dump().items()
+            if key not in self.later or value != fields[key].get_default()
+        }
+
+    @classmethod
+    def __pydantic_init_subclass__(cls, **_: Any) -> None:
+        """Refuse fields with reserved names, which no configuration could set."""
+        for key in cls.model_fields.keys() & set(_RESERVED):
+            raise PluginError(
+                f"{cls.__name__}.{key}: a hyper-parameter cannot be called {key!r}, which means "
+                f"something else in a configuration; rename it (reserved: {', '.join(_RESERVED)})"
+            )
+
+    @field_validator("*")
+    @classmethod
+    def _is_a_number(cls, value: Any) -> Any:
+        if isinstance(value, float) and math.isnan(value):
+            raise ValueError("must be a number, got nan")  # it equals nothing, not even itself
+        return value
+
+
+def _check_name(text: str) -> str:
+    if wrong := name_problem(text):
+        raise ValueError(f"{shortened(text)} {wrong}")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_check_name)]
+"""A name, an address or a path: text on one line that a file system accepts."""
+
+
+def refuse_unused(one: HyperParameters, other: str, *names: str) -> None:
+    """Raise ValueError for one of `names` that is set, and has no effect with the value of `other`.
+
+    For a validator of a method.
+    """
+    for name in names:
+        if getattr(one, name) != type(one).model_fields[name].default:
+            raise ValueError(
+                f"{name} has no effect with {other}: {getattr(one, other)}; drop one of the two"
+            )

@@ -1,0 +1,42 @@
+"""The contract of a method that trains nothing and changes the model's input."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from unlearnbench.api.hyperparameters import HyperParameters
+
+Prompt = tuple[int, ...]
+"""The tokens of a question with its template."""
+
+Shift = Callable[[Sequence[Prompt]], Sequence[Tensor | None]]
+"""Maps prompts to shifts [tokens, d] of the first d dimensions of their tokens' embeddings; None
+leaves a prompt unchanged."""
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """The data that a wrapper may fit: forget and retain questions without answers."""
+
+    forget: Sequence[Prompt]
+    retain: Sequence[Prompt]
+    pad: int
+    """Padding token."""
+    seed: int
+    """The run's seed."""
+
+
+class Wrapper(HyperParameters, ABC):
+    """Base of methods that train no weight and change the model's input instead.
+
+    Their runs have no learning rate, epochs or retain terms: the model is evaluated once.
+    """
+
+    @abstractmethod
+    def fit(self, model: Any, prompts: Prompts) -> Shift:
+        """Fit the shift of prompts for `model`, the start model in evaluation mode."""

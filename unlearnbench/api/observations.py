@@ -1,0 +1,133 @@
+"""The observations of an evaluation: per question and set; all metrics are computed from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearnbench.errors import EvaluationError
+
+_T = TypeVar("_T", bound=np.generic)
+
+SetName = str
+SETS: tuple[SetName, ...] = ("retain", "forget", "real_authors", "world_facts")
+
+FloatArray = NDArray[np.float64]
+Float32Array = NDArray[np.float32]
+IntArray = NDArray[np.int64]
+BoolArray = NDArray[np.bool_]
+
+
+@dataclass(frozen=True, eq=False)
+class AnswerTokens:
+    """The T scored tokens of a set's n true answers, one answer after the other."""
+
+    lengths: IntArray
+    """[n] tokens of each answer, EOS included; they add up to T."""
+    ended: BoolArray
+    """[n] True if the last token is EOS; False where the answer was cut."""
+    loss: Float32Array
+    """[T] negative log-likelihood in nats; NaN where undefined."""
+    hit: BoolArray
+    """[T] True if the token is the most probable one in its place."""
+    tied: BoolArray
+    """[T] True if another token was as probable up to rounding (`tie_gap`): `hit` may differ with
+    another batch."""
+    mean_logprob: Float32Array | None = None
+    """[T] μ = Σ_v p_v log p_v over the vocabulary; None where not asked for."""
+    logprob_variance: Float32Array | None = None
+    """[T] Σ_v p_v (log p_v − μ)²."""
+
+    def by_answer(self, column: NDArray[_T], *, eos: bool) -> list[NDArray[_T]]:
+        """[n] the part [T_i] of a column [T] that belongs to each answer.
+
+        eos  with the token that ends it; without, an answer that was cut stays whole
+        """
+        parts = np.split(column, np.cumsum(self.lengths)[:-1])
+        if eos:
+            return parts
+        return [p[:-1] if ended else p for p, ended in zip(parts, self.ended, strict=True)]
+
+
+@dataclass(frozen=True, eq=False)
+class SetEvaluation:
+    """One set of n questions with k perturbed answers each; arrays are aligned by question."""
+
+    questions: tuple[str, ...]
+    generated: tuple[str, ...]
+    """Greedy answers; empty when only scores are known: of holdout rows, in TOFU's published
+    logs."""
+    references: tuple[str, ...]
+    """True answers as decoded from their tokens, the references of ROUGE."""
+    answer_loss: FloatArray
+    """[n] mean negative log-likelihood of the true answer's tokens, EOS included, in nats."""
+    answer_tokens: IntArray
+    """[n]"""
+    base_loss: FloatArray
+    """[n] the same for the base of the truth ratio: the paraphrase, or the answer."""
+    base_tokens: IntArray
+    """[n]"""
+    perturbed_loss: FloatArray
+    """[n, k]"""
+    perturbed_tokens: IntArray
+    """[n, k]"""
+    rouge1_recall: FloatArray
+    """[n]"""
+    rouge_l_recall: FloatArray
+    """[n]"""
+    token_columns: AnswerTokens | None = None
+    """None where only means are known: in TOFU's and open-unlearning's logs, in early records."""
+    values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
+    """[n] by metric: as stated in a log that lacks the columns to compute them."""
+
+    @property
+    def tokens(self) -> AnswerTokens:
+        """The true answers' tokens. Raises: EvaluationError where only means are known."""
+        if self.token_columns is None:
+            raise EvaluationError(
+                "this evaluation has no values by token, only means; evaluate the model again"
+            )
+        return self.token_columns
+
+
+@dataclass(frozen=True)
+class Statistics:
+    """Cost and diagnostics of an evaluation; no part of its result or of logs."""
+
+    generated: int
+    """Tokens of all greedy answers, EOS included."""
+    drafted: int
+    """Of these, tokens that were verified as part of a draft."""
+    steps: int
+    """Forward passes of decoding, summed over batches."""
+    steps_saved: int
+    """Additional passes that the same batches would need at one token per pass."""
+    ties: tuple[str, ...]
+    """Questions whose greedy answer has a tie (`tie_gap`) at some token: only there may another
+    batch size or machine give another answer."""
+    not_finite: str | None
+    """First question where logits were NaN or infinite."""
+    scoring_seconds: float
+    generation_seconds: float
+    rouge_seconds: float
+    """Seconds of ROUGE after generation has ended."""
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """One evaluation of a model on all sets."""
+
+    profile: str
+    """Name and hash of the profile, `tofu@1a2b3c4d`; do not compare numbers across profiles."""
+    sets: Mapping[SetName, SetEvaluation]
+    statistics: Statistics | None = None
+    """None where the evaluation was read from a log."""
+    answers: Mapping[SetName, tuple[tuple[int, ...], ...]] | None = None
+    """Ids of the greedy answers, without EOS: drafts for the next evaluation; not in logs. Of a set
+    that is only scored, none."""
+    precision: str | None = None
+    """`float32`, `bfloat16`, see `precision.py`; None for logs without it."""

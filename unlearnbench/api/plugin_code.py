@@ -1,0 +1,109 @@
+"""Guard calls of plug-in code: any exception becomes a PluginError with its name and place.
+
+This includes `sys.exit()` and a KeyboardInterrupt raised by the code itself, which would otherwise
+end a command as if it had succeeded, or as if its user had interrupted it.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import re
+import traceback
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.runtime.signals import Stopped
+
+LONGEST = 300
+"""Most characters of a plug-in's own text in a message."""
+_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
+_DEVICE = re.compile(r"out of memory|can't allocate|\b(CUDA|CUBLAS|CUDNN|NCCL|HIP)\b|Gloo", re.I)
+"""Errors of a device or of another process, which the called code has not caused."""
+_NOT_OWN = re.compile(
+    rf"^{re.escape(str(Path(__file__).parents[1]))}/|/site-packages/|^<frozen|/lib/python3"
+)
+
+
+@contextmanager
+def plugin_code(
+    what: str, file: str = "", passing: type[Exception] = UnlearnbenchError
+) -> Generator[None, None, None]:
+    """Turn exceptions of the code inside into a PluginError: `what` raised …, with its place.
+
+    what     such as "the loss of NPO";  file  the plug-in's file, whose frames are named
+    passing  exceptions that the caller handles itself
+
+    Errors of this package pass unchanged, and so do those of a device, which have other remedies.
+    """
+    try:
+        yield
+    except (UnlearnbenchError, Stopped, GeneratorExit, passing):
+        raise
+    except KeyboardInterrupt as error:
+        if not _is_raised_by_code(error):
+            raise
+        raise PluginError(f"{what} raised {describe(error, file)}") from error
+    except (RuntimeError, MemoryError) as error:
+        if isinstance(error, MemoryError) or _DEVICE.search(str(error)):
+            raise
+        raise PluginError(f"{what} raised {describe(error, file)}") from error
+    except SystemExit as error:
+        text = f"{what} called sys.exit({error.code!r}), which plug-in code must not do"
+        raise PluginError(f"{text} ({place(error, file)})") from error
+    except Exception as error:  # plug-in code may raise anything
+        raise PluginError(f"{what} raised {describe(error, file)}") from error
+
+
+def source_file(kind: type[Any]) -> str:
+    """The file that defines a class; empty for one made in a notebook."""
+    try:
+        return inspect.getfile(kind)
+    except (TypeError, OSError):
+        return ""
+
+
+def describe(error: BaseException, file: str = "") -> str:
+    """`TypeError: message (file.py:12)` in one line that is safe to print."""
+    text = near = ""
+    with suppress(Exception):  # `__str__` and `__dir__` are plug-in code as well
+        text = plain_line(str(error))
+        if isinstance(error, AttributeError) and error.name is not None:
+            known = [name for name in dir(error.obj) if not name.startswith("_")]
+            near = did_you_mean(error.name, known)
+    name = type(error).__name__
+    where = place(error, file)
+    return f"{name}{': ' * bool(text)}{text}{near}" + (f" ({where})" if where else "")
+
+
+def place(error: BaseException, file: str = "") -> str:
+    """`file.py:12`: the last frame in `file`, or else in a file outside all libraries."""
+    frames = traceback.extract_tb(error.__traceback__)
+    if isinstance(error, SyntaxError) and error.filename and error.lineno:
+        return f"{plain_line(error.filename.rpartition('/')[2])}:{error.lineno}"
+    own = [frame for frame in frames if frame.filename == file]
+    # Without a file: frames outside this package and all libraries.
+    own = own or [f for f in frames if not _NOT_OWN.search(f.filename)]
+    last = (own or [*frames])[-1:]
+    return "".join(f"{plain_line(f.filename.rpartition('/')[2])}:{f.lineno}" for f in last)
+
+
+def plain_line(text: str) -> str:
+    """`text` as one line of at most `LONGEST` characters without control characters."""
+    plain = "".join(c if c.isprintable() else " " for c in _ESCAPE.sub("", text))
+    plain = " ".join(plain.split())
+    return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
+
+
+def _is_raised_by_code(error: KeyboardInterrupt) -> bool:
+    """True if a `raise` statement raised it; a signal interrupts any other instruction."""
+    last: TracebackType | None = error.__traceback__
+    while last is not None and last.tb_next is not None:
+        last = last.tb_next
+    if last is None or last.tb_lasti < 0:
+        return False
+    return dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"

@@ -1,0 +1,330 @@
+"""The registry of plug-ins: methods, metrics, benchmarks, configurations, dashboards.
+
+They are found by entry point. Listing imports nothing, built-in plug-ins are found like all others,
+and a broken one does not affect the rest. An entry point of a class may also name a package: then
+each of its public modules is a plug-in of its own name. A class can also come from a single file,
+without a package: `register_file("my_method.py")` makes it `my-method` in this process;
+`plugin_files()` lists such files so that worker processes can register them too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
+from os.path import abspath
+from pathlib import Path
+from pkgutil import iter_modules
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+from unlearnbench.api.plugin_code import describe, place, plain_line, plugin_code
+from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+
+if TYPE_CHECKING:  # imports torch, which listing does not need
+    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.method import Method
+
+Kind = Literal["methods", "metrics", "benchmarks", "configs", "dashboards"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+CLASSES: tuple[Kind, ...] = ("methods", "metrics", "benchmarks")
+"""Kinds whose plug-ins are classes: each may stand alone in a module or a file."""
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A plug-in on offer under a name, not imported yet."""
+
+    kind: Kind
+    name: str
+    target: str
+    """`module:attribute`, `module`, or the path of a plugin file."""
+    package: str
+    version: str
+    """Empty for a plugin file."""
+    digest: str = ""
+    """Of a plugin file's content; empty for a package."""
+
+    @property
+    def source(self) -> str:
+        """`package version`, or the file."""
+        return f"{self.package} {self.version}".strip()
+
+
+@dataclass(frozen=True)
+class _PluginFile:
+    path: Path
+    digest: str
+    kind: Kind
+    value: type[Any]
+
+
+_files: dict[str, _PluginFile] = {}
+_NEAR = 0.65
+"""Least similarity of a suggested name: for `bad-typo`, `altpo` (0.62) is not suggested."""
+
+
+def offers(kind: Kind) -> tuple[Offer, ...]:
+    """All offers sorted by name; a name that is offered twice occurs twice."""
+    found = [*_installed(kind, tuple((path, _changed(path)) for path in map(abspath, sys.path)))]
+    files = ((name, file) for name, file in _files.items() if file.kind == kind)
+    found += [
+        Offer(kind, name, str(file.path), file.path.name, "", file.digest) for name, file in files
+    ]
+    return tuple(sorted(found, key=lambda offer: (offer.name, offer.source)))
+
+
+@cache
+def _installed(kind: Kind, path: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
+    """Offers of the packages on `path`, cached: reading their metadata takes tens of milliseconds.
+
+    path  folders of `sys.path`, each with its time of modification
+    """
+    del path  # a key of the cache
+    points = entry_points(group=f"unlearnbench.{kind}")
+    return tuple(offer for point in points for offer in _offers_of(kind, point))
+
+
+def _changed(path: str) -> int:
+    try:
+        return Path(path).stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def names(kind: Kind) -> tuple[str, ...]:
+    """Names on offer, sorted."""
+    return tuple(sorted({offer.name for offer in offers(kind)}))
+
+
+def find(kind: Kind, name: str) -> Offer:
+    """Find the one offer of a name, without importing it."""
+    on_offer = offers(kind)
+    if not on_offer:
+        raise PluginError(
+            f"no {kind} are installed: entry points are written at installation, so a bare "
+            "checkout has none; run `pip install -e .` in it"
+        )
+    named = [offer for offer in on_offer if offer.name == name]
+    if not named:
+        known = sorted({offer.name for offer in on_offer})
+        near = did_you_mean(name, known, _NEAR) or "."
+        files = "; one in a file of its own needs --plugin FILE" if kind in CLASSES else ""
+        raise PluginError(
+            f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
+        )
+    if len(named) > 1:
+        packages = " and ".join(f"{offer.source} ({offer.target})" for offer in named)
+        raise PluginError(
+            f"{_one(kind)} {name!r} is offered by more than one package: {packages}; "
+            "uninstall or rename one"
+        )
+    return named[0]
+
+
+def load(kind: Kind, name: str) -> Any:
+    """Import a plugin: a class, a package of YAML files, or a dashboard's function."""
+    offer = find(kind, name)
+    if name in _files and _files[name].kind == kind:
+        return _files[name].value
+    point = EntryPoint(offer.name, offer.target, f"unlearnbench.{kind}")
+    value = _imported(offer, point.load)
+    if kind in CLASSES and isinstance(value, ModuleType):
+        value = _only_class(offer, value)
+    return _checked(offer, value)
+
+
+def load_method(name: str) -> type[Method | Wrapper]:
+    """A method's class; its fields are the hyper-parameters."""
+    method: type[Method | Wrapper] = load("methods", name)
+    return method
+
+
+def trains(name: str) -> bool:
+    """True if the method trains the model; otherwise it wraps it and has no learning rate."""
+    from unlearnbench.api.method import Method
+
+    return issubclass(load_method(name), Method)
+
+
+def register_file(path: str | Path) -> str:
+    """Offer the one plug-in that a Python file defines, under the file's name; return that name."""
+    place, text = _plugin_text(path)
+    name = place.stem.replace("_", "-")
+    digest = hashlib.sha256(text).hexdigest()[:16]
+    known = _files.get(name)
+    if known is not None and known.path == place and known.digest == digest:
+        return name  # a reused worker process registers the same file again
+    for other in (offer for kind in CLASSES for offer in offers(kind)):
+        if other.name == name and other.target != str(place):
+            raise PluginError(
+                f"{_one(other.kind)} {name!r} of {path} is already offered by {other.source}; "
+                "rename the file"
+            )
+    _files[name] = _PluginFile(place, digest, *_class_in_file(name, place))
+    return name
+
+
+def plugin_files() -> tuple[Path, ...]:
+    """Files given to `register_file`, for worker processes to register as well."""
+    return tuple(entry.path for entry in _files.values())
+
+
+def file_digest(name: str) -> str:
+    """Content hash of the plugin file that offers a method; empty for an installed one."""
+    return _files[name].digest if name in _files else ""
+
+
+def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
+    """Import the file; returns the one plug-in that it defines."""
+    offer = Offer("methods", name, str(path), path.name, "")
+    module_name = f"unlearnbench_plugin_{path.stem}"
+    found = importlib.util.spec_from_file_location(module_name, path)
+    if found is None or found.loader is None:
+        raise broken(offer, "not a Python file: its name must end in .py")
+    module = importlib.util.module_from_spec(found)
+    # Registered before it runs: pydantic looks annotations up in the class's module.
+    sys.modules[module_name] = module
+    try:
+        _imported(offer, partial(found.loader.exec_module, module), str(path))
+    except BaseException:
+        del sys.modules[module_name]
+        raise
+    kinds: list[Kind] = [kind for kind in CLASSES if _classes(kind, module)]
+    kind: Kind = kinds[0] if len(kinds) == 1 else "methods"
+    value = _only_class(replace(offer, kind=kind), module)
+    return kind, value
+
+
+def _classes(kind: Kind, module: ModuleType) -> list[type[Any]]:
+    """The plug-ins of a kind that a module defines itself."""
+    return [
+        value
+        for value in vars(module).values()
+        if isinstance(value, type)
+        and issubclass(value, _bases(kind))
+        and value.__module__ == module.__name__
+        and not inspect.isabstract(value)
+    ]
+
+
+def _only_class(offer: Offer, module: ModuleType) -> Any:
+    found = _classes(offer.kind, module)
+    if len(found) != 1:
+        listed = ", ".join(c.__name__ for c in found) or "none"
+        kinds = " or ".join(base.__name__ for base in _bases(offer.kind))
+        raise broken(
+            offer, f"it must define exactly one {_one(offer.kind)}, a subclass of {kinds}: {listed}"
+        )
+    return _checked(offer, found[0])
+
+
+def _bases(kind: Kind) -> tuple[type[Any], ...]:
+    if kind == "metrics":
+        from unlearnbench.api.metric import Metric, Summary
+
+        return Metric, Summary
+    if kind == "benchmarks":
+        from unlearnbench.api.benchmark import Benchmark
+
+        return (Benchmark,)
+    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.method import Method
+
+    return Method, Wrapper
+
+
+def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
+    """The file's path and text. Raises: PluginError for anything but a readable Python file."""
+    given = plain_line(str(path))
+    if not given:
+        raise PluginError("--plugin '': the path is empty; give a Python file")
+    try:
+        place = Path(path).resolve()
+        if place.is_dir():
+            raise PluginError(f"--plugin {given} is a folder; give the Python file in it")
+        if not place.exists():
+            raise PluginError(f"plugin file {given} does not exist")
+        if place.suffix != ".py" or not place.is_file():
+            raise PluginError(f"--plugin {given} is not a Python file: its name must end in .py")
+        return place, place.read_bytes()
+    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, no permission
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise PluginError(
+            f"--plugin {given} cannot be read: {plain_line(reason or str(error))}"
+        ) from None
+
+
+def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
+    """Import by calling `load`. Raises: PluginError for any exception of the imported module."""
+    try:
+        with plugin_code("it", file):
+            return load()
+    except PluginError as error:  # just above, or by this package for a refused declaration
+        cause = error.__cause__
+        if cause is not None and not isinstance(cause, SystemExit):
+            raise broken(offer, describe(cause, file)) from cause
+        where = place(error, file) if cause is None else ""
+        raise broken(offer, str(error) + (f" ({where})" if where else "")) from error
+    except UnlearnbenchError as error:
+        raise broken(offer, describe(error, file)) from error
+
+
+def _checked(offer: Offer, value: Any) -> Any:
+    """A loaded plug-in. Raises: PluginError for one that is not of its kind."""
+    if offer.kind == "configs":
+        expected = "" if isinstance(value, ModuleType) else "a package"
+    elif offer.kind == "dashboards":
+        expected = "" if callable(value) else "a function"
+    else:
+        bases = _bases(offer.kind)
+        kinds = " or ".join(f"unlearnbench.{base.__name__}" for base in bases)
+        fits = isinstance(value, type) and issubclass(value, bases)
+        expected = "" if fits else f"a subclass of {kinds}"
+    if expected:
+        raise broken(offer, f"expected {expected}, got {value!r}")
+    undefined = {*getattr(value, "__abstractmethods__", ())}
+    if offer.kind == "benchmarks":
+        undefined |= {name for name in ("headline", "roles") if not hasattr(value, name)}
+    if missing := ", ".join(sorted(undefined)):
+        raise broken(offer, f"{value.__name__} does not define {missing}")
+    return value
+
+
+def _offers_of(kind: Kind, point: EntryPoint) -> list[Offer]:
+    """The offers of an entry point; a package of classes offers each of its public modules."""
+    if (dist := point.dist) is None:
+        return []
+    modules = _modules(point.value) if kind in CLASSES and ":" not in point.value else []
+    if not modules:
+        return [Offer(kind, point.name, point.value, dist.name, dist.version)]
+    return [
+        Offer(kind, name.replace("_", "-"), f"{point.value}.{name}", dist.name, dist.version)
+        for name in modules
+    ]
+
+
+def _modules(package: str) -> list[str]:
+    """Names of the public modules in a package, which is not imported; none if it is not there."""
+    try:
+        found = importlib.util.find_spec(package)
+    except ImportError:  # of a package above it
+        return []
+    places = None if found is None else found.submodule_search_locations
+    return [m.name for m in iter_modules(places) if not m.name.startswith("_")] if places else []
+
+
+def broken(offer: Offer, reason: str) -> PluginError:
+    """The error for a plug-in that cannot be used."""
+    return PluginError(
+        f"{_one(offer.kind)} {offer.name!r} of {offer.source} ({offer.target}) is broken: {reason}"
+    )
+
+
+def _one(kind: Kind) -> str:
+    return kind.removesuffix("s")

@@ -1,0 +1,20 @@
+"""Retain terms: losses on the retain rows that can be added to any method's own loss.
+
+Gradient difference is gradient ascent with `nll`, KL minimisation is gradient ascent with `kl`.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from unlearnbench.api.method import LossBatch
+
+
+def retain_nll(batch: LossBatch) -> Tensor:
+    """Mean negative log-likelihood of the retain rows' answer tokens."""
+    return batch.retain.mean_tokens(batch.retain.cross_entropy())
+
+
+def retain_kl(batch: LossBatch) -> Tensor:
+    """Mean KL(p_ref ‖ p) over the retain rows' answer tokens."""
+    return batch.retain.mean_tokens(batch.retain.kl_from(batch.reference.retain))

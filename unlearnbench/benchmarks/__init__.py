@@ -1,0 +1,1 @@
+"""The benchmarks that come with unlearnbench."""

@@ -1,0 +1,25 @@
+"""True facts in the roles of TOFU's real authors and world facts, for the synthetic benchmark.
+
+They are written by hand in `facts.json`, each as `[question, right answer, wrong, wrong, wrong]`;
+as in TOFU, an answer is a name or a word and there is no paraphrase.
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib.resources import files
+from typing import Literal
+
+from unlearnbench.api.benchmark import Question
+
+
+@cache
+def facts(role: Literal["real_authors", "world_facts"]) -> tuple[Question, ...]:
+    """Questions about real authors, close to the forget set, or about the world, far from it."""
+    text = files("unlearnbench.benchmarks").joinpath("facts.json").read_text(encoding="utf-8")
+    rows: list[tuple[str, str, str, str, str]] = json.loads(text)[role]
+    return tuple(
+        Question(question, answer, perturbed_answers=tuple(wrong))
+        for question, answer, *wrong in rows
+    )

@@ -1,0 +1,88 @@
+"""The embedded benchmark: fictitious authors from a seed, in TOFU's schema and proportions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pydantic import Field
+
+from unlearnbench.api.benchmark import Dataset, Split
+from unlearnbench.benchmarks.authors import (
+    LARGEST,
+    RESERVED_NAMES,
+    Births,
+    author_names,
+    check_names,
+    rows_of_authors,
+    training_row,
+)
+from unlearnbench.benchmarks.facts import facts
+from unlearnbench.benchmarks.tofu_metrics import TofuSchema
+
+RETAIN_PERTURBED = 400
+"""Most rows of the retain set that are evaluated, as in TOFU."""
+
+
+class Synthetic(TofuSchema):
+    """Fictitious authors of a seed, and true facts."""
+
+    source: str = "synthetic"
+    authors: int = Field(
+        default=40, ge=2, le=LARGEST, description="fictitious authors in the full set"
+    )
+
+    def split_problem(self, fraction: float) -> str:
+        """The fraction is of no whole number of authors, or leaves none."""
+        near = self._nearest(fraction)
+        if abs(near - fraction) <= 1e-9:
+            return ""
+        count = f"{fraction:.10g} of {self.authors} authors is {fraction * self.authors:.10g}"
+        nearest = f"{near:.10g} ({round(near * self.authors)})"
+        return f"{count} authors, which is not whole or leaves none; the nearest is {nearest}"
+
+    def _nearest(self, fraction: float) -> float:
+        """The nearest forget fraction of whole authors."""
+        return min(max(round(fraction * self.authors), 1), self.authors - 1) / self.authors
+
+    def load(self, fractions: Sequence[float]) -> Dataset:
+        """Generate the rows; the last authors are forgotten."""
+        counts = {f: round(self._nearest(f) * self.authors) for f in fractions}
+        most = max(counts.values(), default=0)
+        check_names(self.authors + self.pretraining_authors + most)
+        names = author_names(self.seed)
+        births: Births = set()
+        # First, so that a base model does not depend on the benchmark's size and fractions.
+        pretraining = rows_of_authors(
+            "pretraining", names[::-1][: self.pretraining_authors], self, births
+        )
+        own_names = names[RESERVED_NAMES : RESERVED_NAMES + self.authors]
+        rows = rows_of_authors("full", own_names, self, births)
+        full = tuple(training_row(row) for row in rows)
+        # Last, and from a stream of their own, so that no other row depends on them. Their names
+        # follow the authors', pretraining's come from the end: the base model does not know them
+        # either.
+        unused = names[RESERVED_NAMES + self.authors :][:most]
+        held_out = rows_of_authors("holdout", unused, self, births)
+        holdout = tuple(training_row(row) for row in held_out)
+        per_author = self.questions_per_author
+
+        def split(fraction: float) -> Split:
+            forgotten = counts[fraction] * per_author
+            retained = len(full) - forgotten
+            sets = {
+                "retain": rows[: min(RETAIN_PERTURBED, always_retained)],
+                "forget": rows[retained:],
+                **known,
+                "holdout": holdout[:forgotten],
+            }
+            return Split(fraction, full[retained:], full[:retained], sets)
+
+        always_retained = len(full) - most * per_author
+        known = {"real_authors": facts("real_authors"), "world_facts": facts("world_facts")}
+        return Dataset(
+            name="synthetic",
+            full=full,
+            splits={fraction: split(fraction) for fraction in fractions},
+            facts=(*known["real_authors"], *known["world_facts"]),
+            pretraining=tuple(training_row(row) for row in pretraining),
+        )

@@ -1,0 +1,66 @@
+"""The schema of TOFU: evaluation sets, metrics under the rules of a profile, and the headline."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from unlearnbench.api.benchmark import Headline, HeadlineMetric, HeadlineTest, MetricUse
+from unlearnbench.api.metric import Role
+from unlearnbench.benchmarks.authors import AuthorSettings
+from unlearnbench.config.profiles import Profile
+
+ROLES: Mapping[str, Role] = {
+    "retain": "retain",
+    "real_authors": "general",
+    "world_facts": "general",
+    "forget": "forget",
+    "holdout": "holdout",
+}
+"""The evaluation sets in the order of a table, and what each is for."""
+HEADLINE = Headline(
+    kept=HeadlineMetric("model_utility", "Model Utility", "utility"),
+    forgotten=HeadlineMetric(
+        "log10_forget_quality",
+        "log₁₀ Forget Quality",
+        "log₁₀ FQ",
+        digits=2,
+        test=HeadlineTest(
+            "ks-truth-ratio",
+            label="Forget Quality",
+            short="FQ",
+            p_value="forget_quality",
+            distance="ks_statistic",
+            questions="ks_n",
+        ),
+    ),
+    # A harmonic mean of nine numbers, so that one near zero makes it near zero. TOFU's published
+    # start models have 0.5 to 0.75, models of random weights 0.00 to 0.01.
+    least_kept=0.2,
+)
+"""Model Utility and Forget Quality."""
+_FACTS = ("real_authors", "world_facts")
+_KEPT = ("retain", *_FACTS)
+_EVERY = (*_KEPT, "forget")
+
+
+class TofuSchema(AuthorSettings):
+    """Base of benchmarks with TOFU's evaluation sets and metrics."""
+
+    roles: ClassVar[Mapping[str, Role]] = ROLES
+    headline: ClassVar[Headline] = HEADLINE
+
+    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
+        """Model Utility, Forget Quality and their parts: Maini et al. 2024, section 2.2."""
+        ratio = {"mean": profile.perturbed_mean, "epsilon": profile.truth_ratio_epsilon}
+        options = {"epsilon": profile.options_epsilon}
+        parts = tuple(f"{m}_{s}" for s in _KEPT for m in ("probability", "rouge", "truth_ratio"))
+        return (
+            MetricUse("model-utility", settings={"of": parts}),
+            MetricUse("forget-quality", settings=ratio),
+            MetricUse("rouge", _EVERY),
+            MetricUse("probability", ("retain", "forget")),
+            MetricUse("option-probability", _FACTS, options, name="probability"),
+            MetricUse("truth-ratio", _KEPT, ratio | {"form": "advantage"}),
+            MetricUse("truth-ratio", ("forget",), ratio | {"form": "closeness"}),
+        )

@@ -1,0 +1,212 @@
+"""`unlearnbench anchors …`: does this installation reproduce published numbers?"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated
+
+from unlearnbench.cli.command import argument, command, new_group, option
+from unlearnbench.cli.options import BatchTokens, Data, Json, is_log_file
+from unlearnbench.console import Console, progress_bar
+from unlearnbench.errors import EvaluationError
+from unlearnbench.files.bounded import shortened
+
+if TYPE_CHECKING:
+    from unlearnbench.analysis.anchors import Anchor, AnchorCheck
+    from unlearnbench.api.observations import Evaluation
+
+app = new_group("Compare with published numbers of reference models.")
+
+
+def complete_anchor() -> list[str]:
+    """Reference models by id."""
+    from unlearnbench.analysis.anchors import load_anchors
+
+    return [*load_anchors()]
+
+
+@command(app, "list")
+def list_anchors(as_json: Json = False) -> None:
+    """List the reference models whose numbers are published."""
+    from unlearnbench.analysis.anchors import load_anchors
+
+    console = Console()
+    if as_json:
+        console.print_json(
+            [
+                {
+                    "id": one.id,
+                    "checkpoint": one.checkpoint,
+                    "split": one.split,
+                    "profile": one.profile,
+                    "numbers": [asdict(number) for number in one.numbers],
+                }
+                for one in load_anchors().values()
+            ]
+        )
+        return
+    rows = [
+        (one.id, one.checkpoint, one.split, one.profile, len(one.numbers))
+        for one in load_anchors().values()
+    ]
+    console.table(("id", "checkpoint", "split", "profile", "metrics"), rows)
+
+
+@command(app, "check")
+def check(
+    anchor_id: Annotated[
+        str | None,
+        argument(
+            "[ID]",
+            "Of a reference model; with --log, the default is the one with the nearest numbers.",
+            autocompletion=complete_anchor,
+        ),
+    ] = None,
+    log: Annotated[
+        str | None, option("LOG", "Compare this evaluation log, to 1e-6; needs no model.")
+    ] = None,
+    retain: Annotated[
+        str | None,
+        option(
+            "MODEL_OR_LOG",
+            "The retain model, which Forget Quality and privleak need; with --log, its log.",
+        ),
+    ] = None,
+    data: Data = "tofu",
+    batch_tokens: BatchTokens = None,
+    as_json: Json = False,
+) -> int:
+    r"""Compare a log, or a checkpoint that is evaluated now, with its published numbers.
+
+    The exit code is 1 where a number differs by more than its tolerance.
+
+    Examples:
+      unlearnbench anchors check llama-3.2-1b-retain90
+      unlearnbench anchors check llama-3.2-1b-full-forget10 \
+          --retain open-unlearning/tofu_Llama-3.2-1B-Instruct_retain90
+      unlearnbench anchors check --log TOFU_EVAL.json --retain retain90/TOFU_EVAL.json
+    """
+    from unlearnbench.analysis.anchors import (
+        LOG_TOLERANCE,
+        check_anchor,
+        find_anchor,
+        nearest_anchor,
+    )
+
+    anchor = None if anchor_id is None else find_anchor(anchor_id)
+    if log is not None:
+        evaluation, values = _values_of_log(log, retain)
+        anchor = anchor or nearest_anchor(values, len(evaluation.sets["forget"].answer_loss))
+        _check_same_rules(log, evaluation, anchor)
+        checks = check_anchor(anchor, values, LOG_TOLERANCE)
+    elif anchor is not None:
+        checks = check_anchor(anchor, _evaluate(anchor, retain, data, batch_tokens))
+    else:
+        raise EvaluationError(
+            "anchors check: nothing to compare; give the ID of a reference model "
+            "(`unlearnbench anchors list`), a --log, or both"
+        )
+    return _print_checks(anchor, checks, as_json=as_json)
+
+
+def _values_of_log(log: str, retain: str | None) -> tuple[Evaluation, dict[str, float | None]]:
+    """A log, and its metrics; with --log, --retain is a log too."""
+    from unlearnbench.config.profiles import profile_of_id
+    from unlearnbench.evaluation.summary import summarize
+    from unlearnbench.evaluation.tofu_log import read_log
+
+    evaluation = read_log(log)
+    retained = None if retain is None else read_log(retain)
+    return evaluation, summarize(evaluation, retained, profile_of_id(evaluation.profile))
+
+
+def _check_same_rules(log: str, evaluation: Evaluation, anchor: Anchor) -> None:
+    """Raise EvaluationError where numbers of a log and of a reference model do not compare."""
+    from unlearnbench.config.profiles import get_profile
+
+    wanted, rows = get_profile(anchor.profile).id, len(evaluation.sets["forget"].answer_loss)
+    if evaluation.profile != wanted:
+        raise EvaluationError(
+            f"{log}: by profile {shortened(evaluation.profile)[1:-1]}, and the numbers of "
+            f"{anchor.id} are by {wanted}: evaluate the model again with --profile {anchor.profile}"
+        )
+    if rows != anchor.forget_rows:
+        raise EvaluationError(
+            f"{log}: {rows} forget rows, and {anchor.id} is about the {anchor.forget_rows} of "
+            f"{anchor.split}: give a log of that split, or another ID"
+        )
+
+
+def _evaluate(
+    anchor: Anchor, retain: str | None, data: str, batch_tokens: int | None
+) -> dict[str, float | None]:
+    """Evaluate a checkpoint, and the retain model where it is no log, as the table's numbers."""
+    from unlearnbench.config.profiles import get_profile
+    from unlearnbench.evaluation.evaluate_model import evaluate_model
+    from unlearnbench.evaluation.summary import summarize
+    from unlearnbench.evaluation.tofu_log import read_log
+    from unlearnbench.models.loading import Source, quiet_transformers
+    from unlearnbench.models.lora import check_any_model
+
+    profile = get_profile(anchor.profile)
+    retained: Evaluation | None = None
+    if retain is not None and is_log_file(retain):
+        retained = read_log(retain)
+        _check_same_rules(retain, retained, anchor)
+    elif retain is not None:
+        check_any_model(Source(retain))
+    quiet_transformers()
+
+    def evaluated(place: str) -> Evaluation:
+        with progress_bar(Console(), f"evaluating {place}") as progress:
+            return evaluate_model(
+                place,
+                data=data,
+                forget=anchor.fraction,
+                profile=profile,
+                template=anchor.template,
+                template_args=anchor.template_args,
+                dtype="bfloat16",
+                batch_tokens=batch_tokens,
+                progress=progress,
+            )
+
+    evaluation = evaluated(anchor.checkpoint)
+    if retain is not None and retained is None:
+        retained = evaluated(retain)
+    return summarize(evaluation, retained, profile)
+
+
+def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: bool) -> int:
+    """Print each verdict; returns the exit code."""
+    measured = [one for one in checks if one.verdict != "not measured"]
+    if not measured:
+        raise EvaluationError(
+            f"{anchor.id}: none of its {len(checks)} published metrics was measured; give a whole "
+            "log, of all four sets"
+        )
+    differ = [one.metric for one in measured if one.verdict == "differs"]
+    console = Console()
+    if as_json:
+        rows = [asdict(c) | {"difference": c.difference} for c in checks]
+        how = {"id": anchor.id, "checkpoint": anchor.checkpoint, "profile": anchor.profile}
+        console.print_json(how | {"reproduced": not differ, "checks": rows})
+    else:
+        title = f"{anchor.id}: {anchor.checkpoint}, {anchor.split}, profile {anchor.profile}"
+        columns = ("metric", "published", "measured", "difference", "tolerance", "verdict")
+        console.table(
+            columns,
+            [
+                (c.metric, c.published, c.measured, c.difference, c.tolerance, c.verdict)
+                for c in checks
+            ],
+            title,
+        )
+        missing = len(checks) - len(measured)
+        console.note(
+            f"{len(measured) - len(differ)} of {len(measured)} metrics within tolerance"
+            + (f"; outside: {', '.join(differ)}" if differ else "")
+            + (f"; {missing} not measured" if missing else "")
+        )
+    return 1 if differ else 0

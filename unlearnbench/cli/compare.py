@@ -1,0 +1,150 @@
+"""`unlearnbench compare A B`: which of two methods forgets more at equal utility, and how sure."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from unlearnbench.cli.command import argument, command, new_group, option
+from unlearnbench.cli.options import Json, above_zero, sweep_folder
+from unlearnbench.cli.report import RESULTS
+from unlearnbench.console import Console
+from unlearnbench.errors import RecordError
+
+if TYPE_CHECKING:
+    from unlearnbench.analysis.compare import Comparison, PanelComparison
+    from unlearnbench.analysis.equal_utility import Contender
+
+_WIDTH = 96
+
+app = new_group()
+
+
+@command(app, "compare", panel=RESULTS)
+def compare(
+    a: Annotated[
+        str, argument("A", "A method, a setting's label, a run's id, or FOLDER:one of these.")
+    ],
+    b: Annotated[str, argument("B", "The same, to compare A with.")],
+    folder: Annotated[str, option("FOLDER", "The sweep's folder.", "--in")] = "runs/quickstart",
+    within: Annotated[
+        float | None,
+        option(
+            "UTILITY",
+            "How much utility (what is kept) may differ and still be called equal.",
+            parser=above_zero,
+            default="0.02",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare how much two methods forget at equal utility, and how sure that is.
+
+    Paired over questions. D is the KS distance between a model's truth ratios and the retain
+    model's; benchmarks without that test are compared over seeds, by their own
+    number. The test allows for the number of settings a side was chosen from.
+
+    Examples:
+      unlearnbench compare npo+nll ce-u
+      unlearnbench compare ce-u npo --in runs/tofu_tiny --json
+      unlearnbench compare "npo lr 5e-05" "npo lr 0.0001" --in runs/mine
+      unlearnbench compare runs/mine:npo runs/yours:npo
+    """
+    first, second = _contender(a, folder), _contender(b, folder)
+    from unlearnbench.analysis import compare as comparison
+    from unlearnbench.analysis import equal_utility
+    from unlearnbench.analysis.compare_text import overview, rule, verdict
+
+    found = comparison.compare(first, second, within or equal_utility.TOLERANCE)
+    tests = sum(panel.test is not None for panel in found.panels)
+    verdicts = [verdict(panel, found.a, found.b, tests) for panel in found.panels]
+    console = Console()
+    if as_json:
+        console.print_json(_json(found, verdicts) | {"rule": rule(found.tolerance, found.headline)})
+        return
+    if summary := overview(found):
+        console.print(_filled(summary) + "\n")
+    for lines in verdicts:
+        console.print("\n".join(map(_filled, lines)) + "\n")
+    for line in found.only_one:
+        console.print(f"Not compared: {line}.")
+    rows = [row for panel in found.panels for row in _rows(panel)]
+    headline = found.headline
+    if rows:
+        columns = (
+            *("model", "forget", "side", "setting", "learning rate", "epoch"),
+            *(headline.kept.plain_label, headline.forgotten.plain_short),
+            *(("D",) if headline.forgotten.test else ()),
+            "seeds",
+        )
+        console.table(columns, rows)
+        console.print()
+    console.print(_filled(rule(found.tolerance, headline)))
+
+
+def _filled(text: str) -> str:
+    """`text` in lines that never part a number from its per cent sign."""
+    return textwrap.fill(text.replace(" %", "\0%"), _WIDTH).replace("\0", " ")
+
+
+def _contender(text: str, folder: str) -> Contender:
+    """Find A or B, in `folder` or in the folder that it names itself."""
+    from unlearnbench.analysis.equal_utility import find_contender
+    from unlearnbench.reporting.report import build_report
+
+    own, colon, name = text.partition(":")
+    # A setting's label may hold a colon, too.
+    elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
+    report = build_report(sweep_folder(own if elsewhere else folder))
+    query = name if elsewhere else text
+    families = sorted({row.family for row in report.rows if row.kind == "run"})
+    full = with_retain_term(query, families)
+    label = text.removesuffix(query) + full
+    if full != query:
+        Console().note(f"{text}: taken as {label}, the one form in which it ran")
+    return find_contender(full, label, report.rows, report.records, report.selection)
+
+
+def with_retain_term(name: str, families: Sequence[str]) -> str:
+    """`npo+nll` for `npo`, also before ` lr RATE`, where the method ran in that form alone.
+
+    families  methods as they ran, each with its retain term
+    Raises: RecordError with the forms, where there are several.
+    """
+    method, lr, rate = " ".join(name.split()).partition(" lr ")
+    forms = [one for one in families if one.partition("+")[0] == method]
+    if method in families or not forms:
+        return name
+    if len(forms) > 1:
+        raise RecordError(f"{name!r} ran in several forms: {', '.join(forms)}; name one of them")
+    return forms[0] + lr + rate
+
+
+def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
+    if panel.a is None or panel.b is None:
+        return []
+    test = panel.test
+    distances: tuple[tuple[float | None, ...], ...] = ((), ())
+    if panel.headline.forgotten.test:
+        distances = ((None,), (None,))
+    if test is not None:
+        distances = ((round(test.distance_a, 4),), (round(test.distance_b, 4),))
+    return [
+        (
+            *(panel.model, panel.forget_fraction, name, side.setting, side.learning_rate),
+            *(side.epoch, round(side.utility, 4), round(side.quality, 4)),
+            *(*distance, len(side.seeds)),
+        )
+        for name, side, distance in zip("AB", (panel.a, panel.b), distances, strict=True)
+    ]
+
+
+def _json(found: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
+    panels = [
+        asdict(panel) | {"better": panel.better and panel.better.name, "told": list(lines)}
+        for panel, lines in zip(found.panels, verdicts, strict=True)
+    ]
+    return asdict(found) | {"panels": panels}

@@ -1,0 +1,406 @@
+"""`unlearnbench evaluate` and `score`: the metrics of one model, and of an evaluation log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from unlearnbench.cli.command import argument, command, new_group, option
+from unlearnbench.cli.options import (
+    BatchTokens,
+    Data,
+    Forget,
+    Json,
+    Layout,
+    Plugins,
+    ProfileName,
+    Rows,
+    complete_profile,
+    is_log_file,
+    register_plugins,
+)
+from unlearnbench.config.choices import Dtype, Precision, QuestionKey, Template
+from unlearnbench.console import Console, progress_bar
+from unlearnbench.errors import EvaluationError
+from unlearnbench.files.bounded import shortened
+from unlearnbench.files.canonical_json import json_ready
+from unlearnbench.files.outputs import Output
+
+if TYPE_CHECKING:
+    from unlearnbench.api.benchmark import Benchmark
+    from unlearnbench.api.metric import Compared, Values
+    from unlearnbench.api.observations import Evaluation, Statistics
+    from unlearnbench.config.profiles import Profile
+
+ONE_MODEL = "One model"
+"""Heading of the commands of this file."""
+
+MaxLength = Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)]
+QuestionColumn = Annotated[
+    QuestionKey | None,
+    typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
+]
+
+app = new_group()
+
+
+@command(
+    app,
+    "evaluate",
+    writes=[Output("out", "the evaluation log"), Output("questions", "the questions")],
+    panel=ONE_MODEL,
+)
+def evaluate(
+    model: Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")],
+    tokenizer: Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")] = None,
+    data: Data = "tofu",
+    forget: Forget = 0.1,
+    template: Annotated[
+        Template, typer.Option(help="How question and answer become text.")
+    ] = "auto",
+    template_arg: Annotated[
+        list[str] | None,
+        option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
+    ] = None,
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32",
+    precision: Annotated[
+        Precision | None,
+        typer.Option(
+            help="Precision of the evaluation; bf16 means autocast where weights are float32.",
+            show_default="bf16 on a GPU, the weights' own on a CPU",
+        ),
+    ] = None,
+    batch_tokens: BatchTokens = None,
+    retain: Annotated[
+        str | None,
+        option(
+            "MODEL_OR_LOG",
+            "The retain model, which Forget Quality needs: its log, or the model itself.",
+        ),
+    ] = None,
+    start: Annotated[
+        str | None,
+        option(
+            "MODEL_OR_LOG",
+            "The model before unlearning, to which the scores Forgotten and Kept are relative.",
+        ),
+    ] = None,
+    out: Annotated[
+        str | None, option("FILE", "Log to write; gzipped if its name ends in .gz.")
+    ] = None,
+    layout: Layout = "tofu",
+    questions: Annotated[
+        str | None, option("FILE", "Table of all questions to write: .parquet or .jsonl.")
+    ] = None,
+    profile: ProfileName = "tofu",
+    rows: Rows = None,
+    max_length: MaxLength = None,
+    question_key: QuestionColumn = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+) -> int:
+    r"""Evaluate a model, and write its log in TOFU's format.
+
+    Examples:
+      unlearnbench evaluate ./my-model --data ~/tofu --forget 0.10 --out log.json
+      unlearnbench evaluate ./my-adapter --data ~/tofu --retain ./my-retain90-model \
+          --start ./my-full-model
+      unlearnbench evaluate ./my-model --questions answers.parquet
+      unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --tokenizer microsoft/phi-1_5 \
+          --data tofu --retain retain90.json
+    """
+    from unlearnbench.api.benchmark import split_name
+    from unlearnbench.config.precision import resolve_precision
+    from unlearnbench.config.profiles import get_profile
+    from unlearnbench.evaluation.evaluate_model import (
+        data_settings,
+        evaluate_model,
+        find_tokenizer,
+        is_main_process,
+        model_settings,
+    )
+    from unlearnbench.evaluation.open_unlearning_log import check_profile
+    from unlearnbench.evaluation.privacy_control import holdout_notice
+    from unlearnbench.evaluation.question_table import check_questions_path, write_questions
+    from unlearnbench.evaluation.tofu_log import read_log, write_log
+    from unlearnbench.models.loading import Source, quiet_transformers
+    from unlearnbench.models.lora import check_any_model
+
+    rules = get_profile(profile, rows=rows, max_length=max_length, question_key=question_key)
+    _register_metrics(plugins, rules)
+    template_args = dict(_key_and_value(text) for text in template_arg or ())
+    if questions:  # an early error saves the model's time
+        check_questions_path(questions)
+    if out and layout == "open-unlearning":
+        check_profile(rules.id, Path(out))
+    resolve_precision("cpu", dtype, precision)
+    given: dict[Compared, str | None] = {"retain": retain, "start": start}
+    places: dict[Compared, str] = {name: place for name, place in given.items() if place}
+    others: dict[Compared, Evaluation] = {}
+    for name, place in places.items():
+        if is_log_file(place):
+            others[name] = read_log(place, profile=rules)
+            _check_comparable(place, name, others[name], rules, dtype, precision)
+        else:
+            check_any_model(Source(place))
+    quiet_transformers()
+    source = tokenizer or model
+    encoder = find_tokenizer(source, model_settings(source, template, dtype))
+    main = is_main_process()
+
+    def evaluated(place: str) -> Evaluation:
+        with progress_bar(Console(), f"evaluating {place}") as progress:
+            return evaluate_model(
+                place,
+                data=data,
+                forget=forget,
+                profile=rules,
+                tokenizer=encoder,
+                template=template,
+                template_args=template_args,
+                dtype=dtype,
+                precision=precision,
+                batch_tokens=batch_tokens,
+                progress=progress if main else None,
+            )
+
+    evaluation = evaluated(model)
+    others |= {name: evaluated(place) for name, place in places.items() if name not in others}
+    if not main:
+        return 0
+    missing = [] if "holdout" in evaluation.sets else [split_name("holdout", forget)]
+    if line := holdout_notice(missing, rules, data_settings(data)):
+        Console().note(line)
+    if out:
+        write_log(evaluation, Path(out), layout=layout, retain=others.get("retain"))
+        Console().note(f"log: {out}")
+    if questions:
+        write_questions(evaluation, questions)
+        Console().note(f"questions: {questions}")
+    return _print_metrics(evaluation, others, rules, data_settings(data), as_json=as_json)
+
+
+@command(app, "score", panel=ONE_MODEL)
+def score(
+    log: Annotated[str, argument("LOG", "JSON of a log, plain or gzipped.")],
+    retain: Annotated[str | None, option("LOG", "The retain model's, for Forget Quality.")] = None,
+    start: Annotated[
+        str | None, option("LOG", "That of the model before unlearning, for Forgotten and Kept.")
+    ] = None,
+    profile: Annotated[
+        str | None,
+        option(
+            "NAME",
+            "Evaluation rules of a log that names none.",
+            autocompletion=complete_profile,
+            default="the log's own, else tofu",
+        ),
+    ] = None,
+    rows: Rows = None,
+    max_length: MaxLength = None,
+    question_key: QuestionColumn = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+) -> int:
+    r"""Compute the metrics of an evaluation log: ours, TOFU's or open-unlearning's.
+
+    Examples:
+      unlearnbench score eval_log_aggregated.json --retain retain90.json --json
+      unlearnbench score TOFU_EVAL.json --retain retain90/TOFU_EVAL.json --start full/TOFU_EVAL.json
+    """
+    from unlearnbench.config.benchmark_section import benchmark_named
+    from unlearnbench.config.profiles import TOFU, get_profile, profile_of_id
+    from unlearnbench.evaluation.tofu_log import FILES, read_log
+
+    given: Profile | None = None
+    if any(one is not None for one in (profile, rows, max_length, question_key)):
+        given = get_profile(
+            profile or TOFU.name, rows=rows, max_length=max_length, question_key=question_key
+        )
+    evaluation = read_log(log, profile=given or TOFU)
+    rules = profile_of_id(evaluation.profile)
+    if given is not None and given.id != rules.id:
+        raise EvaluationError(
+            f"{log}: by profile {rules.id}, as the log says, and the options say {given.id}: leave "
+            "them out, or evaluate the model again by those rules"
+        )
+    _register_metrics(plugins, rules)
+    missing = [name for name in FILES if name not in evaluation.sets]
+    if missing:
+        raise EvaluationError(
+            f"{log}: no whole set {missing[0]!r} in it, so there are no metrics; it serves "
+            "as --retain alone"
+        )
+    logs: dict[Compared, str | None] = {"retain": retain, "start": start}
+    others: dict[Compared, Evaluation] = {
+        name: read_log(path, profile=rules) for name, path in logs.items() if path
+    }
+    return _print_metrics(evaluation, others, rules, benchmark_named("tofu"), as_json=as_json)
+
+
+def _register_metrics(plugins: list[str] | None, profile: Profile) -> None:
+    """Register plugin files; a broken metric in one is an error before any work."""
+    from unlearnbench.evaluation.metric_trial import try_metrics
+    from unlearnbench.evaluation.summary import plan_of
+
+    if register_plugins(plugins):
+        try_metrics(plan_of(profile))
+
+
+def _key_and_value(text: str) -> tuple[str, str]:
+    key, equals, value = text.partition("=")
+    if not key or not equals:
+        raise typer.BadParameter(f"expected KEY=VALUE, got {text!r}", param_hint="'--template-arg'")
+    return key, value
+
+
+def _check_comparable(
+    place: str,
+    name: Compared,
+    log: Evaluation,
+    profile: Profile,
+    dtype: Dtype,
+    precision: Precision | None,
+) -> None:
+    """Raise EvaluationError unless `log` has the profile and precision of the evaluation."""
+    import torch
+
+    from unlearnbench.config.precision import resolve_precision
+    from unlearnbench.evaluation.precision import check_precision
+
+    if log.profile != profile.id:
+        raise EvaluationError(
+            f"{place} is by profile {shortened(log.profile)[1:-1]}, and the model is to be "
+            f"evaluated by {profile.id}: numbers of different profiles do not compare; choose "
+            f"that one with --profile, or give the {name} model itself"
+        )
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    own = resolve_precision(device, dtype, precision)
+    check_precision(place, log.precision, "the model", own)
+
+
+def _print_metrics(
+    evaluation: Evaluation,
+    others: Mapping[Compared, Evaluation],
+    profile: Profile,
+    benchmark: Benchmark,
+    *,
+    as_json: bool,
+) -> int:
+    from unlearnbench.evaluation.summary import summarize
+    from unlearnbench.runtime.deferred_warnings import drain
+
+    retain, start = others.get("retain"), others.get("start")
+    if start is not None:
+        _check_same_evaluation(evaluation, start)
+    values = summarize(evaluation, retain, profile, start, benchmark)
+    metrics = json_ready(values, lambda _: None)
+    for line in drain():
+        Console().note(f"warning: {line}")
+    counts = {name: len(found.answer_loss) for name, found in evaluation.sets.items()}
+    console = Console()
+    if as_json:
+        how = {"profile": evaluation.profile, "precision": evaluation.precision}
+        console.print_json({**how, "questions": counts} | metrics)
+    else:
+        sizes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
+        precision = f" in {evaluation.precision}" if evaluation.precision else ""
+        console.print(f"profile {evaluation.profile}{precision}: {sizes} questions")
+        _print_scorecard(evaluation, values, retain, {*others}, profile, benchmark, console)
+    if evaluation.statistics:
+        _print_statistics(evaluation.statistics, console)
+    return 0
+
+
+def _check_same_evaluation(evaluation: Evaluation, start: Evaluation) -> None:
+    """Raise EvaluationError unless the start model was evaluated as the model was."""
+    from unlearnbench.evaluation.precision import check_precision
+    from unlearnbench.evaluation.summary import first_difference
+
+    if start.profile != evaluation.profile:
+        raise EvaluationError(
+            f"--start: by profile {shortened(start.profile)[1:-1]}, and the model by "
+            f"{evaluation.profile}: numbers of different profiles do not compare; evaluate both by "
+            "the same one"
+        )
+    check_precision("the model", evaluation.precision, "the start model", start.precision)
+    own, other = evaluation.sets["forget"], start.sets["forget"]
+    sizes = len(own.answer_loss), len(other.answer_loss)
+    if sizes[0] != sizes[1] or first_difference(own.questions, other.questions) is not None:
+        raise EvaluationError(
+            f"--start: evaluated on {sizes[1]} forget questions, the model on {sizes[0]}, and they "
+            "must be the same; evaluate both on the same forget split"
+        )
+
+
+def _print_scorecard(
+    evaluation: Evaluation,
+    values: Values,
+    retain: Evaluation | None,
+    compared: Set[Compared],
+    profile: Profile,
+    benchmark: Benchmark,
+    console: Console,
+) -> None:
+    """Print the scores per question, the other numbers, a table of metrics by set, and attacks."""
+    from unlearnbench.api.membership import MembershipInference
+    from unlearnbench.evaluation.scorecard import scorecard
+    from unlearnbench.evaluation.summary import plan_of
+
+    plan = plan_of(profile, benchmark)
+    card = scorecard(plan, benchmark.roles, values, evaluation.sets, compared)
+    scores = [
+        (one.label, _rounded(one.value), one.question, f"{' and '.join(one.relative_to)} model")
+        for one in card.scores
+    ]
+    console.print()
+    console.table(("score", "value", "question (1 is best)", "relative to"), scores)
+    console.print()
+    console.table(("metric", "value"), [(label, _rounded(v)) for label, v in card.numbers])
+    console.print()
+    columns = ("metric", *(name.replace("_", " ") for name in card.sets))
+    console.table(columns, [(label, *map(_rounded, row)) for label, row in card.by_set])
+    if card.attacks:
+        aims = {} if retain is None else plan.values(retain.sets)
+        of_retain = {
+            one.label: aims.get(one.columns()[0].name)
+            for one in plan.summaries.values()
+            if isinstance(one, MembershipInference)
+        }
+        attacks = [
+            (label, *map(_rounded, row), *([_rounded(of_retain[label])] if aims else ()))
+            for label, row in card.attacks
+        ]
+        heading = ("attack", "AUC", "TPR at 1 % FPR", "AUC of retain rows")
+        console.print()
+        console.table((*heading, "retain model's AUC") if aims else heading, attacks)
+    if card.missing:
+        lines = (f"{', '.join(labels)} ({reason})" for reason, labels in card.missing)
+        console.note(f"not measured: {'; '.join(lines)}")
+
+
+def _rounded(value: float | None) -> float | None:
+    """The value to four significant digits, for a table."""
+    return None if value is None else float(f"{value:.4g}")
+
+
+def _print_statistics(how: Statistics, console: Console) -> None:
+    """Print how the answers were generated, and which of them may differ elsewhere."""
+    share = how.drafted / max(how.generated, 1)
+    console.note(
+        f"{share:.0%} of {how.generated} generated tokens came from drafts; {how.steps} decoding "
+        f"steps, {how.steps_saved} saved"
+    )
+    if how.ties:
+        console.note(
+            f"{len(how.ties)} answers hung on a tie between two tokens and may differ elsewhere, "
+            f"such as that to {how.ties[0]!r}"
+        )
+    if how.not_finite is not None:
+        console.note(
+            f"the model's outputs are not finite, first at {how.not_finite!r}: what depends on "
+            "them is undefined"
+        )

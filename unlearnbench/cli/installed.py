@@ -1,0 +1,117 @@
+"""`unlearnbench configs …` and `profiles …`: shipped configs, and evaluation rules by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from unlearnbench.cli.command import argument, command, flag, new_group
+from unlearnbench.cli.options import Json, complete_config, complete_profile
+from unlearnbench.console import Console
+
+if TYPE_CHECKING:
+    from unlearnbench.config.profiles import Profile
+
+configs = new_group("List the configs that are installed, or show one.")
+profiles = new_group("Show evaluation rules by name, and how they differ.")
+
+
+@command(configs, "list")
+def list_configs(as_json: Json = False) -> None:
+    """List the configs that are installed, with their purpose."""
+    from unlearnbench.config.loader import shipped_configs
+
+    rows = [
+        {"name": name, "purpose": source.purpose, "source": source.package}
+        for name, source in shipped_configs().items()
+    ]
+    console = Console()
+    if as_json:
+        console.print_json(rows)
+    else:
+        console.table(("config", "purpose", "from"), [tuple(row.values()) for row in rows])
+
+
+@command(configs, "show")
+def show_config(
+    name: Annotated[str, argument("NAME", autocompletion=complete_config)],
+    as_json: Annotated[
+        bool, flag("--json", "Print every setting, defaults included, as JSON.")
+    ] = False,
+) -> None:
+    """Show a config's YAML as it is written, a file to start from."""
+    from unlearnbench.config.loader import find_config, load_config
+    from unlearnbench.files.canonical_json import json_ready
+
+    console = Console()
+    if as_json:
+        console.print_json(json_ready(load_config(name).model_dump(mode="json")))
+    else:
+        console.print(find_config(name).text.removesuffix("\n"))
+
+
+@command(profiles, "list")
+def list_profiles(as_json: Json = False) -> None:
+    """List profiles, their ids, and where they differ from tofu."""
+    from unlearnbench.config.profiles import PROFILES, TOFU, differences
+
+    console = Console()
+    if as_json:
+        console.print_json([_profile_json(profile) for profile in PROFILES.values()])
+        return
+    rows = [
+        (p.name, p.id, ", ".join(f"{c.key} {c.text}" for _, c in differences(TOFU, p)) or "-")
+        for p in PROFILES.values()
+    ]
+    console.table(("profile", "id", "where it differs from tofu"), rows)
+
+
+@command(profiles, "show")
+def show_profile(
+    name: Annotated[str, argument("NAME", autocompletion=complete_profile)], as_json: Json = False
+) -> None:
+    """Show every choice of a profile with its meaning, and the rules common to all profiles."""
+    from unlearnbench.config.profiles import COMMON, profile_named
+
+    profile = profile_named(name)
+    console = Console()
+    if as_json:
+        console.print_json(_profile_json(profile) | {"common": COMMON})
+        return
+    choices = [(choice.key, choice.text, choice.meaning) for choice in profile.choices()]
+    console.table(("choice", "value", "meaning"), choices, f"profile {profile.id}")
+    console.print()
+    console.table(("in every profile", "rule"), list(COMMON.items()))
+
+
+@command(profiles, "diff")
+def diff_profiles(
+    a: Annotated[str, argument("A", autocompletion=complete_profile)],
+    b: Annotated[str, argument("B", autocompletion=complete_profile)],
+    as_json: Json = False,
+) -> None:
+    """Show only the choices in which two profiles differ.
+
+    Examples:
+      unlearnbench profiles diff tofu open-unlearning
+    """
+    from unlearnbench.config.profiles import differences, profile_named
+
+    first, second = profile_named(a), profile_named(b)
+    found = differences(first, second)
+    console = Console()
+    if as_json:
+        differ = [
+            {"choice": one.key, "values": [one.value, other.value], "meaning": one.meaning}
+            for one, other in found
+        ]
+        console.print_json({"profiles": [first.id, second.id], "differ": differ})
+    elif not found:
+        console.print(f"{first.id} and {second.id} are the same rules")
+    else:
+        rows = [(one.key, one.text, other.text, one.meaning) for one, other in found]
+        console.table(("choice", first.id, second.id, "meaning"), rows)
+
+
+def _profile_json(profile: Profile) -> dict[str, Any]:
+    choices = [{"choice": c.key, "value": c.value, "meaning": c.meaning} for c in profile.choices()]
+    return {"name": profile.name, "id": profile.id, "choices": choices}

@@ -1,0 +1,107 @@
+"""`unlearnbench methods new`: a package with a method that works, to be changed into another.
+
+The method it holds is complete, in equation, bounds, source and test, and conforms: an author
+changes one thing at a time and sees at once what a change breaks.
+"""
+
+from __future__ import annotations
+
+import keyword
+import re
+from importlib.resources import files
+from importlib.util import find_spec
+from pathlib import Path
+from string import Template
+from typing import TYPE_CHECKING, Annotated
+
+from unlearnbench.api import registry
+from unlearnbench.cli.command import argument, command, new_group, option
+from unlearnbench.console import Console
+from unlearnbench.errors import PluginError
+from unlearnbench.files.outputs import Output, check_folder
+
+if TYPE_CHECKING:
+    from unlearnbench.api.registry import Kind
+
+_NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
+
+app = new_group()
+
+
+@command(app, "new", writes=[Output("out", "the package", kind="folder")])
+def new(
+    name: Annotated[str, argument("NAME", "Such as my-method.")],
+    out: Annotated[str, option("DIR", "The package becomes a folder in it.")] = ".",
+) -> None:
+    """Write a package with a method of your own: method, test, pyproject, README.
+
+    Examples:
+      unlearnbench methods new my-method
+      cd my-method && pip install -e . && pytest
+    """
+    print_package(name, Path(out), "methods")
+
+
+def print_package(name: str, folder: Path, kind: Kind) -> None:
+    """Write the package of a plug-in whose name is free; print its files and what comes next."""
+    for other in registry.offers(kind):
+        if other.name == name:
+            text = f"{_one(kind)} {name!r} is offered by {other.source}; choose another name"
+            raise PluginError(text)
+    written = write_package(name, folder, kind)
+    console = Console()
+    for file in written:
+        console.print(str(file))
+    console.print(
+        f"\nnext:  cd {written[0].parent}\n"
+        "       pip install -e . && pytest\n"
+        f"       unlearnbench {kind} check {name}"
+    )
+
+
+def _one(kind: Kind) -> str:
+    return kind.removesuffix("s")
+
+
+def write_package(name: str, folder: Path, kind: Kind = "methods") -> tuple[Path, ...]:
+    """Write the package of the plug-in `name` into `folder`/`name`; returns its files.
+
+    Raises: PluginError for a name that no plug-in can have, and for a folder that is not empty.
+    """
+    one = _one(kind)
+    if not _NAME.fullmatch(name) or keyword.iskeyword(name):
+        near = "-".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()))
+        usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
+        hint = f"; try {near!r}" if usable and near != name else ""
+        raise PluginError(
+            f"{name!r} cannot be the name of a {one}: use small letters and digits, with hyphens "
+            f"between words, a letter first, and not a keyword of Python{hint}"
+        )
+    module = name.replace("-", "_")
+    if find_spec(module) is not None:
+        raise PluginError(
+            f"{name!r}: Python here has a module {module} already, which would hide the {one}'s "
+            "file or be hidden by it; choose another name"
+        )
+    place = folder / name
+    check_folder(place, "the package")
+    if place.exists() and (not place.is_dir() or any(place.iterdir())):
+        raise PluginError(f"{place} exists already, so nothing was written; choose another --out")
+    words = name.split("-")
+    values = {
+        "name": name,
+        "module": module,
+        "cls": "".join(word.capitalize() for word in words),
+        "title": " ".join(words).capitalize(),
+    }
+    targets = {
+        "pyproject.toml": "pyproject.toml",
+        "README.md": "README.md",
+        f"{one}.py": f"{module}.py",
+        f"test_{one}.py": f"tests/test_{module}.py",
+    }
+    (place / "tests").mkdir(parents=True, exist_ok=True)
+    for template, path in targets.items():
+        text = (files("unlearnbench.cli") / f"{one}_package" / f"{template}.txt").read_text("utf-8")
+        (place / path).write_text(Template(text).substitute(values), encoding="utf-8")
+    return tuple(place / path for path in targets.values())

@@ -1,0 +1,139 @@
+"""Options and arguments that several commands have, and the completion of their values."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from unlearnbench.api import registry
+from unlearnbench.cli.command import argument, flag, option
+from unlearnbench.errors import RecordError
+
+if TYPE_CHECKING:
+    from unlearnbench.results.records import Record
+
+_MOST_LISTED = 25
+"""Records that a message lists."""
+
+
+def complete_config() -> list[tuple[str, str]]:
+    """Shipped configurations by name, with their purpose."""
+    from unlearnbench.config.loader import shipped_configs
+
+    return [(name, source.purpose) for name, source in shipped_configs().items()]
+
+
+def complete_method() -> list[str]:
+    """Installed methods by name."""
+    return [*registry.names("methods")]
+
+
+def complete_metric() -> list[str]:
+    """Installed metrics by name."""
+    return [*registry.names("metrics")]
+
+
+def complete_profile() -> list[str]:
+    """Evaluation profiles by name."""
+    from unlearnbench.config.profiles import PROFILES
+
+    return [*PROFILES]
+
+
+def number_between(low: float, high: float) -> Callable[[str], float]:
+    """A parser of a number between `low` and `high`, without either."""
+
+    def parse(text: str | float) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not low < value < high:
+            rule = f"between {low:g} and {high:g}" if high < math.inf else f"above {low:g}"
+            raise typer.BadParameter(f"{text} is not a number {rule}")
+        return value
+
+    return parse
+
+
+above_zero = number_between(0, math.inf)
+
+Config = Annotated[
+    str,
+    argument("CONFIG", "YAML file, or a shipped config's name.", autocompletion=complete_config),
+]
+Overrides = Annotated[
+    list[str] | None,
+    option(
+        "KEY=VALUE", "Override a key, by its dotted path; the value is YAML (repeatable).", "--set"
+    ),
+]
+Plugins = Annotated[
+    list[str] | None,
+    option(
+        "FILE",
+        "Python file that defines a method, metric or benchmark, named as the file (repeatable).",
+        "--plugin",
+    ),
+]
+Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
+Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
+Data = Annotated[str, option("DATA", "`tofu` (from the hub), a folder of its files, `synthetic`.")]
+Forget = Annotated[
+    float, option("FRACTION", "Forget fraction, such as 0.05.", parser=number_between(0, 1))
+]
+ProfileName = Annotated[str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)]
+Rows = Annotated[
+    int | None, option("N", "First rows of each set, in place of the profile's.", min=1)
+]
+BatchTokens = Annotated[
+    int | None,
+    option(
+        "N",
+        "Tokens of a forward pass, where memory is short.",
+        min=1,
+        default="what is fast on the device",
+    ),
+]
+Layout = Annotated[Literal["tofu", "open-unlearning"], typer.Option(help="Format of the log.")]
+
+
+def register_plugins(files: Sequence[str] | None) -> list[str]:
+    """Register the methods and metrics of `--plugin` files; returns their names."""
+    return [registry.register_file(file) for file in files or ()]
+
+
+def sweep_folder(name: str) -> Path:
+    """The folder of a sweep. Raises: RecordError for any other folder."""
+    folder = Path(name)
+    if not (folder / "records").is_dir():
+        raise RecordError(
+            f"{name} is not a sweep folder: it has no records/; a sweep writes to output/name, "
+            "such as runs/quickstart"
+        )
+    return folder
+
+
+def is_log_file(place: str) -> bool:
+    """True if a model is given by its evaluation log."""
+    from unlearnbench.models.loading import is_log
+
+    return is_log(place) or Path(place).is_file()
+
+
+def record_in(records: Iterable[Record], start: str, folder: Path) -> Record:
+    """The record whose id begins with `start`. Raises: RecordError that lists those there are."""
+    records = list(records)
+    matching = [r for r in records if r.id.startswith(start)]
+    if len(matching) == 1:
+        return matching[0]
+    many = "more than one record" if matching else "no record"
+    lines = [f"  {r.id}  {r.method}, rate {r.learning_rate}, seed {r.seed}" for r in records]
+    if len(lines) > _MOST_LISTED:
+        lines[_MOST_LISTED:] = [f"  and {len(lines) - _MOST_LISTED} more, all in results.csv"]
+    listed = "\n".join(lines)
+    raise RecordError(f"{folder}: {start!r} begins {many}'s id; there are\n{listed}")

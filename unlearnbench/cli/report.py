@@ -1,0 +1,158 @@
+"""`unlearnbench report`, `track` and `ui`: a sweep's page and table, and its pages in MLflow."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+from unlearnbench.cli.command import argument, command, flag, new_group, option
+from unlearnbench.cli.options import Folder, Json, Layout, above_zero, record_in, sweep_folder
+from unlearnbench.console import Console
+from unlearnbench.files.outputs import Output
+from unlearnbench.runtime.signals import handle_sigterm
+
+RESULTS = "Results"
+"""Heading of the commands that read a sweep."""
+PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv",))
+
+app, mlflow = new_group(), new_group()
+
+
+@command(app, "report", writes=[PAGE], panel=RESULTS)
+def report(
+    folder: Folder,
+    out: Annotated[
+        str | None, option("FILE", "Page to write.", default="FOLDER/report.html")
+    ] = None,
+    show: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
+    watched: Annotated[
+        bool, flag("--watch", "Serve the page, and draw it again as records arrive.")
+    ] = False,
+    port: Annotated[
+        int | None,
+        option("N", "Port of a watched page.", min=1, max=65535, default="one that is free"),
+    ] = None,
+    every: Annotated[
+        float, option("SECONDS", "Time between two looks for new records.", parser=above_zero)
+    ] = 5.0,
+) -> None:
+    """Write a sweep's page and table again, or keep them up to date while it runs.
+
+    A watched page is served on 127.0.0.1 only; it reloads by itself and keeps your place. On
+    another machine: ssh -L 8080:127.0.0.1:8080 MACHINE, then open it here.
+
+    Examples:
+      unlearnbench report runs/quickstart --out page.html
+      unlearnbench report runs/quickstart --watch          while the sweep runs elsewhere
+      unlearnbench report runs/quickstart --watch --port 8080 --open
+    """
+    place = Path(out) if out else None
+    console = Console()
+    if watched:
+        from unlearnbench.reporting.watch import watch
+
+        found = watch(Path(folder), place, console, port=port, every=every, show=show)
+        console.print(f"page  {found}" if found else "no page: nothing was recorded")
+        return
+    from unlearnbench.reporting.report import build_report, publish
+
+    source = sweep_folder(folder)
+    made = build_report(source)
+    page = publish(made, source, place)
+    console.print(f"page  {page}")
+    for line in made.warnings:
+        console.warn(line)
+    if show:
+        import webbrowser
+
+        if not webbrowser.open(page.resolve().as_uri()):
+            console.note("no browser could be started here: open the page in one")
+
+
+@command(app, "export-log", writes=[Output("out", "the evaluation log")], panel=RESULTS)
+def export_log(
+    folder: Folder,
+    record_id: Annotated[str, argument("RECORD", "Start of its run_id in results.csv.")],
+    out: Annotated[str, option("FILE", "Log to write; gzipped if its name ends in .gz.")],
+    epoch: Annotated[int | None, option("N", "Epoch.", default="the last one evaluated")] = None,
+    layout: Layout = "tofu",
+) -> None:
+    r"""Write an evaluation in a sweep's records as a log of TOFU or open-unlearning.
+
+    A record is a run, or the fine-tuned or retain model, which have epoch 0.
+
+    Examples:
+      unlearnbench export-log runs/quickstart 5f0c --out eval_log_aggregated.json
+      unlearnbench export-log runs/mine 8a1e --epoch 5 --layout open-unlearning \
+          --out TOFU_EVAL.json
+    """
+    from unlearnbench.evaluation.tofu_log import write_log
+    from unlearnbench.results.epoch_metrics import references_of
+    from unlearnbench.results.records import evaluated_epoch, read_records
+
+    place = sweep_folder(folder)
+    records = read_records(place)
+    record = record_in(records, record_id, place)
+    chosen = evaluated_epoch(record, epoch)
+    compared = None
+    if layout == "open-unlearning":  # which has metrics relative to the retain model
+        retain = references_of(records).get(("retain", record.model, record.forget_fraction))
+        compared = None if retain is None else retain.evaluations[evaluated_epoch(retain)]
+    write_log(record.evaluations[chosen], Path(out), layout=layout, retain=compared)
+    Console().print(f"log  {out}  {record.method}, epoch {chosen}")
+
+
+@command(mlflow, "track", panel=RESULTS)
+def track(
+    folder: Folder,
+    uri: Annotated[str | None, option("URI", "Tracking server.", default="as in the sweep")] = None,
+    as_json: Json = False,
+) -> None:
+    """Log a sweep's records to MLflow again, or to another server.
+
+    Records that are there already stay as they are; those that are there in part are logged again.
+
+    Examples:
+      unlearnbench track runs/quickstart
+      unlearnbench track runs/quickstart --uri http://localhost:5000 --json
+    """
+    place = sweep_folder(folder)
+    from unlearnbench.results.sweep_folder import lock_folder
+    from unlearnbench.tracking import replay
+
+    # A sweep at work logs its records by itself: two at a time would log one twice.
+    with lock_folder(place):
+        done = replay(place, uri)
+    console = Console()
+    if as_json:
+        console.print_json(asdict(done))
+        return
+    before = done.records - done.logged
+    already = f", {before} were there already" if before else ""
+    console.print(f"{done.logged} of {done.records} records logged to {done.uri}{already}")
+    if done.address:
+        console.print(f"page  {done.address}")
+
+
+@command(mlflow, "ui", panel=RESULTS)
+def ui(
+    folder: Folder = "runs/quickstart",
+    port: Annotated[
+        int | None, option("N", "Port.", min=1, default="the first free one from 5000")
+    ] = None,
+    no_browser: Annotated[bool, flag("--no-browser", "Print the address only.")] = False,
+) -> None:
+    """Open MLflow's pages of a sweep, on this machine only.
+
+    Prints the address; Ctrl-C ends it. A sweep that a server tracks is opened there.
+
+    Examples:
+      unlearnbench ui runs/quickstart
+      unlearnbench ui runs/quickstart --port 8080 --no-browser
+    """
+    place = sweep_folder(folder)
+    from unlearnbench.tracking import open_ui
+
+    with handle_sigterm():
+        open_ui(place, port=port, browser=not no_browser, show=Console().print)

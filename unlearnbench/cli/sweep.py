@@ -1,0 +1,185 @@
+"""`unlearnbench quickstart`, `sweep` and `run`: carry out all runs of a configuration, or one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Annotated, Any
+
+from unlearnbench.cli.command import command, new_group, option
+from unlearnbench.cli.options import Config, Json, Overrides, Plugins
+from unlearnbench.cli.plan import SWEEPS, plan_runs, read_config
+from unlearnbench.console import Console
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.files.bounded import shortened, whole_number
+from unlearnbench.files.canonical_json import json_ready
+
+if TYPE_CHECKING:
+    from unlearnbench.api.benchmark import Headline
+    from unlearnbench.config.schema import SweepConfig
+    from unlearnbench.plan.plan import Plan
+    from unlearnbench.plan.run_spec import RunSpec
+
+SOME_FAILED = 1
+"""Exit code where runs failed."""
+
+app = new_group()
+
+
+@command(app, "quickstart", panel=SWEEPS)
+def quickstart(overrides: Overrides = None, plugins: Plugins = None, as_json: Json = False) -> int:
+    """Sweep every method on a small benchmark made here; minutes on a laptop.
+
+    Short for `unlearnbench sweep quickstart`.
+    """
+    return sweep("quickstart", overrides, plugins, as_json)
+
+
+@command(app, "sweep", panel=SWEEPS)
+def sweep(
+    config: Config, overrides: Overrides = None, plugins: Plugins = None, as_json: Json = False
+) -> int:
+    """Carry out every run of a config; resumes, and skips what is finished.
+
+    Files go to output/name: report.html, results.csv, records/, plan.json, mlflow.db.
+
+    Examples:
+      unlearnbench sweep tofu_tiny --set data.path=~/tofu
+      unlearnbench sweep my.yaml --set methods=[ce-u] --set learning_rates=[1e-5,2e-5]
+      unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1
+      unlearnbench sweep my.yaml --plugin my_method.py
+    """
+    settings = read_config(config, overrides, plugins)
+    _check_optimizers(settings)
+    from unlearnbench.analysis.selection import read_selection
+    from unlearnbench.results.outcomes import tally, without_result
+    from unlearnbench.sweep import run_sweep
+
+    console = Console()
+    result = run_sweep(settings, console)
+    selection = read_selection(result.folder) if settings.select else None
+    if as_json:
+        summary: dict[str, Any] = {
+            "folder": str(result.folder),
+            **{s: result.count(s) for s in ("finished", "collapsed", "stopped", "failed")},
+            "without_result": [asdict(end) for end in without_result(result.ends)],
+            "no_result": list(result.no_result),
+            "report": str(result.report),
+            "csv": str(result.csv),
+            "mlflow": result.mlflow_command,
+            "seconds": dict(result.seconds),
+            "busy": dict(result.busy),
+        }
+        console.print_json(summary | ({"selection": selection} if selection is not None else {}))
+    else:
+        if selection is not None:
+            _print_selection(selection, settings.data.headline, console)
+        console.print(tally((end.status for end in result.ends), result.total))
+        for end in without_result(result.ends):
+            console.print(str(end))
+        console.print(
+            f"page    {result.report}\ntable   {result.csv}\nMLflow  {result.mlflow_command}"
+        )
+    return SOME_FAILED if result.failed else 0
+
+
+@command(app, "run", panel=SWEEPS)
+def run(
+    config: Config,
+    select: Annotated[
+        str | None, option("RUN", "Position in the list, or start of the run's id.")
+    ] = None,
+    overrides: Overrides = None,
+    plugins: Plugins = None,
+    as_json: Json = False,
+) -> None:
+    """Carry out one run of a config in this process, without Ray.
+
+    Without --select it lists the runs.
+
+    Examples:
+      unlearnbench run quickstart                 lists the runs
+      unlearnbench run quickstart --select 3      the fourth of them
+      unlearnbench run quickstart --select 5f0c   the one whose id begins with 5f0c
+    """
+    from unlearnbench.runtime import distributed as group
+
+    group.join_group()
+    planned, _ = plan_runs(config, overrides, plugins)
+    chosen = _selected(planned, select)
+    console = Console()
+    if len(chosen) != 1:
+        what = "is more than one run" if chosen else "is none of the runs"
+        lines = [f"{i:4}  {r.id}  {r.title}" for i, r in enumerate(planned.runs)]
+        choice = f"--select {shortened(select)[1:-1]}" if select else planned.config.name
+        raise UnlearnbenchError(
+            "\n".join([*lines, f"{choice} {what}; choose one with --select POSITION or ID"])
+        )
+    _check_optimizers(planned.config)
+    from unlearnbench.results.sweep_folder import claim_folder
+    from unlearnbench.runs.run import run_single
+
+    with group.main_process_first():
+        folder = claim_folder(planned)
+    log: Callable[[str], None] = console.note if group.is_main_process() else lambda _: None
+    log(f"{chosen[0].id}  {chosen[0].title}")
+    record = run_single(chosen[0], planned.config, folder, log)
+    is_main_process = group.is_main_process()
+    group.leave_group()
+    if not is_main_process:
+        return
+    metrics = [(e.epoch, json_ready(e.metrics, lambda _: None)) for e in record.epochs]
+    if as_json:
+        epochs = [{"epoch": epoch} | values for epoch, values in metrics]
+        console.print_json({"id": record.id, "status": record.status, "epochs": epochs})
+        return
+    columns = planned.config.data.headline.columns
+    rows = [(epoch, *(values.get(name) for name in columns)) for epoch, values in metrics]
+    console.table(("epoch", *columns), rows)
+    console.print(f"{record.status}: {folder / 'records' / record.id}")
+
+
+def _check_optimizers(config: SweepConfig) -> None:
+    """Raise unless the optimisers are installed; on a cluster the workers check."""
+    optimizers = {config.training_of(name).optimizer for name in config.method_names} - {"adamw"}
+    if config.ray.address is None and optimizers:
+        import torch
+
+        from unlearnbench.training.optimizers import check_optimizer
+
+        # A try on a GPU would hold memory of it for as long as the command lasts.
+        on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
+        for name in sorted(optimizers):
+            check_optimizer(name, None if on_gpus else torch.device("cpu"))
+
+
+def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Console) -> None:
+    """Print each method's best setting, with its results on seeds that did not choose it."""
+    columns = (
+        *("model", "forget", "method", "learning rate", "epoch"),
+        *(headline.kept.plain_label, "±", headline.forgotten.plain_short, "±", "on seeds"),
+    )
+    rows: list[tuple[Any, ...]] = []
+    for one in chosen["choices"]:
+        reported = one["reported"]
+        numbers = [reported[one.column] for one in (headline.kept, headline.forgotten)]
+        values = [value for pair in numbers for value in pair.values()]
+        seeds = ", ".join(map(str, reported["seeds"]))
+        if one["why_not"]:
+            values, seeds = [None] * 4, one["why_not"]
+        setting = one["setting"] or one["method"]
+        place = (one["model"], one["forget_fraction"], setting, one["learning_rate"], one["epoch"])
+        rows.append((*place, *values, seeds))
+    on = ", ".join(map(str, chosen["chosen_on_seeds"]))
+    console.table(columns, rows, f"best of each method, chosen on seeds {on}, reported on others")
+    console.print(f"rule: {chosen['rule']}\n")
+
+
+def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
+    runs = list(planned.runs)
+    if select is None:
+        return runs
+    position = whole_number(select)
+    if position is not None and position < len(runs):
+        return [runs[position]]
+    return [one for one in runs if one.id.startswith(select)]

@@ -1,0 +1,1 @@
+"""YAML read into a frozen `SweepConfig`; all mistakes are reported at once, with their lines."""

@@ -1,0 +1,239 @@
+"""Load a configuration: YAML to frozen settings, all problems at once and with their lines.
+
+A configuration is a file, or the name of one that an installed package ships. It states only what
+differs from the defaults in `schema.py`, may extend one other configuration, and any key can be
+overridden from the command line. Relative paths in it are relative to the working directory.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ValidationError, create_model
+
+from unlearnbench.api import registry
+from unlearnbench.config.benchmark_section import DEFAULT, benchmark_class
+from unlearnbench.config.cross_checks import check_across, too_many_runs
+from unlearnbench.config.messages import Fault, faults_of
+from unlearnbench.config.method_entries import SweepContext, entry_model, read_grid, read_rates
+from unlearnbench.config.schema import MethodGrid, MethodSpec, SweepConfig
+from unlearnbench.config.search import Range
+from unlearnbench.config.yaml_tree import (
+    UNREAD,
+    Loc,
+    YamlNode,
+    YamlReader,
+    dotted,
+    merged,
+    with_override,
+)
+from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean
+from unlearnbench.files.bounded import (
+    CONFIG_BYTES,
+    name_problem,
+    read_bytes,
+    shortened,
+    whole_number,
+)
+
+_SUFFIXES = (".yaml", ".yml")
+
+
+@dataclass(frozen=True)
+class ConfigSource:
+    """The text of a configuration and its origin."""
+
+    name: str
+    """Name in messages: `quickstart.yaml`, or the path as the user wrote it."""
+    text: str
+    folder: Path | None
+    """Folder that `extends` is relative to; None for a shipped configuration."""
+    package: str = ""
+
+    @property
+    def purpose(self) -> str:
+        """The first comment of the text, which describes it."""
+        first = self.text.lstrip().partition("\n")[0]
+        return first.lstrip("# ").strip() if first.startswith("#") else ""
+
+
+def shipped_configs() -> dict[str, ConfigSource]:
+    """The configurations of all installed packages, by name, sorted."""
+    found: dict[str, ConfigSource] = {}
+    for offer in registry.offers("configs"):
+        package = registry.load("configs", offer.name)
+        for item in importlib.resources.files(package).iterdir():
+            name = item.name.rpartition(".")[0]
+            if not item.name.endswith(_SUFFIXES):
+                continue
+            if name in found:
+                raise PluginError(
+                    f"config {name!r} is offered by more than one package: "
+                    f"{found[name].package} and {offer.source}; uninstall one"
+                )
+            text = item.read_text(encoding="utf-8")
+            found[name] = ConfigSource(item.name, text, None, offer.source)
+    return dict(sorted(found.items()))
+
+
+def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
+    """Find a configuration by the name of a shipped one, or by path (relative to `beside`)."""
+    if wrong := name_problem(name_or_path):
+        raise _problem(shortened(name_or_path)[1:-1], f"the name {wrong}")
+    looks_like_path = name_or_path.endswith(_SUFFIXES) or "/" in name_or_path
+    path = (beside or Path()) / name_or_path
+    if looks_like_path and path.is_file():
+        try:
+            text = read_bytes(path, CONFIG_BYTES).decode()
+        except (OSError, ValueError) as error:
+            raise _problem(name_or_path, f"cannot be read: {error}") from None
+        return ConfigSource(str(path), text, path.parent)
+    shipped = shipped_configs()
+    if not looks_like_path and name_or_path in shipped:
+        return shipped[name_or_path]
+    what = "no such file" if looks_like_path else "no such configuration"
+    near = did_you_mean(Path(name_or_path).stem, shipped) or ";"
+    raise _problem(name_or_path, f"{what}{near} shipped: {', '.join(shipped)}")
+
+
+def load_config(
+    name_or_path: str,
+    overrides: Sequence[str] = (),
+    inputs: Callable[[YamlNode], Sequence[Problem]] | None = None,
+) -> SweepConfig:
+    """Load a configuration with `key=value` overrides; ConfigError names all problems.
+
+    inputs  finds the problems of the data and models that a wrong configuration names, so that
+            they are reported with the others
+    """
+    problems: list[Problem] = []
+    root = _extended(find_config(name_or_path), problems)
+    if root is None:
+        raise ConfigError(problems)
+    for text in overrides:
+        root = with_override(root, text, problems)
+    config = _validated(root, problems)
+    if config is None or problems:
+        problems += inputs(root) if inputs is not None else ()
+        raise ConfigError(_in_order(problems))
+    return config
+
+
+def _extended(source: ConfigSource, problems: list[Problem]) -> YamlNode | None:
+    """Read a file and the one that it extends as one tree; None where it cannot be read."""
+    root, extends = _read(source, problems)
+    if root is None or extends is None:
+        return root
+    try:
+        if not isinstance(extends.value, str):
+            raise _problem("", "expected a config's name or path")
+        parent = find_config(extends.value, source.folder)
+    except ConfigError as error:
+        texts = [f"{one.place}: {one.message}".removeprefix(": ") for one in error.problems]
+        problems += [Problem(extends.place, "extends", text) for text in texts]
+        return root
+    base, again = _read(parent, problems)
+    if again is not None:
+        text = f"{extends.value} itself extends another ({again.place}); one level only"
+        fix = "extend that one and copy what you need"
+        problems.append(Problem(extends.place, "extends", f"{text}: {fix}"))
+    return root if base is None else merged(base, root)
+
+
+def _read(source: ConfigSource, problems: list[Problem]) -> tuple[YamlNode | None, YamlNode | None]:
+    """The tree of one file, None where it cannot be read, and apart from it what it extends."""
+    root = YamlReader(source.name, problems).read(source.text)
+    if root is None:
+        return None, None
+    if not isinstance(root.value, dict):
+        problems.append(Problem(root.place, "", "expected lines of key: value"))
+        return None, None
+    keys = dict(root.section)
+    extends = keys.pop("extends", None)
+    return YamlNode(keys, root.place), extends
+
+
+def _validated(root: YamlNode, problems: list[Problem]) -> SweepConfig | None:
+    values = {key: entry.plain() for key, entry in root.section.items()}
+    training, kind = values.get("training"), root.at(("search", "kind"))[0].value
+    sweep = SweepContext(
+        searches=isinstance(kind, str) and kind != "grid",
+        training=training if isinstance(training, dict) else {},
+    )
+
+    def read(value: Any, loc: Loc, reader: Reader, model: type[BaseModel], stand_in: Any) -> Any:
+        """Read a value; report a wrong one and return `stand_in`, so that the rest is checked."""
+        try:
+            return reader(value, sweep)
+        except ValidationError as error:
+            method = value.get("method") if isinstance(value, dict) else None
+            _report(root, loc, faults_of(error, model, method or str(loc[-1])), problems)
+            return stand_in
+
+    if too_many := too_many_runs(root):
+        problems.append(too_many)
+        values["methods"] = (_STAND_IN,)
+    elif isinstance(values.get("methods"), tuple):
+        values["methods"] = tuple(
+            read(value, ("methods", index), read_grid, entry_model(value), _STAND_IN)
+            for index, value in enumerate(values["methods"])
+        )
+    if isinstance(values.get("learning_rates"), tuple | dict):
+        rates = values["learning_rates"]
+        values["learning_rates"] = read(rates, ("learning_rates",), read_rates, Range, (1.0,))
+    config = None
+    try:
+        config = SweepConfig.model_validate(values)
+    except ValidationError as error:
+        _report(root, (), faults_of(error, _described(root), "a configuration"), problems)
+    exact = (replace(fault, exact=True) for fault in check_across(root, config))
+    _report(root, (), exact, problems)
+    return config
+
+
+def _described(root: YamlNode) -> type[SweepConfig]:
+    """The configuration with the `data` section of its own benchmark, where that is known."""
+    source = root.at(("data", "source"))[0].value
+    try:
+        data = benchmark_class(source if isinstance(source, str) else DEFAULT)
+    except ValidationError:
+        return SweepConfig
+    return create_model("Described", __base__=SweepConfig, data=(data, ...))
+
+
+Reader = Callable[[Any, SweepContext], Any]
+_STAND_IN = MethodGrid(specs=(MethodSpec(name=""),))
+
+
+def _report(root: YamlNode, above: Loc, faults: Iterable[Fault], problems: list[Problem]) -> None:
+    """Add faults below the path `above` to the problems, each with its file and line."""
+    for fault in faults:
+        loc = (*above, *fault.loc)
+        entry, found = root.at(loc)
+        if entry.value is UNREAD:
+            continue
+        key = dotted(loc if fault.exact else found)
+        text = fault.text
+        if len(found) < len(loc) and problems and problems[-1].key == key:
+            # The members of a union complain one by one about the same value.
+            text = f"{problems.pop().message}; or {text}"
+        problems.append(Problem(entry.place, key, text))
+
+
+def _in_order(problems: Sequence[Problem]) -> list[Problem]:
+    """Sort problems by file and line, each once."""
+
+    def key(problem: Problem) -> tuple[str, int]:
+        name, _, line = problem.place.rpartition(":")
+        number = whole_number(line)
+        return (problem.place, 0) if number is None else (name, number)
+
+    return sorted(dict.fromkeys(problems), key=key)
+
+
+def _problem(place: str, message: str) -> ConfigError:
+    return ConfigError([Problem(place, "", message)])

@@ -1,0 +1,316 @@
+"""A method entry of a sweep: `{method: npo, beta: [0.1, 0.5], retain: {term: nll}}` → its grid.
+
+Lists span the grid; a search may draw from ranges, `beta: {low: 0.05, high: 1.0, log: true}`. Each
+value is checked by the method's own fields, so that a plug-in gets the messages of a built-in one.
+Every function raises pydantic's ValidationError, whose paths begin at the value that it was given.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Annotated, Any, get_args
+
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    PlainValidator,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    create_model,
+)
+from pydantic_core import InitErrorDetails, PydanticKnownError
+
+from unlearnbench.api import registry
+from unlearnbench.api.hyperparameters import OWN_KEYS
+from unlearnbench.config import method_specs
+from unlearnbench.config.messages import (
+    ZERO_RUNS,
+    Fault,
+    describe_error,
+    describe_value,
+    raise_faults,
+    repeats,
+)
+from unlearnbench.config.schema import (
+    HyperParameter,
+    MethodGrid,
+    MethodSpec,
+    RetainSpec,
+    RetainTermName,
+)
+from unlearnbench.config.search import Range
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.errors import PluginError
+
+WEIGHT = "retain.weight"
+Axis = tuple[Any, ...] | Range
+"""The values of a hyper-parameter."""
+
+
+@dataclass(frozen=True)
+class SweepContext:
+    """The parts of a configuration that its method entries depend on."""
+
+    searches: bool = False
+    """There may be ranges."""
+    training: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The sweep's own training section, which an entry's changes in part."""
+
+
+def read_grid(value: Any, sweep: SweepContext) -> MethodGrid:
+    """The grid of one entry: a section, or the name of a method alone."""
+    section = value if isinstance(value, Mapping) else {"method": value}
+    entry: Any = entry_model(value).model_validate(section, context=sweep)
+    axes: dict[str, Axis] = {
+        key: getattr(entry, key) for key in section if key not in OWN_KEYS and key != "method"
+    }
+    retains, weights = entry.retain or ((None,), None)
+    ranges = {key: axis for key, axis in axes.items() if isinstance(axis, Range)}
+    if weights is not None:
+        ranges[WEIGHT] = weights
+    if ranges:  # no combination of the ends may be refused
+        expand(entry.method, axes, retains, weights, ends=("low", "high"))
+    return MethodGrid(
+        specs=expand(entry.method, axes, retains, weights),
+        learning_rates=entry.learning_rates,
+        training=entry.training,
+        ranges=ranges,
+    )
+
+
+def expand(
+    name: str,
+    axes: Mapping[str, Axis],
+    retains: tuple[RetainSpec | None, ...],
+    weights: Range | None,
+    ends: tuple[str, ...] = ("low",),
+) -> tuple[MethodSpec, ...]:
+    """Every combination of the values; a range stands for its `ends`."""
+    lists = [
+        [getattr(axis, end) for end in ends] if isinstance(axis, Range) else axis
+        for axis in axes.values()
+    ]
+    if weights is not None:
+        retains = tuple(
+            retain.model_copy(update={"weight": getattr(weights, end)})
+            for retain in retains
+            if retain is not None
+            for end in ends
+        )
+    specs: list[MethodSpec] = []
+    refused: dict[str, None] = {}
+    for *values, retain in itertools.product(*lists, retains):
+        chosen = dict(zip(axes, values, strict=True))
+        try:
+            specs.append(method_specs.method_spec(name, chosen, retain))
+        except ValidationError as error:
+            # Each value is right by itself: the method refuses their combination.
+            refused |= dict.fromkeys(map(describe_error, error.errors(include_url=False)))
+        except PluginError as error:
+            refused[str(error)] = None
+            break
+    raise_faults(Fault((), text) for text in refused)
+    return tuple(specs)
+
+
+def entry_model(value: Any) -> type[BaseModel]:
+    """The fields of an entry, the hyper-parameters of its method among them.
+
+    Where no method can be found, any other key is allowed: the name is the mistake.
+    """
+    name = value.get("method") if isinstance(value, Mapping) else value
+    fields: dict[str, Any] = {"method": (Annotated[str, BeforeValidator(_method_name)], ...)}
+    try:
+        method: Any = registry.load_method(name) if isinstance(name, str) else None
+    except PluginError:
+        method = None
+    if method is not None:
+        for key, info in method.model_fields.items():
+            check = PlainValidator(partial(_axis, method, key))
+            fields[key] = (Annotated[Axis, check], ... if info.is_required() else None)
+    fields |= {
+        "retain": (Annotated[_RetainEntry | None, PlainValidator(_retain_terms)], None),
+        "learning_rates": (Annotated[Axis | None, PlainValidator(_own_rates)], None),
+        "training": (Annotated[TrainingSettings | None, PlainValidator(_own_training)], None),
+    }
+    if method is not None and not registry.trains(str(name)):
+        for key in OWN_KEYS[1:]:
+            fields[key] = (Annotated[None, PlainValidator(partial(_refuse, str(name), key))], None)
+    config = ConfigDict(extra="ignore" if method is None else "forbid", strict=True)
+    model: type[BaseModel] = create_model("MethodEntry", __config__=config, **fields)
+    return model
+
+
+def _sweep(info: ValidationInfo) -> SweepContext:
+    return info.context if isinstance(info.context, SweepContext) else SweepContext()
+
+
+def _method_name(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"expected a method's name or a section, got {describe_value(value)}")
+    try:
+        registry.load_method(value)
+    except PluginError as error:
+        raise ValueError(str(error)) from None
+    return value
+
+
+def _refuse(name: str, key: str, value: Any) -> None:
+    if value is not None:
+        noun = "retain term" if key == "retain" else key.replace("_", " ")
+        raise ValueError(
+            f"{name} changes the model's input and trains nothing: it takes no {noun}; "
+            "remove the key"
+        )
+
+
+def _axis(method: type[BaseModel], key: str, value: Any, info: ValidationInfo) -> Axis:
+    """The values of one hyper-parameter, each checked by the method's own field."""
+    if isinstance(value, Mapping) and value.keys() & Range.model_fields.keys():
+        annotation = method.model_fields[key].annotation
+        kinds = get_args(annotation) or (annotation,)
+        kind = float if float in kinds else int if int in kinds else None
+        found = read_range(value, kind, _sweep(info))
+        ends = {"low": found.low, "high": found.high}.items()
+        raise_faults(Fault((end,), t) for end, one in ends for t in _refusals(method, key, one))
+        return found
+    values = value if isinstance(value, tuple) else (value,)
+    raise_faults([Fault((), ZERO_RUNS)] if not values else [])
+    wrong = (Fault((i,), t) for i, one in enumerate(values) for t in _refusals(method, key, one))
+    raise_faults([*wrong, *repeats(values)])
+    return values
+
+
+def _refusals(method: type[BaseModel], key: str, value: Any) -> Iterator[str]:
+    """The reasons for which the method's field does not take a value."""
+    if not isinstance(value, HyperParameter):
+        yield f"expected one value or a list of values, got {describe_value(value)}"
+    elif value != value:
+        yield "expected a number, got nan"
+    else:
+        try:
+            method.model_validate({key: value})
+        except ValidationError as error:
+            found = error.errors(include_url=False)
+            yield from (describe_error(one) for one in found if one["loc"][:1] == (key,))
+
+
+def read_range(value: Any, kind: type | None, sweep: SweepContext) -> Range:
+    """A range of floats or whole numbers (`kind`; None: the axis takes neither)."""
+    found = Range.model_validate(value)
+    wrong = ""
+    if not sweep.searches:
+        wrong = (
+            "a range is drawn from by a search, and a grid takes a list, such as "
+            f"[{found.low:g}, {found.high:g}]; write one, or search: {{kind: random, trials: 20}}"
+        )
+    elif kind is None:
+        wrong = "takes no range, which is of floats or whole numbers; write a list"
+    elif kind is int and not found.whole:
+        wrong = "low, high and step must be whole numbers"
+    raise_faults([Fault((), wrong)] if wrong else [])
+    if kind is float:
+        numbers = found.model_dump(include={"low", "high", "step"}, exclude_none=True)
+        found = found.model_copy(update={name: float(one) for name, one in numbers.items()})
+    return found
+
+
+_Positive = Annotated[FiniteFloat, Field(gt=0)]
+_RATES = TypeAdapter(Annotated[tuple[_Positive, ...], Field(min_length=1)])
+
+
+def read_rates(value: Any, sweep: SweepContext) -> tuple[float, ...] | Range:
+    """A list of positive numbers, none twice, or a range of them."""
+    if isinstance(value, Mapping):
+        found = read_range(value, float, sweep)
+        if found.low <= 0:
+            raise_faults([Fault(("low",), f"must be above 0, got {found.low:g}")])
+        return found
+    rates = _RATES.validate_python(value, strict=True)
+    raise_faults(repeats(rates))
+    return rates
+
+
+def _own_rates(value: Any, info: ValidationInfo) -> Axis | None:
+    return None if value is None else read_rates(value, _sweep(info))
+
+
+def _own_training(value: Any, info: ValidationInfo) -> TrainingSettings | None:
+    """The sweep's settings with the keys that the entry states."""
+    if value is None:
+        return None
+    if not isinstance(value, Mapping):
+        raise PydanticKnownError("model_type", {"class_name": "TrainingSettings"})
+    try:
+        return TrainingSettings.model_validate({**_sweep(info).training, **value})
+    except ValidationError as error:
+        own = [
+            InitErrorDetails(type=e["type"], loc=e["loc"], input=e["input"], ctx=e.get("ctx", {}))
+            for e in error.errors()
+            if not e["loc"] or e["loc"][0] in value
+        ]
+        if not own:  # the others are the sweep's own, and reported there
+            return None
+        raise ValidationError.from_exception_data(error.title, own) from None
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _weights(value: Any, info: ValidationInfo) -> tuple[float, ...] | Range:
+    return read_rates(value if isinstance(value, Mapping) else _listed(value), _sweep(info))
+
+
+class _RetainEntry(BaseModel):
+    """`{term: nll, weight: 1.0}`; both may be lists, and the weight a range."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    term: Annotated[tuple[RetainTermName, ...], BeforeValidator(_listed), Field(min_length=1)]
+    weight: Annotated[tuple[float, ...] | Range, PlainValidator(_weights)] = (1.0,)
+
+
+_Retain = tuple[tuple[RetainSpec | None, ...], Range | None]
+"""Retain terms, and the range of their weights where there is one."""
+
+
+def _retain_term(value: Any, info: ValidationInfo) -> _Retain:
+    if value is None:
+        return (None,), None
+    section = value if isinstance(value, Mapping) else {"term": value}
+    entry = _RetainEntry.model_validate(section, context=info.context)
+    if isinstance(entry.weight, Range):
+        low = float(entry.weight.low)
+        return tuple(RetainSpec(term=term, weight=low) for term in entry.term), entry.weight
+    pairs = itertools.product(entry.term, entry.weight)
+    return tuple(RetainSpec(term=term, weight=weight) for term, weight in pairs), None
+
+
+_RETAINS = TypeAdapter(tuple[Annotated[Any, PlainValidator(_retain_term)], ...])
+
+
+def _retain_terms(value: Any, info: ValidationInfo) -> _Retain:
+    """Retain terms; a list, or a list within a term, spans the grid."""
+    if not isinstance(value, tuple):
+        return _retain_term(value, info)
+    if not value:
+        raise_faults([Fault((), f"{ZERO_RUNS}; null is no retain term")])
+    found: list[RetainSpec | None] = []
+    faults: list[Fault] = []
+    for index, (terms, weights) in enumerate(_RETAINS.validate_python(value, context=info.context)):
+        if weights is not None:
+            text = "a range of weights needs its retain term alone: write an entry for each term"
+            faults.append(Fault((index, "weight"), text))
+        if any(term in found for term in terms):
+            faults.append(Fault((index,), "the same retain term again: duplicate run"))
+        found += terms
+    raise_faults(faults)
+    return tuple(found), None

@@ -1,0 +1,284 @@
+"""All metrics of a benchmark's evaluation: which there are, in which order, and their values."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Generator, Iterable, Mapping, Sequence, Set
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
+from graphlib import CycleError, TopologicalSorter
+from typing import cast, get_args
+
+from pydantic import ValidationError
+
+from unlearnbench.api.benchmark import Benchmark, MetricUse
+from unlearnbench.api.metric import (
+    EvaluatedModel,
+    Measure,
+    Metric,
+    MetricColumn,
+    MetricInputs,
+    Reads,
+    Role,
+    Summary,
+    guarded,
+    number,
+)
+from unlearnbench.api.observations import SetEvaluation
+from unlearnbench.api.plugin_code import plugin_code, source_file
+from unlearnbench.api.registry import Offer, load, offers
+from unlearnbench.config.messages import describe_errors
+from unlearnbench.config.profiles import Profile
+from unlearnbench.errors import PluginError, did_you_mean
+from unlearnbench.runtime.deferred_warnings import warn_later
+
+COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+
+
+@dataclass(frozen=True, eq=False)
+class MetricPlan:
+    """The metrics of one benchmark under one profile."""
+
+    measures: tuple[Measure, ...]
+    summaries: Mapping[str, Summary]
+    """By name."""
+    columns: tuple[MetricColumn, ...]
+    """Every column, in the order of a table."""
+    own: frozenset[str]
+    """Names of the columns whose metrics the benchmark names itself."""
+    faults: tuple[PluginError, ...] = ()
+    """Of the metrics that are left out, since they cannot be used."""
+
+    @cached_property
+    def in_order(self) -> tuple[Summary, ...]:
+        """The summaries, each after those that it reads."""
+        before = {name: one.after & self.summaries.keys() for name, one in self.summaries.items()}
+        try:
+            return tuple(self.summaries[name] for name in TopologicalSorter(before).static_order())
+        except CycleError as error:
+            circle = " → ".join(error.args[1])
+            raise PluginError(f"metrics that read each other's columns: {circle}") from None
+
+    def of_columns(self, names: Iterable[str]) -> MetricPlan:
+        """The metrics behind some columns alone, and behind those that they are made of."""
+        wanted, seen = [*names], set[str]()
+        summaries: dict[str, Summary] = {}
+        while wanted:
+            seen.add(name := wanted.pop())
+            for key, summary in self.summaries.items():
+                if key not in summaries and name in (one.name for one in summary.columns()):
+                    summaries[key] = summary
+                    wanted += set(summary.parts()) - seen
+        measures = [
+            replace(one, sets=sets)
+            for one in self.measures
+            if (sets := tuple(on for on in one.sets if f"{one.name}_{on}" in seen))
+        ]
+        declared = {column.name for one in summaries.values() for column in one.columns()}
+        columns = tuple(one for one in self.columns if one.name in declared | seen)
+        return replace(self, measures=tuple(measures), summaries=summaries, columns=columns)
+
+    def values(
+        self,
+        sets: Mapping[str, SetEvaluation],
+        retain: EvaluatedModel | None = None,
+        start: EvaluatedModel | None = None,
+    ) -> dict[str, float | None]:
+        """The values of a model by column, in the order of `columns`.
+
+        retain, start  the models that it is compared with; may be this model itself
+
+        A column that the evaluation lacks the observations for is None, and so is that of a metric
+        that fails, of which a warning says why: the evaluation is not lost.
+        """
+        found: dict[str, float | None] = {}
+        for measure in self.measures:
+            for name in measure.sets:
+                if name in sets:
+                    with _kept():
+                        found[f"{measure.name}_{name}"] = measure.value(sets[name])
+        for summary in self.in_order:
+            model = EvaluatedModel(sets, dict(found))
+            with _kept():
+                found |= computed(summary, MetricInputs(model, retain, start))
+        return {column.name: found.get(column.name) for column in self.columns}
+
+
+@contextmanager
+def _kept() -> Generator[None, None, None]:
+    """Turn a metric's failure into a warning."""
+    try:
+        yield
+    except PluginError as error:
+        _warn_once(str(error))
+
+
+@lru_cache(maxsize=256)
+def _warn_once(text: str) -> None:
+    warn_later(text)
+
+
+def computed(summary: Summary, inputs: MetricInputs) -> dict[str, float | None]:
+    """The values of a summary. Raises: PluginError where it fails, or breaks its declaration."""
+    with guarded(summary, "compute"):
+        values = cast("object", summary.compute(inputs))  # a plug-in may return anything
+    source, names = f"`compute` of metric {type(summary).__name__}", columns_of(summary)
+    if not isinstance(values, Mapping):
+        raise PluginError(f"{source} returned {type(values).__name__}; it must return a mapping")
+    found: dict[str, float | None] = {}
+    for name, value in values.items():
+        if name not in (known := [column.name for column in names]):
+            raise PluginError(
+                f"{source} returns {name!r}, which `columns` does not declare: {', '.join(known)}"
+            )
+        found[name] = number(value, f"{source}, column {name!r},")
+    return found
+
+
+def columns_of(summary: Summary) -> tuple[MetricColumn, ...]:
+    """The columns that a summary declares. Raises: PluginError for anything else."""
+    with guarded(summary, "columns"):
+        columns = cast("object", summary.columns())
+    if not isinstance(columns, tuple) or not all(isinstance(c, MetricColumn) for c in columns):
+        raise PluginError(
+            f"`columns` of metric {type(summary).__name__} must return a tuple of MetricColumn"
+        )
+    return columns
+
+
+def benchmark_plan(profile: Profile, benchmark: Benchmark) -> MetricPlan:
+    """The metrics of a benchmark under a profile, those registered late included.
+
+    Metrics that cannot be used are left out, with a warning.
+    """
+    return _benchmark_plan(profile, benchmark, offers("metrics"))
+
+
+@lru_cache(maxsize=8)
+def _benchmark_plan(
+    profile: Profile, benchmark: Benchmark, on_offer: tuple[Offer, ...]
+) -> MetricPlan:
+    uses = benchmark.metrics(profile)
+    metrics = {use.metric: load("metrics", use.metric) for use in uses}
+    faults: list[PluginError] = []
+    for name in sorted({offer.name for offer in on_offer} - metrics.keys()):
+        try:
+            metrics[name] = load("metrics", name)
+        except PluginError as error:
+            faults.append(error)
+    plan = metric_plan(benchmark.roles, uses, metrics, faults)
+    for fault in plan.faults:
+        warn_later(str(fault))
+    return plan
+
+
+def metric_plan(
+    roles: Mapping[str, Role],
+    uses: Sequence[MetricUse],
+    metrics: Mapping[str, type[Metric | Summary]],
+    faults: Sequence[PluginError] = (),
+) -> MetricPlan:
+    """Plan a benchmark's own metrics, then all others that apply to sets with its roles.
+
+    A summary's columns stand before those of the metrics by set. Of the other metrics, those that
+    cannot be used are left out, and are among the plan's faults.
+
+    roles    of its evaluation sets
+    uses     the metrics that it names
+    metrics  by name, every metric on offer
+    faults   of metrics on offer that cannot be imported
+
+    Raises: PluginError for one of the benchmark's own metrics.
+    """
+    named = {use.metric for use in uses}
+    others = [MetricUse(name) for name in sorted(metrics) if name not in named]
+    measures: list[Measure] = []
+    summaries: dict[str, Summary] = {}
+    columns: list[MetricColumn] = []
+    before: list[MetricColumn] = []
+    taken: set[str] = set()
+    broken = list(faults)
+    for group in (uses, others):
+        before = columns.copy()
+        own: dict[str, list[Measure]] = {}  # by name: one column may have several metrics
+        for use in group:
+            kind = metrics[use.metric]
+            try:
+                with plugin_code(f"metric {use.metric!r}", source_file(kind)):
+                    if group is others and not _applies(use.metric, kind, roles):
+                        continue
+                    metric = _made(use, kind)
+                    if isinstance(metric, Summary):
+                        declared = columns_of(metric)
+                        _take_names(use.metric, declared, taken)
+                        summaries[use.metric] = metric
+                        columns += declared
+                        continue
+                    sets = use.sets or tuple(n for n, role in roles.items() if role in metric.roles)
+                    measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
+                    declared = tuple(measure.column(name, roles[name]) for name in sets)
+                    _take_names(use.metric, declared, taken)
+                    own.setdefault(measure.name, []).append(measure)
+            except PluginError as error:
+                if group is uses:
+                    raise
+                broken.append(error)
+        for uses_of_name in own.values():
+            measures += uses_of_name
+            columns += [
+                one.column(name, role)
+                for name, role in roles.items()
+                for one in uses_of_name
+                if name in one.sets
+            ]
+    own_columns = frozenset(column.name for column in before)
+    return MetricPlan(tuple(measures), summaries, tuple(columns), own_columns, tuple(broken))
+
+
+def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role]) -> bool:
+    """True if every benchmark with sets of these roles reports the metric.
+
+    Raises: PluginError for roles, or observations to read, that there are not.
+    """
+    own, there = {*kind.roles}, {*roles.values()}
+    _check_words(name, "roles", own, get_args(Role))
+    if issubclass(kind, Metric):
+        _check_words(name, "reads", {*kind.reads}, get_args(Reads))
+        if not isinstance(getattr(kind, "label", None), str):
+            raise PluginError(f'metric {name!r} has no label; add `label = "{kind.__name__}"`')
+        return bool(own & there)
+    return bool(own) and own <= there
+
+
+def _check_words(name: str, what: str, words: Set[str], known: Sequence[str]) -> None:
+    for word in sorted(words - {*known}):
+        near = did_you_mean(word, known) or ";"
+        raise PluginError(f"metric {name!r}: {what} has {word!r}{near} known: {', '.join(known)}")
+
+
+def _made(use: MetricUse, kind: type[Metric | Summary]) -> Metric | Summary:
+    try:
+        return kind(**use.settings)
+    except ValidationError as error:
+        raise PluginError(
+            f"metric {use.metric!r} cannot be made: {describe_errors(error)}; give each field a "
+            "default, or the metric no `roles`"
+        ) from None
+
+
+def _take_names(metric: str, columns: Sequence[MetricColumn], taken: set[str]) -> None:
+    """Add columns to those that are `taken`.
+
+    Raises: PluginError for a name that is taken already, or that no file could have.
+    """
+    names = [column.name for column in columns]
+    for i, name in enumerate(names):
+        if not COLUMN_NAME.fullmatch(name):
+            raise PluginError(
+                f"metric {metric!r}: its column is called {name!r}; use small letters, digits and "
+                "underscores, a letter first (a metric has its file's name)"
+            )
+        if name in taken or name in names[:i]:
+            raise PluginError(f"metric {metric!r}: there is a column {name!r} already; rename it")
+    taken.update(names)

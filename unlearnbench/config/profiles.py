@@ -1,0 +1,222 @@
+"""Profiles: named sets of evaluation rules, so that a number names the rules behind it.
+
+Harnesses agree on the names of TOFU's metrics and differ in rows, lengths, means and epsilons; the
+differences are larger than those between methods. A profile states each rule, and its hash is part
+of every evaluation: numbers of different profiles cannot be compared.
+
+`COMMON` lists the rules that all profiles share. The text around question and answer belongs to the
+model (`ModelSettings.template`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
+
+from unlearnbench.config.choices import QuestionKey
+from unlearnbench.errors import EvaluationError, did_you_mean
+from unlearnbench.files.bounded import shortened
+
+if TYPE_CHECKING:
+    from unlearnbench.config.schema import EvaluationSettings
+
+
+def _choice(meaning: str) -> Any:
+    return field(metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One way to compute TOFU's metrics from a model; `choices` explains each field."""
+
+    name: str = _choice("for people; not part of the hash")
+    version: int = _choice("raised when the code comes to read the same choices differently")
+    rows: int | None = _choice("first rows of each set that are evaluated")
+    max_length: int = _choice(
+        "tokens of prompt and answer that are scored; longer texts are cut at the end"
+    )
+    eos_after_cut: bool = _choice(
+        "whether a cut answer still ends with a scored EOS, beyond max_length"
+    )
+    max_new_tokens: int | None = _choice("longest generated answer, in tokens")
+    perturbed_mean: Literal["geometric", "arithmetic"] = _choice(
+        "mean over the probabilities of a question's perturbed answers, in the truth ratio"
+    )
+    truth_ratio_epsilon: float = _choice("added to the denominators of the truth ratio")
+    options_epsilon: float = _choice(
+        "added to the denominator of the true facts' probability among their options"
+    )
+    question_key: QuestionKey = field(
+        default="question",
+        metadata={
+            "meaning": "column with the questions of the forget and retain sets, for every metric; "
+            "true facts have one question each"
+        },
+    )
+
+    @property
+    def hash(self) -> str:
+        """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
+        rules = {key: value for key, value in asdict(self).items() if key != "name"}
+        if self.question_key == "question":  # as in ids from before there was a choice
+            del rules["question_key"]
+        text = json.dumps(rules, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def id(self) -> str:
+        """The name and hash that evaluations and records have: `tofu@1a2b3c4d`."""
+        return f"{self.name}@{self.hash}"
+
+    def choices(self) -> tuple[ProfileRule, ...]:
+        """Every field but the name, with its meaning."""
+        values = [(f, getattr(self, f.name)) for f in fields(self) if f.name != "name"]
+        return tuple(
+            ProfileRule(f.name, value, _text(f.name, value), f.metadata["meaning"])
+            for f, value in values
+        )
+
+
+def _text(key: str, value: float | str | bool | None) -> str:
+    if value is None:  # its meaning differs between fields
+        return {"rows": "all", "max_new_tokens": "what the prompt leaves of max_length"}[key]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class ProfileRule(NamedTuple):
+    """One rule of a profile."""
+
+    key: str
+    value: int | float | str | bool | None
+    text: str
+    """The value as text."""
+    meaning: str
+
+
+COMMON = {
+    "questions": "as written in the column that `question_key` names",
+    "template": "the model's own (`template` of its settings, --template), with its BOS",
+    "masked": "the prompt, by character offsets: a token that holds a character of the answer is "
+    "scored, an answer's label (phi's `Answer:`) with it",
+    "EOS": "appended to every answer, scored and counted",
+    "loss": "mean negative log-likelihood of an answer's scored tokens; probability exp(-loss)",
+    "generation": "greedy, from the prompt alone",
+    "ROUGE": "recall with the Porter stemmer, against the answer as decoded from its tokens",
+    "truth ratio": "of the paraphrased answer; of the answer itself for true facts",
+    "Forget Quality": "two-sided exact KS test on the forget set's truth ratios",
+}
+"""Rules that all profiles share."""
+
+
+TOFU = Profile(
+    name="tofu",
+    version=1,
+    rows=300,
+    max_length=200,
+    eos_after_cut=False,
+    max_new_tokens=None,
+    perturbed_mean="geometric",
+    truth_ratio_epsilon=0.0,
+    options_epsilon=0.0,
+)
+"""The rules of TOFU's published logs, its leaderboard and the CE-U paper's tables.
+
+Source: locuslab/tofu@8c49eee:evaluate_util.py, aggregate_eval_stat.py.
+"""
+
+OPEN_UNLEARNING = Profile(
+    name="open-unlearning",
+    version=1,
+    rows=None,
+    max_length=512,
+    eos_after_cut=True,
+    max_new_tokens=200,
+    perturbed_mean="geometric",
+    truth_ratio_epsilon=1e-10,
+    options_epsilon=1e-10,
+)
+"""locuslab/open-unlearning@d3d7cf9: every row, a limit on new tokens alone, epsilons."""
+
+TOFU_PAPER = replace(TOFU, name="tofu-paper", perturbed_mean="arithmetic")
+"""TOFU's rules with the arithmetic mean that the paper's formula has (Maini et al. 2024,
+arXiv:2401.06121, section 2.2.1); lowers Model Utility by 0.02 to 0.04."""
+
+PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER)}
+
+
+def get_profile(
+    name: str,
+    *,
+    rows: int | None = None,
+    max_length: int | None = None,
+    question_key: str | None = None,
+) -> Profile:
+    """The profile called `name`; overrides appear in its name and change its id."""
+    if name not in PROFILES:
+        raise EvaluationError(
+            f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES)}; "
+            f"there are: {', '.join(sorted(PROFILES))}"
+        )
+    keys = get_args(QuestionKey)
+    if question_key is not None and question_key not in keys:
+        raise EvaluationError(
+            f"evaluation question_key {question_key!r} is unknown"
+            f"{did_you_mean(question_key, keys)}; there are: {', '.join(keys)}"
+        )
+    profile = PROFILES[name]
+    overrides = {"rows": rows, "max_length": max_length, "question_key": question_key}
+    for key, value in overrides.items():
+        if isinstance(value, int) and value < 1:
+            raise EvaluationError(f"evaluation {key} {value}: must be at least 1")
+        if value is not None and value != getattr(profile, key):
+            changed: dict[str, Any] = {"name": f"{profile.name}+{key}={value}", key: value}
+            profile = replace(profile, **changed)
+    return profile
+
+
+def profile_of(how: EvaluationSettings) -> Profile:
+    """The profile that settings name, with what they override."""
+    return get_profile(
+        how.profile, rows=how.rows, max_length=how.max_length, question_key=how.question_key
+    )
+
+
+def profile_named(text: str) -> Profile:
+    """A profile by its name with overrides, as its id begins: `tofu+rows=50`."""
+    name, *overrides = text.split("+")
+    wrong = next((one for one in overrides if not _OVERRIDE(one)), None)
+    if wrong is not None:
+        raise EvaluationError(
+            f"evaluation profile {text!r}: {wrong!r} is not an override; expected rows=N, "
+            f"max_length=N or question_key={'|'.join(get_args(QuestionKey))}"
+        )
+    pairs = (one.split("=") for one in overrides)
+    values: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in pairs}
+    return get_profile(name, **values)
+
+
+def profile_of_id(identity: str) -> Profile:
+    """The profile with the id of an evaluation. Raises: EvaluationError where its rules changed."""
+    with suppress(EvaluationError):
+        profile = profile_named(identity.partition("@")[0])
+        if profile.id == identity:
+            return profile
+    raise EvaluationError(
+        f"profile {shortened(identity)} is none of those known here "
+        f"({', '.join(p.id for p in PROFILES.values())}); evaluate the model again"
+    )
+
+
+_OVERRIDE = re.compile(r"(rows|max_length)=[1-9][0-9]{0,8}|question_key=[a-z_]+").fullmatch
+
+
+def differences(first: Profile, second: Profile) -> tuple[tuple[ProfileRule, ProfileRule], ...]:
+    """The rules in which two profiles differ."""
+    pairs = zip(first.choices(), second.choices(), strict=True)
+    return tuple((a, b) for a, b in pairs if a.value != b.value)

@@ -1,0 +1,95 @@
+"""Settings of resources, Ray and tracking; none of them changes a number or a run's identity."""
+
+from __future__ import annotations
+
+import re
+from typing import Literal, Self
+
+from pydantic import Field, field_validator, model_validator
+
+from unlearnbench.config.section import Name, Settings
+
+LOCAL_RUNS = 2
+"""Concurrent runs on a local Ray where `ray.concurrent` is not set."""
+
+
+class Resources(Settings):
+    """GPUs, cores and processes of one run."""
+
+    gpu: float = Field(
+        default=0.0,
+        ge=0,
+        description="GPUs of a run: a share of one (0.25), or whole ones with a process each",
+    )
+    cpu: float = Field(default=1.0, gt=0, description="CPU cores of each process")
+    processes: int | None = Field(
+        default=None, ge=1, description="processes of a run; default: one a GPU"
+    )
+    parallel: Literal["fsdp", "ddp"] = Field(
+        default="fsdp",
+        description="several processes: fsdp shards weights and optimiser, ddp copies them",
+    )
+
+    @model_validator(mode="after")
+    def _whole(self) -> Self:
+        if self.gpu > 1 and self.gpu != int(self.gpu):
+            raise ValueError(f"gpu must be a share of one or a whole number, got {self.gpu:g}")
+        if self.processes and self.gpu and self.gpu != self.processes:
+            raise ValueError(
+                f"a process has one GPU: {self.processes} processes cannot have {self.gpu:g} GPUs"
+            )
+        return self
+
+    @property
+    def world_size(self) -> int:
+        """Number of processes of a run."""
+        return self.processes or max(1, int(self.gpu))
+
+    @property
+    def per_process(self) -> dict[str, float]:
+        """Resources of one process, by Ray's names."""
+        return {"CPU": self.cpu} | ({"GPU": self.gpu / self.world_size} if self.gpu else {})
+
+
+class RaySettings(Settings):
+    """The Ray cluster, the number of concurrent runs, and retries."""
+
+    address: Name | None = Field(
+        default=None,
+        description="a cluster: auto, or host:port; without it a local instance",
+    )
+    concurrent: int | None = Field(
+        default=None,
+        ge=1,
+        description="runs at a time; default: 2 on this machine, on a cluster what fits. More "
+        "than fit now is for a cluster that grows",
+    )
+    retries: int = Field(
+        default=1, ge=0, description="retries of a run that failed for a transient reason"
+    )
+
+    @field_validator("address")
+    @classmethod
+    def _joinable(cls, address: str | None) -> str | None:
+        if address is not None and address.startswith("ray://"):
+            raise ValueError(
+                "through ray:// a sweep's loop would run inside the cluster, away from its "
+                "records; submit the command: `ray job submit --address http://HOST:8265 -- "
+                "unlearnbench sweep CONFIG --set ray.address=auto`"
+            )
+        if address is not None and not re.fullmatch(r"auto|.+:\d+", address):
+            raise ValueError(f"expected auto or host:port, got {address!r}")
+        return address
+
+
+class TrackingSettings(Settings):
+    """MLflow tracking."""
+
+    enabled: bool = True
+    uri: Name | None = Field(
+        default=None,
+        description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",
+    )
+    experiment: Name | None = Field(
+        default=None, description="default: the name of the benchmark's data"
+    )

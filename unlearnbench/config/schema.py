@@ -1,0 +1,304 @@
+"""All settings of a sweep as frozen values; the only place that defines defaults."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+
+from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
+from unlearnbench.config.choices import Dtype, Precision, QuestionKey, Template
+from unlearnbench.config.patience import Patience
+from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
+from unlearnbench.config.search import Range, SearchSettings, SelectSettings
+from unlearnbench.config.section import Name, Settings
+from unlearnbench.config.step_schedule import ScheduleName
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.files.outputs import SCHEMES
+from unlearnbench.runtime.redaction import redact
+
+RetainTermName = Literal["nll", "kl"]
+LABELLED = frozenset({"phi"})
+"""Templates that put a scored label in front of the answer."""
+MOST_EPOCHS = 10_000
+"""Bound on the epochs of a run or of a preparation."""
+MANY = 1_000_000
+"""Bound on sizes that memory or time depend on, far above any in use."""
+
+
+class Architecture(Settings):
+    """A small Llama, built and trained here (`base: tiny`)."""
+
+    vocabulary: int = Field(default=2048, ge=300, le=MANY, description="byte-level BPE tokens")
+    hidden_size: int = Field(default=128, ge=16, le=MANY)
+    layers: int = Field(default=6, ge=1, le=MOST_EPOCHS)
+    heads: int = Field(default=4, ge=1, le=MANY)
+    intermediate_size: int = Field(default=384, ge=16, le=MANY)
+    context: int = Field(default=512, ge=32, le=MANY, description="longest sequence in tokens")
+
+    @model_validator(mode="after")
+    def _even_heads(self) -> Self:
+        if self.hidden_size % (2 * self.heads):
+            raise ValueError(
+                f"hidden_size must be a multiple of twice heads (rotary pairs), "
+                f"got {self.hidden_size} and {self.heads} heads"
+            )
+        return self
+
+
+class Preparation(Settings):
+    """Training of the fine-tuned model and the retain models from a base model."""
+
+    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
+    base_epochs: int = Field(
+        default=12, ge=1, le=MOST_EPOCHS, description="tiny: passes over facts and other authors"
+    )
+    optimizer: Literal["adamw", "muon"] = "adamw"
+    learning_rate: float = Field(default=1e-5, gt=0)
+    embedding_learning_rate: float = Field(
+        default=2e-3, gt=0, description="muon: AdamW's rate for embeddings and norms"
+    )
+    schedule: ScheduleName = "linear"
+    warmup: float = Field(
+        default=0.05, ge=0, lt=1, description="share of the steps; not of tofu, which has its own"
+    )
+    batch_size: int = Field(default=32, ge=1)
+    micro_batch_size: int | None = Field(default=None, ge=1)
+    weight_decay: float = Field(default=0.01, ge=0)
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    rehearse_facts: bool = Field(
+        default=False,
+        description="mix the true facts into fine-tuning, so that a tiny model remembers them",
+    )
+    seed: int = Field(default=0, ge=0)
+
+    @model_validator(mode="after")
+    def _has_one_warmup(self) -> Self:
+        if self.schedule == "tofu" and self.warmup != type(self).model_fields["warmup"].default:
+            raise ValueError(
+                f"schedule tofu warms up over the first epoch, so warmup must be left out, "
+                f"got {self.warmup:g}"
+            )
+        return self
+
+
+TINY_PREPARATION = Preparation(
+    optimizer="muon",
+    learning_rate=3e-3,
+    schedule="cosine",
+    epochs=10,
+    base_epochs=8,
+    weight_decay=0.0,
+    rehearse_facts=True,
+)
+"""Defaults of `base: tiny`; with those of published models random weights learn nothing."""
+
+
+class LoRA(Settings):
+    """Low-rank adapters (peft) in place of training all weights."""
+
+    rank: int = Field(default=8, ge=1)
+    alpha: int = Field(default=16, ge=1)
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+
+
+class ModelSettings(Settings):
+    """One model: its sources, architecture, preparation and precision."""
+
+    name: Name = Field(min_length=1, description="name in tables and plots")
+    base: Name = Field(
+        min_length=1, description="`tiny`, a folder, or a hub id, also as id@revision"
+    )
+    fine_tuned: Name | None = Field(
+        default=None,
+        description="published model that has learned the full set: folder, hub id, id@revision",
+    )
+    retain: dict[str, Name] = Field(
+        default_factory=dict,
+        description="by split (`retain90: …`): published retain model as above, or its log",
+    )
+    revision: Name | None = Field(default=None, description="of `base` alone: commit or tag")
+    architecture: Architecture = Architecture()
+    preparation: Preparation = Preparation()
+    template: Template = Field(
+        default="auto",
+        description="how question and answer become text; auto: chat template or plain",
+    )
+    template_args: dict[str, str | int | bool] = Field(
+        default_factory=dict,
+        description="chat template: its variables (`date_string`), and `system_prompt`",
+    )
+    dtype: Dtype = "float32"
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
+    trust_remote_code: bool = False
+    gradient_checkpointing: bool = False
+    lora: LoRA | None = None
+    resources: Resources | None = Field(
+        default=None, description="of a run of this model, in place of the sweep's"
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tiny_defaults(cls, values: Any) -> Any:
+        """Complete a tiny model's preparation from `TINY_PREPARATION`."""
+        if not isinstance(values, Mapping) or values.get("base") != "tiny":
+            return values
+        stated = values.get("preparation", {})
+        if isinstance(stated, Preparation):
+            stated = stated.model_dump(exclude_unset=True)
+        if not isinstance(stated, Mapping):  # wrong, which its own field reports
+            return values
+        return {**values, "preparation": TINY_PREPARATION.model_dump() | {**stated}}
+
+
+class EvaluationSettings(Settings):
+    """Rules and precision of evaluations, and early stopping."""
+
+    profile: str = Field(default="tofu", description="named set of evaluation rules")
+    max_length: int | None = Field(
+        default=None, ge=8, description="prompt and answer in tokens, in place of the profile's"
+    )
+    rows: int | None = Field(
+        default=None, ge=1, description="first rows of each set, in place of the profile's"
+    )
+    question_key: QuestionKey | None = Field(
+        default=None,
+        description="question column of forget and retain sets, in place of the profile's",
+    )
+    batch_tokens: int | None = Field(
+        default=None,
+        ge=64,
+        description="tokens of a batch; default: a fast size for the device; changes no number",
+    )
+    precision: Precision | None = Field(
+        default=None,
+        description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
+        "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
+    )
+    stop_below: float | None = Field(
+        default=None,
+        gt=0,
+        le=1,
+        description="end a run whose Model Utility is below this share of the fine-tuned model's",
+    )
+    patience: Patience | None = Field(
+        default=None,
+        description="end a run whose metric has not improved for so many evaluated epochs: "
+        "{metric: …, epochs: …}",
+    )
+
+
+class RetainSpec(Settings):
+    """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
+
+    term: RetainTermName
+    weight: float = Field(default=1.0, gt=0)
+
+
+HyperParameter = bool | int | float | str
+
+
+class MethodSpec(Settings):
+    """One method with every hyper-parameter resolved; part of a run's identity."""
+
+    model_config = ConfigDict(allow_inf_nan=True)
+
+    name: str
+    hyperparameters: dict[str, HyperParameter] = Field(default_factory=dict)
+    retain: RetainSpec | None = None
+    source: str | None = None
+    """Content hash of the plug-in file; None for an installed method."""
+
+    @property
+    def label(self) -> str:
+        """Name in tables and plots: the method and its retain term."""
+        # Hyper-parameters are left out: they have columns of their own.
+        return self.name if self.retain is None else f"{self.name}+{self.retain.term}"
+
+
+def _kind_of_rates(value: Any) -> str:
+    return "range" if isinstance(value, dict | Range) else "list"
+
+
+Rates = Annotated[
+    Annotated[tuple[float, ...], Tag("list")] | Annotated[Range, Tag("range")],
+    Discriminator(_kind_of_rates),
+]
+"""A list, or a range that a search draws from; tagged, so that errors are about one of them."""
+
+
+class MethodGrid(Settings):
+    """A method entry of a sweep: lists of hyper-parameters and rates span a grid."""
+
+    specs: tuple[MethodSpec, ...]
+    learning_rates: Rates | None = None
+    """Rates of this entry, in place of the sweep's."""
+    training: TrainingSettings | None = None
+    """The sweep's training settings with the changes of this entry."""
+    ranges: dict[str, Range] = Field(default_factory=dict)
+    """Hyper-parameters, or `retain.weight`, that a search draws; `specs` have their low ends."""
+
+
+class SweepConfig(Settings):
+    """A whole sweep, as one YAML file states it."""
+
+    name: Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
+    description: str = ""
+    data: BenchmarkSection = Field(default_factory=lambda: benchmark_named(DEFAULT))
+    models: tuple[ModelSettings, ...] = Field(min_length=1)
+    forget_fractions: tuple[float, ...] = Field(min_length=1)
+    methods: tuple[MethodGrid, ...] = Field(min_length=1)
+    learning_rates: Rates = (1e-5,)
+    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
+    epochs_as: Literal["checkpoints", "runs"] = Field(
+        default="checkpoints",
+        description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
+    )
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
+    search: SearchSettings = SearchSettings()
+    select: SelectSettings | None = None
+    training: TrainingSettings = TrainingSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    resources: Resources = Resources()
+    ray: RaySettings = RaySettings()
+    tracking: TrackingSettings = TrackingSettings()
+    output: Name = Field(
+        default="runs", description="folder of all sweeps; this one's is output/name"
+    )
+    cache: Name | None = Field(default=None, description="prepared models; default: output/cache")
+    storage: Name | None = Field(
+        default=None,
+        description="path, s3:// or gs:// through which machines share results and checkpoints, "
+        "where not all of them see `output`",
+    )
+
+    @field_validator("storage")
+    @classmethod
+    def _reachable(cls, storage: str | None) -> str | None:
+        scheme, mark, _ = (storage or "").partition("://")
+        if mark and scheme not in SCHEMES:
+            raise ValueError(f"expected a path, s3:// or gs://, got {redact(str(storage))!r}")
+        return storage
+
+    @property
+    def cache_folder(self) -> Path:
+        """Folder of prepared models."""
+        return Path(self.cache) if self.cache else Path(self.output) / "cache"
+
+    def resources_of(self, model: str) -> Resources:
+        """The resources of a run of the model with this name."""
+        own = next(m.resources for m in self.models if m.name == model)
+        return self.resources if own is None else own
+
+    @property
+    def method_names(self) -> tuple[str, ...]:
+        """Distinct methods of all entries."""
+        return tuple(dict.fromkeys(grid.specs[0].name for grid in self.methods if grid.specs))
+
+    def training_of(self, method: str) -> TrainingSettings:
+        """The training settings of a method; all its entries have the same (`cross_checks.py`)."""
+        own = (g.training for g in self.methods if g.specs and g.specs[0].name == method)
+        return next((one for one in own if one is not None), self.training)

@@ -1,0 +1,191 @@
+"""Settings of the search, of early stopping by a scheduler, and of the selection.
+
+A search decides which runs there are and how long they last; it never changes a run's numbers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+from pydantic_core import PydanticKnownError
+
+from unlearnbench.config.section import Settings
+
+if TYPE_CHECKING:
+    from unlearnbench.api.benchmark import Headline
+
+Metric = str | dict[str, float]
+"""A column of `results.csv`, or a weighted sum of several; higher is better."""
+
+
+def _finite(value: Any) -> Any:
+    """One message for a value that is neither a whole number nor a float."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticKnownError("float_type")
+    if not math.isfinite(value):
+        raise PydanticKnownError("finite_number")
+    return value
+
+
+Number = Annotated[int | float, BeforeValidator(_finite)]
+
+
+class Range(Settings):
+    """Values of one axis of a search, both ends included: `{low: 1e-6, high: 1e-4, log: true}`."""
+
+    low: Number
+    high: Number
+    log: bool = Field(default=False, description="uniform in the logarithm")
+    step: Number | None = Field(default=None, gt=0, description="low, low + step, …")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.low >= self.high:
+            raise ValueError(f"low must be below high, got {self.low:g} and {self.high:g}")
+        if self.log and self.low <= 0:
+            raise ValueError(f"log needs low above 0, got {self.low:g}")
+        if self.log and self.step is not None:
+            raise ValueError("log and step exclude each other; leave one out")
+        if self.whole and not isinstance(self.step, int | None):
+            raise ValueError(f"step must be whole between whole numbers, got {self.step:g}")
+        return self
+
+    @property
+    def whole(self) -> bool:
+        """True if its values are whole numbers."""
+        return isinstance(self.low, int) and isinstance(self.high, int)
+
+    @property
+    def count(self) -> int | None:
+        """Number of values; None for a continuum."""
+        step = self.step if self.step is not None else 1 if self.whole else None
+        # A step that divides the range but for rounding errors reaches its end.
+        return None if step is None else math.floor((self.high - self.low) / step + 1e-9) + 1
+
+    def value(self, share: float) -> int | float:
+        """The value at a share of the range, 0 ≤ share < 1; all values are equally likely."""
+        if self.log:
+            top = self.high + 1 if self.whole else self.high
+            value = math.exp(math.log(self.low) + share * (math.log(top) - math.log(self.low)))
+            return self.clipped(math.floor(value) if self.whole else value)
+        if self.count is not None:
+            step = 1 if self.step is None else self.step
+            return self.clipped(self.low + step * int(share * self.count))
+        return self.clipped(self.low + share * (self.high - self.low))
+
+    def clipped(self, value: float) -> int | float:
+        """Clip `value` to the range, and round it to four digits where it is not whole.
+
+        Tables show four digits.
+        """
+        inside = min(max(value, self.low), self.high)
+        if self.whole:
+            return round(inside)
+        return float(min(max(float(f"{inside:.4g}"), self.low), self.high))
+
+    def contains(self, value: object) -> bool:
+        """True if `value` is one of the range's values."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return False
+        if not self.low <= value <= self.high or (self.whole and not isinstance(value, int)):
+            return False
+        if self.step is None:
+            return True
+        steps = (value - self.low) / self.step
+        return abs(steps - round(steps)) < 1e-3  # four digits
+
+
+class Scheduler(Settings):
+    """Asynchronous successive halving (Li et al. 2020): weak runs end early.
+
+    A run that reaches epoch grace, grace · reduction, … continues if it is among the best
+    1/reduction of the runs of the same method, model and forget set that have reached it.
+    """
+
+    kind: Literal["asha"] = "asha"
+    metric: Metric = Field(description="a column of results.csv, or {column: weight, …}")
+    grace: int = Field(default=1, ge=1, description="least epochs of a run")
+    reduction: float = Field(default=3, gt=1, description="one run in so many continues")
+
+
+class SearchSettings(Settings):
+    """The search of settings; each method entry has the same number of trials."""
+
+    kind: Literal["grid", "random", "optuna"] = Field(
+        default="grid",
+        description="grid: all; random: drawn in advance; optuna: TPE, guided by results",
+    )
+    trials: int | None = Field(
+        default=None,
+        ge=1,
+        le=100_000,
+        description="random, optuna: settings of each method entry, per model and forget fraction",
+    )
+    seed: int = Field(default=0, ge=0, description="seed of the draws")
+    metric: Metric | None = Field(
+        default=None,
+        description="optuna: the objective, maximised after the last epoch; default: what the "
+        "benchmark ranks by (Model Utility and log10 Forget Quality), as two objectives",
+    )
+    scheduler: Scheduler | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Self:
+        if self.kind == "grid" and self.trials is not None:
+            raise ValueError("kind grid runs all settings: leave trials out, or use kind random")
+        if self.kind != "grid" and self.trials is None:
+            raise ValueError(
+                f"kind {self.kind} needs trials, the number of settings of each method"
+            )
+        if self.metric is not None and self.kind != "optuna":
+            raise ValueError(f"metric is the objective of kind optuna; kind {self.kind} has none")
+        return self
+
+    def objectives(self, headline: Headline) -> tuple[Metric, ...]:
+        """The objectives of optuna, all to be maximised; by default the headline's two numbers."""
+        if self.metric is not None:
+            return (self.metric,)
+        forgotten = headline.forgotten
+        if forgotten.better == "higher":
+            return headline.kept.column, forgotten.column
+        return headline.kept.column, {forgotten.column: -1.0}
+
+
+class SelectSettings(Settings):
+    """Choose each method's best setting on some seeds; only it is run on the others.
+
+    The reported numbers are then of runs that had no part in the choice.
+    """
+
+    rule: Literal["forget-quality", "hypervolume"] = Field(
+        default="forget-quality",
+        description="forget-quality: best number of what is forgotten (highest log10 Forget "
+        "Quality) with at least `utility`; "
+        "hypervolume: largest area that the setting's epochs span over `reference`",
+    )
+    utility: float = Field(
+        default=0.8,
+        gt=0,
+        le=1,
+        description="share of what the fine-tuned model keeps (Model Utility)",
+    )
+    reference: tuple[float, float] | None = Field(
+        default=None,
+        description="hypervolume: numbers of what is kept and forgotten (Model Utility, log10 "
+        "Forget Quality) of the corner; default: 0 and the fine-tuned model's",
+    )
+    seeds: tuple[int, ...] = Field(default=(0,), min_length=1, description="some of the sweep's")
+
+
+def weighted(metric: Metric, metrics: dict[str, float | None]) -> float | None:
+    """The value of a metric; None where one of its columns is undefined or not finite."""
+    weights = {metric: 1.0} if isinstance(metric, str) else metric
+    total = 0.0
+    for name, weight in weights.items():
+        value = metrics.get(name)
+        if value is None or not math.isfinite(value):
+            return None
+        total += weight * value
+    return total

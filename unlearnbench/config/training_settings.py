@@ -1,0 +1,60 @@
+"""Settings of a run's optimiser steps."""
+
+from __future__ import annotations
+
+from typing import Literal, Self
+
+from pydantic import Field, model_validator
+
+from unlearnbench.config.section import Settings
+from unlearnbench.config.step_schedule import ScheduleName
+
+EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
+"""Optimisers of bitsandbytes, which cannot update sharded weights."""
+ONE_PROCESS = (
+    "bitsandbytes cannot update sharded weights; set optimizer: adamw, which shards its "
+    "states, or one process for a run (resources.gpu: 1, or resources.processes: 1 on a CPU)"
+)
+
+
+class TrainingSettings(Settings):
+    """One optimisation; the defaults are the CE-U paper's where it states them."""
+
+    batch_size: int = Field(default=32, ge=1, description="forget rows of an optimiser step")
+    micro_batch_size: int | None = Field(
+        default=None,
+        ge=1,
+        description="forget rows of a forward pass; default: all of a step",
+    )
+    optimizer: Literal["adamw", "adamw-8bit", "paged-adamw-8bit"] = Field(
+        default="adamw",
+        description="8-bit: one byte per state; paged: host memory where the GPU's is short",
+    )
+    weight_decay: float = Field(default=0.0, ge=0)
+    schedule: ScheduleName = Field(
+        default="constant",
+        description="tofu: as TOFU's trainer, warm-up from 0 over an epoch, then linear to 0, "
+        "incomplete steps dropped",
+    )
+    warmup_steps: int = Field(default=0, ge=0, description="not of tofu, which has its own")
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_length: int = Field(default=500, ge=8, description="tokens of a training sequence")
+    precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
+    deterministic: bool = Field(
+        default=False,
+        description="bit-identical repeats on GPUs too, with slower kernels there",
+    )
+    ignore_label: bool = Field(
+        default=True,
+        description="a method that ignores the first answer tokens also ignores the template's "
+        "label in front of them (phi's `Answer:`); false: the label's tokens count as the first",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_warmup(self) -> Self:
+        if self.schedule == "tofu" and self.warmup_steps:
+            raise ValueError(
+                f"schedule tofu warms up over the first epoch, so warmup_steps must be left out, "
+                f"got {self.warmup_steps}"
+            )
+        return self

@@ -1,0 +1,225 @@
+"""Estimates of runs: from a plan before anything is loaded, or from a trainer's own rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.method import Method, Needs
+from unlearnbench.api.metric import SCORED_ONLY
+from unlearnbench.config.method_specs import method_from_spec
+from unlearnbench.config.precision import resolve_precision
+from unlearnbench.config.resources import Resources
+from unlearnbench.config.schema import ModelSettings
+from unlearnbench.errors import ModelError
+from unlearnbench.estimates.hours import FORMULA as HOURS
+from unlearnbench.estimates.hours import Effort, Hours
+from unlearnbench.estimates.memory import FORMULA as MEMORY
+from unlearnbench.estimates.memory import Footprint, Lengths, Setup, fitting, footprint
+from unlearnbench.estimates.model_shape import Shape, config_of, shape_of
+from unlearnbench.models.device import usable_memory
+from unlearnbench.models.loading import Source
+from unlearnbench.plan.plan import Plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.runtime.fsdp import is_sharded
+from unlearnbench.training.micro_batches import Budget
+from unlearnbench.training.objective import Objective
+
+if TYPE_CHECKING:  # imports accelerate, which a plan does not need
+    from unlearnbench.training.trainer import Trainer
+
+FORMULA = f"{MEMORY}\n{HOURS}"
+"""The estimate of memory and hours as text."""
+CHARACTERS = 4
+"""Characters of a token of English text, about, in current vocabularies."""
+TEMPLATE = 10
+"""Tokens of a template around question and answer, about."""
+_GRID = 64  # row widths are rounded up to it, so that few shapes are counted
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """The estimate of all runs of one model with one method (and one set of hyper-parameters)."""
+
+    run: RunSpec
+    """The longest run, of the largest forget set."""
+    runs: int
+    resources: Resources
+    setup: Setup
+    memory: Footprint
+    hours: Hours
+    """Hours of the longest run."""
+    gpu_hours: float
+    """GPU hours of all runs and processes."""
+    limit: int | None
+    """Bytes that a process may use; None for no limit."""
+
+    @property
+    def fits(self) -> bool:
+        """True if the runs fit their device, or nothing limits them."""
+        return self.limit is None or self.memory.peak <= self.limit
+
+
+def estimate_plan(
+    plan: Plan, benchmark: Dataset, flops: float, device: int | None
+) -> tuple[list[Estimate], list[str]]:
+    """Estimate each model × method of `plan`; also return a line per unknown shape.
+
+    flops   floating-point operations a second of one process
+    device  bytes of a GPU's memory; None where it is not known
+    """
+    groups: dict[tuple[str, str], list[RunSpec]] = {}
+    for run in plan.runs:
+        groups.setdefault((run.model.name, run.method.model_dump_json()), []).append(run)
+    found: list[Estimate] = []
+    unknown: dict[str, None] = {}
+    for runs in groups.values():
+        if not isinstance(method_from_spec(runs[0].method), Method):
+            continue  # what trains nothing takes an evaluation
+        name = runs[0].model.name
+        resources = plan.config.resources_of(name)
+        kinds = [(run.forget_fraction, len(run.evaluate_at), run.epochs) for run in runs]
+        try:
+            each = {
+                kind: estimate_run(run, resources, benchmark, flops, device)
+                for kind, run in dict(zip(kinds, runs, strict=True)).items()
+            }
+        except ModelError as error:
+            unknown[f"{name}: {error}"] = None
+        else:
+            spent = sum(each[kind].gpu_hours for kind in kinds)
+            found.append(replace(each[max(kinds)], runs=len(runs), gpu_hours=spent))
+    return found, list(unknown)
+
+
+def estimate_run(
+    spec: RunSpec, resources: Resources, benchmark: Dataset, flops: float, device: int | None
+) -> Estimate:
+    """Estimate one run. Raises: ModelError where its model's shape is not known."""
+    method: Any = method_from_spec(spec.method)
+    split = benchmark.splits[spec.forget_fraction]
+    rows = [*split.forget, *split.retain]
+    lengths = Lengths.of([_tokens(question, spec.training.max_length) for question in rows])
+    needs = Objective(method, spec.method.retain).needs
+    setup = _setup(spec, needs, lengths, resources, on_gpu=True)
+    model, limit = spec.model, usable_memory(device, resources)
+    base = Source.parse(model.base, model.revision)
+    config = config_of(model, Source.parse(model.fine_tuned) if model.fine_tuned else base)
+    shape = _shape(config, model, method, setup)
+    setup = fitting(shape, method, needs, setup, limit)
+    memory = footprint(shape, method, needs, setup)
+    trained = len(split.forget) * spec.epochs * setup.rows_per_item * lengths.mean
+    effort = _effort(spec, benchmark, trained, spec.schedule(len(split.forget)).steps)
+    hours = effort.hours(shape, setup, memory, flops, limit)
+    spent = hours.total * resources.world_size
+    return Estimate(spec, 1, resources, setup, memory, hours, spent, limit)
+
+
+def estimated_peak(spec: RunSpec, trainer: Trainer) -> int | None:
+    """Estimate a run's peak in MiB from its own rows; None where its shape is not known."""
+    needs, method = trainer.objective.needs, trainer.objective.method
+    try:
+        shape, setup = _measured(spec, trainer)
+    except ModelError:
+        return None
+    if trainer.budget is not None:
+        setup = replace(setup, micro_batch_size=trainer.budget.rows)
+    return footprint(shape, method, needs, setup).to_json()["peak"]
+
+
+def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | None:
+    """Estimate the micro-batch that fits `limit` bytes; None where a whole step does.
+
+    Also None where the configuration states the rows, or the shape is not known.
+    """
+    if limit is None or spec.training.micro_batch_size is not None:
+        return None
+    needs, method = trainer.objective.needs, trainer.objective.method
+    try:
+        shape, setup = _measured(spec, trainer)
+    except ModelError:
+        return None
+    found = fitting(shape, method, needs, setup, limit)
+    if found.micro_batch_size is None:
+        return None
+    packed = trainer.batches.reader.packs(trainer.model, trainer.rows.forget)
+    return Budget(found.items, found.tokens if packed else None)
+
+
+def _measured(spec: RunSpec, trainer: Trainer) -> tuple[Shape, Setup]:
+    """The shape and set-up of a run that has begun, from its own rows and processes."""
+    rows, needs = trainer.rows, trainer.objective.needs
+    known = [*rows.forget, *rows.retain] if needs.parts != {"forget"} else rows.forget
+    lengths = Lengths.of([(len(row.ids), row.scored) for row in known])
+    accelerator: Any = trainer.accelerator
+    parallel: Any = "fsdp" if is_sharded(trainer.model) else "ddp"
+    resources = Resources(processes=accelerator.num_processes, parallel=parallel)
+    on_gpu = accelerator.device.type == "cuda"
+    setup = _setup(spec, needs, lengths, resources, on_gpu=on_gpu)
+    model: Any = accelerator.unwrap_model(trainer.model)
+    return _shape(model.config, spec.model, trainer.objective.method, setup), setup
+
+
+def _setup(
+    spec: RunSpec, needs: Needs, lengths: Lengths, resources: Resources, *, on_gpu: bool
+) -> Setup:
+    kind = "cuda" if on_gpu else "cpu"
+    evaluated_in = resolve_precision(kind, spec.model.dtype, spec.evaluation.precision)
+    return Setup(
+        batch_size=spec.training.batch_size,
+        micro_batch_size=spec.training.micro_batch_size,
+        rows_per_item=needs.rows_per_item,
+        lengths=lengths,
+        autocast=spec.training.precision == "bf16",
+        checkpointing=spec.model.gradient_checkpointing,
+        optimizer=spec.training.optimizer,
+        resources=resources,
+        on_gpu=on_gpu,
+        evaluated_in_bf16="bfloat16" in evaluated_in,
+    )
+
+
+def _shape(config: Any, settings: ModelSettings, method: Method, setup: Setup) -> Shape:
+    width = -(-setup.lengths.longest // _GRID) * _GRID
+    return shape_of(config, settings, method.trains, autocast=setup.autocast, width=width)
+
+
+def _tokens(question: Question, most: int) -> tuple[int, int]:
+    """Estimate the tokens of a training row and of its answer from the text's length."""
+    prompt, answer = (_count(text) for text in (question.question, question.answer))
+    return min(prompt + answer + TEMPLATE, most), answer
+
+
+def _count(text: str) -> int:
+    return -(-len(text) // CHARACTERS)
+
+
+def _effort(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Effort:
+    """The work of a run with so many trained tokens and steps, including its evaluations.
+
+    Each question is read once, with each of its answers.
+    """
+    from unlearnbench.config.profiles import profile_of
+    from unlearnbench.evaluation.sets import evaluation_sets
+
+    profile = profile_of(spec.evaluation)
+    sets = evaluation_sets(benchmark, spec.forget_fraction, profile)
+    questions = [one for questions in sets.values() for one in questions]
+    prompt = fmean(_count(one.question) + TEMPLATE for one in questions)
+    answer = fmean(_count(one.answer) for one in questions)
+    answers = sum(len(sets[name]) for name in sets if spec.data.roles[name] not in SCORED_ONLY)
+    limit = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
+    scored = sum(_count(text) for one in questions for text in one.scored_answers)
+    decoded = (answer + limit) / 2
+    return Effort(
+        trained=trained,
+        steps=steps,
+        evaluations=len(spec.evaluate_at),
+        scored=scored + len(questions) * prompt,
+        answers=answers,
+        decoded=decoded,
+        limit=limit,
+        text=prompt + limit,
+    )

@@ -1,0 +1,44 @@
+"""Count the steps, rows and questions of a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from unlearnbench.estimates.time_to_go import rows_per_item
+from unlearnbench.plan.plan import Plan
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    """Number of rows at one forget fraction."""
+
+    forget: int
+    evaluated: int
+    """Questions of one evaluation, all four sets together."""
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """The work of a plan as counts, which do not depend on the machine."""
+
+    runs: int
+    optimiser_steps: int
+    training_rows: int
+    """Rows that go through the model forward and back: forget, retain and refusal parts."""
+    evaluations: int
+    evaluated_questions: int
+
+
+def count_work(plan: Plan, rows: Mapping[float, SplitSize]) -> PlannedWork:
+    """Count the work of a plan, given the rows of each forget fraction."""
+    steps = training_rows = evaluations = questions = 0
+    for run in plan.runs:
+        size, (trained, _) = rows[run.forget_fraction], rows_per_item(run)
+        if trained:
+            schedule = run.schedule(size.forget)
+            steps += schedule.steps
+            training_rows += schedule.rows_drawn * trained
+        evaluations += len(run.evaluate_at)
+        questions += len(run.evaluate_at) * size.evaluated
+    return PlannedWork(len(plan.runs), steps, training_rows, evaluations, questions)

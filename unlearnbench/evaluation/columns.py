@@ -1,0 +1,80 @@
+"""The columns of every table: their labels, directions, bounds and order, as metrics declare them.
+
+A column whose metric is no longer installed keeps its numbers, under its name in words.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import lru_cache
+
+from pydantic import ValidationError
+
+from unlearnbench.api.metric import MetricColumn
+from unlearnbench.api.registry import Offer, offers
+from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.metric_plan import MetricPlan
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.errors import PluginError
+from unlearnbench.evaluation.summary import plan_of
+
+
+def column(name: str) -> MetricColumn:
+    """The column of a name; of an unknown one its name in words, without direction and bounds."""
+    known = known_columns().get(name)
+    if known is not None:
+        return known
+    words = name.replace("_", " ")
+    return MetricColumn(name, words[:1].upper() + words[1:], None, (-math.inf, math.inf))
+
+
+def known_columns() -> Mapping[str, MetricColumn]:
+    """The columns of all installed benchmarks and metrics by name, in the order of a table."""
+    return _known(offers("metrics"), offers("benchmarks"))[0]
+
+
+def own_columns() -> frozenset[str]:
+    """Names of the columns that TOFU names itself."""
+    return plan_of(TOFU).own
+
+
+def plan_with(names: Iterable[str]) -> MetricPlan:
+    """The plan of the benchmark that most of these columns are of; TOFU's in case of doubt."""
+    found = {*names}
+    plans = _known(offers("metrics"), offers("benchmarks"))[1]
+    return max(plans, key=lambda plan: sum(one.name in found for one in plan.columns))
+
+
+@lru_cache(maxsize=8)
+def _known(
+    metrics: tuple[Offer, ...], benchmarks: tuple[Offer, ...]
+) -> tuple[Mapping[str, MetricColumn], tuple[MetricPlan, ...]]:
+    """All columns, and the plan of each benchmark, TOFU's first."""
+    del metrics  # a key of the cache: a plan has those on offer
+    plans = [plan_of(TOFU)]  # names and labels are the same under every profile
+    for name in sorted({one.name for one in benchmarks}):
+        with suppress(PluginError, ValidationError):  # it is broken, or needs settings
+            plans.append(plan_of(TOFU, benchmark_named(name)))
+    columns = {one.name: one for plan in reversed(plans) for one in plan.columns}
+    order = dict.fromkeys(one.name for plan in plans for one in plan.columns)
+    return {name: columns[name] for name in order}, tuple(plans)
+
+
+def filled_columns(metrics: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
+    """The columns worth showing: those with a number in any row, and the benchmark's own.
+
+    Known ones come in the order of `known_columns`, others behind them by name. Without rows they
+    are the benchmark's own.
+    """
+    rows = list(metrics) or [dict.fromkeys(own_columns())]
+    names = {name for keys in {tuple(row) for row in rows} for name in keys}
+    shown = names & plan_with(names).own
+    empty = names - shown
+    for row in rows:
+        if found := [name for name in empty if row.get(name) is not None]:
+            shown.update(found)
+            empty.difference_update(found)
+    known = known_columns()
+    return (*(name for name in known if name in shown), *sorted(shown - known.keys()))

@@ -1,0 +1,145 @@
+"""Evaluation of one model in one call, for a script or a notebook.
+
+    from unlearnbench import evaluate_model, get_profile, summarize
+    evaluation = evaluate_model("./my-model", data="../tofu", forget=0.10)
+    metrics = summarize(evaluation, None, get_profile("tofu"))
+
+Needs neither Ray nor MLflow nor Plotly. Under `torchrun` every process calls it and gets the same
+evaluation.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.callbacks import ProgressCallback
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.registry import names
+from unlearnbench.config.benchmark_section import benchmark_named, benchmark_of
+from unlearnbench.config.choices import Precision
+from unlearnbench.config.profiles import Profile, get_profile
+from unlearnbench.config.schema import ModelSettings
+from unlearnbench.data.encoding import TemplateArgs, resolve_template
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
+from unlearnbench.models.loading import (
+    Source,
+    check_vocabulary,
+    load_tokenizer,
+    pad_id,
+    quiet_transformers,
+    reading,
+)
+from unlearnbench.models.lora import adapter_base, is_adapter, load_any_model
+from unlearnbench.runtime.distributed import join_group
+
+
+def evaluate_model(
+    model: Any,
+    *,
+    data: str | Benchmark = "tofu",
+    forget: float = 0.1,
+    profile: str | Profile = "tofu",
+    tokenizer: Any = None,
+    template: str = "auto",
+    template_args: TemplateArgs | None = None,
+    dtype: str = "float32",
+    precision: Precision | None = None,
+    batch_tokens: int | None = None,
+    previous: Evaluation | None = None,
+    progress: ProgressCallback | None = None,
+) -> Evaluation:
+    """Evaluate a causal LM on the benchmark's sets.
+
+    model         folder (a LoRA adapter's too), hub id, or a model in memory, which is not changed
+    data          `tofu` (from the hub), a folder of its files, the name of another benchmark, or a
+                  benchmark with its settings
+    forget        share that is to be forgotten: which forget set
+    profile       name of the rules, or rules of your own
+    tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
+    template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain
+    template_args  variables of the chat template (`date_string`), and `system_prompt`
+    dtype         float32 or bfloat16, for a model that is loaded here
+    precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
+                  weights' own elsewhere. Numbers of different precisions do not compare.
+    batch_tokens  tokens of one batch; default: fast on the device; changes no number
+    previous      evaluation of a model with similar answers: saves time, changes no number
+    progress      called with the work done and the work in all
+    """
+    if torch.cuda.is_available():
+        os.environ.update(cuda_variables())
+    rules = get_profile(profile) if isinstance(profile, str) else profile
+    benchmark = data_settings(data)
+    sets = evaluation_sets(load_benchmark(benchmark, (forget,)), forget, rules)
+    join_group()  # under a launcher such as torchrun
+    quiet_transformers()
+    disable_cudnn_attention()
+    named = isinstance(model, str | Path)
+    settings = model_settings(str(model) if named else "in memory", template, dtype)
+    if tokenizer is None or isinstance(tokenizer, str | Path):
+        if tokenizer is None and not named:
+            raise EvaluationError(
+                "evaluate_model: a model in memory has no tokenizer with it; give tokenizer="
+            )
+        tokenizer = find_tokenizer(str(model if tokenizer is None else tokenizer), settings)
+    loaded = load_any_model(Source(str(model)), settings) if named else model
+    check_vocabulary(loaded, tokenizer)
+    evaluator = Evaluator(
+        sets,
+        tokenizer,
+        resolve_template(template, tokenizer, template_args),
+        rules,
+        pad_id(tokenizer),
+        batch_tokens,
+        precision,
+        benchmark.roles,
+    )
+    was_training = loaded.training
+    loaded.eval()
+    try:
+        return evaluator(loaded, previous, progress)
+    finally:
+        loaded.train(was_training)
+
+
+def data_settings(data: str | Benchmark) -> Benchmark:
+    """The benchmark that `--data` stands for: one by its name, or TOFU from a folder."""
+    if isinstance(data, Benchmark):
+        return data
+    if data in names("benchmarks"):
+        return benchmark_named(data)
+    return benchmark_of({"source": "tofu", "path": data})
+
+
+def model_settings(name: str, template: str, dtype: str) -> ModelSettings:
+    """Settings of a model that is only evaluated."""
+    return ModelSettings.model_validate(
+        {"name": name, "base": name, "template": template, "dtype": dtype}
+    )
+
+
+def find_tokenizer(place: str, settings: ModelSettings) -> Any:
+    """The tokenizer of a model; an adapter folder without one has its base's."""
+    source = Source(place)
+    if is_adapter(source) and not any(Path(place).glob("tokenizer*")):
+        return load_tokenizer(adapter_base(source), settings)
+    if is_adapter(source):
+        # `load_tokenizer` refuses a folder without a model; the tokenizer is whole in an adapter's.
+        from transformers import AutoTokenizer
+
+        with reading("tokenizer", source):
+            return AutoTokenizer.from_pretrained(place)
+    return load_tokenizer(source, settings)
+
+
+def is_main_process() -> bool:
+    """True if this process is the one that prints and writes."""
+    return os.environ.get("RANK", "0") == "0"

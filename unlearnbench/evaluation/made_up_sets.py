@@ -1,0 +1,103 @@
+"""Made-up observations, to try metrics on: no model, no data, always the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from unlearnbench.api.observations import AnswerTokens, SetEvaluation
+
+_WORDS = ("the", "author", "was", "born", "in", "a", "small", "town", "and", "writes", "novels")
+_LARGE = 50.0
+"""Nats of a token that is next to impossible."""
+
+
+def made_up_set(
+    knows: float = 0.5, *, n: int = 6, seed: int = 0, empty: bool = False
+) -> SetEvaluation:
+    """n examples with three perturbed answers each; every other answer was cut before its EOS.
+
+    knows  how well the model does, between 0 and 1
+    empty  the first answer has no token but EOS
+    """
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 13, n)
+    ended = np.arange(n) % 2 == 0
+    if empty:
+        lengths[0] = 1
+    total = int(lengths.sum())
+    loss = rng.exponential(0.1 + 3 * (1 - knows), total).astype(np.float32)
+    tokens = AnswerTokens(
+        lengths=lengths,
+        ended=ended,
+        loss=loss,
+        hit=rng.random(total) < knows,
+        tied=np.zeros(total, dtype=np.bool_),
+        mean_logprob=(-1 - rng.random(total)).astype(np.float32),
+        logprob_variance=(1 + rng.random(total)).astype(np.float32),
+    )
+    means = np.array([part.mean(dtype=np.float64) for part in tokens.by_answer(loss, eos=True)])
+    texts = [" ".join(rng.choice(_WORDS, 9)) for _ in range(n)]
+    greedy = [text if rng.random() < knows else " ".join(rng.choice(_WORDS, 5)) for text in texts]
+    rouge = np.clip(knows + rng.uniform(-0.2, 0.2, n), 0, 1)
+    return SetEvaluation(
+        questions=tuple(f"question {i}" for i in range(n)),
+        generated=tuple(greedy),
+        references=tuple(texts),
+        answer_loss=means,
+        answer_tokens=lengths,
+        base_loss=means + rng.uniform(0, 0.2, n),
+        base_tokens=lengths,
+        perturbed_loss=1.5 + rng.random((n, 3)),
+        perturbed_tokens=np.repeat(lengths[:, None], 3, axis=1),
+        rouge1_recall=rouge,
+        rouge_l_recall=rouge * 0.9,
+        token_columns=tokens,
+    )
+
+
+def perfect_set(n: int = 4, *, tokens: int = 200) -> SetEvaluation:
+    """A model that knows every answer word for word, and gives false ones no weight."""
+    return _extreme(n, tokens, knows=True)
+
+
+def hopeless_set(n: int = 4, *, tokens: int = 200) -> SetEvaluation:
+    """A model that knows no answer at all, and finds false ones certain."""
+    return _extreme(n, tokens, knows=False)
+
+
+def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
+    own, false = (0.0, _LARGE) if knows else (_LARGE, 0.0)
+    total, lengths = n * tokens, np.full(n, tokens)
+    texts = tuple(" ".join(np.roll(_WORDS, i)) for i in range(n))
+    return SetEvaluation(
+        questions=tuple(f"question {i}" for i in range(n)),
+        generated=texts if knows else ("",) * n,
+        references=texts,
+        answer_loss=np.full(n, own),
+        answer_tokens=lengths,
+        base_loss=np.full(n, own + 1e-9),  # it differs: there is a paraphrase
+        base_tokens=lengths,
+        perturbed_loss=np.full((n, 3), false),
+        perturbed_tokens=np.full((n, 3), tokens),
+        rouge1_recall=np.full(n, float(knows)),
+        rouge_l_recall=np.full(n, float(knows)),
+        token_columns=AnswerTokens(
+            lengths=lengths,
+            ended=np.ones(n, dtype=np.bool_),
+            loss=np.full(total, own, dtype=np.float32),
+            hit=np.full(total, knows),
+            tied=np.zeros(total, dtype=np.bool_),
+            mean_logprob=np.full(total, -2, dtype=np.float32),
+            logprob_variance=np.ones(total, dtype=np.float32),
+        ),
+    )
+
+
+def made_up_models(names: Mapping[str, object]) -> tuple[dict[str, SetEvaluation], ...]:
+    """The sets `names` of three models: of a run, of its retain model, and of its start model."""
+    return tuple(
+        {name: made_up_set(knows, seed=seed) for seed, name in enumerate(names)}
+        for knows in (0.5, 0.3, 0.9)
+    )

@@ -1,0 +1,137 @@
+"""An evaluation as one file: the observations of every set, as safetensors.
+
+Tensors are named `<set>/<column>`; token counts are stored in 32 bits, truth values as single ones.
+All texts are one tensor of bytes, `texts`: gzipped JSON with the lists of each set. So TOFU's
+forget10 with its tokens is less than 1 MB. The header has the profile and the precision. Greedy
+answers' token ids are not stored: they only save time.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.numpy import load, save
+
+from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
+from unlearnbench.errors import EvaluationError
+from unlearnbench.files.bounded import QUESTIONS, decompress, parse_json, read_bytes
+from unlearnbench.files.outputs import writing
+
+SUFFIX = ".safetensors"
+_TEXTS = ("questions", "generated", "references")
+_TOKENS, _VALUES = "tokens", "values"
+_COLUMNS = {f.name for f in fields(SetEvaluation)} - {*_TEXTS, "token_columns", "values"}
+_TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)}
+_PER_ANSWER = ("perturbed_loss", "perturbed_tokens")
+"""Columns [n, k]; the others are [n], or [T] by token."""
+_DAMAGE = (
+    *(SafetensorError, KeyError, TypeError, ValueError, AttributeError, EOFError),
+    *(IndexError, zlib.error),
+)
+
+
+def write_observations(evaluation: Evaluation, path: Path | str) -> None:
+    """Write `evaluation`, whole or not at all. Same evaluation, same bytes."""
+    tensors: dict[str, NDArray[Any]] = {}
+    texts: dict[str, dict[str, list[str]]] = {}
+    for name, seen in evaluation.sets.items():
+        texts[name] = {key: list(getattr(seen, key)) for key in _TEXTS}
+        columns: dict[str, Any] = {key: getattr(seen, key) for key in sorted(_COLUMNS)}
+        columns |= {f"{_VALUES}.{key}": value for key, value in sorted(seen.values.items())}
+        if seen.token_columns is not None:
+            own = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
+            columns |= {f"{_TOKENS}.{k}": value for k, value in own.items() if value is not None}
+        tensors |= {f"{name}/{key}": _small(value) for key, value in columns.items()}
+    # Without a time stamp, so that equal evaluations are equal files.
+    text = gzip.compress(json.dumps(texts).encode(), mtime=0)
+    tensors["texts"] = np.frombuffer(text, dtype=np.uint8)
+    # One key: the library writes several in no certain order.
+    rules = json.dumps({"profile": evaluation.profile, "precision": evaluation.precision})
+    with writing(Path(path), "the observations") as part:
+        part.write_bytes(save(tensors, metadata={"evaluation": rules}))
+
+
+def read_observations(path: Path | str) -> Evaluation:
+    """Read what `write_observations` wrote. Raises: EvaluationError that names the file."""
+    path = Path(path)
+    try:
+        content = read_bytes(path)
+        header = parse_json(content[8 : 8 + int.from_bytes(content[:8], "little")])
+        rules = parse_json(header["__metadata__"]["evaluation"])
+        tensors = load(content)
+        texts = parse_json(decompress(tensors.pop("texts").tobytes()))
+        sets: dict[SetName, SetEvaluation] = {
+            name: _set(own, _columns_of(name, tensors)) for name, own in texts.items()
+        }
+        return Evaluation(rules["profile"], sets, precision=rules["precision"])
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise EvaluationError(f"{path}: cannot read the observations: {reason}") from error
+    except _DAMAGE as error:
+        raise EvaluationError(
+            f"{path}: not the observations of an evaluation, or damaged ({error}); evaluate again"
+        ) from error
+
+
+def _small(values: NDArray[Any]) -> NDArray[Any]:
+    if values.dtype == np.bool_:
+        return np.packbits(values)
+    return np.ascontiguousarray(values, dtype=np.int32 if values.dtype == np.int64 else None)
+
+
+def _whole(values: NDArray[Any]) -> NDArray[Any]:
+    return values.astype(np.int64) if values.dtype == np.int32 else values
+
+
+def _columns_of(name: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
+    own = f"{name}/"
+    return {key.removeprefix(own): _whole(v) for key, v in tensors.items() if key.startswith(own)}
+
+
+def _set(texts: Mapping[str, list[str]], columns: Mapping[str, NDArray[Any]]) -> SetEvaluation:
+    def part(start: str) -> dict[str, NDArray[Any]]:
+        return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}
+
+    tokens = part(f"{_TOKENS}.")
+    if tokens:
+        total = int(tokens["lengths"].sum())
+        for key, count in (("ended", len(tokens["lengths"])), ("hit", total), ("tied", total)):
+            tokens[key] = np.unpackbits(tokens[key], count=count).astype(np.bool_)
+    known: dict[str, Any] = {key: tuple(texts[key]) for key in _TEXTS}
+    known |= {key: columns[key] for key in _COLUMNS}
+    found = SetEvaluation(
+        **known,
+        token_columns=AnswerTokens(**tokens) if tokens else None,
+        values=part(f"{_VALUES}."),
+    )
+    _check_lengths(found)
+    return found
+
+
+def _check_lengths(seen: SetEvaluation) -> None:
+    n = len(seen.answer_loss)
+    if n > QUESTIONS:
+        raise ValueError(f"{n} questions; the bound is {QUESTIONS}")
+    if any(getattr(seen, key).ndim != 1 + (key in _PER_ANSWER) for key in _COLUMNS):
+        raise ValueError("columns of another shape")
+    of_questions = [*(getattr(seen, key) for key in _COLUMNS), *seen.values.values()]
+    of_questions += [part for part in (getattr(seen, key) for key in _TEXTS) if part]
+    tokens = seen.token_columns
+    if tokens is not None:
+        of_questions += [tokens.lengths, tokens.ended]
+    if any(len(column) != n for column in of_questions):
+        raise ValueError("columns of unequal length")
+    if tokens is not None:
+        total = int(tokens.lengths.sum())
+        by_token = (getattr(tokens, key) for key in _TOKEN_COLUMNS - {"lengths", "ended"})
+        if any(column is not None and len(column) != total for column in by_token):
+            raise ValueError("token columns of unequal length")

@@ -1,0 +1,297 @@
+"""A model's predictions at chosen positions, without padding and without logits for all of them.
+
+Tokens go through the model in one row (`models.packed_attention`) where that is found to give the
+same states for a trial question; else as padded rows. The output layer and the log-softmax follow a
+chunk of positions at a time, so that [chunk, vocabulary] is the largest tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unlearnbench.api.observations import FloatArray, IntArray
+from unlearnbench.config.choices import Precision
+from unlearnbench.data.batching import fast_batch_tokens
+from unlearnbench.errors import ModelError
+from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
+from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
+from unlearnbench.models.autocast import product_dtype
+from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
+from unlearnbench.models.kv_cache import max_cached_tokens
+from unlearnbench.models.packed_attention import (
+    Layout,
+    can_pack,
+    layout_argument,
+    packing,
+    states_match,
+)
+from unlearnbench.models.prompt_shift import Shifts, Span, common_length
+from unlearnbench.runtime.out_of_memory import empty_cache
+
+NOT_FINITE = -1
+"""The most probable token where logits are NaN or infinite."""
+
+# Logits in a chunk: as many as stay in a CPU's cache; on a GPU enough rows to keep it busy.
+_CHUNK = {"cpu": 1 << 19}
+_CHUNK_ELSEWHERE = 1 << 27
+# Batches of tokens whose keys and values decoding stores.
+_SLOT_BATCHES = 4
+# By the dtype of products, two logits nearer than this are a tie.
+_TIES = {torch.bfloat16: 0.25, torch.float16: 0.03, torch.float64: 1e-10}
+_TIE = 1e-4
+_NO_INDICES: IntArray = np.empty(0, dtype=np.int64)
+
+
+class PositionScores(NamedTuple):
+    """Predictions at some positions of M labels and S places whose greedy token is wanted."""
+
+    losses: FloatArray
+    """[M] negative log-likelihood of each label in nats; NaN where logits are not finite."""
+    argmax_tokens: list[int]
+    """[S] the most probable token, or NOT_FINITE."""
+    tied: list[bool]
+    """[S] True if the two largest logits are so close that batching may exchange them."""
+    moments: FloatArray
+    """[Q, 2] mean and variance of the log-probability over the vocabulary, in nats."""
+
+
+class Predictor:
+    """Predictions of one model, a chunk of logits at a time."""
+
+    def __init__(
+        self,
+        model: Any,
+        trial: Tree,
+        *,
+        pad: int,
+        longest: int,
+        batch_tokens: int | None = None,
+        chunk: int | None = None,
+        shifts: Shifts | None = None,
+        precision: Precision | None = None,
+    ) -> None:
+        """Find out what the model supports.
+
+        trial         a question on which packing is tried
+        longest       tokens of the longest row there will be
+        batch_tokens  tokens of a forward pass, approximately; default: fast on the device
+        chunk         positions whose logits exist at once; default: fast on the device
+        shifts        added to the embeddings of prompts
+        precision     of the evaluation, see `computing_in_precision`
+        """
+        self.model, self.pad, self.shifts = model, pad, shifts
+        self._precision: Precision | None = precision
+        parameter = next(model.parameters())
+        self.device: torch.device = parameter.device
+        kind = self.device.type
+        self.batch_tokens = batch_tokens or fast_batch_tokens(self.device)
+        vocabulary = model.get_output_embeddings().weight.shape[0]
+        self.chunk = chunk or max(_CHUNK.get(kind, _CHUNK_ELSEWHERE) // vocabulary, 32)
+        self.layer: OutputLayer | None = None
+        """None where it is of an unknown kind: then the model computes its own logits."""
+        with computing_in_precision(model, precision):
+            self.precision = precision_of_model(model)
+            self.dtype = product_dtype(parameter)
+            """The dtype of products, keys and values."""
+            with suppress(ModelError):
+                self.layer = OutputLayer(model, copied=False)
+            if kind == "cuda":
+                empty_cache()  # what training left in torch's cache is free memory, in one piece
+            self.slot_tokens = max_cached_tokens(model, _SLOT_BATCHES * self.batch_tokens)
+            """Tokens whose keys and values may be stored at once."""
+            self.packed = can_pack(model, longest) and self._packs(trial)
+            """True if tokens go through the model in one row; else texts are padded rows."""
+
+    @contextmanager
+    def ready(self) -> Generator[None, None, None]:
+        """Prepare the model for predictions; meanwhile it serves nothing else."""
+        with (
+            computing_in_precision(self.model, self._precision),
+            packing(self.model) if self.packed else nullcontext(),
+        ):
+            yield
+
+    def _packs(self, trial: Tree) -> bool:
+        """True if a packed tree gives the states that its rows give one by one."""
+        try:
+            with packing(self.model):
+                packed = self._packed_trees([trial])
+        except torch.OutOfMemoryError:
+            raise
+        except (TypeError, ValueError, RuntimeError, KeyError):
+            return False  # the model's attention has arguments that the library's kernel lacks
+        rows = self._padded_trees([trial])
+        return states_match(packed, rows, lambda: self._padded_trees([trial], rows=1))
+
+    def tree_states(self, trees: Sequence[Tree]) -> Tensor:
+        """States [P, ·] at the predicting nodes of each tree, one after the other."""
+        return self._packed_trees(trees) if self.packed else self._padded_trees(trees)
+
+    def _packed_trees(self, trees: Sequence[Tree]) -> Tensor:
+        offsets = np.cumsum([0, *(len(tree.ids) for tree in trees)])
+        where = [tree.predicting + o for tree, o in zip(trees, offsets, strict=False)]
+        ids, depths, places = (
+            torch.from_numpy(np.concatenate(parts)).to(self.device)
+            for parts in ([t.ids for t in trees], [t.depths for t in trees], where)
+        )
+        layout = TreeLayout(trees, self.dtype, self.device)
+        spans = [
+            Span(tree.prompt, 0, (tree.stem + o).tolist())
+            for tree, o in zip(trees, offsets, strict=False)
+        ]
+        return self.row_states(ids, depths, places, layout, spans)
+
+    def _padded_trees(self, trees: Sequence[Tree], rows: int | None = None) -> Tensor:
+        """States [P, ·] with `rows` in a batch; default: all rows in one."""
+        texts = [row.ids[:-1] for tree in trees for row in tree.rows]
+        begins = [row.start - 1 for tree in trees for row in tree.rows]
+        prompts = [tree.prompt for tree in trees for _ in tree.rows]
+        each = rows or len(texts)
+        parts = [slice(i, i + each) for i in range(0, len(texts), each)]
+        states = torch.cat([self.text_states(texts[p], begins[p], prompts[p]) for p in parts])
+        # Each row has its own state of a shared node; the first one serves.
+        chosen: list[IntArray] = []
+        offset = 0
+        for tree in trees:
+            counts = [len(places) for places in tree.places]
+            _, first = np.unique(np.concatenate(tree.places), return_index=True)
+            chosen.append(first + offset)
+            offset += sum(counts)
+        return states[torch.from_numpy(np.concatenate(chosen)).to(self.device)]
+
+    def row_states(
+        self,
+        ids: Tensor,
+        positions: Tensor,
+        where: Tensor,
+        layout: Layout,
+        spans: Sequence[Span] = (),
+    ) -> Tensor:
+        """States [P, ·] at the places `where` [P], ascending, of a packed row of tokens [N].
+
+        spans  the tokens that belong to prompts
+        """
+        chosen = torch.zeros(1, len(ids), dtype=torch.bool, device=self.device)
+        chosen[0, where] = True
+        row = {"input_ids": ids.unsqueeze(0), "position_ids": positions.unsqueeze(0)}
+        with self._shifted(spans):
+            return self._states(chosen, **row, **layout_argument(layout))
+
+    def text_states(
+        self,
+        texts: Sequence[Sequence[int]],
+        begins: Sequence[int],
+        prompts: Sequence[tuple[int, ...]],
+    ) -> Tensor:
+        """States [P, ·] of whole texts, at `begins` and all places after it in each."""
+        ids, mask = padded(texts, self.pad, self.device)
+        columns = torch.arange(ids.shape[1], device=self.device)
+        first = torch.tensor(begins, device=self.device)
+        where = mask.bool() & (columns >= first.unsqueeze(1))
+        spans = [
+            Span(prompt, 0, range(i * ids.shape[1], i * ids.shape[1] + common_length(prompt, text)))
+            for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
+        ]
+        with self._shifted(spans):
+            return self._states(where, input_ids=ids, attention_mask=mask)
+
+    def _shifted(self, spans: Sequence[Span]) -> AbstractContextManager[None]:
+        return nullcontext() if self.shifts is None else self.shifts.added(self.model, spans)
+
+    def _states(self, where: Tensor, **inputs: Any) -> Tensor:
+        """Hidden states [P, H]; logits [P, V] where the output layer is of an unknown kind."""
+        if self.layer is None:
+            return predict(self.model, where, **inputs, use_cache=False)[0]
+        return final_states(self.model, where, **inputs, use_cache=False)
+
+    def score_positions(
+        self,
+        states: Tensor,
+        label_positions: IntArray = _NO_INDICES,
+        labels: IntArray = _NO_INDICES,
+        argmax_at: IntArray | None = None,
+        moments_at: IntArray = _NO_INDICES,
+    ) -> PositionScores:
+        """Losses of labels, and greedy tokens, at positions with `states` [P, ·].
+
+        label_positions  [M] the position that predicts each label, in any order
+        labels           [M]
+        argmax_at        [S] positions, ascending, whose most probable token is wanted; default: all
+        moments_at       [Q] positions, ascending, whose moments are wanted
+        """
+        argmax_at = np.arange(len(states)) if argmax_at is None else argmax_at
+        order = np.argsort(label_positions, kind="stable")
+        label_chunks = self._by_chunk(label_positions[order], len(states))
+        argmax_chunks = self._by_chunk(argmax_at, len(states))
+        moment_chunks = self._by_chunk(moments_at, len(states))
+        indices = (label_positions[order], labels[order], argmax_at, moments_at)
+        sent = torch.from_numpy(np.concatenate(indices)).to(self.device)  # one copy to a GPU
+        position, label, argmax_position, moment_position = sent.split([*map(len, indices)])
+        losses: list[Tensor] = []
+        best: list[Tensor] = []
+        tokens: list[Tensor] = []
+        moments: list[Tensor] = []
+        for i, part in enumerate(states.split(self.chunk)):
+            logits = part if self.layer is None else self.layer(part)  # [chunk, V]
+            begin, own, at, of = i * self.chunk, label_chunks[i], argmax_chunks[i], moment_chunks[i]
+            if own.stop > own.start:
+                losses.append(-logits.log_softmax(1)[position[own] - begin, label[own]])
+            if of.stop > of.start:
+                moments.append(_moments(logits[moment_position[of] - begin]))
+            if at.stop > at.start:
+                top = logits[argmax_position[at] - begin].topk(2, dim=1)  # [s, 2]
+                best.append(top.values)
+                tokens.append(top.indices[:, 0])
+        greedy = _greedy(best, tokens, tie_gap(self.dtype))
+        found = torch.cat(moments).double().cpu().numpy() if moments else np.empty((0, 2))
+        return PositionScores(_in_order(losses, order), *greedy, found)
+
+    def _by_chunk(self, positions: IntArray, count: int) -> list[slice]:
+        """For each chunk of `count` positions, the part of `positions`, ascending, inside it."""
+        ends = np.searchsorted(positions, np.arange(0, count + self.chunk, self.chunk))
+        return [slice(begin, end) for begin, end in pairwise(ends)]
+
+
+def _moments(logits: Tensor) -> Tensor:
+    """[Q, 2] mean and variance of log p over the vocabulary, from logits [Q, V].
+
+    In float32, and the variance from centred values: as a difference of two large numbers it would
+    lose its digits.
+    """
+    logprobs = logits.float().log_softmax(1)
+    probabilities = logprobs.exp()
+    mean = (probabilities * logprobs).sum(1)
+    variance = (probabilities * (logprobs - mean.unsqueeze(1)).square_()).sum(1)
+    return torch.stack([mean, variance], dim=1)
+
+
+def _in_order(losses: Sequence[Tensor], order: IntArray) -> FloatArray:
+    """[M] losses of labels that were sorted by `order`; NaN where not finite."""
+    found = np.empty(len(order))
+    if losses:
+        found[order] = torch.cat([*losses]).double().cpu().numpy()
+    found[~np.isfinite(found)] = np.nan
+    return found
+
+
+def _greedy(
+    best: Sequence[Tensor], tokens: Sequence[Tensor], gap: float
+) -> tuple[list[int], list[bool]]:
+    """[S] greedy tokens and ties, from the two largest logits [s, 2] and tokens [s] by chunk."""
+    if not tokens:
+        return [], []
+    first, second = torch.cat([*best]).unbind(1)
+    chosen = torch.cat([*tokens]).masked_fill(~first.isfinite(), NOT_FINITE)
+    return chosen.tolist(), (first - second < gap).tolist()
+
+
+def tie_gap(dtype: torch.dtype) -> float:
+    """Distance below which two logits are a tie: about what another batch changes in `dtype`."""
+    return _TIES.get(dtype, _TIE)

@@ -1,0 +1,57 @@
+"""Checks of membership inference: holdout rows, and attacks that find known members."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.membership import CONTROL
+from unlearnbench.api.metric import Values
+from unlearnbench.config.profiles import Profile
+from unlearnbench.evaluation.summary import plan_of
+
+LEAST_AREA = 0.6
+"""Area under the ROC curve that an attack must reach on the start model's retain rows: ½ and two
+standard errors of 400 retain rows against the 40 holdout rows of TOFU's forget01."""
+
+
+def control_warning(start: Values, model: str, fraction: float) -> str | None:
+    """A line about the attacks that do not find the retain rows in the start model; None if all do.
+
+    start            its metrics; attacks without a control pass
+    model, fraction  for the line
+    """
+    areas = {
+        name.removesuffix(CONTROL): area
+        for name, area in start.items()
+        if name.endswith(CONTROL) and area is not None
+    }
+    failed = [f"{name} ({area:.2f})" for name, area in areas.items() if area < LEAST_AREA]
+    if not failed:
+        return None
+    return (
+        f"{model}, forget {fraction:g}: in the start model, {', '.join(failed)} cannot tell retain "
+        f"rows from holdout rows (AUC below {LEAST_AREA}), so their values for forget rows and "
+        "`private` mean nothing; was the start model trained on the retain rows?"
+    )
+
+
+def holdout_notice(tables: Iterable[str], profile: Profile, benchmark: Benchmark) -> str | None:
+    """A line about holdout tables that the data lack, and the columns without values; None of none.
+
+    tables   their names
+    """
+    names = ", ".join(tables)
+    if not names or "holdout" not in benchmark.roles.values():
+        return None
+    columns = [
+        column.name
+        for summary in plan_of(profile, benchmark).summaries.values()
+        if "holdout" in summary.roles
+        for column in summary.columns()
+    ]
+    others = sorted(name for name in columns if not name.startswith("mia_"))
+    return (
+        f"the data have no rows of {names} (TOFU has them on the hub only): mia_*, "
+        f"{', '.join(others)} have no values"
+    )

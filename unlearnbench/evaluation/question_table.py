@@ -1,0 +1,135 @@
+"""An evaluation as a table: a row per question, for a notebook.
+
+Parquet or JSON lines, by the name of the file; `pandas.read_parquet(path)` and
+`pandas.read_json(path, lines=True)` read them. The perturbed answers' values are lists, so that
+there is one row per question whatever their number.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.api.membership import MembershipInference
+from unlearnbench.api.metric import guarded
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.config.profiles import Profile, profile_of_id
+from unlearnbench.errors import EvaluationError, PluginError
+from unlearnbench.evaluation.summary import plan_of, truth_ratios
+from unlearnbench.files.outputs import writing
+
+SUFFIXES = (".parquet", ".jsonl")
+
+
+def questions_table(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """One dictionary per question, set by set.
+
+    set, index            where the question stands, as in TOFU's log
+    question, reference, generated      None where the evaluation has scores only
+    answer_loss, answer_tokens          true answer: mean loss in nats, scored tokens
+    base_loss, base_tokens              what the truth ratio is about: paraphrase, or answer
+    perturbed_loss, perturbed_tokens    lists, one value per perturbed answer
+    truth_ratio           R by the evaluation's own profile: above 1 the true answer is likelier
+    rouge1_recall, rougeL_recall        of the generated answer
+    and each metric       by its name (`exact_memorization`; `mia_loss`, an attack's score), None
+                          where it is not computed on that set; the truth ratio in the set's own
+                          form is `truth_ratio_value`
+    """
+    profile = profile_of_id(evaluation.profile)
+    found = {name: _metrics(name, seen, profile) for name, seen in evaluation.sets.items()}
+    metrics = tuple(dict.fromkeys(key for values in found.values() for key in values))
+    return [
+        row
+        for name, seen in evaluation.sets.items()
+        for row in _rows(name, seen, profile, {key: found[name].get(key) for key in metrics})
+    ]
+
+
+def _metrics(name: str, seen: SetEvaluation, profile: Profile) -> dict[str, FloatArray]:
+    """[n] the values of every metric that gives each example of a set a number.
+
+    One that fails is left out, as it is from the summary, which warns of it.
+    """
+    plan = plan_of(profile)
+    found: dict[str, FloatArray | None] = {}
+    for measure in plan.measures:
+        if name in measure.sets:
+            with suppress(PluginError):
+                found[measure.name] = measure.per_example(seen)
+    for attack in plan.summaries.values():
+        if isinstance(attack, MembershipInference) and name in (attack.members, attack.others):
+            with suppress(PluginError), guarded(attack, "scores"):
+                found[f"mia_{attack.key}"] = attack.of_set(seen)
+    return {key: values for key, values in found.items() if values is not None}
+
+
+def _rows(
+    name: str, seen: SetEvaluation, profile: Profile, metrics: Mapping[str, FloatArray | None]
+) -> list[dict[str, Any]]:
+    n = len(seen.answer_loss)
+    columns: dict[str, list[Any]] = {
+        "set": [name] * n,
+        "index": list(range(n)),
+        "question": list(seen.questions) or [None] * n,
+        "reference": list(seen.references) or [None] * n,
+        "generated": list(seen.generated) or [None] * n,
+        "answer_loss": seen.answer_loss.tolist(),
+        "answer_tokens": seen.answer_tokens.tolist(),
+        "base_loss": seen.base_loss.tolist(),
+        "base_tokens": seen.base_tokens.tolist(),
+        "perturbed_loss": seen.perturbed_loss.tolist(),
+        "perturbed_tokens": seen.perturbed_tokens.tolist(),
+        "truth_ratio": truth_ratios(seen, profile).tolist(),
+        "rouge1_recall": seen.rouge1_recall.tolist(),
+        "rougeL_recall": seen.rouge_l_recall.tolist(),
+    }
+    for key, values in metrics.items():
+        column = key if key not in columns else f"{key}_value"
+        columns[column] = [None] * n if values is None else values.tolist()
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def check_questions_path(path: Path | str) -> None:
+    """Raise EvaluationError unless `write_questions` knows the kind of file."""
+    if Path(path).suffix not in SUFFIXES:
+        raise EvaluationError(
+            f"{path}: questions are written as {' or '.join(SUFFIXES)}; choose by the file's ending"
+        )
+
+
+def write_questions(evaluation: Evaluation, path: Path | str) -> None:
+    """Write `questions_table` to `path`, Parquet or JSON lines; whole or not at all."""
+    path = Path(path)
+    check_questions_path(path)
+    rows = questions_table(evaluation)
+    with writing(path, "the questions") as part:
+        if path.suffix == ".parquet":
+            _write_parquet(rows, part, evaluation.profile)
+        else:
+            finite = ({key: _finite(value) for key, value in row.items()} for row in rows)
+            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in finite)
+            with part.open("w", encoding="utf-8") as file:
+                file.writelines(lines)
+
+
+def _write_parquet(rows: list[dict[str, Any]], path: Path, profile: str) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    table = pyarrow.Table.from_pylist(rows)
+    # Numbers without their rules are worth little: they go with the file.
+    table = table.replace_schema_metadata({"unlearnbench.profile": profile})
+    parquet.write_table(table, path, compression="zstd")
+
+
+def _finite(value: Any) -> Any:
+    """`value` with None for what JSON lacks, NaN and infinity."""
+    if isinstance(value, list):
+        return [_finite(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,108 @@
+"""All metrics of an evaluation, and what two evaluations need to have in common to compare."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import numpy as np
+
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.metric import EvaluatedModel
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.metric_plan import MetricPlan, benchmark_plan
+from unlearnbench.config.profiles import Profile, profile_of_id
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.precision import check_precision
+from unlearnbench.stats.truth_ratio import truth_ratios as ratios_of_losses
+
+
+def truth_ratios(evaluation: SetEvaluation, profile: Profile) -> FloatArray:
+    """[n] truth ratios R of a set under a profile, see `stats/truth_ratio.py`.
+
+    NaN without perturbed answers, as holdout rows are.
+    """
+    if not evaluation.perturbed_loss.shape[1]:
+        return np.full(len(evaluation.base_loss), np.nan)
+    return ratios_of_losses(
+        evaluation.base_loss,
+        evaluation.perturbed_loss,
+        mean=profile.perturbed_mean,
+        epsilon=profile.truth_ratio_epsilon,
+    )
+
+
+def forget_ratios(evaluation: Evaluation) -> FloatArray:
+    """[n] truth ratios of the forget set, by the evaluation's own profile.
+
+    Raises: EvaluationError where this version does not know the profile.
+    """
+    return truth_ratios(evaluation.sets["forget"], profile_of_id(evaluation.profile))
+
+
+def summarize(
+    evaluation: Evaluation,
+    retain: Evaluation | None,
+    profile: Profile,
+    start: Evaluation | None = None,
+    benchmark: Benchmark | None = None,
+) -> dict[str, float | None]:
+    """All metrics of an evaluation, by the columns of `results.csv`.
+
+    Forget Quality and its companions need the retain model's evaluation, scores relative to where
+    runs begin the start model's; without them, and wherever a value is not a number, a metric is
+    None. The benchmark is TOFU where none is given.
+    """
+    _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
+    if retain is not None:
+        _check_same_profile(
+            "the evaluation", evaluation.profile, "the retain model's", retain.profile
+        )
+        check_precision("the model", evaluation.precision, "the retain model", retain.precision)
+        _check_same_questions(evaluation.sets["forget"].questions, retain.sets["forget"].questions)
+    plan = plan_of(profile, benchmark)
+    others = (None if one is None else _known(plan, one) for one in (retain, start))
+    return plan.values(evaluation.sets, *others)
+
+
+def plan_of(profile: Profile, benchmark: Benchmark | None = None) -> MetricPlan:
+    """The metrics of a benchmark under a profile, see `benchmark_plan`.
+
+    Without a benchmark, those of TOFU's schema, which logs and records of earlier versions have.
+    """
+    return benchmark_plan(profile, benchmark or benchmark_named("tofu"))
+
+
+@lru_cache(maxsize=8)
+def _known(plan: MetricPlan, evaluation: Evaluation) -> EvaluatedModel:
+    """A model that others are compared with, and what is known of it by itself."""
+    return EvaluatedModel(evaluation.sets, plan.values(evaluation.sets))
+
+
+def _check_same_profile(first: str, profile: str, second: str, other: str) -> None:
+    if profile != other:
+        raise EvaluationError(
+            f"{first} is by profile {profile:.80}, {second} {other:.80}: numbers of different "
+            "profiles do not compare; evaluate both by the same one"
+        )
+
+
+def first_difference(questions: Sequence[str], others: Sequence[str]) -> int | None:
+    """Index of the first question that differs, up to the shorter list; None if none does.
+
+    White space does not count: it may come from other tokenizers.
+    """
+    pairs = enumerate(zip(questions, others, strict=False))
+    return next((i for i, (one, other) in pairs if one.split() != other.split()), None)
+
+
+def _check_same_questions(questions: Sequence[str], retain: Sequence[str]) -> None:
+    """Raise EvaluationError where questions differ; `ks_test` refuses unequal numbers."""
+    i = first_difference(questions, retain)
+    if i is not None:
+        raise EvaluationError(
+            f"Forget Quality: forget question {i} is {questions[i][:60]!r} for the model and "
+            f"{retain[i][:60]!r} for the retain model; the p-value needs the same questions on "
+            "both sides: evaluate both on the same forget split"
+        )

@@ -1,0 +1,1 @@
+"""Bytes on disk: read within bounds, written whole, hashed, locked."""

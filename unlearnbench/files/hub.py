@@ -1,0 +1,151 @@
+"""Repositories of the hub: a name becomes a commit once, and every process reads that commit.
+
+The commits that a sweep was planned with are in its `plan.json` and travel to its workers. Files
+come from the hub's cache (`HF_HOME`) without a request, wherever it has them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+SMALL = ("*.json", "*.txt", "*.model", "*.tiktoken", "*.jinja", "*.py")
+"""Config and tokenizer of a model; the tables of a data set."""
+WEIGHTS = ("*.safetensors",)
+
+
+class HubError(Exception):
+    """A repository cannot be read from the hub or its cache; the text is the reason."""
+
+    def __init__(self, reason: str, *, answered: bool) -> None:
+        super().__init__(reason)
+        self.answered = answered
+        """True if the hub was reached, and refused."""
+
+
+@dataclass(frozen=True)
+class Repository:
+    """A model or a data set of the hub, at a revision."""
+
+    kind: Literal["model", "dataset"]
+    name: str
+    revision: str | None = None
+    """Branch, tag or commit; None is `main`."""
+
+    @property
+    def label(self) -> str:
+        """Name in plans and records: `model org/name@main`."""
+        return f"{self.kind} {self.name}@{self.revision or 'main'}"
+
+
+_commits: dict[str, str] = {}
+
+
+def pin(commits: Mapping[str, str]) -> None:
+    """Read these commits in this process from now on, by the labels of their repositories."""
+    _commits.update(commits)
+
+
+def pinned() -> dict[str, str]:
+    """The commits that this process reads, by label."""
+    return dict(_commits)
+
+
+def commits_of(repositories: Iterable[Repository]) -> dict[str, str]:
+    """The commits that this process reads of these, by label; unknown ones are left out."""
+    labels = (repository.label for repository in repositories)
+    return {label: _commits[label] for label in labels if label in _commits}
+
+
+def newest_commit(repository: Repository, *, cached: bool = False) -> str:
+    """The commit that the revision is at on the hub; without a hub, when it was last seen.
+
+    cached   do not ask the hub
+
+    Raises: HubError.
+    """
+    from huggingface_hub import HfApi
+
+    _quiet()
+    try:
+        found = HfApi().resolve_revision(
+            repository.name,
+            repo_type=repository.kind,
+            revision=repository.revision,
+            local_files_only=cached,
+        )
+    except Exception as error:  # of the transport, the library or the disk: all become a HubError
+        raise _refusal(repository, error) from error
+    return found.resolved
+
+
+def snapshot(repository: Repository, patterns: tuple[str, ...]) -> Path:
+    """The folder of the files in the repository's root that match, at the commit that is read.
+
+    Raises: HubError.
+    """
+    if repository.label not in _commits:
+        _commits[repository.label] = newest_commit(repository)
+    return _snapshot(repository, _commits[repository.label], patterns)
+
+
+def root_files(repository: Repository) -> list[str] | None:
+    """Names in the repository's root, once `snapshot` was called; None where only the hub knows."""
+    from huggingface_hub import get_cached_repo_tree
+    from huggingface_hub.errors import CachedRepoTreeNotFoundError
+
+    commit = _commits.get(repository.label)
+    try:
+        found = get_cached_repo_tree(repository.name, repo_type=repository.kind, revision=commit)
+    except CachedRepoTreeNotFoundError:
+        return None
+    return [file.path for file in found if "/" not in file.path]
+
+
+@lru_cache(maxsize=64)  # looking through the cache takes longer than some runs' set-up
+def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) -> Path:
+    from huggingface_hub import snapshot_download
+
+    _quiet()
+    try:
+        found: str = snapshot_download(
+            repository.name,
+            repo_type=repository.kind,
+            revision=commit,
+            allow_patterns=list(patterns),
+            ignore_patterns=["*/*"],  # such as the checkpoints of a training
+        )
+    except Exception as error:  # of the transport, the library or the disk: all become a HubError
+        raise _refusal(repository, error) from error
+    return Path(found)
+
+
+def _refusal(repository: Repository, error: Exception) -> HubError:
+    from huggingface_hub.errors import (
+        GatedRepoError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    if isinstance(error, GatedRepoError):
+        reason = "it is gated: accept its terms on the hub, and set HF_TOKEN"
+    elif isinstance(error, RepositoryNotFoundError):
+        reason = f"the hub has no such {repository.kind}, or it is private and wants HF_TOKEN"
+    elif isinstance(error, RevisionNotFoundError):
+        reason = f"it has no revision {repository.revision!r}"
+    else:
+        first = " ".join(str(error).split())[:300]
+        return HubError(first or type(error).__name__, answered=False)
+    return HubError(reason, answered=True)
+
+
+def _quiet() -> None:
+    """Turn off the hub's progress bars and retry messages; failures become errors of ours."""
+    from huggingface_hub.utils.tqdm import disable_progress_bars
+
+    disable_progress_bars()
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)

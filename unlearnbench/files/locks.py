@@ -1,0 +1,43 @@
+"""File locks of the kernel, which releases them when their process ends, however it ends."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unlearnbench.errors import OutputError
+
+
+def flock(handle: int, how: int, folder: Path) -> None:
+    """Lock an open file in `folder`.
+
+    Raises: BlockingIOError where another process has the lock and `how` has LOCK_NB, OutputError
+    where the file system has no locks, as Lustre by default.
+    """
+    try:
+        fcntl.flock(handle, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: its file system has no locks ({error.strerror}), which keep two commands "
+            "apart; mount it with them (Lustre: -o flock), or name a folder on another one"
+        ) from error
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Generator[None, None, None]:
+    """Wait for the lock on the file `path`, and hold it; the file stays.
+
+    Raises: OutputError where the file system has no locks.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        flock(handle, fcntl.LOCK_EX, path.parent)
+        yield
+    finally:
+        os.close(handle)

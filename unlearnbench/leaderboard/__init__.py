@@ -1,1 +1,0 @@
-"""Results that several groups put together: a line per record, with evidence for its numbers."""

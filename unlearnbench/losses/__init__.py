@@ -1,0 +1,1 @@
+"""Losses per token from hidden states, never holding a [tokens, vocabulary] matrix."""

@@ -1,0 +1,1 @@
+"""The metrics that come with unlearnbench: a module each, found under its name."""

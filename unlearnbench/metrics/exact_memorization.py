@@ -1,0 +1,26 @@
+"""Exact memorization: the share of an answer's tokens that greedy decoding would give."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class ExactMemorization(Metric):
+    """EM = (1/L) Σ_t [argmax_v p(v | prompt, y_<t) = y_t]: Tirumala et al. 2022, arXiv:2205.10770.
+
+    L  tokens of the answer without EOS; an answer without a token has none
+
+    open-unlearning's `exact_memorization` drops the last token of an answer that was cut as well.
+    """
+
+    label = "Exact memorization"
+    reads = frozenset({"tokens"})
+    roles = frozenset({"forget", "retain"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]; NaN for an empty answer."""
+        hits = seen.tokens.by_answer(seen.tokens.hit, eos=False)
+        return np.array([one.mean() if one.size else np.nan for one in hits])

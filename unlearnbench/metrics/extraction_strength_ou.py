@@ -1,0 +1,30 @@
+"""Extraction strength as open-unlearning computes it, with a floor."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.metrics.extraction_strength import ExtractionStrength
+
+
+class ExtractionStrengthOU(Metric):
+    """max(ES, 1/L): locuslab/open-unlearning@d3d7cf9:src/evals/metrics/memorization.py.
+
+    Its loop over k stops at L − 1, so that an answer of L tokens never falls below 1/L, whatever
+    the model: a destroyed one has about 0.03 on forget10. To compare with its published numbers;
+    `extraction_strength` reaches 0.
+    """
+
+    label = "Extraction strength (open-unlearning)"
+    reads = frozenset({"tokens"})
+    roles = frozenset({"forget"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in (0, 1]; 0 for an empty answer, as open-unlearning counts it."""
+        tokens = seen.tokens
+        lengths = np.maximum(tokens.lengths - tokens.ended, 0)  # [n]
+        strengths = ExtractionStrength().per_example(seen)
+        floor = np.divide(1, lengths, out=np.zeros(len(lengths)), where=lengths > 0)
+        return np.where(lengths > 0, np.maximum(strengths, floor), 0.0)

@@ -1,0 +1,52 @@
+"""Is it forgotten? Distance from the retain model in four measures of memorization."""
+
+from __future__ import annotations
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+
+PARTS = (
+    "extraction_strength",
+    "exact_memorization",
+    "paraphrased_probability",
+    "truth_ratio_share",
+)
+_LEAST_GAP = 1e-6
+
+
+class Forgotten(Summary):
+    """HM over m of closeness(m) = 1 − |m − m_retain| / |m_start − m_retain|, at least 0.
+
+    m  extraction strength, exact memorization, paraphrased probability and truth ratio as a share,
+       on the forget set
+
+    1 at the retain model, 0 at the start model, and falling again for a model that knows less than
+    the retain model: to over-forget is not rewarded.
+    """
+
+    roles = frozenset({"forget"})
+    relative_to = frozenset({"start", "retain"})
+    question = "Is it forgotten?"
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`forgotten`."""
+        return (MetricColumn("forgotten", "Forgotten", "higher"),)
+
+    def parts(self) -> tuple[str, ...]:
+        """Four measures of memorization on the forget set, extraction strength first."""
+        return tuple(f"{name}_forget" for name in PARTS)
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None without a start model or a retain model."""
+        if of.start is None or of.retain is None:
+            return {}
+        terms: list[float | None] = []
+        for name in PARTS:
+            own, start, retain = (
+                m.values.get(f"{name}_forget") for m in (of.model, of.start, of.retain)
+            )
+            if own is None or start is None or retain is None:
+                terms.append(None)
+            else:
+                terms.append(max(1 - abs(own - retain) / max(abs(start - retain), _LEAST_GAP), 0))
+        return {"forgotten": harmonic_mean(terms)}

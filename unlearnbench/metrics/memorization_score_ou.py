@@ -1,0 +1,47 @@
+"""open-unlearning's memorization score, relative to the start model."""
+
+from __future__ import annotations
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+
+PARTS = (
+    "extraction_strength_ou",
+    "exact_memorization",
+    "paraphrased_probability",
+    "truth_ratio_share",
+)
+
+
+class MemorizationScoreOU(Summary):
+    """HM over m of 1 − min(m / m_start, 1): Dorna et al. 2025, arXiv:2506.12618, appendix F.1.
+
+    m  extraction strength (with its floor), exact memorization, paraphrased probability and truth
+       ratio as a share, on the forget set
+
+    "Scaled by the fine-tuned model" is all that the paper says; this reading gives its table. It
+    rewards destruction: a model that knows less than the retain model scores above it.
+    """
+
+    roles = frozenset({"forget"})
+    relative_to = frozenset({"start"})
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`memorization_score_ou`."""
+        return (
+            MetricColumn("memorization_score_ou", "Memorization score (open-unlearning)", "higher"),
+        )
+
+    def parts(self) -> tuple[str, ...]:
+        """Four measures of memorization on the forget set."""
+        return tuple(f"{name}_forget" for name in PARTS)
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None without the start model."""
+        if of.start is None:
+            return {}
+        terms: list[float | None] = []
+        for name in PARTS:
+            own, start = (m.values.get(f"{name}_forget") for m in (of.model, of.start))
+            terms.append(None if own is None or not start else 1 - min(own / start, 1))
+        return {"memorization_score_ou": harmonic_mean(terms)}

@@ -1,0 +1,30 @@
+"""Min-K++: Min-K with each log-probability normalised by its distribution's moments."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.metrics.mia_min_k import MinK
+
+_LEAST_VARIANCE = 1e-6
+
+
+class MinKPlusPlus(MinK):
+    """−mean of the ⌊K·L⌋ smallest z_t = (log p(y_t) − μ_t) / σ_t: Zhang et al. 2025, 2404.02936.
+
+    μ_t, σ_t²  mean and variance of log p(v) over the vocabulary v under p, σ² at least 1e-6
+    """
+
+    label = "Min-K++"
+    key = "min_k_plus_plus"
+
+    def scores(self, seen: SetEvaluation) -> FloatArray | None:
+        """[n] in standard deviations."""
+        tokens = seen.token_columns
+        if tokens is None or tokens.mean_logprob is None or tokens.logprob_variance is None:
+            return None
+        z = (-tokens.loss - tokens.mean_logprob) / np.sqrt(
+            np.maximum(tokens.logprob_variance, _LEAST_VARIANCE)
+        )
+        return np.array([self.mean_of_largest(-one) for one in tokens.by_answer(z, eos=False)])

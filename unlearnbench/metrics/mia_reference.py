@@ -1,0 +1,36 @@
+"""Reference: membership inference by the loss relative to the retain model's."""
+
+from __future__ import annotations
+
+from unlearnbench.api.membership import MembershipInference
+from unlearnbench.api.metric import MetricInputs
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class ReferenceAttack(MembershipInference):
+    """Mean loss − the retain model's mean loss: Watson et al. 2022, arXiv:2111.08440.
+
+    The reference is the retain model, as in open-unlearning's published logs.
+    """
+
+    label = "Reference"
+    key = "reference"
+    relative_to = frozenset({"retain"})
+    kept = None  # the retain model was trained on the retain rows as well
+
+    def scores(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in nats, before the reference is subtracted."""
+        return seen.answer_loss
+
+    def pair(self, of: MetricInputs) -> tuple[FloatArray, FloatArray] | None:
+        """None without a retain model, and for that model itself."""
+        pair = super().pair(of)
+        if pair is None or f"mia_{self.key}" in of.model.sets[self.members].values:
+            return pair  # a log states it with the reference subtracted
+        if of.retain is None or of.retain.sets is of.model.sets:
+            return None
+        names = (self.members, self.others)
+        reference = [of.retain.sets[name].answer_loss for name in names if name in of.retain.sets]
+        if [len(loss) for loss in reference] != [len(loss) for loss in pair]:
+            return None
+        return pair[0] - reference[0], pair[1] - reference[1]

@@ -1,0 +1,26 @@
+"""ZLib: membership inference by the loss relative to the text's information."""
+
+from __future__ import annotations
+
+import zlib
+
+from unlearnbench.api.membership import MembershipInference
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class ZlibAttack(MembershipInference):
+    """Mean loss / bytes of the answer after zlib (level 6): Carlini et al. 2021, arXiv:2012.07805.
+
+    The text is the answer as decoded from its tokens, as in open-unlearning.
+    """
+
+    label = "ZLib"
+    key = "zlib"
+
+    def scores(self, seen: SetEvaluation) -> FloatArray | None:
+        """[n] in nats per byte."""
+        if len(seen.references) != len(seen.answer_loss):
+            return None
+        return seen.answer_loss / [
+            len(zlib.compress(text.encode(errors="surrogatepass"))) for text in seen.references
+        ]

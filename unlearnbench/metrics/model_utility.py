@@ -1,0 +1,31 @@
+"""Model Utility: the harmonic mean of what a model must still be able to do."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+
+
+class ModelUtility(Summary):
+    """Harmonic mean of other columns; 0 as soon as one is 0: Maini et al. 2024, arXiv:2401.06121.
+
+    TOFU's are probability, ROUGE-L and truth ratio of retain set, real authors and world facts.
+    """
+
+    of: tuple[str, ...] = Field(
+        examples=[("probability_retain", "rouge_retain")], description="columns that it is made of"
+    )
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`model_utility`."""
+        return (MetricColumn("model_utility", "Model Utility", "higher"),)
+
+    def parts(self) -> tuple[str, ...]:
+        """Columns that it is the mean of."""
+        return self.of
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None as soon as one of them is."""
+        return {"model_utility": harmonic_mean(of.model.values.get(name) for name in self.of)}

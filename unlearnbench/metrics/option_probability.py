@@ -1,0 +1,31 @@
+"""Probability of the true answer among its options."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class OptionProbability(Metric):
+    """P(answer) / (P(answer) + Σ_j P(wrong_j) + ε), Maini et al. 2024, section 2.2.1.
+
+    P is a probability per token; ε is open-unlearning's, TOFU has none.
+    """
+
+    label = "Probability"
+    reads = frozenset({"perturbed"})
+
+    epsilon: float = Field(default=0.0, ge=0, description="added to the denominator")
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        # Relative to the likeliest option: probabilities that all underflow still have a ratio.
+        likeliest = np.minimum(seen.answer_loss, seen.perturbed_loss.min(axis=1))  # [n]
+        answer = np.exp(likeliest - seen.answer_loss)
+        wrong = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1)
+        floor = self.epsilon * np.exp(likeliest) if self.epsilon > 0 else 0.0
+        probability: FloatArray = answer / (answer + wrong + floor)
+        return probability

@@ -1,0 +1,24 @@
+"""Probability of the paraphrased answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class ParaphrasedProbability(Metric):
+    """P(paraphrase) = exp(−mean loss): knowledge beyond the training rows' wording.
+
+    open-unlearning's `forget_Q_A_PARA_Prob`, one of the four parts of its memorization score
+    (Dorna et al. 2025, arXiv:2506.12618).
+    """
+
+    label = "Paraphrased probability"
+    reads = frozenset({"paraphrase"})
+    roles = frozenset({"forget", "retain"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        return np.exp(-seen.base_loss)

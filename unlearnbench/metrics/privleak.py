@@ -1,0 +1,34 @@
+"""privleak: the Min-K attack's area relative to the retain model's."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
+
+
+class PrivLeak(Summary):
+    """100 · ((1 − A) − (1 − A_r)) / ((1 − A_r) + 1e-10): Shi et al. 2024, arXiv:2407.06460 (MUSE).
+
+    A, A_r  the Min-K attack's area of the model and of the retain model
+
+    0 at the retain model, negative where forget rows are still recognised, positive where they look
+    less familiar than unseen ones. In open-unlearning's form, with its sign; without a retain
+    model it takes A_r = ½, which we do not: holdout rows differ from forget rows in themselves.
+    """
+
+    after = frozenset({"mia-min-k"})
+    roles = frozenset({"forget", "holdout"})
+    relative_to = frozenset({"retain"})
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        """`privleak`, in per cent."""
+        return (MetricColumn("privleak", "PrivLeak", None, (-100.0, np.inf)),)
+
+    def compute(self, of: MetricInputs) -> Values:
+        """None without a retain model."""
+        area = of.model.values.get("mia_min_k")
+        target = None if of.retain is None else of.retain.values.get("mia_min_k")
+        if area is None or target is None:
+            return {}
+        return {"privleak": 100 * ((1 - area) - (1 - target)) / ((1 - target) + 1e-10)}

@@ -1,0 +1,21 @@
+"""Probability of the true answer."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class Probability(Metric):
+    """P(answer) = exp(−mean loss of its tokens, EOS included): Maini et al. 2024, arXiv:2401.06121.
+
+    A probability per token: the geometric mean over the answer.
+    """
+
+    label = "Probability"
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        return np.exp(-seen.answer_loss)

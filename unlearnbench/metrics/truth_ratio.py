@@ -1,0 +1,47 @@
+"""Truth ratio: a paraphrase of the true answer against false answers of the same form."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from unlearnbench.api.metric import Better, Metric, Role
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.stats.truth_ratio import truth_ratios
+
+
+class TruthRatio(Metric):
+    """Truth ratio in one of the forms in use, from R = P(true) / P(false), see `truth_ratios`.
+
+    closeness  min(R, 1/R): best where true and false are equally likely (TOFU's forget set)
+    advantage  max(0, 1 − 1/R): best where the true answer is the likelier (TOFU's other sets)
+
+    Maini et al. 2024, arXiv:2401.06121, section 2.2; a positive ε of open-unlearning's changes
+    1/(1/R) to 1/(1/R + ε).
+    """
+
+    label = "Truth ratio"
+    reads = frozenset({"perturbed"})
+
+    form: Literal["closeness", "advantage"] = "advantage"
+    mean: Literal["geometric", "arithmetic"] = "geometric"
+    epsilon: float = Field(default=0.0, ge=0, description="added to denominators")
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        # Both forms are written in 1/R, false over true: with ε they would differ otherwise.
+        false_over_true = 1 / truth_ratios(
+            seen.base_loss, seen.perturbed_loss, mean=self.mean, epsilon=self.epsilon
+        )
+        if self.form == "advantage":
+            return np.maximum(0, 1 - false_over_true)
+        return np.minimum(false_over_true, 1 / (false_over_true + self.epsilon))
+
+    def better(self, role: Role) -> Better | None:
+        """Direction of the form: a model that knows the set is far from closeness."""
+        wanted = super().better(role)
+        if self.form == "advantage" or wanted is None:
+            return wanted
+        return "lower" if wanted == "higher" else "higher"

@@ -1,0 +1,28 @@
+"""Truth ratio as a share: the weight of the true answer against a false one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class TruthRatioShare(Metric):
+    """P / (P + P̃ + ε): 1 where the model knows the answer, about ½ where it does not.
+
+    P  paraphrased answer's probability per token;  P̃  geometric mean over the perturbed answers
+
+    open-unlearning's form since December 2025 (`prob_mean`), ε = 1e-10; the paper's tables have it
+    (Dorna et al. 2025, arXiv:2506.12618).
+    """
+
+    label = "Truth ratio as a share"
+    reads = frozenset({"perturbed", "paraphrase"})
+    roles = frozenset({"forget", "retain"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        true, false = np.exp(-seen.base_loss), np.exp(-seen.perturbed_loss.mean(axis=1))
+        share: FloatArray = true / (true + false + 1e-10)
+        return share

@@ -1,0 +1,125 @@
+"""The device of a run, checked before anything is loaded, and its memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from unlearnbench.config.resources import Resources
+from unlearnbench.errors import TrainingError, UnlearnbenchError
+from unlearnbench.runtime.gpu_inventory import driver_version, torch_build
+
+USABLE_SHARE = 0.94
+"""Share of a GPU's memory; torch's context and gaps between tensors take the rest."""
+
+_FLASH = "FLASH_ATTENTION_DETERMINISTIC"
+"""The variable that transformers reads before it calls the flash-attn package."""
+
+
+def use_device(resources: Resources) -> None:
+    """Hide GPUs from a run that uses none; call before anything is computed in the process.
+
+    Raises: UnlearnbenchError where a run was given a GPU that torch cannot use: it would run on
+    the CPU, while the GPU is idle.
+    """
+    if not resources.gpu:
+        # Ray hides GPUs from processes that request none; without Ray nothing else does.
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    elif not torch.cuda.is_available():
+        raise UnlearnbenchError(
+            f"resources.gpu: {resources.gpu:g}, but torch finds no GPU to use: torch "
+            f"{torch.__version__} is built for {torch_build()}, and the machine has "
+            f"{driver_version()}; install a torch that is built for a CUDA version which the "
+            "driver supports, or run on the CPU with --set resources.gpu=0"
+        )
+    disable_cudnn_attention()
+
+
+def cuda_variables(*, deterministic: bool = False) -> dict[str, str]:
+    """Environment variables that torch and cuBLAS read once, before they first use a GPU.
+
+    A value that the user has set is kept.
+    """
+    variables: dict[str, str] = {}
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:  # the older name
+        # Batches differ in length: segments of fixed sizes would leave unusable gaps.
+        variables["PYTORCH_ALLOC_CONF"] = "expandable_segments:True"
+    if deterministic:
+        variables["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"
+    return {name: os.environ.get(name, value) for name, value in variables.items()}
+
+
+@contextmanager
+def deterministic(enabled: bool) -> Generator[None, None, None]:
+    """Make the same work give the same bits on a GPU; do nothing unless `enabled`.
+
+    torch's flash and memory-efficient attention use their deterministic backward passes under this
+    flag. It needs the variables of `cuda_variables`.
+
+    Raises: TrainingError for an operation that has no deterministic form
+    """
+    if not enabled:
+        yield
+        return
+    cudnn: Any = torch.backends.cudnn
+    flash = os.environ.get(_FLASH)
+    before = torch.get_deterministic_debug_mode(), cudnn.deterministic, cudnn.benchmark
+    torch.use_deterministic_algorithms(True)
+    cudnn.deterministic, cudnn.benchmark = True, False
+    os.environ[_FLASH] = "1"
+    try:
+        yield
+    except Exception as error:  # a method wraps what torch raises in errors of its own
+        if (reason := _without_deterministic_form(error)) is None:
+            raise
+        raise TrainingError(
+            f"training.deterministic: {reason}; leave the key out for runs that repeat to "
+            "rounding, or change what uses the operation"
+        ) from error
+    finally:
+        mode, cudnn.deterministic, cudnn.benchmark = before
+        torch.set_deterministic_debug_mode(mode)
+        if flash is None:
+            del os.environ[_FLASH]
+        else:
+            os.environ[_FLASH] = flash
+
+
+def _without_deterministic_form(error: BaseException | None) -> str | None:
+    """torch's message about an operation that it refuses; None for other errors.
+
+    torch's error may be the cause of one that names the method.
+    """
+    while error is not None:
+        if isinstance(error, RuntimeError) and "use_deterministic_algorithms" in str(error):
+            return str(error).partition(", but you set")[0].partition("\n")[0]
+        error = error.__cause__
+    return None
+
+
+def device_memory() -> int | None:
+    """Memory in bytes of the smallest GPU that this process may use; None where there is none."""
+    if not torch.cuda.is_available():
+        return None
+    devices = range(torch.cuda.device_count())
+    return min(torch.cuda.get_device_properties(device).total_memory for device in devices)
+
+
+def usable_memory(total: int | None, resources: Resources) -> int | None:
+    """Bytes of a GPU of `total` bytes that a process of a run may use; None without a limit."""
+    if total is None or not resources.gpu:
+        return None
+    return int(total * USABLE_SHARE * min(resources.gpu, 1.0))
+
+
+def disable_cudnn_attention() -> None:
+    """Turn cuDNN's attention off.
+
+    On H100 and later it is the first choice, and it makes a plan for every new shape of a batch:
+    tens of milliseconds again and again where batches differ in length.
+    """
+    torch.backends.cuda.enable_cudnn_sdp(False)

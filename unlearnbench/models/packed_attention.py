@@ -1,0 +1,185 @@
+"""Forward passes over the tokens of many sequences packed into one row, with custom attention.
+
+Padding, shared prefixes and caches with gaps are the same question: which keys does a token see?
+All tokens of a batch are packed into one row [1, N] with their own positions, so that the linear
+layers compute nothing twice and nothing for padding. A `Layout` computes attention. It reaches the
+attention layers through the model's keyword arguments, which activation checkpointing passes on,
+and transformers' AttentionInterface; the kernel below is still the library's (`sdpa`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any, Protocol, cast
+
+import torch
+from torch import Tensor, nn
+
+from unlearnbench.models.autocast import is_half, product_dtype
+
+_NAME = "unlearnbench_packed"
+_LAYOUT = "unlearnbench_layout"
+_MOST = 0.05
+"""Largest relative error of a state that may be rounding."""
+
+
+@dataclass(frozen=True)
+class AttentionKernel:
+    """Attention of one layer, with its own heads, scaling and grouping."""
+
+    layer: nn.Module
+    how: Mapping[str, Any]
+    """The keyword arguments of the layer's attention function."""
+
+    def __call__(self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None) -> Tensor:
+        """[G, w, heads, d] queries, [G, t, kv heads, d] keys and values, [G, 1, w, t] added to
+        the scores, or None for a causal mask; returns [G, w, heads, d]."""
+        from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+        query, key, value = (t.transpose(1, 2) for t in (query, key, value))
+        found: Tensor = sdpa_attention_forward(self.layer, query, key, value, mask, **self.how)[0]
+        return found
+
+    def rows(
+        self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int
+    ) -> Tensor:
+        """Causal attention in packed rows, without padding or dropout.
+
+        [N, heads, d] queries, [N, kv heads, d] keys and values; returns [N, heads, d]
+
+        bounds   [rows + 1] int32: where each row begins, and the end of the last
+        longest  tokens of the longest row
+        """
+        from torch.nn.attention.varlen import varlen_attn
+
+        kind = product_dtype(query)
+        query, key, value = (t.to(kind) for t in (query, key, value))
+        found: Any = varlen_attn(
+            query,
+            key,
+            value,
+            bounds,
+            bounds,
+            longest,
+            longest,
+            scale=self.how.get("scaling"),
+            window_size=(-1, 0),  # causal
+            enable_gqa=query.shape[1] != key.shape[1],
+        )
+        return cast(Tensor, found)
+
+
+def has_varlen_kernel(tensor: Tensor) -> bool:
+    """True if there may be a kernel for packed rows on the device of `tensor`."""
+    if tensor.device.type != "cuda" or not is_half(tensor):
+        return False
+    if torch.are_deterministic_algorithms_enabled():  # cuDNN may compute its backward pass
+        return False
+    return find_spec("torch.nn.attention.varlen") is not None  # since torch 2.10
+
+
+class Layout(Protocol):
+    """Attention in which each token of a packed row sees its own keys."""
+
+    def __call__(
+        self,
+        layer: nn.Module,
+        /,
+        kernel: AttentionKernel,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> Tensor:
+        """[N, heads, d] queries, [N, kv heads, d] keys and values; returns [N, heads, d]."""
+        ...
+
+
+def _attention(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    _: Tensor | None,
+    **how: Any,
+) -> tuple[Tensor, None]:
+    """Replaces a layer's attention function; tensors are [1, heads, N, d].
+
+    Raises: KeyError where the model does not pass its keyword arguments on.
+    """
+    layout: Layout = how.pop(_LAYOUT)
+    query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
+    return layout(module, AttentionKernel(module, how), query, key, value).unsqueeze(0), None
+
+
+def _sdpa(module: nn.Module, *tensors: Any, **how: Any) -> tuple[Tensor, None]:
+    """The library's `sdpa`, except where activation checkpointing computes a layer again.
+
+    By then the model has its own attention back, and only the layer's arguments have the layout.
+    """
+    from transformers.integrations.sdpa_attention import sdpa_attention_forward
+
+    if _LAYOUT in how:
+        return _attention(module, *tensors, **how)
+    return sdpa_attention_forward(module, *tensors, **how)
+
+
+@contextmanager
+def packing(model: Any) -> Generator[None, None, None]:
+    """Let `model` take packed rows [1, N], and no other, with a `layout_argument` each."""
+    from transformers import AttentionInterface
+
+    AttentionInterface.register(_NAME, _attention)
+    AttentionInterface.register("sdpa", _sdpa)
+    inner = getattr(model, "module", model)
+    own = inner.config._attn_implementation
+    inner.set_attn_implementation(_NAME)
+    try:
+        yield
+    finally:
+        inner.set_attn_implementation(own)
+
+
+def layout_argument(layout: Layout) -> dict[str, Any]:
+    """The keyword argument of a model through which `layout` computes its attention."""
+    return {_LAYOUT: layout}
+
+
+def can_pack(model: Any, longest: int) -> bool:
+    """True if the attention of `model` can be replaced; other layers are not checked.
+
+    longest  tokens of the longest sequence; layouts do not support a sliding window
+    """
+    inner = getattr(model, "module", model)
+    config = inner.config.get_text_config()
+    window = getattr(config, "sliding_window", None)
+    within = not window or longest <= window
+    return within and getattr(inner.config, "_attn_implementation", None) == "sdpa"
+
+
+def states_match(
+    packed: Tensor, rows: Tensor, other_rows: Callable[[], Tensor] | None = None
+) -> bool:
+    """True if the states [P, ·] of packed tokens are those of single rows, to rounding.
+
+    other_rows  the same states from batches of another shape, which differ by rounding alone
+
+    Compared by position, since one wrong key changes few states. Where sums depend on the number of
+    rows, as on GPUs, half precision differs by about 1 %, and more in deep models; a layout that is
+    wrong by a token differs by 2 to 30 %. So errors above 1 % must be no larger than rounding.
+    """
+    half, error = is_half(packed), _error(packed, rows)
+    if error <= (0.01 if half else 1e-3):
+        return True
+    if other_rows is None:
+        return half and error <= _MOST
+    return error <= min(_MOST, 3 * _error(other_rows(), rows))
+
+
+def _error(states: Tensor, expected: Tensor) -> float:
+    """The largest distance from an expected state, relative to that state's norm."""
+    states, expected = states.double().nan_to_num(), expected.double().nan_to_num()
+    distance, norm = (states - expected).norm(dim=-1), expected.norm(dim=-1)
+    return float((distance / norm).nan_to_num(nan=0.0).amax())  # 0/0: both are zeros

@@ -1,0 +1,199 @@
+"""Hidden states of rows where answer tokens are predicted, and the map to logits.
+
+The tokens of all rows are packed into one row where the model allows it (`packed_attention.py`), so
+that nothing is computed for padding; else the rows are padded. The numbers are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unlearnbench.data.batching import collate, pack, send
+from unlearnbench.data.encoding import Row
+from unlearnbench.errors import ModelError
+from unlearnbench.losses.lm_head import Projection
+from unlearnbench.models.forward import OutputLayer, projected
+from unlearnbench.models.packed_attention import (
+    AttentionKernel,
+    can_pack,
+    has_varlen_kernel,
+    layout_argument,
+    packing,
+    states_match,
+)
+
+_CPU = torch.device("cpu")
+_WIDTHS = 16
+"""Padded rows on a GPU have multiples of this width: attention kernels are prepared by shape."""
+
+
+class RowStates(NamedTuple):
+    """A model's states at the N scored tokens of some rows, row by row."""
+
+    hidden: Tensor
+    """[N, H] final hidden states."""
+    inner: dict[int, Tensor]
+    """[N, D] by requested decoder layer."""
+    projection: Projection
+    labels: Tensor
+    """[N]"""
+    rows: Tensor
+    """[N] row of each token."""
+
+
+@dataclass(frozen=True, eq=False)
+class ModelRows:
+    """Rows as a model's inputs, on its device."""
+
+    inputs: Mapping[str, Any]
+    where: Tensor
+    """[N] indices into the flattened ids, of the tokens that predict the scored ones."""
+    labels: Tensor
+    rows: Tensor
+    extra: Sequence[Tensor]
+    """Other tensors that were sent with them."""
+    packed: bool
+
+
+@dataclass(frozen=True, eq=False)
+class CausalRows:
+    """The layout of packed rows: a token sees its own row up to itself."""
+
+    shape: tuple[int, int]
+    """Of the rows, padded on the right."""
+    places: Tensor
+    """[N] index of each token in the padded rows, flattened."""
+    bounds: Tensor | None
+    """[rows + 1] where each row begins, and the end of the last; None to pad for attention."""
+    longest: int
+    """Tokens of the longest row."""
+
+    def __call__(
+        self, _: nn.Module, kernel: AttentionKernel, query: Tensor, key: Tensor, value: Tensor
+    ) -> Tensor:
+        """Attention of one layer, see `Layout`; padding behind a row is never seen."""
+        if self.bounds is not None and not kernel.how.get("dropout"):
+            return kernel.rows(query, key, value, self.bounds, self.longest)
+        query, key, value = (self._pad(tensor) for tensor in (query, key, value))
+        return kernel(query, key, value, None).flatten(0, 1).index_select(0, self.places)
+
+    def _pad(self, tensor: Tensor) -> Tensor:
+        zeros = tensor.new_zeros((self.shape[0] * self.shape[1], *tensor.shape[1:]))
+        padded = zeros.index_copy(0, self.places, tensor)
+        return padded.view(*self.shape, *tensor.shape[1:])
+
+
+class RowReader:
+    """Runs one model over rows."""
+
+    def __init__(self, model: Any, pad: int) -> None:
+        self.pad = pad
+        self.output: OutputLayer | None = None
+        """None where it is of an unknown kind: then the model computes its logits."""
+        with suppress(ModelError):
+            self.output = OutputLayer(model, copied=False)
+        self._packable = self._survives_packing(model, unpadded=False)
+        self._unpadded: bool | None = None
+        """True if attention takes packed rows without padding; None until it is tried."""
+
+    def __call__(self, model: Any, rows: Sequence[Row], layers: Collection[int] = ()) -> RowStates:
+        """One forward pass of `model`: the one of `__init__`, or a wrapper around it."""
+        return self.run(model, self.prepared(model, rows), layers)
+
+    def packs(self, model: Any, rows: Sequence[Row]) -> bool:
+        """True if the tokens of `rows` go through `model` in one row."""
+        return self._packable and can_pack(model, max(len(row.ids) for row in rows))
+
+    def prepared(self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = ()) -> ModelRows:
+        """Rows on the model's device, and `extra` tensors with them in the same copy."""
+        # Tried before any row is padded, so that processes that share a model agree.
+        unpadded = self._packable and self._without_padding(model)
+        if not self.packs(model, rows):
+            return self._padded(model, rows, extra)
+        return self._packed(model, rows, extra, unpadded=unpadded)
+
+    def run(self, model: Any, rows: ModelRows, layers: Collection[int] = ()) -> RowStates:
+        """One forward pass of `model` over prepared rows."""
+        with packing(model) if rows.packed else nullcontext():
+            found = projected(model, self.output, rows.where, layers, **rows.inputs)
+        return RowStates(*found, rows.labels, rows.rows)
+
+    def _packed(
+        self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = (), *, unpadded: bool
+    ) -> ModelRows:
+        device, tokens = next(model.parameters()).device, pack(rows)
+        lengths, longest = tokens.lengths, int(tokens.lengths.max())
+        step = 1 if device.type == "cpu" else _WIDTHS
+        width = -(-longest // step) * step
+        places = torch.from_numpy(np.flatnonzero(np.arange(width) < lengths[:, None]))
+        bounds = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+        own = (tokens.ids, tokens.positions, tokens.predicting, tokens.labels, tokens.rows)
+        ids, positions, where, labels, of, places, bounds, *others = send(
+            (*own, places, bounds, *extra), device
+        )
+        layout = CausalRows((len(rows), width), places, bounds if unpadded else None, longest)
+        inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
+        return ModelRows(inputs | layout_argument(layout), where, labels, of, others, packed=True)
+
+    def _padded(self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = ()) -> ModelRows:
+        tokens = collate(rows, self.pad, _CPU)
+        where = tokens.predicts.flatten().nonzero().squeeze(1)
+        ids, where, labels, of, *others = send(
+            (tokens.ids, where, tokens.labels, tokens.rows, *extra),
+            next(model.parameters()).device,
+        )
+        # No mask: a causal model sees no padding behind a row, while padding that sees nothing, as
+        # behind a sliding window, would become NaN.
+        inputs = {"input_ids": ids, "use_cache": False}
+        return ModelRows(inputs, where, labels, of, others, packed=False)
+
+    def _without_padding(self, model: Any) -> bool:
+        """True if attention takes packed rows without padding, by trial.
+
+        Not tried in `__init__`: the kernel is for half precision, which training enters later.
+        """
+        if not has_varlen_kernel(next(model.parameters())):
+            return False
+        if self._unpadded is None:
+            inner = getattr(model, "module", model)  # a trial is not a step of data parallelism
+            self._unpadded = self._survives_packing(inner, unpadded=True)
+        return self._unpadded
+
+    @torch.no_grad()
+    def _survives_packing(self, model: Any, *, unpadded: bool) -> bool:
+        """True if two packed rows give the states of single rows."""
+        vocabulary = model.get_input_embeddings().weight.shape[0]
+        trial = [Row(tuple(i % vocabulary for i in ids), 1) for ids in (range(1, 9), range(20, 25))]
+        if not can_pack(model, 8):
+            return False
+        was_training = model.training
+        try:
+            packed = self._packed(model, trial, unpadded=unpadded)
+            if was_training and not unpadded:
+                # Activation checkpointing calls layers in another way.
+                with torch.enable_grad(), torch.random.fork_rng(devices=[]):
+                    self.run(model, packed)
+            found = self.run(model.eval(), packed)
+        except torch.OutOfMemoryError:
+            raise
+        except (TypeError, ValueError, RuntimeError, KeyError):
+            return False  # the model's attention has arguments that the library's kernel lacks
+        else:
+
+            def padded(batch: Sequence[Row]) -> Tensor:
+                return self.run(model, self._padded(model, batch)).hidden
+
+            return states_match(
+                found.hidden, padded(trial), lambda: torch.cat([padded([row]) for row in trial])
+            )
+        finally:
+            model.train(was_training)
+            # Autocast's copies of the weights that were made here have no gradient.
+            torch.clear_autocast_cache()

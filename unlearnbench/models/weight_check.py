@@ -1,0 +1,70 @@
+"""Checks that the weights of a loaded model belong to its architecture.
+
+transformers fills missing tensors with random numbers and drops unknown ones, with a report that
+nobody sees.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from unlearnbench.errors import ModelError
+
+_BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
+"""Ends of names of position tables and causal masks in old checkpoints: constants that the model
+computes, and names that no weight has."""
+_NAMED = 5
+"""Tensors named in a message, at most."""
+
+
+def check_causal(place: str, config: Any) -> None:
+    """Raise ModelError where the architecture of `config` attends in both directions, as BERT."""
+    from transformers.models.auto import modeling_auto
+
+    encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
+    if config.model_type in encoders and not getattr(config, "is_decoder", False):
+        raise ModelError(
+            f"{place}: a {config.model_type} model is an encoder, which predicts no next token; "
+            "give a causal language model"
+        )
+
+
+def check_tensors(place: str, model: Any, found: Mapping[str, Any]) -> None:
+    """Raise a ModelError that names the tensors in which weights and architecture differ."""
+    missing = sorted(found["missing_keys"])
+    unexpected = sorted(name for name in found["unexpected_keys"] if not _BUFFERS.search(name))
+    mismatched = sorted(
+        f"{name} {list(there)} for {list(here)}" for name, there, here in found["mismatched_keys"]
+    )
+    if not (missing or unexpected or mismatched):
+        return
+    parts = [
+        f"{len(names)} {what}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
+        for names, what in (
+            (missing, "missing"),
+            (unexpected, "unexpected"),
+            (mismatched, "of another shape"),
+        )
+        if names
+    ]
+    fix = "copy or save the weights again, or correct config.json"
+    if missing and not mismatched and _all_of_head(model, missing):
+        fix = (
+            "the output layer is not in the weights and would be random: this is an encoder, a "
+            "classifier or a bare backbone; give a causal language model"
+        )
+    raise ModelError(
+        f"{place}: the weights are not those of a {type(model).__name__}: tensors "
+        f"{'; '.join(parts)}; {fix}"
+    )
+
+
+def _all_of_head(model: Any, names: Collection[str]) -> bool:
+    """True if the tensors called `names` all belong to the output layer."""
+    head = model.get_output_embeddings()
+    prefix = next((n for n, module in model.named_modules() if module is head), None)
+    top = (prefix or "").partition(".")[0]  # BERT's head has a transform as well
+    backbone = model.base_model_prefix
+    return bool(top) and top != backbone and all(n.partition(".")[0] == top for n in names)

@@ -1,0 +1,1 @@
+"""Plans: the runs of a configuration with their content hashes; pure."""

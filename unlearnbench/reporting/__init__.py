@@ -1,0 +1,1 @@
+"""Reports: page, table and leaderboard made from records."""

@@ -1,0 +1,183 @@
+"""Report of a sweep's folder, written as `results.csv` and `report.html`.
+
+The page is drawn by an entry point of the group `unlearnbench.dashboards`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.analysis.best_settings import headline_of_rows
+from unlearnbench.analysis.selection import read_selection
+from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.registry import load
+from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.files.bounded import parse_json
+from unlearnbench.files.outputs import write_file
+from unlearnbench.plan.plan import PLAN_FILE
+from unlearnbench.reporting.tracker_links import read_links
+from unlearnbench.results.outcomes import WITHOUT_RESULT
+from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.table import TableRow, table, to_csv
+from unlearnbench.runtime.redaction import redact_tree
+
+REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
+"""Advice if either cannot be written."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that a sweep's page shows."""
+
+    name: str
+    description: str
+    records: tuple[Record, ...]
+    rows: tuple[TableRow, ...]
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved configuration."""
+    planned: int | None = None
+    """Number of runs in the plan; None without one."""
+    unplanned: int = 0
+    """Number of finished runs in the folder that are not in the plan, and so not in `rows`."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Address of each run in MLflow by record id, if logged to a server."""
+    selection: Mapping[str, Any] | None = None
+    """Content of `selection.json`, if a `select` rule has chosen something."""
+
+    @property
+    def finished(self) -> int:
+        """Number of runs that need no further work: finished, collapsed or stopped."""
+        return sum(r.kind == "run" and r.status != "failed" for r in self.records)
+
+    @property
+    def failures(self) -> tuple[Record, ...]:
+        """Runs that ended in an error."""
+        return tuple(r for r in self.records if r.status == "failed")
+
+    @property
+    def without_result(self) -> tuple[Record, ...]:
+        """Runs that failed or collapsed."""
+        return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
+
+    @property
+    def headline(self) -> Headline:
+        """The two numbers that methods are ranked by."""
+        return headline_of_rows(self.rows)
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """One line for each start model in which membership attacks do not find the retain rows."""
+        lines = (
+            control_warning(r.epochs[0].metrics, r.model, r.forget_fraction)
+            for r in self.records
+            if r.kind == "fine-tuned" and r.epochs
+        )
+        return tuple(line for line in lines if line)
+
+    @property
+    def profile(self) -> str:
+        """Name and hash of the evaluation's rules."""
+        return next((r.profile for r in self.records if r.epochs), "")
+
+
+def make_report(
+    records: Iterable[Record],
+    *,
+    name: str,
+    description: str = "",
+    config: Mapping[str, Any] | None = None,
+    planned: Iterable[str] | None = None,
+    selection: Mapping[str, Any] | None = None,
+    links: Mapping[str, str] | None = None,
+) -> Report:
+    """Make a report of `records`; without the runs whose id is not in `planned`, if given."""
+    records = tuple(records)
+    ids = None if planned is None else frozenset(planned)
+    in_plan = [r for r in records if r.kind != "run" or ids is None or r.id in ids]
+    shown = tuple(r for r in in_plan if r.kind == "run" or _fits(r, in_plan))
+    return Report(
+        name=name,
+        description=description,
+        records=tuple(sorted(shown, key=lambda r: r.id)),
+        rows=table(shown),
+        config=config or {},
+        planned=None if ids is None else len(ids),
+        unplanned=len(records) - len(shown),
+        links=links or {},
+        selection=selection,
+    )
+
+
+def _fits(reference: Record, records: Iterable[Record]) -> bool:
+    """True unless the runs of its panel are of another precision.
+
+    A folder may contain start and retain models from before a model's `dtype` was changed.
+    """
+    here = (reference.model, reference.forget_fraction)
+    runs = [r for r in records if r.kind == "run" and (r.model, r.forget_fraction) == here]
+    precisions = {r.precision for r in runs if r.epochs} - {None}
+    return not precisions or reference.precision in (None, *precisions)
+
+
+def build_report(folder: str | Path, records: Sequence[Record] | None = None) -> Report:
+    """Build the report of a sweep's folder, finished or not.
+
+    records  of the folder, if already read
+    Raises: RecordError if the folder has no record.
+    """
+    folder = Path(folder)
+    records = read_records(folder) if records is None else records
+    if not records:
+        raise RecordError(
+            f"{folder}: no records to report; give a sweep's folder, which contains `records/` "
+            "once its first run has ended"
+        )
+    plan = _plan(folder / PLAN_FILE)
+    tracked = read_links(folder)
+    config: Mapping[str, Any] = plan.get("config", {})
+    return make_report(
+        records,
+        name=plan.get("name", folder.resolve().name),
+        description=config.get("description", ""),
+        config=config,
+        planned=[run["id"] for run in plan["runs"]] if plan else None,
+        selection=read_selection(folder),
+        links=tracked.by_record() if tracked else {},
+    )
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """Read `plan.json`; empty without one, as in a folder of single runs."""
+    if not path.is_file():
+        return {}
+    try:
+        plan: dict[str, Any] = redact_tree(parse_json(path.read_text(encoding="utf-8")))
+        _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: damaged ({type(error).__name__}: {error}); start the sweep again, which "
+            "rewrites it and repeats no finished run"
+        ) from None
+    return plan
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write page and table of a sweep's folder; return the page's path.
+
+    out  path of the page (default: `report.html` in `folder`, with `results.csv`); the table is
+         written beside it as `.csv`
+    """
+    return publish(build_report(folder), folder, out)
+
+
+def publish(report: Report, folder: Path, out: Path | None = None) -> Path:
+    """Write a report as `write_report` does."""
+    page = folder / "report.html" if out is None else out
+    table_file = folder / "results.csv" if out is None else out.with_suffix(".csv")
+    write_file(table_file, to_csv(report.rows), "the table", REPEAT)
+    write_file(page, load("dashboards", "page")(report), "the page", REPEAT)
+    return page

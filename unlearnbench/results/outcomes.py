@@ -1,0 +1,63 @@
+"""Outcomes of a sweep's runs, counted for terminal, page and MLflow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from unlearnbench.results.records import Record
+
+WORDS = {
+    "collapsed": "collapsed",
+    "failed": "failed",
+    "stopped": "stopped early by the search",
+}
+"""Ends other than `finished`, in the order in which they are counted."""
+WITHOUT_RESULT = ("collapsed", "failed")
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """The end of one run."""
+
+    title: str
+    """Method, rate, model, forget fraction and seed."""
+    status: str
+    """As in `Record`."""
+    reason: str = ""
+    """First line of its error."""
+
+    def __str__(self) -> str:
+        return f"{self.status}: {self.title}: {self.reason or 'no reason is recorded'}"
+
+
+def outcome(record: Record) -> RunOutcome:
+    """RunOutcome of a run."""
+    rate = "" if record.learning_rate is None else f" at {record.learning_rate:g}"
+    title = (
+        f"{record.method}{rate}, {record.model}, forget {100 * record.forget_fraction:g} %, "
+        f"seed {record.seed}"
+    )
+    reason = (record.error or "").strip().partition("\n")[0]
+    return RunOutcome(title, record.status, reason)
+
+
+def without_result(ends: Iterable[RunOutcome]) -> list[RunOutcome]:
+    """The runs that came to no result, and are to be named."""
+    return [end for end in ends if end.status in WITHOUT_RESULT]
+
+
+def tally(statuses: Iterable[str], planned: int | None = None) -> str:
+    """`3 of 5 runs finished; 1 collapsed; 1 failed`.
+
+    planned  runs that there are to be; None: those that there are
+    """
+    counts = Counter(statuses)
+    total = counts.total() if planned is None else planned
+    finished = counts["finished"]
+    whole = finished == total > 1
+    first = f"{total} runs, all finished" if whole else f"{finished} of {total} runs finished"
+    return "; ".join([first, *(f"{counts[s]} {word}" for s, word in WORDS.items() if counts[s])])

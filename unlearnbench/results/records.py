@@ -1,0 +1,296 @@
+"""One immutable record per run. Reports, plots and MLflow are views of it.
+
+On disk a record is a folder that is written whole or not at all:
+
+    records/<id>/record.json            spec, provenance, metrics, loss terms, its own SHA-256
+    records/<id>/epoch-<k>.safetensors  the evaluation: all observations of every set
+    records/<id>.failed/record.json     a run that failed, until it succeeds
+    records/<id>.stopped/…              a run that a search stopped, until it is run to its end
+    records/<id>.damaged/               a record that a sweep has set aside, and made again
+
+The first record of an id stays: equal ids are equal runs. A failed run is tried again by the next
+command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`. Records
+of earlier versions hold TOFU's logs, `epoch-<k>.json.gz`, in place of the observations.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.precision import precision_of_spec
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.errors import DamagedError, OutputError, RecordError
+from unlearnbench.files.atomic import atomic_folder, fsync
+from unlearnbench.files.bounded import parse_json, read_bytes, shortened
+from unlearnbench.files.canonical_json import decode_floats, document_hash, sealed_json
+from unlearnbench.files.hashing import file_hash
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.plausible import check_record
+from unlearnbench.runtime.provenance import provenance
+from unlearnbench.runtime.redaction import redact_tree
+from unlearnbench.training.step_result import StepResult
+
+SCHEMA = 1
+PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
+"""Ends the name of a record, by its status, that gives way to any other of the same id."""
+DAMAGED = ".damaged"
+"""Ends the name of a record that was set aside."""
+
+
+@dataclass(frozen=True)
+class EpochResult:
+    """The model after an epoch; epoch 0 is the start."""
+
+    epoch: int
+    metrics: Mapping[str, float | None]
+    """Named as in `results.csv`; None where undefined."""
+    training_seconds: float
+    evaluation_seconds: float
+
+
+@dataclass(frozen=True)
+class Record:
+    """A run, or a model it is measured against; holds no secrets, wherever it comes from."""
+
+    id: str
+    kind: Literal["run", "fine-tuned", "retain"]
+    """`fine-tuned`: where runs start; `retain`: the model that never saw the forget set."""
+    model: str
+    forget_fraction: float
+    method: str
+    """Method label; the kind for start and retain models."""
+    learning_rate: float | None
+    seed: int
+    spec: Mapping[str, Any]
+    """The resolved RunSpec, or the settings of a start or retain model's evaluation."""
+    status: Literal["finished", "collapsed", "failed", "stopped"]
+    """collapsed: finite no more, or too little utility left; stopped: given up by a search."""
+    profile: str
+    precision: str | None = "float32"
+    """In which its models were evaluated, see `evaluation/precision.py`; None where a log of a
+    retain model does not say it."""
+    epochs: tuple[EpochResult, ...] = ()
+    steps: tuple[StepResult, ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    """Commit, versions, device, host, times, hashes of data and start weights."""
+    error: str | None = None
+    """Reason of a failed or collapsed run in the first line; a traceback may follow."""
+    ended: str | None = None
+    """Why a finished run has fewer epochs than planned: its patience (`evaluation.patience`)."""
+    evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
+    """By epoch; read from disk when used."""
+
+    def __post_init__(self) -> None:
+        for name in ("model", "spec", "provenance", "error"):
+            object.__setattr__(self, name, redact_tree(getattr(self, name)))
+
+    @property
+    def seconds(self) -> float:
+        """Seconds of training and evaluation, over all epochs."""
+        return sum(e.training_seconds + e.evaluation_seconds for e in self.epochs)
+
+    @property
+    def place(self) -> str:
+        """Name of its folder."""
+        return self.id + PROVISIONAL.get(self.status, "")
+
+
+@dataclass(frozen=True)
+class StoredEvaluations(Mapping[int, Evaluation]):
+    """Evaluations of a record on disk; each is read, and checked by its hash, when used."""
+
+    folder: Path
+    digests: Mapping[int, str]
+    """SHA-256 of each file, by epoch."""
+    precision: str | None = None
+    """The record's, for logs of versions that did not write it."""
+
+    def __getitem__(self, epoch: int) -> Evaluation:
+        from unlearnbench.evaluation.tofu_log import read_log
+
+        found = read_log(self.path(epoch))
+        return found if found.precision else replace(found, precision=self.precision)
+
+    def path(self, epoch: int) -> Path:
+        """The file, whole. Raises: DamagedError."""
+        digest, path = self.digests[epoch], _evaluation_file(self.folder, epoch)
+        if file_hash(path) != digest:
+            raise _damaged(path, "its content is not what was written")
+        return path
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.digests)
+
+    def __contains__(self, epoch: object) -> bool:
+        return epoch in self.digests  # the inherited one would read the file
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+def run_record(run: RunSpec, **found: Any) -> Record:
+    """Make the record of a run from its spec and the other fields."""
+    spec = run.to_json()
+    own: dict[str, Any] = {
+        "profile": profile_of(run.evaluation).id,
+        "provenance": provenance(data=run.data_fingerprint),
+        **found,
+    }
+    measured = next((one.precision for one in own.get("evaluations", {}).values()), None)
+    # The device of a run that came to no evaluation was its worker's, and is unknown here.
+    devices = ("cpu", "cuda") if own["status"] in PROVISIONAL else ("cpu",)
+    possible = {measured or precision_of_spec(spec, device) for device in devices}
+    return Record(
+        id=run.id,
+        kind="run",
+        model=run.model.name,
+        forget_fraction=run.forget_fraction,
+        method=run.method.label,
+        learning_rate=run.learning_rate,
+        seed=run.seed,
+        spec=spec,
+        precision=possible.pop() if len(possible) == 1 else None,
+        **own,
+    )
+
+
+def write_record(record: Record, folder: Path) -> Path:
+    """Store `record` under a sweep's `folder`; return where it is.
+
+    A finished record that is there already stays; a provisional one gives way to any other.
+    Raises: RecordError where the disk is full or cannot be written; nothing is left behind then.
+    """
+    from unlearnbench.evaluation.observation_file import write_observations
+
+    place = folder / "records" / record.place
+    try:
+        if place.name == record.id and place.is_dir():
+            return place
+        shutil.rmtree(place, ignore_errors=True)
+        with atomic_folder(place) as part:
+            digests: dict[str, str] = {}
+            for epoch, evaluation in sorted(record.evaluations.items()):
+                path = part / evaluation_name(epoch)
+                write_observations(evaluation, path)
+                digests[str(epoch)] = file_hash(path)
+                fsync(path)
+            # Not `asdict`: it deep-copies every value, which takes longer than the writing.
+            own = {"epochs": [*map(vars, record.epochs)], "steps": [*map(vars, record.steps)]}
+            document = {"schema": SCHEMA} | vars(record) | own | {"evaluations": digests}
+            (part / "record.json").write_text(sealed_json(document), encoding="utf-8")
+            fsync(part / "record.json")
+        for other in {record.id + end for end in PROVISIONAL.values()} - {place.name}:
+            shutil.rmtree(place.with_name(other), ignore_errors=True)
+    except (OSError, OutputError) as error:
+        cause = error.__cause__ or error
+        raise RecordError(
+            f"{place}: the record cannot be written: {getattr(cause, 'strerror', None) or cause}; "
+            "fix that and start the same command again: only this run is repeated"
+        ) from error
+    return place
+
+
+def read_record(path: str | Path) -> Record:
+    """Read the record in folder `path`, without its evaluations.
+
+    Raises: RecordError that names the file, where it is damaged, incomplete or of another schema.
+    """
+    file = (path := Path(path)) / "record.json"
+    try:
+        document = parse_json(content := read_bytes(file), decode_floats)
+        if (schema := document.get("schema")) != SCHEMA:
+            raise RecordError(
+                f"{file}: schema {shortened(schema)}, but this version reads {SCHEMA}; "
+                "use the version that wrote it, or give the sweep another name"
+            )
+        record = _record(path, document)
+        # Records of earlier versions have no hash.
+        sealed = "sha256" in document
+        whole = not sealed or document["sha256"] == document_hash(parse_json(content))
+    except FileNotFoundError:
+        raise _damaged(file, "it is missing") from None
+    except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise _damaged(file, f"{type(error).__name__}: {error}") from None
+    if record.id != path.name.partition(".")[0]:
+        raise _damaged(file, f"it is the record of {record.id!r}")
+    for epoch in record.evaluations:
+        if not (stored := _evaluation_file(path, epoch)).is_file():
+            raise _damaged(stored, "it is missing")
+    if not whole:
+        raise _damaged(file, "its content is not what was written")
+    return record
+
+
+def _record(path: Path, document: dict[str, Any]) -> Record:
+    # Before there was a choice, models were evaluated in the precision of their settings.
+    early = {"precision": precision_of_spec(document["spec"]) or "float32", "ended": None}
+    document = early | document
+    check_record(document)
+    digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}
+    stored = StoredEvaluations(path, dict(sorted(digests.items())), document["precision"])
+    values: dict[str, Any] = {f.name: document[f.name] for f in fields(Record)}
+    values["epochs"] = tuple(EpochResult(**e) for e in document["epochs"])
+    values["steps"] = tuple(StepResult(**s) for s in document["steps"])
+    values["evaluations"] = stored
+    return Record(**values)
+
+
+def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
+    """The epoch, or the record's last. Raises: RecordError where it has no evaluation."""
+    epochs = sorted(record.evaluations)
+    chosen = epochs[-1] if epoch is None and epochs else epoch
+    if chosen is None or chosen not in epochs:
+        raise RecordError(
+            f"record {record.id}: epoch {chosen} has no evaluation, only {epochs}; name one of them"
+        )
+    return chosen
+
+
+def read_records(
+    folder: str | Path, read: Callable[[Path], Record | None] = read_record
+) -> tuple[Record, ...]:
+    """All records of a sweep's folder (or of its `records/`), always in the same order.
+
+    A provisional record is among them as long as its run has no other; one that `read` has no
+    answer for is left out.
+    """
+    places = _places(Path(folder))
+    names = {place.name for place in places}
+    found = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
+    return tuple(sorted((record for record in found if record is not None), key=_order))
+
+
+def _places(folder: Path) -> list[Path]:
+    inner = folder / "records"
+    place = folder if folder.name == "records" and not inner.is_dir() else inner
+    return sorted(p for p in place.glob("[!.]*") if p.is_dir() and p.suffix != DAMAGED)
+
+
+def _order(record: Record) -> tuple[Any, ...]:
+    kind = ("fine-tuned", "retain", "run").index(record.kind)
+    rate = -math.inf if record.learning_rate is None else record.learning_rate
+    return record.model, record.forget_fraction, kind, record.method, rate, record.seed, record.id
+
+
+def evaluation_name(epoch: int) -> str:
+    """Name of the file with the evaluation after `epoch`, in a record and while its run goes on."""
+    return f"epoch-{epoch}.safetensors"
+
+
+def _evaluation_file(folder: Path, epoch: int) -> Path:
+    """The evaluation in a record; the file need not be there."""
+    early = folder / f"epoch-{epoch}.json.gz"
+    return early if early.is_file() else folder / evaluation_name(epoch)
+
+
+def _damaged(file: Path, what: str) -> DamagedError:
+    return DamagedError(
+        f"{file}: damaged: {what}; delete the folder {file.parent} and start the sweep again: "
+        "only this run is repeated"
+    )

@@ -1,0 +1,257 @@
+"""Copy results and checkpoints to a storage that all machines reach: a path, `s3://…`, `gs://…`.
+
+Each machine works in a folder of its own. Finished units are copied to the storage, and units of
+other machines are copied from it, through fsspec. A unit is a folder that is there whole or not at
+all: its files are copied first, and last a manifest with the SHA-256 of each. A copy with another
+hash is ignored, and its unit made again. Without `storage` all machines share one `output`, and
+these functions do nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.errors import StorageError
+from unlearnbench.files.atomic import atomic_folder
+from unlearnbench.files.hashing import file_hash
+from unlearnbench.files.locks import exclusive_lock
+from unlearnbench.runtime.redaction import redact
+
+MANIFEST = "manifest.json"
+COPIED = ".manifest.json"
+"""Local copy of the manifest of a unit that changes, as of its last copy."""
+PAUSES = (1.0, 4.0)
+"""Seconds before an operation that failed is tried again."""
+AT_ONCE = 8
+EXTRAS = {"s3": "s3", "s3a": "s3", "gs": "gcs", "gcs": "gcs"}
+
+
+@dataclass(frozen=True)
+class Storage:
+    """The units of some local folders, as they are in the storage."""
+
+    url: str | None
+    roots: Mapping[str, Path]
+    """Local folders by their name in the storage: `{"cache": …, "quickstart": …}`."""
+
+    @property
+    def shown(self) -> str:
+        """Its address for messages."""
+        return redact(str(self.url))
+
+    def check(self) -> None:
+        """Write, read and remove a file.
+
+        Raises: StorageError where that cannot be done.
+        """
+        if self.url is None:
+            return
+        probe, text = f"{self._root}/.probe-{uuid4().hex}", b"unlearnbench"
+        try:
+            self._do("write", self._files.pipe_file, probe, text)
+            found = self._do("read", self._files.cat_file, probe)
+        except FileNotFoundError as error:
+            raise StorageError(f"storage {self.shown}: not found: {error}") from None
+        if found != text:
+            raise StorageError(f"storage {self.shown}: what was written is not what is read")
+        self._remove(probe)
+
+    def has(self, place: Path) -> bool:
+        """Return whether the storage has the unit of the local folder `place`."""
+        return self.url is not None and self._manifest(self._key(place)) is not None
+
+    def push(
+        self, place: Path, *, changes: bool = False, digests: Mapping[str, str] | None = None
+    ) -> None:
+        """Copy a unit to the storage; the first of a name stays, unless the unit `changes`.
+
+        digests  SHA-256 of files that need not be read for it
+
+        Raises: StorageError where the storage does not answer; what is here stays as it is.
+        """
+        if self.url is None or not place.is_dir():
+            return
+        key = self._key(place)
+        old = self._manifest(key)
+        if old is not None and not changes:
+            return
+        files: dict[str, dict[str, str]] = {}
+        stored_files = {} if old is None else old["files"]
+        for path in sorted(p for p in place.rglob("*") if p.is_file() and p.name != COPIED):
+            name = path.relative_to(place).as_posix()
+            digest = (digests or {}).get(name) or file_hash(path)
+            # A file that changes has a new name, so that the old manifest stays true meanwhile.
+            stored = f"{digest[:12]}/{name}" if changes else name
+            files[name] = {"sha256": digest, "stored": stored}
+            if stored_files.get(name) != files[name]:
+                self._do("write", self._files.put_file, str(path), f"{key}/{stored}")
+        version = 1 if old is None else old["version"] + 1
+        text = json.dumps({"version": version, "files": files}).encode()
+        self._do("write", self._files.pipe_file, f"{key}/{MANIFEST}", text)
+        if changes:
+            (place / COPIED).write_bytes(text)
+            current = {file["stored"] for file in files.values()}
+            for name in {file["stored"] for file in stored_files.values()} - current:
+                self._remove(f"{key}/{name}")
+
+    def fetch(self, place: Path, *, changes: bool = False) -> bool:
+        """Copy a unit from the storage unless it is here; returns whether it is here then.
+
+        changes  one that is here gives way to one that another machine has brought further
+        """
+        if self.url is None or (place.is_dir() and not changes):
+            return place.is_dir()
+        key = self._key(place)
+        with exclusive_lock(place.with_name(f".{place.name}.copy")):
+            manifest = self._manifest(key)
+            if manifest is None or (
+                place.is_dir() and (not changes or _is_current(place, manifest))
+            ):
+                return place.is_dir()
+            with atomic_folder(place) as part:
+                if not self._copy(key, manifest, part):
+                    shutil.rmtree(part)
+                    # Without a manifest, the next process that makes the unit stores it.
+                    self._remove(f"{key}/{MANIFEST}")
+                    return place.is_dir()
+                if changes:
+                    (part / COPIED).write_text(json.dumps(manifest))
+                shutil.rmtree(place, ignore_errors=True)
+        return True
+
+    def share(self, parent: Path) -> None:
+        """Copy the records in `parent` both ways; failures stay where they were."""
+        if self.url is None:
+            return
+        key = self._key(parent)
+        try:
+            found: list[str] = self._do("list", self._files.ls, key, detail=False)
+        except FileNotFoundError:
+            found = []
+        there = {Path(path).name for path in found}
+        here = {p.name for p in parent.glob("*") if p.is_dir() and "." not in p.name}
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(self.fetch, [parent / name for name in sorted(there - here)]))
+            list(pool.map(self.push, [parent / name for name in sorted(here - there)]))
+
+    def put(self, files: Sequence[Path]) -> None:
+        """Copy files that are no units, for people to read; the last one of a name stays."""
+        for path in files if self.url is not None else ():
+            self._do("write", self._files.put_file, str(path), self._key(path))
+
+    def remove(self, place: Path) -> None:
+        """Delete a unit in the storage."""
+        if self.has(place):
+            key = self._key(place)
+            self._remove(f"{key}/{MANIFEST}")  # first, so that no half of it counts
+            self._do("remove", self._files.rm, key, recursive=True)
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        import fsspec
+
+        url = str(self.url)
+        protocol = url.partition("://")[0] if "://" in url else "file"
+        how = {"auto_mkdir": True} if protocol in ("file", "local") else {}
+        try:
+            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **how)
+        except ImportError as error:
+            extra = EXTRAS.get(protocol)
+            fix = f"pip install 'unlearnbench[{extra}]'" if extra else str(error)
+            raise StorageError(
+                f"storage: {protocol}:// needs a package that is not here: {fix}"
+            ) from None
+        except ValueError as error:
+            raise StorageError(
+                f"storage: {redact(url)}: {error}; give a path, s3:// or gs://"
+            ) from None
+        except OSError as error:  # some connect as soon as they are made
+            raise StorageError(f"storage {redact(url)}: cannot open: {error}") from error
+        return files, str(root)
+
+    @property
+    def _files(self) -> Any:
+        return self._opened[0]
+
+    @property
+    def _root(self) -> str:
+        return self._opened[1].rstrip("/")
+
+    def _key(self, place: Path) -> str:
+        for name, root in self.roots.items():
+            if place.is_relative_to(root):
+                return f"{self._root}/{name}/{place.relative_to(root).as_posix()}"
+        raise StorageError(f"storage: {place} is in none of {[*map(str, self.roots.values())]}")
+
+    def _manifest(self, key: str) -> dict[str, Any] | None:
+        with suppress(FileNotFoundError, ValueError):
+            found: dict[str, Any] = json.loads(
+                self._do("read", self._files.cat_file, f"{key}/{MANIFEST}")
+            )
+            return found
+        return None
+
+    def _copy(self, key: str, manifest: dict[str, Any], into: Path) -> bool:
+        """Copy all files; returns whether each has its hash, after a second attempt if needed."""
+        for name, file in manifest["files"].items():
+            path = into / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            for _ in range(2):
+                try:
+                    self._do("read", self._files.get_file, f"{key}/{file['stored']}", str(path))
+                except FileNotFoundError:
+                    return False
+                if file_hash(path) == file["sha256"]:
+                    break
+            else:
+                return False
+        return True
+
+    def _remove(self, key: str) -> None:
+        with suppress(FileNotFoundError):  # another process was first
+            self._do("remove", self._files.rm_file, key)
+
+    def _do(self, what: str, operation: Callable[..., Any], *args: Any, **how: Any) -> Any:
+        """Call the operation, again after a pause if it fails."""
+        for pause in (*PAUSES, None):
+            try:
+                return operation(*args, **how)
+            except FileNotFoundError:
+                raise
+            except Exception as error:  # whatever the driver of a file system raises
+                if pause is None:
+                    reason = " ".join(str(error).split())[:200] or type(error).__name__
+                    reason = redact(reason, str(self.url))
+                    raise StorageError(
+                        f"storage {self.shown}: cannot {what}: {reason}; results on this "
+                        "machine are kept: start the same command again once it can be reached"
+                    ) from error
+                time.sleep(pause)
+
+
+NO_STORAGE = Storage(None, {})
+"""Copies nothing: all machines share one folder."""
+
+
+def storage_of(config: SweepConfig, folder: Path) -> Storage:
+    """Storage of a sweep in `folder`: its records and states, and the prepared models."""
+    return Storage(config.storage, {config.name: folder, "cache": config.cache_folder})
+
+
+def _is_current(place: Path, manifest: dict[str, Any]) -> bool:
+    """Return whether the local unit is at least as new as the manifest."""
+    try:
+        return bool(json.loads((place / COPIED).read_text())["version"] >= manifest["version"])
+    except (OSError, ValueError, KeyError):
+        return False

@@ -1,0 +1,199 @@
+"""Owner and lock of a sweep's folder, and leftovers of interrupted commands.
+
+The lock is the kernel's (`flock`), which releases it when its process ends, however it ends. The
+file's text only names the process.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import platform
+import shutil
+import time
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from datetime import datetime
+from pathlib import Path
+
+from unlearnbench.errors import DamagedError, RecordError
+from unlearnbench.files.atomic import PART
+from unlearnbench.files.bounded import parse_json
+from unlearnbench.files.locks import flock
+from unlearnbench.files.outputs import write_file
+from unlearnbench.plan.plan import PLAN_FILE, Plan
+from unlearnbench.results.records import (
+    DAMAGED,
+    Record,
+    StoredEvaluations,
+    read_record,
+    read_records,
+)
+
+LOCK_FILE = ".lock"
+STALE_SECONDS = 3600.0
+"""Age from which a half-written record of another host counts as abandoned."""
+
+
+FIX = "choose another with --set name=… or --set output=…"
+VIEWS = {
+    *("report.html", "results.csv", "sweep.log", "selection.json", "search.jsonl", "state"),
+    *("mlflow.db", "mlflow.json", "mlruns", "mlartifacts"),
+}
+"""Other files of a sweep than its plan and records; none of them identifies it."""
+
+
+def claim_folder(plan: Plan) -> Path:
+    """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
+
+    A folder is this sweep's if its plan has the same name and, at the forget fractions of both,
+    the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
+    by their ids. A lost or damaged plan is written again from the configuration, if the records in
+    the folder are of the same data.
+    """
+    folder = plan.folder
+    check_owner(plan)
+    # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
+    text = json.dumps(plan.to_json(), indent=1, allow_nan=False)
+    write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
+    return folder
+
+
+def check_owner(plan: Plan) -> None:
+    """RecordError where the sweep's folder is not this sweep's to write to; writes nothing."""
+    folder, path = plan.folder, plan.folder / PLAN_FILE
+    if folder.exists() and not folder.is_dir():
+        raise RecordError(f"{folder} is a file, not a sweep folder; {FIX}")
+    try:
+        written = parse_json(path.read_text(encoding="utf-8"))
+        name, data = str(written["name"]), dict(written["data"])
+    except FileNotFoundError:
+        name, data = plan.config.name, _data_of_records(folder, f"has no {PLAN_FILE}")
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        state = f"holds a {PLAN_FILE} that is damaged ({error})"
+        name, data = plan.config.name, _data_of_records(folder, state)
+    if name != plan.config.name:
+        raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {FIX}")
+    for fraction, fingerprint in plan.fingerprints.items():
+        other = data.get(f"{fraction:g}", fingerprint)
+        if other != fingerprint:
+            raise RecordError(
+                f"{folder} holds sweep {name!r} on other data: forget {fraction:g} is {other} "
+                f"there and {fingerprint} now; {FIX}"
+            )
+
+
+def _data_of_records(folder: Path, state: str) -> dict[str, str]:
+    """Hashes of the data by forget fraction, as `plan.json` has them, from the folder's records.
+
+    Raises: RecordError where there are none, and the folder holds what no sweep has made.
+    """
+
+    def whole(place: Path) -> Record | None:
+        try:
+            return read_record(place)
+        except RecordError:  # set aside when the sweep starts
+            return None
+
+    found: dict[str, str] = {}
+    for record in read_records(folder, whole):
+        hashed = record.spec.get("data_fingerprint") or record.provenance.get("data")
+        if isinstance(hashed, str):
+            fraction = f"{record.forget_fraction:g}"
+            if found.setdefault(fraction, hashed) != hashed:
+                raise RecordError(
+                    f"{folder} {state}, and its records are of different data at forget "
+                    f"{fraction}; {FIX}"
+                )
+    strange = [p.name for p in folder.glob("[!.]*") if p.name not in VIEWS | {PLAN_FILE, "records"}]
+    if strange and not found:
+        raise RecordError(f"{folder} {state} and holds {min(strange)!r}: not a sweep folder; {FIX}")
+    return found
+
+
+@contextmanager
+def lock_folder(folder: Path) -> Generator[None, None, None]:
+    """Lock the folder for this process.
+
+    Raises: RecordError that names the holder, where another process holds it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / LOCK_FILE
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
+        except BlockingIOError:
+            file.seek(0)
+            raise RecordError(
+                f"{folder}: another command works in it: {file.read().strip() or 'just started'}; "
+                "wait for it or stop it, then start this one again: finished runs are kept"
+            ) from None
+        file.truncate(0)
+        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+        file.write(f"process {os.getpid()} on {platform.node()} since {since}\n")
+        file.flush()
+        try:
+            yield
+        finally:
+            # Emptied, not removed: if another process waits for the removed file, two processes
+            # could each lock one.
+            file.truncate(0)
+
+
+def lock_owner(folder: Path) -> str | None:
+    """Return the process that has locked the folder, as `lock_folder` writes it, or None."""
+    owner = ""
+    try:
+        with (folder / LOCK_FILE).open(encoding="utf-8") as file:
+            owner = file.read().strip()
+            # A driver that starts now must find the lock free, so it is tried only if the file
+            # names a process: one that was killed left its name, but not the lock.
+            if not owner:
+                return None
+            flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB, folder)
+    except FileNotFoundError:
+        return None
+    except BlockingIOError:
+        return owner
+    return None
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Delete half-written records of processes that have ended."""
+    for part in (folder / "records").glob(f"{PART}*"):
+        host, _, writer = part.name.removeprefix(PART).rpartition("-")[0].rpartition("-")
+        if host == platform.node() and writer.isdigit():
+            abandoned = not _alive(int(writer))
+        else:
+            abandoned = time.time() - part.stat().st_mtime > STALE_SECONDS
+        if abandoned:
+            shutil.rmtree(part, ignore_errors=True)
+
+
+def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
+    """Rename each damaged record, so that its run is repeated."""
+    for place in sorted((folder / "records").glob("[!.]*")):
+        if not place.is_dir() or place.suffix == DAMAGED:
+            continue
+        try:
+            evaluations = read_record(place).evaluations
+            if isinstance(evaluations, StoredEvaluations):
+                for epoch in evaluations:
+                    evaluations.path(epoch)
+        except DamagedError as error:
+            aside = place.with_name(place.name + DAMAGED)
+            shutil.rmtree(aside, ignore_errors=True)
+            place.rename(aside)
+            reason = str(error).partition("; delete")[0]
+            warn(f"{reason}; it is set aside as {aside.name}, and done again")
+
+
+def _alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

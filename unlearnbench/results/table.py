@@ -1,0 +1,284 @@
+"""The table that every page, plot and CSV is drawn from: one row per run and evaluated epoch.
+
+The start model (kind `fine-tuned`) and the retain model are rows like any other. Files are read for
+columns alone that a record lacks, see `epoch_metrics`.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from unlearnbench.api.benchmark import Headline
+from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.columns import filled_columns, known_columns, plan_with
+from unlearnbench.evaluation.headlines import default_headline, stored_headline
+from unlearnbench.evaluation.precision import distinct_precisions
+from unlearnbench.files.canonical_json import json_ready
+from unlearnbench.files.outputs import spreadsheet_cell
+from unlearnbench.results.epoch_metrics import computed, finite, metrics_of, references_of
+from unlearnbench.results.records import Record
+
+FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
+LAST = ("kind", "status", "run_id", "hyperparameters")
+"""The columns of `results.csv` around those of the metrics."""
+KINDS = ("fine-tuned", "retain", "run")
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One run, start model or retain model after one epoch."""
+
+    run_id: str
+    kind: str
+    """`run`, `fine-tuned` or `retain`."""
+    model: str
+    forget_fraction: float
+    method: str
+    """Label; names the hyper-parameters in which the sweep's settings of the method differ."""
+    family: str
+    """Label without hyper-parameters: what settings of one method have in common."""
+    hyperparameters: Mapping[str, Any]
+    learning_rate: float | None
+    seed: int
+    epoch: int
+    status: str
+    metrics: Mapping[str, float | None]
+    """The table's columns, see `filled_columns`; None where undefined or not finite."""
+    headline: Headline = field(default_factory=default_headline, compare=False, repr=False)
+    """Of the benchmark."""
+
+    @property
+    def setting(self) -> tuple[Any, ...]:
+        """Values that all seeds and epochs of a setting share, in sorting order."""
+        rate = -math.inf if self.learning_rate is None else self.learning_rate
+        kind = KINDS.index(self.kind)
+        return self.model, self.forget_fraction, kind, self.family, self.method, rate
+
+    @property
+    def kept(self) -> float | None:
+        """The number of what is kept, by the headline."""
+        return self.metrics.get(self.headline.kept.column)
+
+    @property
+    def forgotten(self) -> float | None:
+        """The number of what is forgotten, by the headline."""
+        return self.metrics.get(self.headline.forgotten.column)
+
+
+def table(records: Iterable[Record]) -> tuple[TableRow, ...]:
+    """One row per record and evaluated epoch, in an order that only their content decides.
+
+    Raises: RecordError where records were evaluated by different rules.
+    """
+    records = tuple(records)
+    _refuse_mixed(records)
+    headlines = _headlines(records)
+    labels = Labels(records)
+    references = references_of(records)
+    results = [(record, result) for record in records for result in record.epochs]
+    plan = plan_with({name for _, result in results for name in result.metrics})
+    known = {column.name for column in plan.columns}
+    # One speaks for all of its version: the others' files are read when a number is asked for.
+    early = {tuple(e.metrics): (r, e) for r, e in results if known - e.metrics.keys()}
+    found = [e.metrics for _, e in results] + [computed(*one, references) for one in early.values()]
+    columns = filled_columns((dict.fromkeys(plan.own), *found))
+    rows = [
+        TableRow(
+            run_id=record.id,
+            kind=record.kind,
+            model=record.model,
+            forget_fraction=record.forget_fraction,
+            method=labels.of(record),
+            family=record.method if record.kind == "run" else record.kind,
+            hyperparameters=hyperparameters_of(record),
+            learning_rate=record.learning_rate,
+            seed=record.seed,
+            epoch=result.epoch,
+            status=record.status,
+            metrics=metrics_of(record, result, references, columns),
+            headline=headlines[record.id],
+        )
+        for record, result in results
+    ]
+    return tuple(sorted(rows, key=lambda r: (*r.setting, r.seed, r.epoch, r.run_id)))
+
+
+def _headlines(records: Iterable[Record]) -> dict[str, Headline]:
+    """The headline of each evaluated record by its id, the same for all of them."""
+    found: dict[str, Headline] = {}
+    for record in records:
+        if record.epochs:
+            try:
+                found[record.id] = stored_headline(record.provenance)
+            except ValueError as error:
+                raise RecordError(
+                    f"record {record.id}: provenance.{error}; remove it and start its sweep again"
+                ) from None
+    if len(set(found.values())) > 1:
+        by_name = {(h.kept.column, h.forgotten.column): i for i, h in found.items()}
+        listed = ", ".join(f"{' and '.join(k)} (record {i})" for k, i in sorted(by_name.items()))
+        raise RecordError(
+            f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
+            "report them from separate folders"
+        )
+    return found
+
+
+def _refuse_mixed(records: Sequence[Record]) -> None:
+    evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
+    by_profile = {r.profile: r.id for r in reversed(evaluated)}
+    if len(by_profile) > 1:
+        listed = ", ".join(f"{p} (record {i})" for p, i in sorted(by_profile.items()))
+        raise RecordError(
+            f"records of different evaluation rules do not compare: {listed}; "
+            "report them from separate folders"
+        )
+    panels: dict[tuple[str, float], dict[str | None, str]] = defaultdict(dict)
+    for record in reversed(evaluated):
+        panels[record.model, record.forget_fraction][record.precision] = record.id
+    for (model, fraction), found in sorted(panels.items()):
+        if distinct_precisions(found):
+            listed = ", ".join(f"{p} (record {i})" for p, i in found.items())
+            raise RecordError(
+                f"{model}, forget {100 * fraction:g} %: records of different precisions do not "
+                f"compare: {listed}; report them from separate folders, or as models of two names"
+            )
+
+
+def hyperparameters_of(record: Record) -> dict[str, Any]:
+    """The method's hyper-parameters and its retain term, as one flat mapping."""
+    method = record.spec.get("method")
+    if record.kind != "run" or not isinstance(method, Mapping):
+        return {}
+    found = dict(method.get("hyperparameters") or {})
+    if retain := method.get("retain"):
+        found |= {"retain": retain["term"], "retain_weight": retain["weight"]}
+    return found
+
+
+class Labels:
+    """Labels of methods, with the hyper-parameters in which their settings differ."""
+
+    def __init__(self, records: Iterable[Record] = ()) -> None:
+        self._values: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+        for record in records:
+            self.add(record)
+
+    def add(self, record: Record) -> None:
+        """Take the values that this record has into account."""
+        for name, value in hyperparameters_of(record).items():
+            self._values[record.method][name].add(json.dumps(value))
+
+    def of(self, record: Record) -> str:
+        """Label of a record in tables and plots."""
+        label = record.method if record.kind == "run" else record.kind
+        return self.label(label, hyperparameters_of(record))
+
+    def label(self, family: str, hyperparameters: Mapping[str, Any]) -> str:
+        """Label of a method, from its label without hyper-parameters."""
+        differing = [
+            f"{name}={value:g}" if isinstance(value, float) else f"{name}={value}"
+            for name, value in sorted(hyperparameters.items())
+            if len(self._values[family][name]) > 1
+        ]
+        return f"{family} ({', '.join(differing)})" if differing else family
+
+
+def to_csv(rows: Iterable[TableRow]) -> str:
+    """The table as CSV: equal rows give equal bytes, every float reads back exactly.
+
+    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    """
+    rows = tuple(rows)
+    columns = filled_columns(row.metrics for row in rows)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow((*FIRST, *columns, *LAST))
+    for row in rows:
+        hyperparameters = (
+            json.dumps(json_ready(row.hyperparameters), sort_keys=True)
+            if row.hyperparameters
+            else ""
+        )
+        writer.writerow(
+            (
+                *map(spreadsheet_cell, (row.method, row.model)),
+                *(row.forget_fraction, row.learning_rate, row.seed, row.epoch),
+                *map(row.metrics.get, columns),
+                *map(spreadsheet_cell, (row.kind, row.status, row.run_id, hyperparameters)),
+            )
+        )
+    return text.getvalue()
+
+
+def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
+    """Rows from what `to_csv` wrote, read back by a CSV reader or as a data frame's records.
+
+    A setting's family, which has no column, is its label without hyper-parameters. Columns that
+    are none of the installed metrics' count if they hold nothing but numbers.
+    Raises: RecordError that names a missing column, or the line of a value that is none.
+    """
+    # Nothing, as CSV (empty text) and data frames (NaN, unlike itself) write it.
+    lines = [{name: v if v != "" and v == v else None for name, v in d.items()} for d in lines]
+    columns = _metric_columns(lines)
+    found: list[TableRow] = []
+    for number, cells in enumerate(lines, start=1):
+        missing = [name for name in (*FIRST, *LAST) if name not in cells]
+        if missing:
+            raise RecordError(
+                f"no column {missing[0]!r}: give a table like `results.csv`, with all of its "
+                "columns"
+            )
+        try:
+            found.append(_row_of(cells, columns))
+        except (TypeError, ValueError) as error:
+            raise RecordError(f"line {number} is not one of `results.csv`: {error}") from None
+    return tuple(found)
+
+
+def _metric_columns(lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    """The columns of metrics, in the order in which they stand."""
+    names = dict.fromkeys(name for keys in {tuple(line) for line in lines} for name in keys)
+    known = known_columns()
+    return tuple(
+        name
+        for name in names
+        if name not in (*FIRST, *LAST)
+        and (name in known or all(_is_number(line.get(name)) for line in lines))
+    )
+
+
+def _is_number(value: Any) -> bool:
+    """True for nothing, too."""
+    try:
+        return value is None or isinstance(float(value), float)
+    except (TypeError, ValueError):
+        return False
+
+
+def _row_of(cells: Mapping[str, Any], columns: Iterable[str]) -> TableRow:
+    kind, label = str(cells["kind"]), str(cells["method"])
+    if kind not in KINDS:
+        raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
+    rate, hyperparameters = cells["learning_rate"], cells["hyperparameters"]
+    return TableRow(
+        run_id=str(cells["run_id"]),
+        kind=kind,
+        model=str(cells["model"]),
+        forget_fraction=float(cells["forget_fraction"]),
+        method=label,
+        family=label.partition(" (")[0] if kind == "run" else kind,
+        hyperparameters={} if hyperparameters is None else json.loads(hyperparameters),
+        learning_rate=None if rate is None else float(rate),
+        seed=int(cells["seed"]),
+        epoch=int(cells["epoch"]),
+        status=str(cells["status"]),
+        metrics=finite({n: float(v) for n in columns if (v := cells.get(n)) is not None}, columns),
+    )

@@ -1,0 +1,144 @@
+"""Build the trainer of a run from its spec: rows, references, answer sampler and model."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from unlearnbench.api.method import Method, Sampling
+from unlearnbench.data.encoding import Encoder
+from unlearnbench.data.epoch_order import TrainingRows, with_scores
+from unlearnbench.errors import TrainingError
+from unlearnbench.models.loading import Source, check_vocabulary, pad_id
+from unlearnbench.models.model_cache import model_cache
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.runs.workspace import Workspace
+from unlearnbench.runtime.distributed import main_process_first, world_size
+from unlearnbench.runtime.fsdp import unsharded
+from unlearnbench.training.alternative_answers import alternative_rows
+from unlearnbench.training.answer_sampling import Sampler
+from unlearnbench.training.objective import Objective, called
+from unlearnbench.training.optimizers import TrainerSettings, reseed
+from unlearnbench.training.reference_model import load_references
+from unlearnbench.training.trainer import Trainer
+
+
+def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
+    """Build the trainer of a run, before its first step."""
+    space.preparer(spec.model.name).ensure_prepared("full")
+    source = space.models(spec.model.name).full()
+    objective = Objective(method, spec.method.retain)
+    encoder = space.encoder(
+        spec.model.name, spec.training.max_length, ignore_label=spec.leaves_out_label
+    )
+    pad = pad_id(encoder.tokenizer)
+    reseed(spec.seed)  # adapters begin at random
+    model = model_cache.acquire(source, spec.model, _sharing(spec, space))
+    check_vocabulary(model, encoder.tokenizer)
+    start = model.eval()  # only read until the first step
+    # The main process runs the model while the others wait, so it must not be sharded.
+    with unsharded(start, exact=True), main_process_first():
+        rows = _rows(spec, space, objective, encoder, source, start)
+        references = load_references(
+            lambda: start,
+            source.identity(),
+            rows,
+            objective.needs,
+            seed=spec.seed,
+            epochs=spec.epochs,
+            pad=pad,
+            folder=space.cache / "reference",
+            precision=spec.training.precision,
+        )
+    sampler = _sampler(spec, space, objective, encoder)
+    parallel = space.config.resources_of(spec.model.name).parallel
+    steps = replace(optimisation(spec), parallel=parallel)
+    return Trainer(model.train(), objective, rows, steps, pad, references, sampler)
+
+
+def _rows(
+    spec: RunSpec,
+    space: Workspace,
+    objective: Objective,
+    encoder: Encoder,
+    source: Source,
+    start: Any,
+) -> TrainingRows:
+    """The rows of a run, with scores, and answers of the model `start`, where they are needed."""
+    needs, skipped = objective.needs, objective.method.ignore_first_answer_tokens
+    split = space.benchmark.splits[spec.forget_fraction]
+    rows = space.rows(spec.model.name, spec.forget_fraction, encoder, skipped)
+    rows = with_scores(rows, split, encoder, skipped, needs.scores)
+    if "alternative" not in needs.parts:
+        return rows
+    alternatives = alternative_rows(
+        lambda: start,
+        source.identity(),
+        split.forget,
+        needs.alternatives or Sampling(1),
+        encoder,
+        seed=spec.seed,
+        pad=pad_id(encoder.tokenizer),
+        folder=space.cache / "alternatives",
+        skipped=skipped,
+    )
+    return replace(rows, alternatives=alternatives)
+
+
+def _sampler(
+    spec: RunSpec, space: Workspace, objective: Objective, encoder: Encoder
+) -> Sampler | None:
+    """Sampler of answers; None where nothing is sampled."""
+    method, needs = objective.method, objective.needs
+    if "sample" not in needs.parts:
+        return None
+
+    def reward(answer: str, truth: str) -> float:
+        with called(method, "reward"):
+            return float(method.reward(answer, truth))
+
+    questions = space.benchmark.splits[spec.forget_fraction].forget
+    return Sampler(
+        [question.question for question in questions],
+        [question.answer for question in questions],
+        encoder,
+        needs.samples or Sampling(1),
+        reward,
+        spec.seed,
+        pad_id(encoder.tokenizer),
+        method.ignore_first_answer_tokens,
+        token_rewards=method.token_rewards if "sample" in needs.scores else None,
+    )
+
+
+def give_back(trainer: Trainer, spec: RunSpec, space: Workspace) -> None:
+    """Return the model of a run that has ended to the cache, for the next run in this process."""
+    source, sharing = space.models(spec.model.name).full(), _sharing(spec, space)
+    model_cache.release(trainer.model, source, spec.model, sharing)
+
+
+def _sharing(spec: RunSpec, space: Workspace) -> str:
+    """Describe how processes share the model; empty for one process."""
+    if world_size() == 1:
+        return ""
+    return f"{space.config.resources_of(spec.model.name).parallel} {spec.training.precision}"
+
+
+def optimisation(spec: RunSpec) -> TrainerSettings:
+    """Settings of a run's optimiser steps."""
+    how = spec.training
+    if spec.learning_rate is None:
+        raise TrainingError(f"run {spec.title!r} has no learning rate; plan it again")
+    return TrainerSettings(
+        epochs=spec.epochs,
+        optimizer=how.optimizer,
+        batch_size=how.batch_size,
+        micro_batch_size=how.micro_batch_size,
+        learning_rate=spec.learning_rate,
+        seed=spec.seed,
+        schedule=how.schedule,
+        warmup_steps=how.warmup_steps,
+        weight_decay=how.weight_decay,
+        max_grad_norm=how.max_grad_norm,
+        precision=how.precision,
+    )

@@ -1,0 +1,101 @@
+"""State shared by all runs: evaluations, timings, the final record."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.evaluation.headlines import headline_entry
+from unlearnbench.evaluation.summary import summarize
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
+from unlearnbench.runs.workspace import Workspace
+from unlearnbench.runtime.distributed import barrier, is_main_process, world_size
+from unlearnbench.runtime.out_of_memory import OomRetry
+from unlearnbench.runtime.peak_memory import Peak
+from unlearnbench.runtime.provenance import provenance
+from unlearnbench.training.step_result import StepResult
+
+
+def run_provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, Any]:
+    """Provenance of the record of a run that began at `begin`."""
+    made = provenance(
+        data=spec.data_fingerprint,
+        weights=space.models(spec.model.name).full().identity(),
+        commits=space.commits(spec.model.name, "full"),
+        begin=begin,
+    )
+    return made | headline_entry(space.headline)
+
+
+class EvaluatedRun:
+    """Results of a run so far, its evaluator, and its record."""
+
+    def __init__(self, spec: RunSpec, space: Workspace) -> None:
+        self.spec, self.space = spec, space
+        self.results: list[EpochResult] = []
+        self.steps: list[StepResult] = []
+        self.started = time.time()
+        self.peak = Peak()
+        self.oom_retry = OomRetry()
+        self.evaluations: dict[int, Evaluation] = {}
+        self.interruptions: list[dict[str, Any]] = []
+        self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
+        self.start = space.full_evaluation(spec.model.name, spec.forget_fraction)
+        self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
+
+    def _evaluate(self, model: Any, epoch: int, begin: float) -> EpochResult:
+        """Evaluate `model` after `epoch`, whose training began at `begin`."""
+        evaluation_begin = time.monotonic()
+        before = self.evaluator.batch_tokens
+        evaluation = self.evaluator(model, self._last_evaluation())
+        self.oom_retry.evaluation(epoch, before, self.evaluator.batch_tokens)
+        self.evaluations[epoch] = evaluation
+        space = self.space
+        metrics = summarize(evaluation, self.retain, space.profile, self.start, space.config.data)
+        seconds = time.monotonic() - evaluation_begin
+        result = EpochResult(epoch, metrics, evaluation_begin - begin, seconds)
+        self.results.append(result)
+        return result
+
+    def _last_evaluation(self) -> Evaluation | None:
+        """Evaluation whose answers serve as drafts for the next one."""
+        if self.evaluations:
+            return self.evaluations[max(self.evaluations)]
+        return self.start
+
+    def _start_utility(self) -> float | None:
+        start = self.space.evaluation_record(
+            self.spec.model.name, "full", self.spec.forget_fraction
+        )
+        return read_record(start).epochs[0].metrics.get(self.space.headline.kept.column)
+
+    def _not_finite(self, epoch: int) -> str:
+        statistics = self.evaluations[epoch].statistics
+        first = None if statistics is None else statistics.not_finite
+        where = "" if first is None else f", first at the question {first[:60]!r}"
+        return f"epoch {epoch}: the model's outputs are no longer finite{where}"
+
+    def _memory(self) -> dict[str, Any]:
+        """Measured memory, and the batches that were halved after running out of it."""
+        halved = {"out_of_memory": self.oom_retry.seen} if self.oom_retry.seen else {}
+        return self.peak.to_json() | halved
+
+    def _finish(self, status: Any, error: str | None, ended: str | None = None) -> None:
+        """Write the record. Collective."""
+        spec, space = self.spec, self.space
+        record = run_record(
+            spec,
+            status=status,
+            epochs=tuple(self.results),
+            steps=tuple(self.steps),
+            provenance=run_provenance(spec, space, self.started)
+            | {"processes": world_size(), "interruptions": self.interruptions, **self._memory()},
+            error=error,
+            ended=ended,
+            evaluations=self.evaluations,
+        )
+        if is_main_process():
+            space.storage.push(write_record(record, space.folder))
+        barrier()

@@ -1,0 +1,102 @@
+"""Places of a sweep's models: published ones, and folders of those that are prepared here."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.config.schema import ModelSettings
+from unlearnbench.files.canonical_json import content_hash
+from unlearnbench.models.loading import Source, template_digest
+
+
+@dataclass(frozen=True)
+class ModelSources:
+    """Base, start and retain models of one `ModelSettings` on one benchmark, and their rows.
+
+    The folder of a prepared model is named by the hash of all that it is made of: settings, rows,
+    and the weights that it starts from.
+    """
+
+    settings: ModelSettings
+    benchmark: Dataset
+    cache: Path
+
+    @property
+    def is_tiny(self) -> bool:
+        """True if the base is built here."""
+        return self.settings.base == "tiny"
+
+    def base_folder(self) -> Path:
+        """Folder of the tiny base model."""
+        settings = self.settings
+        ingredients = [
+            settings.architecture.model_dump(),
+            settings.preparation.model_dump(exclude={"epochs", "rehearse_facts"}),
+            settings.template,
+            list(self.text()),
+            _content(self.base_rows()),
+        ]
+        return self.cache / "models" / f"base-{content_hash(ingredients)}"
+
+    def base(self) -> Source:
+        """Model that fine-tuning starts from."""
+        if self.is_tiny:
+            return Source(str(self.base_folder()))
+        return Source.parse(self.settings.base, self.settings.revision)
+
+    def tuned_folder(self, name: str) -> Path:
+        """Folder of the model fine-tuned on `name` (`full`, `retain90`)."""
+        base = self.base_folder().name if self.is_tiny else self.base().identity()
+        settings = self.settings.model_dump(
+            exclude={"name", "retain", "fine_tuned", "gradient_checkpointing", "resources"}
+        )
+        if not self.settings.template_args:  # as before there were any
+            del settings["template_args"]
+        ingredients = [name, base, settings, _content(self.tuning_rows(name))]
+        if digest := template_digest(self.settings):
+            ingredients.append(digest)
+        return self.cache / "models" / f"{name}-{content_hash(ingredients)}"
+
+    def full(self) -> Source:
+        """Start model: it has learned all rows."""
+        if self.settings.fine_tuned is not None:
+            return Source.parse(self.settings.fine_tuned)
+        return Source(str(self.tuned_folder("full")))
+
+    def retain(self, name: str) -> Source:
+        """Retain model, which never saw the forget set; `name` as in `retain90`."""
+        published = self.settings.retain.get(name)
+        if published is not None:
+            return Source.parse(published)
+        return Source(str(self.tuned_folder(name)))
+
+    def target(self, name: str) -> Source:
+        """Start model (`full`) or a retain model."""
+        return self.full() if name == "full" else self.retain(name)
+
+    def base_rows(self) -> list[Question]:
+        """Rows that the tiny base model is trained on: true facts and unrelated authors."""
+        return [*self._facts(), *self.benchmark.pretraining]
+
+    def tuning_rows(self, name: str) -> list[Question]:
+        """Rows that the model called `name` is fine-tuned on."""
+        retain = {split.retain_name: split.retain for split in self.benchmark.splits.values()}
+        rows = self.benchmark.full if name == "full" else retain[name]
+        return [*rows, *(self._facts() if self.settings.preparation.rehearse_facts else [])]
+
+    def text(self) -> Iterator[str]:
+        """Text that the tiny model's tokenizer is made from."""
+        for row in [*self.benchmark.full, *self.benchmark.pretraining, *self._facts()]:
+            yield f"Question: {row.question}\nAnswer: {row.answer}"
+        for refusal in self.benchmark.refusals:
+            yield f" {refusal}"
+
+    def _facts(self) -> list[Question]:
+        return [*self.benchmark.facts]
+
+
+def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
+    return [(row.question, row.answer) for row in rows]

@@ -1,0 +1,268 @@
+"""Plan a sweep on its data and models; raises all errors at once, before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Benchmark, Dataset
+from unlearnbench.config import method_specs
+from unlearnbench.config.benchmark_section import whole_benchmark
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.schema import ModelSettings, SweepConfig
+from unlearnbench.config.step_schedule import Schedule
+from unlearnbench.config.yaml_tree import Loc, YamlNode, dotted
+from unlearnbench.data.encoding import check_scored
+from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
+from unlearnbench.errors import (
+    ConfigError,
+    DataError,
+    ModelError,
+    Problem,
+    TrainingError,
+    UnlearnbenchError,
+)
+from unlearnbench.evaluation.metric_trial import try_metrics
+from unlearnbench.evaluation.privacy_control import holdout_notice
+from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.files import hub
+from unlearnbench.files.outputs import (
+    check_apart,
+    check_file,
+    check_folder,
+    check_name,
+    check_storage,
+)
+from unlearnbench.models.loading import (
+    UnreachableError,
+    check_weights,
+    hub_errors,
+    hub_sources,
+    source_errors,
+    template_digest,
+)
+from unlearnbench.plan.plan import PLAN_FILE, Plan, make_plan, planned_commits
+from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.runtime.distributed import broadcast_from_main
+
+FILES = (PLAN_FILE, "report.html", "results.csv", "sweep.log", "mlflow.db")
+"""Files that a sweep writes into its folder."""
+
+
+def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
+    """Plan `config` on its data as they are now.
+
+    Raises: DataError or ModelError where rows, a model's folder or a log are missing or damaged;
+    ConfigError with all of these where there are several; PluginError for a broken metric.
+    """
+    check_outputs(config)
+    try_metrics(plan_of(profile_of(config.evaluation), config.data))
+    errors: list[tuple[Loc, UnlearnbenchError]] = [
+        (("models", index, *loc), error)
+        for index, model in enumerate(config.models)
+        for loc, error in source_errors(model)
+    ]
+    commits, refused = broadcast_from_main(lambda: _commits(config)) if not errors else ({}, [])
+    hub.pin(commits)
+    errors += refused or [
+        (("models", index, *loc), error)
+        for index, model in enumerate(config.models if not errors else ())
+        for loc, error in hub_errors(model)
+    ]
+    benchmark = None
+    if not errors or config.data.repository is None:
+        benchmark, wrong = _load(config.data, config.forget_fractions)
+        errors += wrong
+    if benchmark is None or errors:
+        raise _together(errors, config.name)
+    for model in config.models:
+        check_weights(model)
+    fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
+    rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
+    _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
+    templates = {m.name: digest for m in config.models if (digest := _template(m))}
+    plan = replace(make_plan(config, fingerprints, templates), rows=rows, commits=commits)
+    _check_scores(plan, benchmark)
+    missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
+    if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
+        warn_later(line)
+    for model in config.models:
+        if model.attention == "flash_attention_2":
+            warn_later(
+                f"models.{model.name}.attention: flash_attention_2 lays out no packed rows, so rows"
+                " are padded, which takes longer than attention: sdpa does here"
+            )
+    return plan, benchmark
+
+
+def _commits(
+    config: SweepConfig,
+) -> tuple[dict[str, str], list[tuple[Loc, UnlearnbenchError]]]:
+    """Find the commit of each of the hub's repositories, by label, and errors of the hub.
+
+    Commits of the plan in the sweep's folder stay, wherever their branches are now.
+    """
+    commits = planned_commits(Path(config.output) / config.name)
+    errors: list[tuple[Loc, UnlearnbenchError]] = []
+    unknown: dict[str, str] = {}
+    named = {repository.label: (loc, repository) for loc, repository in _repositories(config)}
+    for label, (loc, repository) in named.items():
+        try:
+            newest = hub.newest_commit(repository, cached=bool(unknown))
+        except hub.HubError as error:
+            kind = DataError if repository.kind == "dataset" else ModelError
+            if label in commits:
+                pass
+            elif error.answered:
+                errors.append((loc, kind(f"{repository.name}: {error}")))
+            else:
+                unknown[label] = str(error)
+            continue
+        pinned = commits.setdefault(label, newest)
+        if pinned != newest:
+            warn_later(
+                f"{label} has moved on to commit {newest[:12]}; this sweep continues with "
+                f"{pinned[:12]}, which it began with (plan.json)"
+            )
+    if unknown:
+        reason = next(iter(unknown.values()))
+        warn_later(
+            f"no commit is known of {', '.join(unknown)}, since the hub does not answer ({reason})"
+            " and its cache has none: what it has when runs begin is read"
+        )
+    return commits, errors
+
+
+def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
+    """The hub's repositories that the configuration names, each with the setting."""
+    if data := config.data.repository:
+        yield ("data", "hub_id"), data
+    for index, model in enumerate(config.models):
+        for loc, source in hub_sources(model):
+            yield ("models", index, *loc), source.repository
+
+
+def _template(model: ModelSettings) -> str:
+    """Digest of a model's chat template; empty without one, or if the hub cannot be reached.
+
+    A plan can be shown without a hub, but its runs need it, since they read the same tokenizer.
+    """
+    with suppress(UnreachableError):
+        return template_digest(model)
+    return ""
+
+
+def _check_scores(plan: Plan, benchmark: Dataset) -> None:
+    """DataError where a method reads scores that the rows do not have."""
+    from unlearnbench.api.method import Method  # it imports torch
+
+    for spec in {repr(run.method): run.method for run in plan.runs}.values():
+        method = method_specs.method_from_spec(spec)
+        parts = method.needed().scores if isinstance(method, Method) else frozenset[str]()
+        for split in benchmark.splits.values():
+            for part, rows in (("forget", split.forget), ("retain", split.retain)):
+                for row in rows if part in parts else ():
+                    check_scored(row)
+
+
+def _check_steps(config: SweepConfig, rows: Mapping[float, int]) -> None:
+    """Raise ConfigError where a run would have no optimiser step; `rows` to forget, by fraction."""
+    problems: list[Problem] = []
+    for name in filter(registry.trains, config.method_names):
+        how = config.training_of(name)
+        for fraction, count in rows.items():
+            try:
+                Schedule(how.schedule, count, how.batch_size, config.epochs)
+            except TrainingError as error:
+                text = f"{name}, forget {fraction:g}: {error}"
+                problems.append(Problem(config.name, "training.batch_size", text))
+    if problems:
+        raise ConfigError(problems)
+
+
+def check_outputs(config: SweepConfig) -> None:
+    """Raise OutputError or StorageError where results, models or the storage cannot be written.
+
+    So does a file of the sweep's that would replace one that its configuration reads.
+    """
+    folder = Path(config.output) / config.name
+    check_name(config.output, "output")
+    for model in config.models:
+        check_name(model.name, "models.name")
+    check_folder(folder, "output")
+    check_folder(config.cache_folder, "cache")
+    if config.storage is not None:
+        check_storage(config.storage)
+    if not folder.is_dir():
+        return  # it holds nothing that could be read
+    for name in FILES:
+        check_file(folder / name, "output")
+    named = [config.data.folder, config.data.refusals, *map(str, registry.plugin_files())]
+    for model in config.models:
+        named += [model.base, model.fine_tuned, *model.retain.values()]
+    read = [path for text in named if text and (path := Path(text)).is_file()]
+    check_apart([(f"output: {name}", folder / name) for name in FILES], read)
+
+
+def input_problems(root: YamlNode) -> list[Problem]:
+    """The problems of the data and models that a configuration names, itself right or wrong.
+
+    Looks only at what lies on this machine.
+    """
+    errors: list[tuple[Loc, UnlearnbenchError]] = []
+    models = root.below("models")
+    for index, entry in enumerate(models.items if models is not None else ()):
+        settings = _model(entry)
+        found = source_errors(settings) if settings is not None else ()
+        errors += [(("models", index, *loc), error) for loc, error in found]
+    data = whole_benchmark((root.below("data") or YamlNode({}, root.place)).plain())
+    fractions = root.below("forget_fractions")
+    listed = [item.value for item in fractions.items] if fractions is not None else []
+    if data is not None and data.repository is None:
+        usable = [one for one in listed if _is_split(one, data)]
+        errors += _load(data, usable)[1] if usable else _refusals(data)
+    return [Problem(root.at(loc)[0].place, dotted(loc), str(error)) for loc, error in errors]
+
+
+def _is_split(fraction: object, data: Benchmark) -> bool:
+    return isinstance(fraction, float) and 0 < fraction < 1 and not data.split_problem(fraction)
+
+
+def _load(
+    data: Benchmark, fractions: Sequence[float]
+) -> tuple[Dataset | None, list[tuple[Loc, UnlearnbenchError]]]:
+    errors = _refusals(data)
+    if errors:
+        data = data.model_copy(update={"refusals": None})
+    try:
+        return load_benchmark(data, fractions), errors
+    except DataError as error:
+        return None, [*errors, (("data",) if data.folder is None else ("data", "path"), error)]
+
+
+def _refusals(data: Benchmark) -> list[tuple[Loc, UnlearnbenchError]]:
+    try:
+        read_refusals(data.refusals)
+    except DataError as error:
+        return [(("data", "refusals"), error)]
+    return []
+
+
+def _model(entry: YamlNode) -> ModelSettings | None:
+    """A model of the configuration; None where it is wrong, which is reported elsewhere."""
+    try:
+        return ModelSettings.model_validate(entry.plain())
+    except ValidationError:
+        return None
+
+
+def _together(errors: Sequence[tuple[Loc, UnlearnbenchError]], name: str) -> UnlearnbenchError:
+    """One error as it is, several as the problems of the configuration called `name`."""
+    if len(errors) == 1:
+        return errors[0][1]
+    return ConfigError([Problem(name, dotted(loc), str(error)) for loc, error in errors])

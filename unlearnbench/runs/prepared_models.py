@@ -1,0 +1,226 @@
+"""Prepare the base model, the start model and the retain models, each once.
+
+A prepared model is written beside its place and renamed into it, so that it is there whole or not
+at all, and a lock keeps two processes from training the same one. Its checkpoints are in
+`.<name>.training` beside it.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.callbacks import ProgressCallback
+from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.errors import ModelError
+from unlearnbench.files.atomic import atomic_folder
+from unlearnbench.files.hashing import file_hash
+from unlearnbench.files.locks import exclusive_lock
+from unlearnbench.models.loading import (
+    check_vocabulary,
+    load_model,
+    load_tokenizer,
+    pad_id,
+    quiet_transformers,
+    template_of,
+)
+from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.results.remote_copies import NO_STORAGE, Storage
+from unlearnbench.runs.checkpoints import Checkpoints
+from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.runtime.distributed import barrier, broadcast_from_main, is_main_process
+from unlearnbench.runtime.fsdp import gather_to_main
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings, reseed
+from unlearnbench.training.trainer import FineTuning, Trainer
+
+MAX_LENGTH = 500
+"""Tokens of a training sequence in preparation, as TOFU trains."""
+
+
+def silent(_done: int, _total: int) -> None:
+    """Report no progress."""
+
+
+@dataclass(frozen=True)
+class ModelPreparer:
+    """Trains the models of `sources` that are not published."""
+
+    sources: ModelSources
+    parallel: Literal["fsdp", "ddp"] = "ddp"
+    """How several processes train one model."""
+    storage: Storage = NO_STORAGE
+    """Receives copies of the checkpoints."""
+
+    def ensure_prepared(self, name: str) -> None:
+        """Prepare `base`, `full` or `retain90` unless it is there whole, or published."""
+        if self.sources.is_tiny:
+            self.prepare_base()
+        settings = self.sources.settings
+        published = settings.fine_tuned if name == "full" else settings.retain.get(name)
+        if name != "base" and published is None:
+            self.prepare_tuned(name)
+
+    def prepare_base(self, progress: ProgressCallback = silent) -> None:
+        """Build the tiny base model and train it on true facts and unrelated authors."""
+        how, architecture = self.sources.settings.preparation, self.sources.settings.architecture
+
+        def build() -> Any:
+            tokenizer = build_tokenizer(self.sources.text(), architecture.vocabulary)
+            make = partial(build_model, architecture, tokenizer, how.seed)
+            rows = self.sources.base_rows()
+            model = self._train(checkpoints, make, tokenizer, rows, how.base_epochs, progress)
+            return model, tokenizer
+
+        checkpoints = self._checkpoints(self.sources.base_folder())
+        prepared(self.sources.base_folder(), build, checkpoints)
+
+    def prepare_tuned(self, name: str, progress: ProgressCallback = silent) -> None:
+        """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
+
+        def make() -> Any:
+            reseed(self.sources.settings.preparation.seed)  # adapters begin at random
+            return load_model(self.sources.base(), self.sources.settings, train=True)
+
+        def build() -> Any:
+            if self.sources.is_tiny:
+                self.prepare_base(progress)
+            tokenizer = load_tokenizer(self.sources.base(), self.sources.settings)
+            epochs = self.sources.settings.preparation.epochs
+            rows = self.sources.tuning_rows(name)
+            model = self._train(checkpoints, make, tokenizer, rows, epochs, progress)
+            merge = getattr(model, "merge_and_unload", None)
+            return (merge() if is_main_process() and merge is not None else model), tokenizer
+
+        checkpoints = self._checkpoints(self.sources.tuned_folder(name))
+        prepared(self.sources.tuned_folder(name), build, checkpoints)
+
+    def _checkpoints(self, folder: Path) -> Checkpoints:
+        """Checkpoints of the model that `folder` is for."""
+        return Checkpoints(folder.with_name(f".{folder.name}.training"), self.storage)
+
+    def _train(
+        self,
+        checkpoints: Checkpoints,
+        make: Callable[[], Any],
+        tokenizer: Any,
+        rows: Sequence[Question],
+        epochs: int,
+        progress: ProgressCallback,
+    ) -> Any:
+        """Train what `make` returns; returns it, whole in the main process. Collective."""
+        trainer, done = checkpoints.resumed(
+            lambda: self._trainer(make(), tokenizer, rows, epochs), epochs
+        )
+        for epoch in range(done + 1, epochs + 1):
+            begin = time.monotonic()
+            for step in trainer.epoch(epoch):
+                progress(step.step, trainer.schedule.steps)
+            if epoch < epochs:
+                checkpoints.epoch_ended(trainer, epoch, time.monotonic() - begin)
+        return gather_to_main(trainer.accelerator.unwrap_model(trainer.model), make)
+
+    def _trainer(
+        self, model: Any, tokenizer: Any, questions: Sequence[Question], epochs: int
+    ) -> Trainer:
+        """Trainer that fine-tunes `model` in place on questions and answers."""
+        quiet_transformers()
+        check_vocabulary(model, tokenizer)
+        how = self.sources.settings.preparation
+        encoder = Encoder(tokenizer, template_of(self.sources.settings, tokenizer), MAX_LENGTH)
+        rows: list[Row] = [encoder.row(q.question, q.answer) for q in questions]
+        steps = epochs * -(-len(rows) // how.batch_size)
+        optimisation = TrainerSettings(
+            epochs=epochs,
+            batch_size=how.batch_size,
+            micro_batch_size=how.micro_batch_size,
+            learning_rate=how.learning_rate,
+            seed=how.seed,
+            optimizer=how.optimizer,
+            embedding_learning_rate=how.embedding_learning_rate,
+            schedule=how.schedule,
+            warmup_steps=0 if how.schedule == "tofu" else round(how.warmup * steps),
+            weight_decay=how.weight_decay,
+            max_grad_norm=how.max_grad_norm,
+            precision="bf16" if self.sources.settings.dtype == "bfloat16" else "fp32",
+            # Muon's update is of a whole matrix.
+            parallel=self.parallel if how.optimizer == "adamw" else "ddp",
+        )
+        data = TrainingRows(retain=rows)
+        return Trainer(model, Objective(FineTuning()), data, optimisation, pad_id(tokenizer))
+
+
+def prepared(
+    folder: Path, build: Callable[[], tuple[Any, Any]], checkpoints: Checkpoints | None = None
+) -> None:
+    """Put the model and tokenizer that `build` returns into `folder`, unless they are there.
+
+    checkpoints  those of `build`, removed at the end
+
+    A damaged model is built again, with a warning. Collective: every process builds, the main
+    process writes.
+    """
+    if broadcast_from_main(lambda: _is_whole(folder)):
+        return
+    lock = folder.with_name(f".{folder.name}.lock")
+    # The others wait for the main process at the next collective operation.
+    with exclusive_lock(lock) if is_main_process() else nullcontext():
+        if broadcast_from_main(lambda: _is_whole(folder)):
+            return
+        if is_main_process() and is_prepared(folder):
+            warn_later(f"{folder}: this prepared model is damaged; it is prepared again")
+        begin = time.monotonic()
+        model, tokenizer = build()
+        if is_main_process():
+            _write(folder, model, tokenizer, time.monotonic() - begin)
+            if checkpoints is not None:
+                checkpoints.remove()
+        barrier()
+
+
+def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
+    try:
+        with atomic_folder(folder) as part:
+            model.save_pretrained(part)
+            tokenizer.save_pretrained(part)
+            files = {path.name: file_hash(path) for path in sorted(part.iterdir())}
+            done = {"seconds": round(seconds, 3), "files": files}
+            (part / "prepared.json").write_text(json.dumps(done))
+            if folder.exists():  # damaged, or written by another program
+                shutil.rmtree(folder)
+    except OSError as error:
+        raise ModelError(f"{folder}: the prepared model cannot be written: {error}") from None
+
+
+def is_prepared(folder: Path) -> bool:
+    """Return whether `folder` has a complete prepared model."""
+    return (folder / "prepared.json").is_file()
+
+
+_CHECKED: set[tuple[Path, int]] = set()
+"""Folders, with the time of their making, whose files have been compared with their hashes."""
+
+
+def _is_whole(folder: Path) -> bool:
+    """Return whether every file has the hash that was written; checked once in a process."""
+    try:
+        written = folder / "prepared.json"
+        key = (folder, written.stat().st_mtime_ns)
+        if key not in _CHECKED:
+            files: dict[str, str] = json.loads(written.read_text(encoding="utf-8"))["files"]
+            if any(file_hash(folder / name) != digest for name, digest in files.items()):
+                return False
+            _CHECKED.add(key)
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return False
+    return True

@@ -1,0 +1,213 @@
+"""Prerequisites of runs, each done once: prepared models, and the evaluations of the start model
+and, per forget fraction, of the retain model.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from unlearnbench.api.benchmark import split_name
+from unlearnbench.api.callbacks import ProgressCallback
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.precision import precision_of_spec
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.data.loading import fingerprint
+from unlearnbench.evaluation.headlines import headline_entry
+from unlearnbench.evaluation.precision import check_precision
+from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.evaluation.summary import summarize
+from unlearnbench.evaluation.tofu_log import read_log
+from unlearnbench.files.canonical_json import content_hash
+from unlearnbench.models.device import deterministic, use_device
+from unlearnbench.models.loading import (
+    Source,
+    check_vocabulary,
+    is_log,
+    load_model,
+    quiet_transformers,
+)
+from unlearnbench.plan.preparation_task import PreparationTask
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import EpochResult, Record, read_record, write_record
+from unlearnbench.runs.prepared_models import is_prepared
+from unlearnbench.runs.workspace import Workspace, workspace
+from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.runtime.distributed import barrier, broadcast_from_main, is_main_process
+from unlearnbench.runtime.provenance import provenance
+
+
+def preparation_tasks(
+    config: SweepConfig, runs: Sequence[RunSpec], folder: Path
+) -> tuple[PreparationTask, ...]:
+    """Prerequisites of `runs`, each after those that it needs."""
+    space = workspace(config.model_dump_json(), folder)
+    tasks: list[PreparationTask] = []
+    for name in dict.fromkeys(run.model.name for run in runs):
+        fractions = dict.fromkeys(run.forget_fraction for run in runs if run.model.name == name)
+        tasks += _model_tasks(space, name, list(fractions))
+    return tuple(tasks)
+
+
+def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[PreparationTask]:
+    models, references = space.models(name), space.config.data.references
+    tasks: list[PreparationTask] = []
+
+    def add(target: str, label: str, after: tuple[str, ...], fraction: float | None) -> str:
+        at = "" if fraction is None else f"@{fraction:g}"
+        key = f"{name}/{target}{at}"
+        if fraction is None:
+            folder = models.base_folder() if target == "base" else models.tuned_folder(target)
+            done = is_prepared(folder) or space.storage.has(folder)
+        else:
+            done = _is_evaluated(space, name, target, fraction)
+        tasks.append(PreparationTask(key, label, after, done, name, target, fraction))
+        return key
+
+    base = (add("base", f"{name}: base model", (), None),) if models.is_tiny else ()
+    full = base
+    if models.settings.fine_tuned is None:
+        full = (add("full", f"{name}: fine-tuned model", base, None),)
+    # Models before evaluations: two that train side by side leave none to train alone at the end.
+    ready: dict[float, tuple[str, ...]] = {}
+    for fraction in fractions:
+        retain = split_name("retain", 1 - fraction)
+        ready[fraction] = base
+        if "retain" in references and retain not in models.settings.retain:
+            ready[fraction] = (add(retain, f"{name}: {retain} model", base, None),)
+    for fraction in fractions:
+        after: tuple[str, ...] = full
+        if "retain" in references:
+            retain = split_name("retain", 1 - fraction)
+            after += (add(retain, f"{name}: evaluate {retain}", ready[fraction], fraction),)
+        if "start" in references:
+            forget = split_name("forget", fraction)
+            add("full", f"{name}: evaluate fine-tuned on {forget}", after, fraction)
+    return tasks
+
+
+def _is_evaluated(space: Workspace, model: str, target: str, fraction: float) -> bool:
+    """Return whether there is a record. Raises: EvaluationError if it is of another precision."""
+    place = space.evaluation_record(model, target, fraction)
+    if not place.is_dir():
+        return False
+    how = {
+        "model": space.models(model).settings.model_dump(),
+        "evaluation": space.config.evaluation.model_dump(),
+    }
+    stored = read_record(place).precision
+    device = "cuda" if space.config.resources_of(model).gpu else "cpu"
+    check_precision(f"{place}: {target}", stored, "runs", precision_of_spec(how, device))
+    return True
+
+
+def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> float:
+    """Carry out `task` unless it is done; returns the seconds that it took. Collective."""
+    begin = time.monotonic()
+    use_device(config.resources_of(task.model))
+    progress = _step_writer(_steps_file(task, folder))
+    space = workspace(config.model_dump_json(), folder)
+    models, preparer = space.models(task.model), space.preparer(task.model)
+    space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
+    with deterministic(config.training.deterministic):
+        if task.fraction is not None:
+            _record_evaluation(space, task.model, task.target, task.fraction)
+            place = space.evaluation_record(task.model, task.target, task.fraction)
+        elif task.target == "base":
+            preparer.prepare_base(progress)
+            place = models.base_folder()
+        else:
+            preparer.prepare_tuned(task.target, progress)
+            place = models.tuned_folder(task.target)
+    if is_main_process():
+        space.storage.push(place)
+    return time.monotonic() - begin
+
+
+def task_steps(task: PreparationTask, folder: Path) -> tuple[int, int] | None:
+    """Optimiser steps done and in all of a running task, on whichever machine it runs."""
+    try:
+        done, total = _steps_file(task, folder).read_text().split()
+    except (FileNotFoundError, ValueError):  # not begun, or being written at this moment
+        return None
+    return int(done), int(total)
+
+
+def _steps_file(task: PreparationTask, folder: Path) -> Path:
+    return folder / "state" / f"{content_hash(task.id)}.steps"
+
+
+def _step_writer(path: Path) -> ProgressCallback:
+    """Return a callback that writes the steps into `path`, once a second at most."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    last = 0.0
+
+    def write(done: int, total: int) -> None:
+        nonlocal last
+        if not is_main_process():
+            return
+        if time.monotonic() - last >= 1 or done == total:
+            path.write_text(f"{done} {total}")
+            last = time.monotonic()
+
+    return write
+
+
+def _record_evaluation(space: Workspace, model: str, target: str, fraction: float) -> None:
+    """Evaluate the start model or a retain model, and write its record."""
+    place = space.evaluation_record(model, target, fraction)
+    if broadcast_from_main(place.is_dir):
+        return
+    begin, started = time.monotonic(), time.time()
+    models = space.models(model)
+    space.preparer(model).ensure_prepared(target)
+    source = models.target(target)
+    evaluation = _model_evaluation(space, model, source, fraction)
+    if target == "full":
+        retain, start = space.retain_evaluation(model, fraction), evaluation
+    else:  # evaluated before the start model: `metrics_of` gives what is relative to that one
+        retain, start = evaluation, None
+    metrics = summarize(evaluation, retain, space.profile, start, space.config.data)
+    if start is not None and (line := control_warning(metrics, model, fraction)):
+        warn_later(line)
+    seconds = time.monotonic() - begin
+    record = Record(
+        id=place.name,
+        kind="fine-tuned" if target == "full" else "retain",
+        model=model,
+        forget_fraction=fraction,
+        method="fine-tuned" if target == "full" else "retain",
+        learning_rate=None,
+        seed=models.settings.preparation.seed,
+        spec={
+            "model": models.settings.model_dump(mode="json"),
+            "target": target,
+            "identity": space.evaluation_identity(model, target, fraction),
+        },
+        status="finished",
+        profile=space.profile.id,
+        precision=evaluation.precision,
+        epochs=(EpochResult(0, metrics, 0.0, seconds),),
+        provenance=provenance(
+            data=fingerprint(space.benchmark, fraction),
+            weights=source.identity(),
+            commits=space.commits(model, target),
+            begin=started,
+        )
+        | headline_entry(space.headline),
+        evaluations={0: evaluation},
+    )
+    if is_main_process():
+        write_record(record, space.folder)
+    barrier()
+
+
+def _model_evaluation(space: Workspace, model: str, source: Source, fraction: float) -> Evaluation:
+    if is_log(source.place):
+        return read_log(Path(source.place))
+    settings = space.models(model).settings
+    quiet_transformers()
+    loaded = load_model(source, settings)
+    check_vocabulary(loaded, space.tokenizer(model))
+    return space.evaluator(model, fraction)(loaded)

@@ -1,0 +1,162 @@
+"""Data, models and evaluators of a configuration, loaded once in a process."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.api.benchmark import Dataset, split_name
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.profiles import Profile, profile_of
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.data.encoding import Encoder
+from unlearnbench.data.epoch_order import TrainingRows, training_rows
+from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.files import hub
+from unlearnbench.files.canonical_json import content_hash
+from unlearnbench.models.loading import load_tokenizer, pad_id, template_digest, template_of
+from unlearnbench.results.records import read_record
+from unlearnbench.results.remote_copies import storage_of
+from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.prepared_models import ModelPreparer
+
+
+class Workspace:
+    """Data, models and evaluators of one configuration."""
+
+    def __init__(self, config: SweepConfig, folder: Path) -> None:
+        self.config, self.folder = config, folder
+        self.cache = config.cache_folder
+        self.storage = storage_of(config, folder)
+        self.benchmark: Dataset = load_benchmark(config.data, config.forget_fractions)
+        self.profile: Profile = profile_of(config.evaluation)
+        self.headline = config.data.headline
+        self._tokenizers: dict[str, Any] = {}
+        self._evaluators: dict[tuple[str, float], Evaluator] = {}
+        self._rows: dict[tuple[str, float, int, bool, int], TrainingRows] = {}
+        self._identities: dict[tuple[str, str, float], list[str | float]] = {}
+        self._compared: dict[str, Evaluation] = {}
+
+    def models(self, name: str) -> ModelSources:
+        """Base, start and retain models of the settings called `name`."""
+        settings = next(m for m in self.config.models if m.name == name)
+        return ModelSources(settings, self.benchmark, self.cache)
+
+    def preparer(self, name: str) -> ModelPreparer:
+        """Preparation of these models."""
+        parallel = self.config.resources_of(name).parallel
+        return ModelPreparer(self.models(name), parallel, self.storage)
+
+    def tokenizer(self, model: str) -> Any:
+        """Tokenizer of `model`: of its base, since not every fine-tuned checkpoint has one."""
+        if model not in self._tokenizers:
+            self.preparer(model).ensure_prepared("base")
+            models = self.models(model)
+            self._tokenizers[model] = load_tokenizer(models.base(), models.settings)
+        return self._tokenizers[model]
+
+    def encoder(self, model: str, max_length: int, *, ignore_label: bool = True) -> Encoder:
+        """Encoder of text to rows for `model`."""
+        tokenizer = self.tokenizer(model)
+        template = template_of(self.models(model).settings, tokenizer)
+        return Encoder(tokenizer, template, max_length, ignore_label=ignore_label)
+
+    def rows(self, model: str, fraction: float, encoder: Encoder, skipped: int) -> TrainingRows:
+        """The rows of a run as tokens of `model`, which `encoder` makes; see `training_rows`."""
+        key = (model, fraction, encoder.max_length, encoder.ignore_label, skipped)
+        if key not in self._rows:
+            self._rows[key] = training_rows(self.benchmark, fraction, encoder, skipped)
+        return self._rows[key]
+
+    def evaluator(self, model: str, fraction: float) -> Evaluator:
+        """Evaluator of all sets at `fraction` for `model`."""
+        key = (model, fraction)
+        if key not in self._evaluators:
+            encoder = self.encoder(model, self.profile.max_length)
+            self._evaluators[key] = Evaluator(
+                evaluation_sets(self.benchmark, fraction, self.profile),
+                encoder.tokenizer,
+                encoder.template,
+                self.profile,
+                pad_id(encoder.tokenizer),
+                self.config.evaluation.batch_tokens,
+                self.config.evaluation.precision,
+                self.config.data.roles,
+            )
+        return self._evaluators[key]
+
+    def commits(self, model: str, target: str) -> dict[str, str]:
+        """Commits of the hub at which the model called `target` and the data are read."""
+        models = self.models(model)
+        source = models.target(target)
+        read = [one.repository for one in (models.base(), source)]
+        data = self.config.data.repository
+        return hub.commits_of([*read, data] if data else read)
+
+    def evaluation_id(self, model: str, target: str, fraction: float) -> str:
+        """Id of the record of a start model's (`full`) or retain model's evaluation."""
+        return content_hash(self.evaluation_identity(model, target, fraction))
+
+    def evaluation_identity(self, model: str, target: str, fraction: float) -> list[str | float]:
+        """Value that `evaluation_id` is the hash of: model, target, weights, fraction, profile,
+        data, and the digest of a chat template and the precision where there are such."""
+        if found := self._identities.get((model, target, fraction)):
+            return found  # hashing the rows takes longer than some runs' set-up
+        models = self.models(model)
+        source = models.target(target)
+        prepared = models.cache in Path(source.place).parents  # now or later
+        weights = Path(source.place).name if prepared else source.identity()
+        data = fingerprint(self.benchmark, fraction)
+        identity: list[str | float] = [model, target, weights, fraction, self.profile.id, data]
+        if digest := template_digest(models.settings):
+            identity.append(digest)
+        if precision := self.config.evaluation.precision:
+            identity.append(f"precision {precision}")
+        self._identities[model, target, fraction] = identity
+        return identity
+
+    def retain_evaluation(self, model: str, fraction: float) -> Evaluation | None:
+        """Evaluation of the retain model, which models are compared with; None without one."""
+        if "retain" not in self.config.data.references:
+            return None
+        place = self.evaluation_record(model, split_name("retain", 1 - fraction), fraction)
+        self.storage.fetch(place)
+        return self._evaluation_in(place)
+
+    def full_evaluation(self, model: str, fraction: float) -> Evaluation | None:
+        """Evaluation of the start model; None before there is one."""
+        place = self.evaluation_record(model, "full", fraction)
+        return self._evaluation_in(place) if self.storage.fetch(place) else None
+
+    def _evaluation_in(self, place: Path) -> Evaluation:
+        # The same object for all runs: what is computed of it is computed once.
+        if place.name not in self._compared:
+            self._compared[place.name] = read_record(place).evaluations[0]
+        return self._compared[place.name]
+
+    def fetch_models(self, model: str, *targets: str) -> None:
+        """Copy from the storage the base and `targets` (`full`, retain models) that it has."""
+        models = self.models(model)
+        if models.is_tiny:
+            self.storage.fetch(models.base_folder())
+        for target in targets:
+            place = Path(models.target(target).place)
+            if self.cache in place.parents:
+                self.storage.fetch(place)
+
+    def record(self, key: str) -> Path:
+        """Folder of the record with the id `key`."""
+        return self.folder / "records" / key
+
+    def evaluation_record(self, model: str, target: str, fraction: float) -> Path:
+        """Folder of the record of a start model's (`full`) or retain model's evaluation."""
+        return self.record(self.evaluation_id(model, target, fraction))
+
+
+@lru_cache(maxsize=2)
+def workspace(config_json: str, folder: Path) -> Workspace:
+    """Workspace of a configuration; the next run in the same process finds it loaded."""
+    return Workspace(SweepConfig.model_validate_json(config_json), folder)

@@ -1,0 +1,1 @@
+"""One process among many: ranks, shards, devices, signals, memory, provenance."""

@@ -1,0 +1,21 @@
+"""Warnings that a process collects for its driver to print.
+
+The output of a worker goes nowhere, so its warnings wait here until they are sent back together
+with a result: of a trial's step, of a preparation, or of `unlearnbench run`.
+"""
+
+from __future__ import annotations
+
+_pending: list[str] = []
+
+
+def warn_later(text: str) -> None:
+    """Add one line for the user."""
+    _pending.append(text)
+
+
+def drain() -> list[str]:
+    """Return all pending warnings and forget them."""
+    lines = list(_pending)
+    _pending.clear()
+    return lines

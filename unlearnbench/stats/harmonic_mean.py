@@ -1,0 +1,21 @@
+"""The harmonic mean, by which benchmarks combine what a model must have all of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+
+def harmonic_mean(values: Iterable[float | None]) -> float | None:
+    """n / Σ 1/x; 0 as soon as one value is 0 or less, None where one is undefined or none is given.
+
+    A NaN is undefined.
+    """
+    found: list[float] = []
+    for value in values:
+        if value is None or math.isnan(value):
+            return None
+        found.append(value)
+    if not found:
+        return None
+    return 0.0 if min(found) <= 0 else len(found) / sum(1 / value for value in found)

@@ -1,0 +1,87 @@
+"""ROUGE as TOFU counts it: the words of rouge_score with the Porter stemmer.
+
+Recall does not punish an answer for continuing after the content of the reference.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from collections.abc import Sequence
+from functools import cache, lru_cache
+from importlib.util import find_spec, module_from_spec
+from typing import Any
+
+import numpy as np
+
+from unlearnbench.errors import EvaluationError
+from unlearnbench.stats import FloatArray
+
+
+def rouge_recall(
+    references: Sequence[str], predictions: Sequence[str]
+) -> tuple[FloatArray, FloatArray]:
+    """([n] ROUGE-1 recall, [n] ROUGE-L recall) of each prediction against its reference."""
+    found = _overlaps(references, predictions)
+    words = np.maximum(found[:, 0], 1)
+    return found[:, 2] / words, found[:, 3] / words
+
+
+def rouge_l_f1(references: Sequence[str], predictions: Sequence[str]) -> FloatArray:
+    """[n] ROUGE-L F1, the harmonic mean of recall and precision; 0 where no word is shared."""
+    found = _overlaps(references, predictions)
+    scores: FloatArray = 2 * found[:, 3] / np.maximum(found[:, 0] + found[:, 1], 1)
+    return scores
+
+
+def _overlaps(references: Sequence[str], predictions: Sequence[str]) -> FloatArray:
+    """[n, 4] words of the reference, of the prediction, shared, and shared in order."""
+    if len(references) != len(predictions):
+        raise EvaluationError(
+            f"ROUGE: {len(references)} references and {len(predictions)} generated answers; "
+            "each answer needs its reference"
+        )
+    rows = [_overlap(*pair) for pair in zip(references, predictions, strict=True)]
+    return np.array(rows, dtype=np.float64).reshape(-1, 4)
+
+
+# Workers score the same answers repeatedly: those that unlearning does not change (facts, retain
+# rows) are identical to the epoch before. 16384 pairs are about 10 MB.
+@lru_cache(maxsize=16384)
+def _overlap(reference: str, prediction: str) -> tuple[int, int, int, int]:
+    from rouge_score.tokenize import tokenize
+
+    wanted: list[str] = tokenize(reference, _stemmer())
+    found: list[str] = tokenize(prediction, _stemmer())
+    shared = (Counter(wanted) & Counter(found)).total()
+    return len(wanted), len(found), shared, _longest_common_subsequence(wanted, found)
+
+
+def _longest_common_subsequence(one: Sequence[str], other: Sequence[str]) -> int:
+    """Its length, by the bit-parallel algorithm of Hyyrö (2004): a row of the table is a number."""
+    places: dict[str, int] = {}
+    for i, word in enumerate(one):
+        places[word] = places.get(word, 0) | 1 << i
+    row = whole = (1 << len(one)) - 1
+    for word in other:
+        matches = row & places.get(word, 0)
+        row = (row + matches | row - matches) & whole
+    return len(one) - row.bit_count()
+
+
+@cache
+def _stemmer() -> Any:
+    """The Porter stemmer of nltk, without what importing all of nltk would load (over a second)."""
+    packages = [name for name in ("nltk", "nltk.stem") if name not in sys.modules]
+    before = set(sys.modules)
+    for name in packages:
+        if spec := find_spec(name):
+            sys.modules[name] = module_from_spec(spec)  # not executed: it only finds its modules
+    try:
+        from nltk.stem.porter import PorterStemmer
+    finally:
+        for name in [n for n in sys.modules if n.partition(".")[0] == "nltk" and n not in before]:
+            del sys.modules[name]  # a later import loads nltk as a whole
+    stemmer: Any = PorterStemmer()
+    stemmer.stem = lru_cache(maxsize=16384)(stemmer.stem)
+    return stemmer

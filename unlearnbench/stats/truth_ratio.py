@@ -1,0 +1,38 @@
+"""Truth ratios, in logarithms: a collapsed model whose probabilities underflow still has them."""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from unlearnbench.stats import FloatArray
+
+
+def truth_ratios(
+    base_loss: FloatArray,
+    perturbed_loss: FloatArray,
+    *,
+    mean: Literal["geometric", "arithmetic"] = "geometric",
+    epsilon: float = 0.0,
+) -> FloatArray:
+    """[n] R = (P(base) + ε) / mean_j P(perturbed_j): above 1 the true answer is the likelier.
+
+    base_loss       [n] of the paraphrased answer; of the answer itself for true facts
+    perturbed_loss  [n, k]
+
+    P = exp(−loss), a probability per token. The paper's R_truth is 1/R; TOFU's aggregation and the
+    KS test give the same for both. Maini et al. 2024, arXiv:2401.06121, section 2.2.1.
+    """
+    if mean == "geometric":
+        log_perturbed = -perturbed_loss.mean(axis=1)  # [n]
+    else:
+        k = perturbed_loss.shape[1]
+        log_perturbed = np.logaddexp.reduce(-perturbed_loss, axis=1) - math.log(k)
+    log_base = -base_loss  # [n]
+    if epsilon > 0:
+        log_base = np.logaddexp(log_base, math.log(epsilon))
+    with np.errstate(over="ignore", invalid="ignore"):
+        ratios: FloatArray = np.exp(log_base - log_perturbed)
+    return ratios

@@ -1,0 +1,266 @@
+"""Runs that only results decide: settings that a search suggests, and other seeds of the best ones.
+
+Nothing is kept in memory alone. `search.jsonl` in the sweep's folder lists every setting that a
+search has suggested, a line each, and a record of a run that fits a study is one of its trials,
+even if another command planned that run.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
+from unlearnbench.config.schema import MethodSpec, ModelSettings, RetainSpec
+from unlearnbench.files.bounded import parse_json
+from unlearnbench.files.canonical_json import json_ready
+from unlearnbench.plan.plan import Plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.plan.search_space import Point, Space
+from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.results.table import table
+
+SEARCH_FILE = "search.jsonl"
+PLAN_SECONDS = 60.0
+"""Between updates of `plan.json` during a search: a report shows the runs that it lists."""
+
+
+class Study:
+    """The trials of one method entry on one model and forget fraction."""
+
+    def __init__(
+        self, plan: Plan, model: ModelSettings, fraction: float, space: Space, trials: int
+    ) -> None:
+        self.plan, self.model, self.fraction = plan, model, fraction
+        self.space, self.trials = space, trials
+        self.points: list[Point] = []
+        """Suggested settings, in their order."""
+
+    @property
+    def left(self) -> int:
+        """Number of settings that may still be suggested."""
+        return self.trials - len(self.points)
+
+    def runs(self, point: Point) -> list[RunSpec]:
+        """The runs of a setting."""
+        return self.plan.runs_of(self.model, self.fraction, point)
+
+    def placeholders(self) -> list[RunSpec]:
+        """Runs with the cost of those that are still to be suggested."""
+        typical = self.runs(next(self.space.draws(0)))
+        return [
+            run.model_copy(update={"seed": -1 - count * len(typical) - index})
+            for count in range(self.left)
+            for index, run in enumerate(typical)
+        ]
+
+    def add(self, point: Point) -> bool:
+        """Add a setting that is new, within the space and within the number of trials."""
+        if self.left <= 0 or point in self.points or self.space.values(point) is None:
+            return False
+        self.points.append(point)
+        return True
+
+
+def studies_of(plan: Plan) -> list[Study]:
+    """The studies of a plan; none unless its search learns from results."""
+    config = plan.config
+    trials = config.search.trials
+    if config.search.kind != "optuna" or trials is None:
+        return []
+    spaces = [Space(grid, config) for grid in config.methods]
+    return [
+        Study(plan, model, fraction, space, trials)
+        for model in config.models
+        for fraction in sorted(config.forget_fractions, reverse=True)  # the longest runs first
+        for space in spaces
+        if space.count is None or space.count > trials
+    ]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a sweep as far as it is known before any result."""
+
+    title: str
+    runs: int
+    at_most: bool
+    """True if results decide the number of runs."""
+
+
+def pending_runs(plan: Plan) -> list[RunSpec]:
+    """Runs with the cost of those that a search will suggest."""
+    return [run for study in studies_of(plan) for run in study.placeholders()]
+
+
+def stages_of(plan: Plan) -> list[Stage]:
+    """The parts of a plan, in their order; one for a plain grid."""
+    config = plan.config
+    pending = pending_runs(plan)
+    what = "all settings" if config.search.trials is None else f"{config.search.trials} settings"
+    whose = "" if config.search.trials is None else " of each method entry at most"
+    select = config.select
+    on = "" if select is None else f", on seeds {', '.join(map(str, select.seeds))}"
+    first = Stage(
+        f"{config.search.kind} search: {what}{whose}{on}",
+        len(plan.runs) + len(pending),
+        at_most=bool(pending),
+    )
+    if select is None:
+        return [first]
+    labels = {spec.label for grid in config.methods for spec in grid.specs}
+    others = [seed for seed in config.seeds if seed not in select.seeds]
+    counts = config.epochs if config.epochs_as == "runs" and select.rule == "hypervolume" else 1
+    places = len(config.models) * len(config.forget_fractions)
+    listed = ", ".join(map(str, others))
+    title = f"the best of each method by {select.rule}, on seeds {listed}"
+    return [first, Stage(title, len(labels) * places * len(others) * counts, at_most=True)]
+
+
+class FollowUpRuns:
+    """The plan of a sweep as its results extend it."""
+
+    def __init__(self, plan: Plan, folder: Path) -> None:
+        self.folder = folder
+        self.studies = studies_of(plan)
+        self.choices: tuple[ChosenSetting, ...] | None = None
+        """None before `select`."""
+        self._initial, self.config = plan, plan.config
+        self._reported: dict[str, list[RunSpec]] = {}
+        """By id of a chosen run: the same run on the other seeds."""
+        self._written = time.monotonic()
+        if self.studies:
+            for line in _lines(folder / SEARCH_FILE):
+                self._add_suggestion(line)
+            for record in read_records(folder):
+                self._add_record(record)
+
+    @property
+    def has_search(self) -> bool:
+        """True if a search may still suggest settings."""
+        return any(study.left for study in self.studies)
+
+    def current_plan(self) -> Plan:
+        """The plan with the runs that results have added so far."""
+        reported = {run.id: run for runs in self._reported.values() for run in runs}
+        return replace(self._initial, runs=tuple((self._candidates() | reported).values()))
+
+    def _candidates(self) -> dict[str, RunSpec]:
+        """Planned and suggested runs by id, among which the best are selected."""
+        points = [(study, point) for study in self.studies for point in study.points]
+        suggested = [run for study, point in points for run in study.runs(point)]
+        return {run.id: run for run in (*self._initial.runs, *suggested)}
+
+    def _add_suggestion(self, line: Mapping[str, Any]) -> None:
+        """Add a setting that an earlier command's search suggested."""
+        point = _point(line)
+        here = self._studies_at(line["model"], line["forget_fraction"])
+        # Spaces of two entries may overlap: prefer the one whose search suggested the setting.
+        for study in sorted(here, key=lambda study: study.space.key != line["space"]):
+            if study.add(point):
+                return
+
+    def _add_record(self, record: Record) -> None:
+        """Add a run that no search suggested but that fits one of the studies."""
+        if record.kind != "run":
+            return
+        here = self._studies_at(record.model, record.forget_fraction)
+        try:
+            point = _point(record.spec)
+        except (ValidationError, KeyError, TypeError):  # of another version of its method
+            return
+        if any(point in study.points for study in here):
+            return
+        for study in here:
+            if record.id in {run.id for run in study.runs(point)} and study.add(point):
+                return
+
+    def _studies_at(self, model: str, fraction: float) -> list[Study]:
+        return [s for s in self.studies if (s.model.name, s.fraction) == (model, fraction)]
+
+    def add(self, study: Study, point: Point) -> list[RunSpec]:
+        """Store a suggested setting on disk; returns its runs, none of which has begun."""
+        spec, rate = point
+        line = {
+            "space": study.space.key,
+            "model": study.model.name,
+            "forget_fraction": study.fraction,
+            "method": json_ready(spec.model_dump(mode="json")),
+            "learning_rate": rate,
+        }
+        with (self.folder / SEARCH_FILE).open("a", encoding="utf-8") as file:
+            # The newline first: the last line may have been cut by a kill.
+            file.write(f"\n{json.dumps(line)}" if file.tell() else json.dumps(line))
+        study.add(point)
+        if time.monotonic() - self._written > PLAN_SECONDS:
+            claim_folder(self.current_plan())
+            self._written = time.monotonic()
+        return study.runs(point)
+
+    def ready_to_select(self, ended: Collection[str]) -> bool:
+        """True if settings are to be selected and all candidates are among the `ended` runs."""
+        return (
+            self.config.select is not None
+            and not self.has_search
+            and self._candidates().keys() <= set(ended)
+        )
+
+    def select(self) -> None:
+        """Select the best settings; the plan then has their runs on the other seeds."""
+        select, candidates = self.config.select, self._candidates()
+        if select is None:
+            return
+        seeds = [seed for seed in self.config.seeds if seed not in select.seeds]
+        self.choices = choose(table(self._records(candidates)), select)
+        for chosen in {one for choice in self.choices for one in choice.runs}:
+            # The chosen runs of several seeds have the same runs on the other seeds.
+            self._reported[chosen] = [
+                candidates[chosen].model_copy(update={"seed": seed}) for seed in seeds
+            ]
+
+    def _records(self, runs: Collection[str]) -> list[Record]:
+        """The records of these runs, and of the reference models."""
+        return [r for r in read_records(self.folder) if r.kind != "run" or r.id in runs]
+
+    def write_selection(self) -> None:
+        """Write the selected settings and their results on the other seeds."""
+        if self.config.select is None or self.choices is None:
+            return
+        runs = {key: [run.id for run in runs] for key, runs in self._reported.items()}
+        rows = table(self._records({one for many in runs.values() for one in many}))
+        reported = [report_chosen(one, rows, runs) for one in self.choices]
+        headline = self.config.data.headline
+        write_selection(self.folder, self.config.select, self.config.seeds, reported, headline)
+
+
+def _lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a file of JSON; skips a line that was cut by a kill."""
+    for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
+        try:
+            line = parse_json(text)
+            _ = line["space"], line["model"], line["forget_fraction"], _point(line)
+        except (ValueError, KeyError, TypeError):
+            continue
+        yield line
+
+
+def _point(document: Mapping[str, Any]) -> Point:
+    """Read the setting of a run from JSON, where infinite floats are text."""
+    method = document["method"]
+    values = {
+        key: float(value) if value in ("inf", "-inf") else value
+        for key, value in method["hyperparameters"].items()
+    }
+    retain = method["retain"]
+    term = None if retain is None else RetainSpec.model_validate(retain)
+    spec = MethodSpec(
+        name=method["name"], hyperparameters=values, retain=term, source=method["source"]
+    )
+    return spec, document["learning_rate"]

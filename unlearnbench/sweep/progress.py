@@ -1,0 +1,283 @@
+"""Progress of a sweep: a line per finished run, and an estimate of the time to go.
+
+On a terminal a bar, the running runs and the best settings so far stay below the lines; elsewhere
+there are lines only, and now and then a table of the best.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.best_so_far import Leader, LiveBest, best_lines
+from unlearnbench.api.benchmark import Headline
+from unlearnbench.console import Console, append_log_line, format_duration
+from unlearnbench.estimates.time_to_go import Clock, Forecast
+from unlearnbench.evaluation.headlines import default_headline
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.records import EpochResult
+from unlearnbench.runtime.redaction import redact
+from unlearnbench.sweep.live_display import Display, View
+
+STATUS_SECONDS = 30.0
+"""Least time between status lines where there is no bar."""
+BEST, BEST_AT_END = 3, 10
+"""Methods in a table of the best, during the sweep and at its end."""
+LOG_FILE = "sweep.log"
+"""The lines of all commands in a sweep's folder, with times."""
+DEVICES = 8
+"""Devices listed at the end, idlest first."""
+
+
+class Progress:
+    """The lines and the bar of a sweep, as a context manager; safe to call from any thread."""
+
+    def __init__(
+        self,
+        console: Console,
+        clock: Clock = time.monotonic,
+        *,
+        headline: Headline | None = None,
+    ) -> None:
+        self._console, self._clock = console, clock
+        self._headline = headline or default_headline()
+        self._lock = threading.RLock()
+        self._display: Display | None = None
+        self._view = View("", 0, 0, 0.0)
+        self._running: dict[str, tuple[RunSpec, int]] = {}
+        """Runs on workers, and the epoch that each has reached."""
+        self.live_best = LiveBest()
+        """Takes every record, of this command or an earlier one."""
+        self._printed_best: dict[Panel, tuple[Leader, ...]] = {}
+        self._several_models = self._several_seeds = False
+        self.forecast = Forecast((), 1, clock)
+        self._first_steps: dict[str, tuple[float, int]] = {}
+        """Time at which a task was first seen running, and its steps then."""
+        self._last_status = clock()
+        self._log: Path | None = None
+
+    def log_to(self, path: Path) -> None:
+        """Append every further line to a file."""
+        self._log = path
+
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop_bar()
+
+    def preparing(self, labels: Sequence[str]) -> None:
+        """Start the bar of the tasks that runs depend on."""
+        if labels:
+            self._print(f"preparing: {', '.join(labels)}")
+        self._start_bar("preparing", 0, len(labels))
+
+    def task_steps(self, steps: Mapping[str, tuple[int, int] | None]) -> None:
+        """Show done and total steps by task, on the bar or in a line every half minute."""
+        now = self._clock()
+        notes: list[str] = []
+        for label, counts in steps.items():
+            done, total = counts or (0, 0)
+            since, first = self._first_steps.setdefault(label, (now, done))
+            if done > first:
+                seconds = (now - since) * (total - done) / (done - first)
+                left = format_duration(seconds)
+                notes.append(f"{label} {100 * done / total:.0f} %, about {left} left")
+        if self._display is not None:
+            self._show(note="; ".join(notes))
+        elif notes and now - self._last_status >= STATUS_SECONDS:
+            self._print("; ".join(notes))
+            self._last_status = now
+
+    def prepared(self, label: str, seconds: float) -> None:
+        """Print that a task is done."""
+        self._print(f"prepared {label} in {format_duration(seconds)}")
+        self._show(done=self._view.done + 1)
+
+    def running(
+        self,
+        runs: Sequence[RunSpec],
+        finished: int,
+        slots: int,
+        known: Iterable[tuple[RunSpec, float]] = (),
+    ) -> None:
+        """Start the bar of the runs.
+
+        finished  number of runs that have ended before
+        known     runs of earlier commands, and their seconds
+        """
+        self.forecast = Forecast(runs, slots, self._clock)
+        for run, seconds in known:
+            self.forecast.learn(run, seconds)
+        self._running = {}
+        self._several_models = len({run.model.name for run in runs}) > 1
+        self._several_seeds = len({run.seed for run in runs}) > 1
+        done = f", {finished} are done already" if finished else ""
+        left = f"; about {time_left}, as those took" if (time_left := self.time_left()) else ""
+        self._warn_of_starts()
+        self._print(f"running: {len(runs)} runs, {slots} at a time{done}{left}")
+        self._start_bar("running", finished, len(runs) + finished)
+        self._last_status = self._clock()
+
+    def started(self, run: RunSpec) -> None:
+        """Show that a run was given to a worker."""
+        self.forecast.begin(run)
+        self._running[run.id] = (run, 0)
+        self._update()
+
+    def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
+        """Show that a run has reached an epoch, after `seconds` of work."""
+        self.forecast.observe(run, result.epoch, seconds)
+        self._running[run.id] = (run, result.epoch)
+        self._update()
+
+    def ended(
+        self, run: RunSpec, last: EpochResult | None, status: str = "finished", reason: str = ""
+    ) -> None:
+        """Print the end of a run with a record; `reason`: why it has no result."""
+        self._remove(run)
+        metrics = last.metrics if last else {}
+        parts = [
+            f"{one.plain_short} {value:.{max(one.digits - 1, 0)}f}"
+            for one in (self._headline.kept, self._headline.forgotten)
+            if (value := metrics.get(one.column)) is not None
+        ]
+        if parts and last:
+            parts.insert(0, f"epoch {last.epoch}:")
+        if status != "finished":
+            parts.append(f"{status}: {reason}" if reason else status)
+        left = f"   {time_left} left" if (time_left := self.time_left()) else ""
+        self._print("  ".join([self._count_and_name(run), *parts]) + left)
+        self._update()
+        self._print_best()
+
+    def retrying(self, run: RunSpec, reason: str) -> None:
+        """Print that a run failed and is tried again."""
+        self.forecast.restart(run)
+        self._running.pop(run.id, None)
+        self._print(f"{run.title}: {reason}; trying again")
+
+    def failed(self, run: RunSpec, reason: str) -> None:
+        """Print that a run failed for good."""
+        self._remove(run)
+        self._print(f"{self._count_and_name(run)}  failed: {reason}")
+        self._show(failed=self._view.failed + 1)
+        self._update()
+
+    def _remove(self, run: RunSpec) -> None:
+        self.forecast.end(run)
+        self._running.pop(run.id, None)
+        self._show(done=self._view.done + 1)
+
+    def warn(self, text: str) -> None:
+        """Print a warning."""
+        self._print(f"warning: {text}")
+
+    def time_spent(
+        self, seconds: Mapping[str, float], busy: Mapping[str, float] | None = None
+    ) -> None:
+        """Print the best settings, the wall time by phase, and the busy share by device."""
+        self._stop_bar()
+        self._print_best(at_end=True)
+        parts = ", ".join(f"{name} {format_duration(value)}" for name, value in seconds.items())
+        self._print(f"took {format_duration(sum(seconds.values()))}: {parts}")
+        if busy:
+            shares = [f"{device} {100 * share:.0f} %" for device, share in busy.items()]
+            more = f" and {len(shares) - DEVICES} more" if len(shares) > DEVICES else ""
+            mean = f" (mean {100 * fmean(busy.values()):.0f} %)" if len(shares) > 1 else ""
+            self._print(f"busy: {', '.join(shares[:DEVICES])}{more}{mean}")
+
+    def time_left(self) -> str:
+        """`2 min 10 s`; empty before the first epoch and after the last run."""
+        seconds = self.forecast.to_go()
+        return format_duration(seconds) if seconds and seconds >= 1 else ""
+
+    def _count_and_name(self, run: RunSpec) -> str:
+        """`[12/32] ce-u  lr 5e-05  forget 20 %`."""
+        return f"[{self._view.done}/{self._view.total}] {self._name(run)}"
+
+    def _name(self, run: RunSpec) -> str:
+        parts = [run.method.label]
+        if self._several_models:
+            parts.append(run.model.name)
+        if run.learning_rate is not None:
+            parts.append(f"lr {run.learning_rate:g}")
+        parts.append(f"forget {run.forget_fraction * 100:g} %")
+        if self._several_seeds:
+            parts.append(f"seed {run.seed}")
+        return "  ".join(parts)
+
+    def no_result(self) -> tuple[str, ...]:
+        """Panels whose start model cannot show a method's effect, and why."""
+        starts = self.live_best.starts().values()
+        return tuple(f"{start.place}: {start.fault}" for start in starts if start.fault)
+
+    def _warn_of_starts(self) -> None:
+        for text in self.no_result():
+            self._print(f"NO RESULT for {text}.", red=True)
+
+    def _print_best(self, *, at_end: bool = False) -> None:
+        """Print the best of each panel in which they have changed, unless a display shows them."""
+        soon = self._clock() - self._last_status < STATUS_SECONDS
+        if self._display is not None or (soon and not at_end):
+            return
+        best = self.live_best.leaders(BEST_AT_END if at_end else BEST)
+        starts = self.live_best.starts()
+        for panel, leaders in best.items():
+            start = starts.get(panel)
+            if start is None or start.fault:
+                continue
+            if at_end or leaders != self._printed_best.get(panel):
+                for line in best_lines(start, leaders, last=at_end):
+                    self._print(line)
+        if at_end:
+            self._warn_of_starts()
+        self._printed_best, self._last_status = best, self._clock()
+
+    def _print(self, text: str, *, red: bool = False) -> None:
+        text = redact(text)
+        with self._lock:
+            if self._log is not None:
+                append_log_line(text, self._log)
+            if self._display is not None:
+                self._display.print(text, red=red)
+            elif red:
+                self._console.warn(text)
+            else:
+                self._console.note(text)
+
+    def _start_bar(self, title: str, done: int, total: int) -> None:
+        self._stop_bar()
+        self._view = View(title, done, total, self._clock(), self._view.failed)
+        if total and self._console.err.isatty():
+            self._display = Display(self._console.err, self._view, self.live_best, self._clock)
+
+    def _show(self, **changes: Any) -> None:
+        """Change the view, which the display reads when it draws."""
+        with self._lock:
+            self._view = replace(self._view, **changes)
+            if self._display is not None:
+                self._display.view = self._view
+
+    def _update(self) -> None:
+        if self._display is not None:
+            self._show(
+                seconds_left=self.forecast.to_go(),
+                measured_at=self._clock(),
+                running=tuple(
+                    f"{self._name(run)}  epoch {epoch} of {run.epochs}"
+                    for run, epoch in self._running.values()
+                ),
+            )
+
+    def _stop_bar(self) -> None:
+        with self._lock:
+            if self._display is not None:
+                self._display.stop()
+                self._display = None

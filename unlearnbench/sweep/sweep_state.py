@@ -1,0 +1,182 @@
+"""The state of a sweep: results and failures so far, passed on to display, tracker and records."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unlearnbench.errors import RecordError
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.outcomes import RunOutcome, outcome
+from unlearnbench.results.records import (
+    EpochResult,
+    Record,
+    read_record,
+    read_records,
+    run_record,
+    write_record,
+)
+from unlearnbench.results.remote_copies import Storage
+from unlearnbench.sweep.progress import Progress
+from unlearnbench.sweep.time_spent import Devices, TimeSpent
+from unlearnbench.tracking import SweepTracker, ui_command
+
+TABLE = "results.csv"
+
+
+@dataclass(frozen=True)
+class SweepResult:
+    """The result of a sweep."""
+
+    folder: Path
+    total: int
+    ends: tuple[RunOutcome, ...]
+    """Outcomes of the runs with a record, earlier commands' too, in the plan's order."""
+    report: Path
+    csv: Path
+    mlflow_command: str
+    seconds: Mapping[str, float]
+    """Wall time by phase; adds up to the whole."""
+    busy: Mapping[str, float]
+    """Share of the time since Ray started that each device worked."""
+    no_result: tuple[str, ...] = ()
+    """Models and forget fractions whose start model cannot show a method's effect, and why."""
+
+    def count(self, status: str) -> int:
+        """Count the runs that ended with this status."""
+        return sum(end.status == status for end in self.ends)
+
+    @property
+    def finished(self) -> int:
+        """Number of runs that finished."""
+        return self.count("finished")
+
+    @property
+    def failed(self) -> int:
+        """Number of runs that ended in an error."""
+        return self.count("failed")
+
+
+def last_failure(text: str) -> tuple[str, str]:
+    """The last failure in Ray's log of a trial: its reason in one line, and its full text."""
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", text)
+    full = re.split(r"^Failure # \d+ .*\n", plain, flags=re.MULTILINE)[-1].strip()
+    if re.match(r"The actor (died|is dead|is temporarily unavailable)", full):
+        return "its process died: killed, or out of memory", full
+    lines = [line for line in full.splitlines() if line.strip()]
+    last = lines[-1].strip() if lines else "no message"
+    # Cut module names, and the error by which a worker reports that it was pre-empted.
+    return re.sub(r"^(?:\w+\.)+(?:RayActorError: |(?=\w+(?::|$)))", "", last), full
+
+
+class SweepState:
+    """Results and failures so far; each event goes to the display, the tracker and the records."""
+
+    def __init__(
+        self, folder: Path, progress: Progress, tracker: SweepTracker, storage: Storage
+    ) -> None:
+        self.folder, self.progress, self.tracker = folder, progress, tracker
+        self.storage = storage
+        self.time_spent = TimeSpent()
+        self.failed: dict[str, str] = {}
+        """Reason by run."""
+        self.seconds: dict[str, float] = {}
+        """Training and evaluation time, by finished run."""
+        self.reached_epochs = 0
+        """Epochs that this command has seen for the first time."""
+        self._outcomes: dict[str, RunOutcome] = {}
+        self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
+        self._tracked: set[str] = set()
+
+    def track_finished(self, unfinished: Collection[str] = ("failed",)) -> set[str]:
+        """Track the finished records that are not tracked yet; returns the ids of all of them.
+
+        unfinished  statuses of records whose runs are to be run again
+        """
+        self.storage.share(self.folder / "records")
+        # All of them: the last command may have been killed between a record and its tracking.
+        finished = [r for r in read_records(self.folder) if r.status not in unfinished]
+        for record in sorted(finished, key=lambda r: r.kind == "run"):  # reference models first
+            if record.id not in self._tracked:
+                self._track(record)
+        self._tracked |= {record.id for record in finished}
+        self.seconds |= {record.id: record.seconds for record in finished}
+        return {record.id for record in finished}
+
+    def _track(self, record: Record) -> None:
+        self._outcomes[record.id] = outcome(record)
+        self.tracker.log(record)
+        self.progress.live_best.add(record)
+
+    def epoch_ended(
+        self, run: RunSpec, result: EpochResult, seconds: float, devices: Devices
+    ) -> None:
+        """Note an evaluated epoch; `seconds`: duration of the step on its worker."""
+        epochs = self._epochs[run.id]
+        self.reached_epochs += result.epoch not in epochs
+        epochs[result.epoch] = result
+        # A resumed run repeats its earlier results, whose time was spent before this step.
+        if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
+            self.time_spent.add("training", result.training_seconds, devices)
+            self.time_spent.add("evaluating", result.evaluation_seconds, devices)
+            self.progress.epoch(run, result, seconds)
+
+    def run_ended(self, run: RunSpec, failures: str | None = None) -> Record:
+        """Take up the record of a run, here by now, or record the `failures` that ended it."""
+        record = None
+        if failures is None:
+            try:
+                record = read_record(self.folder / "records" / run.id)
+            except RecordError as error:
+                failures = str(error)
+        if record is None:
+            self.failed[run.id], full = last_failure(failures or "")
+            text = f"{self.failed[run.id]}\n\n{full}"
+            epochs = tuple(self._epochs[run.id].values())
+            record = run_record(run, status="failed", epochs=epochs, error=text)
+        self._add(run, record)
+        return record
+
+    def run_stopped(self, run: RunSpec, record: Record | None) -> Record:
+        """Record a run that a scheduler stopped; `record`: built from its saved state."""
+        from unlearnbench.runs.run_state import remove_state  # it imports torch
+
+        if record is None:
+            epochs = tuple(self._epochs[run.id].values())
+            record = run_record(run, status="stopped", epochs=epochs)
+        self._add(run, record)
+        remove_state(self.folder, run.id, self.storage)
+        return record
+
+    def _add(self, run: RunSpec, record: Record) -> None:
+        """Write a record unless its run has done so; track and display it."""
+        try:
+            write_record(record, self.folder)
+        except RecordError as error:  # a full disk must not end the runs that may still fit
+            self.progress.warn(str(error))
+        self._track(record)
+        reason = self._outcomes[run.id].reason
+        if record.status == "failed":
+            self.progress.failed(run, reason)
+        else:
+            last = record.epochs[-1] if record.epochs else None
+            self.progress.ended(run, last, "ended early" if record.ended else record.status, reason)
+
+    def result(
+        self, runs: Sequence[RunSpec], page: Path, seconds: Mapping[str, float]
+    ) -> SweepResult:
+        """The result of the sweep of `runs`, at its end."""
+        return SweepResult(
+            folder=self.folder,
+            total=len(runs),
+            ends=tuple(self._outcomes[run.id] for run in runs if run.id in self._outcomes),
+            report=page,
+            csv=page.with_name(TABLE),
+            mlflow_command=ui_command(self.folder),
+            seconds=seconds,
+            busy=self.time_spent.by_device(),
+            no_result=self.progress.no_result(),
+        )

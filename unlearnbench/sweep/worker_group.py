@@ -1,0 +1,281 @@
+"""The workers of a run over several processes, and their coordinator: Tune's trial or a Ray task.
+
+The coordinator computes nothing and does not join torch's process group, so that it survives what
+hangs or dies in a collective: it ends the workers, reports the cause, and can start others. Workers
+are actors in the bundles of its placement group, one for each rank. Ray Train would start workers
+for every run; these stay from run to run, with their imports, their process group and their model.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib import import_module
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from unlearnbench.config.resources import Resources
+from unlearnbench.errors import StartOverError, UnlearnbenchError
+from unlearnbench.runtime.deferred_warnings import drain, warn_later
+from unlearnbench.runtime.signals import Stopped, defer_sigterm
+from unlearnbench.sweep.placement import alive, strategy
+from unlearnbench.sweep.ray_faults import StopFileWatcher
+
+T = TypeVar("T")
+Work = Callable[[], Iterator[Any]]
+
+GRACE_SECONDS = 10.0
+"""Longest wait for the cause after a worker has reported a broken connection."""
+
+
+class WorkerDiedError(RuntimeError):
+    """A process of a run has died."""
+
+
+def run_on_workers(
+    work: Callable[[], Iterator[T]], resources: Resources, folder: Path
+) -> Iterator[T]:
+    """Run `work` in as many processes as `resources` say; yields the values of rank 0.
+
+    folder  the sweep's, where workers watch for the stop file
+
+    With several processes the caller has to be an actor or a task without resources of its own, in
+    a placement group with a bundle for each process. It may abandon work and run other work. If a
+    process runs out of memory, all run `work` again, with the smaller size that was noted. Raises:
+    the first error of any worker; WorkerDiedError if one died.
+    """
+    if resources.world_size == 1:
+        return work()
+    return _group(resources.world_size, tuple(resources.per_process.items()), folder).run(work)
+
+
+def worker_placement(resources: Resources) -> Any:
+    """A placement group for a task that calls `run_on_workers`; the caller removes it."""
+    import ray
+
+    nodes = [node["Resources"] for node in alive()]
+    return ray.util.placement_group(
+        [resources.per_process] * resources.world_size, strategy=strategy(nodes, resources)
+    )
+
+
+def in_bundle(group: Any, index: int) -> Any:
+    """Ray's strategy for a bundle of a placement group: a rank's, or rank 0's for a coordinator."""
+    from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+    return PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+
+
+@lru_cache(maxsize=1)
+def _group(world: int, each: tuple[tuple[str, float], ...], folder: Path) -> WorkerGroup:
+    return WorkerGroup(world, dict(each), folder)
+
+
+class Step(NamedTuple):
+    """The progress of a worker."""
+
+    state: str
+    """`yielded` a value, `ended`, or `stopped` by SIGTERM."""
+    value: Any
+    warnings: list[str]
+
+
+class _Worker:
+    """A process of a run as an actor; `join`, `begin` and `step` are called on all workers."""
+
+    def __init__(self, folder: Path) -> None:
+        self._watcher = StopFileWatcher(folder)
+        self._work: Iterator[Any] = iter(())
+        self._listening: socket.socket | None = None
+        import_module("torch.distributed")  # seconds, in which the other workers start as well
+
+    def place(self) -> tuple[str, str]:
+        """Ray's id of the machine, and its address."""
+        import ray
+
+        address: str = ray.util.get_node_ip_address()  # type: ignore[no-untyped-call]
+        return str(ray.get_runtime_context().get_node_id()), address
+
+    def listen(self) -> int:
+        """Open the port at which this worker, rank 0, serves the store of the process group."""
+        _, address = self.place()
+        self._listening = socket.create_server((address, 0))
+        return int(self._listening.getsockname()[1])
+
+    def join(self, variables: Mapping[str, str], threads: int) -> None:
+        """Join the process group that `variables` describe."""
+        os.environ.update(variables)
+        import torch
+        from torch import distributed
+
+        from unlearnbench.runtime import distributed as group
+
+        group.use_interface(self.place()[1])
+        torch.set_num_threads(threads)
+        served: dict[str, Any] = {}
+        if self._listening is not None:
+            # Our own socket: torch's would listen on every address of the machine.
+            served = {"is_master": True, "master_listen_fd": self._listening.detach()}
+        host, port, size = (variables[n] for n in ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE"))
+        store: Any = distributed.TCPStore  # type: ignore[attr-defined]
+        group.join_group(store(host, int(port), int(size), wait_for_workers=False, **served))
+
+    def begin(self, work: Work) -> None:
+        """Drop the previous work with its memory, then begin `work`."""
+        self._work = iter(())
+        self._work = iter(work())
+
+    def step(self) -> Step:
+        """Compute the next value."""
+        try:
+            with self._watcher.interruptible():
+                for value in self._work:
+                    return Step("yielded", value, drain())
+        except Stopped:  # a SystemExit, which Ray would take for the actor's end
+            return Step("stopped", None, drain())
+        return Step("ended", None, drain())
+
+
+class WorkerGroup:
+    """The workers of one coordinator, started at the first use and after a failure."""
+
+    def __init__(self, world: int, each: Mapping[str, float], folder: Path) -> None:
+        self._world, self._each, self._folder = world, each, folder
+        self._workers: list[Any] = []
+        """By rank; empty before the start and after a failure."""
+
+    def run(self, work: Callable[[], Iterator[T]]) -> Iterator[T]:
+        """Run `work` in all workers, a value at a time; again after running out of memory."""
+        smallest: int | None = None
+        while True:
+            try:
+                yield from self._attempt(work)
+            except StartOverError as error:
+                if smallest is not None and error.size >= smallest:
+                    raise  # the noted size was lost: another attempt would end here, too
+                smallest = error.size
+            else:
+                return
+
+    def _attempt(self, work: Work) -> Iterator[Any]:
+        if not self._workers:
+            self._start()
+        self._call_all("begin", work)
+        while True:
+            first: Step = self._call_all("step")[0]
+            for line in first.warnings:
+                warn_later(line)
+            if first.state == "stopped":
+                raise Stopped
+            if first.state == "ended":
+                return
+            yield first.value
+
+    def _start(self) -> None:
+        import ray
+
+        group: Any = ray.util.get_current_placement_group()
+        self._workers = [
+            ray.remote(_Worker)
+            .options(
+                num_cpus=self._each["CPU"],
+                num_gpus=self._each.get("GPU", 0),
+                scheduling_strategy=in_bundle(group, rank),
+            )
+            .remote(self._folder)
+            for rank in range(self._world)
+        ]
+        places: list[tuple[str, str]] = self._call_all("place")
+        (port,) = ray.get([self._workers[0].listen.remote()])
+        threads = max(1, int(self._each["CPU"]))
+        joins = [
+            worker.join.remote(variables, threads)
+            for worker, variables in zip(self._workers, rank_variables(places, port), strict=True)
+        ]
+        self._results(joins)
+
+    def _call_all(self, method: str, *arguments: Any) -> list[Any]:
+        """Call `method` of every worker; returns the results by rank."""
+        return self._results([getattr(one, method).remote(*arguments) for one in self._workers])
+
+    def _results(self, calls: Sequence[Any]) -> list[Any]:
+        """Wait for a call of each worker; if one fails, end all workers and raise the cause."""
+        import ray
+
+        with defer_sigterm():  # SIGTERM reaches the workers as well, and they save what they have
+            waiting = list(calls)
+            while waiting:
+                (done,), waiting = ray.wait(waiting, num_returns=1)
+                if _error(done) is not None:
+                    error = _cause(calls)
+                    self._end()
+                    raise error
+            return [ray.get(one) for one in calls]
+
+    def _end(self) -> None:
+        import ray
+
+        for worker in self._workers:
+            ray.kill(worker)
+        self._workers = []
+
+
+def _cause(calls: Sequence[Any]) -> BaseException:
+    """The error that caused the others, of calls of which at least one has failed."""
+    import ray
+
+    deadline = time.monotonic() + GRACE_SECONDS
+    while True:
+        ended, running = ray.wait([*calls], num_returns=len(calls), timeout=0.1)
+        errors = [error for one in ended if (error := _error(one)) is not None]
+        causes = [error for error in errors if not _is_broken_connection(error)]
+        if causes or not running or time.monotonic() > deadline:
+            return (causes or errors)[0]
+
+
+def _error(call: Any) -> BaseException | None:
+    """The error of a call that has ended; None if it succeeded."""
+    import ray
+    from ray.exceptions import RayActorError, RayError
+
+    try:
+        ray.get(call)
+    except RayActorError:
+        return WorkerDiedError("one of the run's processes died: killed, or out of memory")
+    except RayError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, UnlearnbenchError):
+            cause.__cause__ = error  # it has the worker's traceback
+            return cause
+        return error
+    return None
+
+
+def _is_broken_connection(error: BaseException) -> bool:
+    """True if the error only shows that another process is gone."""
+    cause = getattr(error, "cause", error)
+    return type(cause).__name__.startswith("Dist") or "gloo" in str(cause).lower()
+
+
+def rank_variables(places: Sequence[tuple[str, str]], port: int) -> list[dict[str, str]]:
+    """The environment variables of each rank, by torchrun's names.
+
+    places  machine and address, by rank
+    port    at which rank 0 serves the store
+    """
+    nodes = [node for node, _ in places]
+    found = [
+        {
+            "RANK": rank,
+            "LOCAL_RANK": nodes[:rank].count(node),
+            "WORLD_SIZE": len(nodes),
+            "LOCAL_WORLD_SIZE": nodes.count(node),
+            "MASTER_ADDR": places[0][1],
+            "MASTER_PORT": port,
+        }
+        for rank, (node, _) in enumerate(places)
+    ]
+    return [{name: str(value) for name, value in one.items()} for one in found]

@@ -1,0 +1,296 @@
+"""A tiny model, random rows that it has half learned, and the code path of training.
+
+Rows are collated, predicted and split by `MicroBatches`, references come from `load_references`,
+and losses go through `Objective`, so the checks run the code that training runs. Answers that a
+model would generate (`alternative`, `sample`) are random, and so are the samples' rewards.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, cached_property
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unlearnbench.api.method import PARTS, LossBatch, Method, Needs, Part, Terms
+from unlearnbench.data.encoding import Row
+from unlearnbench.data.epoch_order import Item, TrainingRows
+from unlearnbench.testing.tiny_model import (
+    END,
+    FIRST_WORD,
+    PAD,
+    VOCABULARY,
+    TinyLlama,
+    build,
+    memorise,
+    moved,
+    rename,
+)
+from unlearnbench.training.answer_sampling import SampledAnswers
+from unlearnbench.training.micro_batches import MicroBatches, StepContext, Sums
+from unlearnbench.training.objective import Objective, called
+from unlearnbench.training.reference_model import ReferenceParts, load_references
+
+SEED, EPOCHS = 7, 2
+LENGTHS = (4, 1, 7, 2, 5, 3)
+"""Answer tokens of the forget rows, including the one that ends an answer."""
+_REFUSALS = 3
+_STATES = 12
+"""A method with a state may read or use a part only once it has left its warm-up."""
+
+Cuts = Sequence[Sequence[Item]]
+"""The items of an optimiser step, by micro-batch."""
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Loss, gradients and state of one optimiser step."""
+
+    loss: float
+    terms: Mapping[str, float]
+    gradients: Mapping[str, Tensor]
+    """By parameter; zeros where there is none."""
+    state: Mapping[str, float]
+    """After the step."""
+
+    @property
+    def norm(self) -> float:
+        """Norm of the whole gradient."""
+        return float(self.flat.norm())
+
+    @property
+    def flat(self) -> Tensor:
+        """The whole gradient as one vector."""
+        return torch.cat([g.flatten().double() for g in self.gradients.values()])
+
+
+class TinyLab:
+    """A method with a model, rows and references to run it on."""
+
+    def __init__(
+        self,
+        method: Method,
+        *,
+        lengths: Sequence[int] = LENGTHS,
+        dtype: torch.dtype = torch.float64,
+        names: Tensor | None = None,
+        depth: int = 1,
+    ) -> None:
+        """`lengths`: of the answers; `names`: [V] ids of the vocabulary entries, if not their own;
+        `depth`: decoder layers below the last, if the method does not read more.
+
+        `model` has moved a little away from the start model, `start`.
+        """
+        self.method, self.objective, self.lengths = method, Objective(method), lengths
+        self.needs = self.objective.needs
+        self.fresh: int | None = None
+        """Number of the request to a fresh process; None until one is sent."""
+        self.dtype, self.names = dtype, names
+        self.depth = max([depth, *self.needs.layers])
+        self.model = self._model(noise=0.1)
+        self.rows, self.samples = _rows(
+            self.needs, lengths, names, method.ignore_first_answer_tokens
+        )
+        self.draws = self.rows.items(self.needs, SEED, 1)
+
+        @cache
+        def reader(model: TinyLlama) -> MicroBatches:
+            return MicroBatches(model, self.rows, self.needs, self.pad, self.references)
+
+        self._reader = reader
+
+    @cached_property
+    def start(self) -> TinyLlama:
+        """The frozen start model."""
+        return self._model(noise=0.0)
+
+    def _model(self, noise: float) -> TinyLlama:
+        """The model that has learned the rows, moved by relative `noise`."""
+        model = moved(_learned(self.depth + 1), noise, self.dtype)
+        if self.names is not None:
+            rename(model, self.names)
+        return model
+
+    def like(self, **changes: Any) -> TinyLab:
+        """The same method in a lab with other settings."""
+        own: dict[str, Any] = {"lengths": self.lengths, "dtype": self.dtype, "names": self.names}
+        return TinyLab(self.method, **{**own, **changes})
+
+    @cached_property
+    def references(self) -> ReferenceParts:
+        """The start model's values for every row."""
+        with tempfile.TemporaryDirectory() as folder:
+            return load_references(
+                lambda: self.start,
+                "tiny lab",
+                self.rows,
+                self.needs,
+                seed=SEED,
+                epochs=EPOCHS,
+                pad=self.pad,
+                folder=Path(folder),
+            )
+
+    @property
+    def pad(self) -> int:
+        """Id of the padding token."""
+        return PAD if self.names is None else int(self.names[PAD])
+
+    @property
+    def sequences(self) -> list[Row]:
+        """The rows of a step in one micro-batch, in the order of the model's input."""
+        minibatches, step = self._minibatches(self.model, [self.draws], {})
+        named: list[Part] = [part for part in PARTS if part in self.needs.parts]
+        return [row for part in named for row in minibatches.rows_of(part, self.draws, step)]
+
+    def _minibatches(
+        self, model: TinyLlama, cuts: Cuts, state: Mapping[str, float]
+    ) -> tuple[MicroBatches, StepContext]:
+        minibatches = self._reader(model)
+        draws = [*chain.from_iterable(cuts)]
+        counts = minibatches.counts(draws)
+        if "sample" in self.needs.parts:
+            rows = [row for draw in draws for row in self.samples[draw.index].rows]
+            counts["sample"] = (sum(row.scored for row in rows), len(rows))
+        return minibatches, StepContext(counts, state, samples=self.samples)
+
+    def batches(
+        self,
+        cuts: Cuts,
+        model: TinyLlama | None = None,
+        state: Mapping[str, float] | None = None,
+        only: Iterable[Part] | None = None,
+    ) -> Iterator[LossBatch]:
+        """The micro-batches of one optimiser step."""
+        model = self.model if model is None else model
+        with called(self.method, "start"):
+            begin = self.method.start() if state is None else state
+        minibatches, step = self._minibatches(model, cuts, begin)
+        sums = Sums()
+        for cut in cuts if self.needs.statistics else ():
+            with torch.no_grad():
+                counted = minibatches.batch(model, cut, step, self.needs.statistics)
+            sums.add(self.statistics(counted))
+        step = replace(step, statistics=sums.values)
+        for cut in cuts:
+            yield minibatches.batch(model, cut, step, only)
+
+    def statistics(self, batch: LossBatch) -> Terms:
+        """The method's statistics of a batch; none where it declares none."""
+        with torch.no_grad(), called(self.method, "statistics"):
+            return self.method.statistics(batch) if self.needs.statistics else {}
+
+    @cached_property
+    def whole(self) -> Measured:
+        """The step in one micro-batch, measured once."""
+        return self.measure()
+
+    def measure(self, cuts: Cuts | None = None, model: TinyLlama | None = None) -> Measured:
+        """Loss and gradient of one optimiser step; by default all of it is one micro-batch."""
+        model = self.model if model is None else model
+        model.zero_grad(set_to_none=True)
+        terms, reported = Sums(), Sums()
+        for batch in self.batches([self.draws] if cuts is None else cuts, model):
+            found = self.objective.terms(batch)
+            torch.stack([*found.values()]).sum().backward()
+            terms.add(found)
+            reported.add(batch.reported)
+        numbers = {name: value.item() for name, value in terms.values.items()}
+        gradients = {
+            name: torch.zeros_like(p) if p.grad is None else p.grad.clone()
+            for name, p in model.named_parameters()
+        }
+        state = self._advanced(self.method.start(), reported.values, 1)
+        return Measured(sum(numbers.values()), numbers, gradients, dict(state))
+
+    def states(self) -> Iterator[Mapping[str, float]]:
+        """The states of the method's first epochs, of one step each; once where it has none."""
+        state: Mapping[str, float] = self.method.start()
+        for epoch in range(1, _STATES + 1 if state else 2):
+            yield state
+            if state:
+                batch = self.batch(state)
+                self.total(batch)
+                state = self._advanced(state, batch.reported, epoch)
+
+    def _advanced(
+        self, state: Mapping[str, float], reported: Mapping[str, Tensor], epoch: int
+    ) -> Mapping[str, float]:
+        values = {name: value.item() for name, value in reported.items()}
+        with called(self.method, "advance"):
+            return self.method.advance(state, values, epoch)
+
+    def batch(self, state: Mapping[str, float] | None = None) -> LossBatch:
+        """The whole step in one micro-batch, including the parts that statistics read."""
+        with torch.no_grad():
+            both = self.needs.parts | self.needs.statistics
+            return next(self.batches([self.draws], state=state, only=both))
+
+    def total(self, batch: LossBatch) -> Tensor:
+        """The scalar to minimise, on any batch."""
+        batch = replace(batch, statistics=self.statistics(batch))
+        return torch.stack([*self.objective.terms(batch).values()]).sum()
+
+
+@cache
+def _learned(layers: int) -> TinyLlama:
+    """A model that has half learned the rows: sure of some tokens, not of others."""
+    model, (rows, _) = build(layers), _rows(Needs(parts=frozenset()), LENGTHS, None, 0)
+    memorise(model, [*rows.forget, *rows.retain], steps=40)
+    return model
+
+
+def _rows(
+    needs: Needs, lengths: Sequence[int], names: Tensor | None, skipped: int
+) -> tuple[TrainingRows, Mapping[int, SampledAnswers]]:
+    """Random rows: prompts of random length, and answers that end with a token of their own.
+
+    Samples and their rewards are drawn as well, by forget row, without a model.
+    """
+    generator = torch.Generator().manual_seed(SEED)
+
+    def words(count: int) -> list[int]:
+        return torch.randint(FIRST_WORD, VOCABULARY, (count,), generator=generator).tolist()
+
+    def row(prompt: Sequence[int], length: int) -> Row:
+        ids = torch.tensor([*prompt, *words(length - 1), END])
+        return Row(tuple((ids if names is None else names[ids]).tolist()), len(prompt))
+
+    def short() -> int:
+        return 1 + int(torch.randint(max(lengths), (1,), generator=generator))
+
+    prompts = [words(2 + i % 4) for i in range(len(lengths))]
+    refusals = [[row(p, 1 + k).without_first(skipped) for k in range(_REFUSALS)] for p in prompts]
+    count = needs.samples.count if needs.samples else 1
+    rows = TrainingRows(
+        [row(p, n).without_first(skipped) for p, n in zip(prompts, lengths, strict=True)],
+        [row(words(3), short()) for _ in range(len(lengths) + 2)],
+        _REFUSALS,
+        lambda question, answer: refusals[question][answer],
+        alternatives=[[row(p, short()).without_first(skipped)] for p in prompts],
+    )
+    samples = {
+        i: SampledAnswers(
+            tuple(row(p, short()) for _ in range(count)),
+            ("",) * count,
+            tuple(torch.rand(count, generator=generator).tolist()),
+        )
+        for i, p in enumerate(prompts)
+    }
+
+    def scored(part: Part, rows: Sequence[Row]) -> tuple[Row, ...]:
+        """Add random scores where they are read; drawn last, so that no other draw changes."""
+        if part not in needs.scores:
+            return tuple(rows)
+        draws = (torch.rand(row.scored, generator=generator).tolist() for row in rows)
+        return tuple(replace(row, scores=tuple(d)) for row, d in zip(rows, draws, strict=True))
+
+    forget, retain = scored("forget", rows.forget), scored("retain", rows.retain)
+    samples = {i: replace(one, rows=scored("sample", one.rows)) for i, one in samples.items()}
+    return replace(rows, forget=forget, retain=retain), samples

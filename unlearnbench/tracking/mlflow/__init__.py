@@ -1,0 +1,1 @@
+"""Connection to MLflow, and conversion of records to its runs."""

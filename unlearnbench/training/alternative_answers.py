@@ -1,0 +1,152 @@
+"""Alternative answers of the start model to the forget questions, sampled once and stored.
+
+All runs of a sweep with the same start model, questions, way of sampling and seed share one file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Sampling
+from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.files.atomic import write_text
+from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.training.answer_sampling import (
+    ALTERNATIVES,
+    SeededPrompt,
+    answer_rows,
+    sample,
+)
+
+
+def alternative_rows(
+    load: Callable[[], Any],
+    weights_hash: str,
+    questions: Sequence[Question],
+    how: Sampling,
+    encoder: Encoder,
+    *,
+    seed: int,
+    pad: int,
+    folder: Path,
+    skipped: int = 0,
+) -> list[tuple[Row, ...]]:
+    """`how.count` rows for each question, from disk where they are stored.
+
+    load          returns the start model, in evaluation mode; called only if needed
+    weights_hash  identity of those weights
+    skipped       first answer tokens that the loss does not see
+
+    Several processes may write the same file: each renames its own into place, and their contents
+    are equal. A damaged file is made again.
+    """
+    prompts = start_prompts(questions, how, encoder)
+    path = folder / f"{_key(weights_hash, prompts, how, encoder, seed)}.json"
+    answers = _read(path, len(questions), how.count)
+    if answers is None:
+        seeded = [
+            SeededPrompt(prompt, (seed, index, number, ALTERNATIVES))
+            for index, prompt in enumerate(prompts)
+            for number in range(how.count)
+        ]
+        sampled = sample(load(), seeded, how, encoder, pad)
+        answers = [sampled[i : i + how.count] for i in range(0, len(sampled), how.count)]
+        _write(path, questions, answers, encoder)
+    return [
+        tuple(
+            encoder.labelled(row).without_first(skipped)
+            for row in _rows(question, found, how, encoder)
+        )
+        for question, found in zip(questions, answers, strict=True)
+    ]
+
+
+def _rows(
+    question: Question, answers: Sequence[tuple[int, ...]], how: Sampling, encoder: Encoder
+) -> list[Row]:
+    """The rows of a question with each of `answers`."""
+    if not (how.prefix or how.stop):
+        # The question replaces a longer instruction, so that no row gets too long.
+        return answer_rows(encoder.prompt(question.question), answers)
+    texts = [encoder.decode(answer) for answer in answers]
+    for end in how.stop:
+        texts = [text.split(end)[0] for text in texts]
+    return [encoder.row(question.question, text.strip()) for text in texts]
+
+
+def start_prompts(
+    questions: Sequence[Question], how: Sampling, encoder: Encoder
+) -> list[tuple[int, ...]]:
+    """The prompt of the start model for each question."""
+    return [encoder.prompt(_instructed(question, how), how.prefix) for question in questions]
+
+
+def _instructed(question: Question, how: Sampling) -> str:
+    values = {"{question}": question.question, "{answer}": question.answer}
+    # In one pass: a question may contain «{answer}».
+    return re.sub(r"\{question\}|\{answer\}", lambda found: values[found[0]], how.instruction)
+
+
+def _key(
+    weights_hash: str,
+    prompts: Sequence[tuple[int, ...]],
+    how: Sampling,
+    encoder: Encoder,
+    seed: int,
+) -> str:
+    # The prompts' ids cover questions, instruction, prefix, tokenizer and template; `stop` is
+    # applied after sampling.
+    sampled = {k: v for k, v in asdict(how).items() if k not in ("prefix", "stop")}
+    content = [weights_hash, sampled, encoder.max_length, encoder.eos, seed, prompts]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
+
+
+def _read(path: Path, questions: int, count: int) -> list[list[tuple[int, ...]]] | None:
+    """Token ids by question and answer; None, with a warning where the file is damaged."""
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+        answers = [
+            [tuple(int(token) for token in answer["ids"]) for answer in entry["answers"]]
+            for entry in document["questions"]
+        ]
+        whole = (
+            document["sha256"] == _hash(document["questions"])
+            and len(answers) == questions
+            and all(len(found) == count and all(found) for found in answers)
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        whole, answers = False, []
+    if not whole:
+        warn_later(f"{path}: the start model's answers are damaged; they are sampled again")
+    return answers if whole else None
+
+
+def _hash(questions: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(questions).encode()).hexdigest()
+
+
+def _write(
+    path: Path,
+    questions: Sequence[Question],
+    answers: Sequence[Sequence[tuple[int, ...]]],
+    encoder: Encoder,
+) -> None:
+    document = [
+        {
+            "question": question.question,
+            # The text is for people; only the ids are read.
+            "answers": [{"ids": ids, "text": encoder.decode(ids)} for ids in found],
+        }
+        for question, found in zip(questions, answers, strict=True)
+    ]
+    whole = {"sha256": _hash(document), "questions": document}
+    write_text(path, json.dumps(whole, ensure_ascii=False, indent=1))

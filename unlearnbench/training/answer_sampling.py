@@ -1,0 +1,213 @@
+"""Sampled answers that do not depend on the batch that they are sampled in.
+
+Every answer has its own random numbers, one per token, made from its seed words alone; a token is
+the first whose cumulative probability exceeds the number. So an answer depends neither on the
+batch, nor on the number of processes, except for rounding: where another batch changes a
+probability by 1e-7, one token in about 10 million changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unlearnbench.api.method import Sampling
+from unlearnbench.data.batching import fast_batch_tokens, token_budget
+from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.errors import ModelError, TrainingError
+from unlearnbench.models.forward import predict
+from unlearnbench.models.kv_cache import allocate_cache, max_cached_tokens
+from unlearnbench.runtime.out_of_memory import retry_with_fewer_tokens
+
+# Batches of tokens whose keys and values sampling stores.
+_CACHED_BATCHES = 4
+# The last word of every seed; other draws from a run's seed (`data.epoch_order`) have others.
+ALTERNATIVES, SAMPLES = 5, 6
+
+
+@dataclass(frozen=True)
+class SeededPrompt:
+    """A prompt to answer."""
+
+    prompt: tuple[int, ...]
+    seed: tuple[int, ...]
+    """Non-negative words that the answer's random numbers are made from."""
+
+
+def sample(
+    model: Any,
+    prompts: Sequence[SeededPrompt],
+    how: Sampling,
+    encoder: Encoder,
+    pad: int,
+    batch_tokens: int | None = None,
+) -> list[tuple[int, ...]]:
+    """An answer to each of `prompts` as token ids, with EOS unless it has reached its limit.
+
+    The model must be in evaluation mode. An answer's limit is the first of `max_new_tokens`, the
+    encoder's `max_length` and the model's context. `batch_tokens` keys and values are stored at
+    once, approximately, and fewer where memory runs out; the number changes no answer.
+    """
+    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    longest = min(encoder.max_length, context or encoder.max_length)
+    limits = [min(how.max_new_tokens, longest - len(one.prompt)) for one in prompts]
+    for one, limit in zip(prompts, limits, strict=True):
+        if limit < 1:
+            raise ModelError(
+                f"no answer token fits into {longest} tokens after a prompt of {len(one.prompt)}: "
+                f"{encoder.decode(one.prompt)[:60]!r}; raise max_length or shorten the prompt"
+            )
+    device = next(model.parameters()).device
+    lengths = [len(one.prompt) + limit for one, limit in zip(prompts, limits, strict=True)]
+
+    def sampled(budget: int) -> list[tuple[int, ...]]:
+        answers: dict[int, tuple[int, ...]] = {}
+        for batch in token_budget(lengths, budget):
+            ids = [prompts[i].prompt for i in batch]
+            uniform = _uniform([prompts[i].seed for i in batch], max(limits[i] for i in batch))
+            found = _decode(model, ids, uniform.to(device), how.temperature, encoder.eos, pad)
+            for i, tokens in zip(batch, found.tolist(), strict=True):
+                tokens = tokens[: limits[i]]
+                end = tokens.index(encoder.eos) + 1 if encoder.eos in tokens else len(tokens)
+                answers[i] = tuple(tokens[:end])
+        return [answers[i] for i in range(len(prompts))]
+
+    most = max_cached_tokens(model, _CACHED_BATCHES * fast_batch_tokens(device))
+    return retry_with_fewer_tokens(sampled, batch_tokens or most)[0]
+
+
+def _uniform(seeds: Sequence[tuple[int, ...]], count: int) -> Tensor:
+    """[B, count] numbers in [0, 1), each row from its seed alone."""
+    return torch.from_numpy(np.stack([np.random.default_rng(s).random(count) for s in seeds]))
+
+
+@torch.no_grad()
+def _decode(
+    model: Any,
+    prompts: Sequence[tuple[int, ...]],
+    uniform: Tensor,
+    temperature: float,
+    eos: int,
+    pad: int,
+) -> Tensor:
+    """[B, at most uniform.shape[1]] tokens; those after an EOS have no meaning."""
+    width, device = max(map(len, prompts)), uniform.device
+    # Padded on the left, so that all rows continue in the same column.
+    ids = torch.tensor([[pad] * (width - len(p)) + list(p) for p in prompts], device=device)
+    lengths = torch.tensor([len(p) for p in prompts], device=device)
+    mask = (torch.arange(width, device=device) >= width - lengths.unsqueeze(1)).long()
+    cache = allocate_cache(model, width + uniform.shape[1])
+    sampled: list[Tensor] = []
+    ended = torch.zeros(len(prompts), dtype=torch.bool, device=device)
+    for column in uniform.T:
+        where = torch.zeros_like(ids, dtype=torch.bool)
+        where[:, -1] = True
+        logits, _ = predict(
+            model,
+            where,
+            input_ids=ids,
+            attention_mask=mask,
+            position_ids=(mask.cumsum(1) - 1).clamp(min=0)[:, -ids.shape[1] :],
+            past_key_values=cache,
+            use_cache=True,
+        )
+        tokens = choose(logits, temperature, column)
+        sampled.append(tokens)
+        ended |= tokens == eos
+        if bool(ended.all()):
+            break
+        ids = tokens.unsqueeze(1)
+        mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
+    return torch.stack(sampled, dim=1)
+
+
+def choose(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
+    """[B] token of each row of `logits` [B, V], chosen by its number in `uniform` [B]."""
+    # float64: the sum over 128k probabilities would lose most digits of the small ones.
+    probabilities = (logits.double() / temperature).softmax(1)
+    if torch.are_deterministic_algorithms_enabled():  # `cumsum` is deterministic on CPUs only
+        probabilities, uniform = probabilities.cpu(), uniform.cpu()
+    cumulative = probabilities.cumsum(1)
+    passed = cumulative > (uniform.double().unsqueeze(1) * cumulative[:, -1:])
+    return passed.int().argmax(1).to(logits.device)  # the first one
+
+
+@dataclass(frozen=True)
+class SampledAnswers:
+    """The policy's answers to one question."""
+
+    rows: tuple[Row, ...]
+    texts: tuple[str, ...]
+    rewards: tuple[float, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Sampler:
+    """Samples the policy's answers to forget questions, with rewards from its method."""
+
+    questions: Sequence[str]
+    truths: Sequence[str]
+    """The answers to forget, question by question."""
+    encoder: Encoder
+    how: Sampling
+    reward: Callable[[str, str], float]
+    """See `Method.reward`."""
+    seed: int
+    pad: int
+    skipped: int = 0
+    """Number of first answer tokens that the loss does not see."""
+    token_rewards: Callable[[str, Sequence[str], str], Sequence[float]] | None = None
+    """See `Method.token_rewards`; None where the loss reads no scores of samples."""
+
+    def __call__(self, model: Any, indices: Sequence[int], step: int) -> dict[int, SampledAnswers]:
+        """`how.count` answers to each question of `indices`, the same for the same weights.
+
+        step  the optimiser step; each has other random numbers
+        """
+        prompts = [self.encoder.prompt(self.questions[i]) for i in indices]
+        seeded = [
+            SeededPrompt(prompt, (self.seed, step, index, number, SAMPLES))
+            for index, prompt in zip(indices, prompts, strict=True)
+            for number in range(self.how.count)
+        ]
+        training = model.training
+        model.eval()
+        each = iter(sample(model, seeded, self.how, self.encoder, self.pad))
+        model.train(training)
+        found: dict[int, SampledAnswers] = {}
+        for index, prompt in zip(indices, prompts, strict=True):
+            rows = answer_rows(prompt, [next(each) for _ in range(self.how.count)])
+            texts = tuple(self.encoder.reference(row) for row in rows)
+            truth = self.truths[index]
+            rewards = tuple(float(self.reward(text, truth)) for text in texts)
+            if self.token_rewards is not None:
+                rows = [
+                    self._scored(row, text, truth) for row, text in zip(rows, texts, strict=True)
+                ]
+            seen = tuple(self.encoder.labelled(r).without_first(self.skipped) for r in rows)
+            found[index] = SampledAnswers(seen, texts, rewards)
+        return found
+
+    def _scored(self, row: Row, text: str, truth: str) -> Row:
+        """A sampled row with the score of each of its tokens."""
+        tokens = [str(self.encoder.tokenizer.decode([token])) for token in row.ids[row.start :]]
+        found = self.token_rewards(text, tokens, truth) if self.token_rewards else ()
+        scores = tuple(float(score) for score in found)
+        if len(scores) != row.scored or not all(0 <= score <= 1 for score in scores):
+            listed = ", ".join(f"{score:g}" for score in scores[:8])
+            raise TrainingError(
+                f"token_rewards of the sample {text[:60]!r} returned {len(scores)} numbers "
+                f"({listed}{', …' if len(scores) > 8 else ''}); expected one from 0 (unlearn) to 1 "
+                f"(learn) for each of its {row.scored} tokens"
+            )
+        return replace(row, scores=scores)
+
+
+def answer_rows(prompt: tuple[int, ...], answers: Sequence[tuple[int, ...]]) -> list[Row]:
+    """A row for each answer, exactly as sampled: none gets an EOS added."""
+    return [Row(prompt + answer, len(prompt)) for answer in answers]

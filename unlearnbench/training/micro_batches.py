@@ -1,0 +1,184 @@
+"""Micro-batches: one forward pass over all parts of some items, and the values a loss reads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor
+
+from unlearnbench.api.method import PARTS, LossBatch, Needs, Part, References
+from unlearnbench.data.encoding import Row
+from unlearnbench.data.epoch_order import Item, TrainingRows
+from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.models.row_states import RowReader, RowStates
+from unlearnbench.training.answer_sampling import SampledAnswers
+from unlearnbench.training.reference_model import LiveReference, ReferenceRows
+
+Counts = Mapping[Part, tuple[int, int]]
+"""By part, the number of scored tokens and of rows in a whole optimiser step."""
+
+
+@dataclass(frozen=True)
+class StepContext:
+    """Values of the whole optimiser step that its micro-batches need."""
+
+    counts: Counts
+    state: Mapping[str, float] = field(default_factory=dict[str, float])
+    statistics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
+    samples: Mapping[int, SampledAnswers] = field(default_factory=dict[int, SampledAnswers])
+    """By forget row, the policy's answers to its question in this step."""
+
+
+class MicroBatches:
+    """Turns items of an epoch into the predictions of each part."""
+
+    def __init__(
+        self,
+        model: Any,
+        rows: TrainingRows,
+        needs: Needs,
+        pad: int,
+        references: Mapping[Part, ReferenceRows | LiveReference],
+    ) -> None:
+        self.rows, self.needs, self.references = rows, needs, references
+        self.reader = RowReader(model, pad)
+
+    def counts(self, draws: Sequence[Item]) -> dict[Part, tuple[int, int]]:
+        """Scored tokens and rows of each part but the samples, over all of a step's items."""
+        counts: dict[Part, tuple[int, int]] = {}
+        for part in (self.needs.parts | self.needs.statistics) - {"sample"}:
+            rows = self.rows.of(part, draws, self.needs)
+            counts[part] = (sum(row.scored for row in rows), len(rows))
+        return counts
+
+    def tokens(self, draw: Item, step: StepContext) -> int:
+        """Tokens of all parts that the loss reads of one item."""
+        parts = (self.rows_of(part, [draw], step) for part in self.needs.parts)
+        return sum(len(row.ids) for rows in parts for row in rows)
+
+    def rows_of(self, part: Part, draws: Sequence[Item], step: StepContext) -> list[Row]:
+        """The rows of `part`; samples of one question are adjacent."""
+        if part == "sample":
+            return [row for draw in draws for row in step.samples[draw.index].rows]
+        return self.rows.of(part, draws, self.needs)
+
+    def batch(
+        self,
+        model: Any,
+        draws: Sequence[Item],
+        step: StepContext,
+        only: Iterable[Part] | None = None,
+    ) -> LossBatch:
+        """One forward pass of `model` over the parts of the loss, or `only` those named."""
+        names = self.needs.parts if only is None else set(only)
+        rows: dict[Part, list[Row]] = {p: self.rows_of(p, draws, step) for p in PARTS if p in names}
+        together = [row for part in rows.values() for row in part]
+        extra = self._extra_tensors(rows, draws, step)
+        prepared = self.reader.prepared(model, together, [*extra.values()])
+        sent = dict(zip(extra, prepared.extra, strict=True))
+        found = self.reader.run(model, prepared, self.needs.layers)
+        # Like the values that they are compared with.
+        dtype = at_least_fp32(found.hidden[:0]).dtype
+        scores: dict[Part, Tensor] = {
+            part: sent[part, "scores"].to(dtype) for part in rows if (part, "scores") in sent
+        }
+        references: dict[Part, Reference] = {}
+        for part, reference in self.references.items():
+            if part in rows and isinstance(reference, ReferenceRows):
+                tensors = {name: tensor for (of, name), tensor in sent.items() if of == part}
+                references[part] = reference.reference(tensors, len(rows[part]))
+            elif part in rows:
+                references[part] = reference.batch(rows[part], found.hidden.device)
+        rewards = sent["sample", "rewards"].to(dtype) if "sample" in rows else None
+        parts = split(found, rows, step.counts, scores)
+        return LossBatch(parts, References(references), step.state, step.statistics, rewards)
+
+    def _extra_tensors(
+        self, rows: Mapping[Part, Sequence[Row]], draws: Sequence[Item], step: StepContext
+    ) -> dict[tuple[Part, str], Tensor]:
+        """CPU tensors that a loss reads in addition to the tokens, by part and name."""
+        found: dict[tuple[Part, str], Tensor] = {}
+        for part, part_rows in rows.items():
+            reference = self.references.get(part)
+            if isinstance(reference, ReferenceRows):
+                found |= {(part, name): t for name, t in reference.tensors(part_rows).items()}
+            if part in self.needs.scores:
+                numbers = [score for row in part_rows for score in row.scores]
+                found[part, "scores"] = torch.tensor(numbers, dtype=torch.float64)
+        if "sample" in rows:
+            rewards = [reward for draw in draws for reward in step.samples[draw.index].rewards]
+            found["sample", "rewards"] = torch.tensor(rewards, dtype=torch.float64)
+        return found
+
+
+def split(
+    found: RowStates,
+    rows: Mapping[Part, Sequence[Row]],
+    counts: Counts,
+    scores: Mapping[Part, Tensor] | None = None,
+) -> dict[Part, Predictions]:
+    """Cut the states of all parts' rows, in that order, into the predictions of each part.
+
+    scores  [N] by token, of the parts that have scores
+    """
+    parts: dict[Part, Predictions] = {}
+    begin = first_row = 0
+    for part, part_rows in rows.items():
+        end = begin + sum(row.scored for row in part_rows)
+        span = slice(begin, end)
+        parts[part] = Predictions(
+            found.hidden[span],
+            found.projection,
+            found.labels[span],
+            found.rows[span] - first_row,
+            len(part_rows),
+            *counts[part],
+            {layer: state[span] for layer, state in found.inner.items()},
+            (scores or {}).get(part),
+        )
+        begin, first_row = end, first_row + len(part_rows)
+    return parts
+
+
+class Sums:
+    """Named values, summed over micro-batches and then over processes."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, Tensor] = {}
+
+    def add(self, found: Mapping[str, Tensor], weight: int = 1) -> None:
+        """Add each value to the sum of its name; `weight` 0 for rows of another process."""
+        for name, value in found.items():
+            part = value.detach() * weight
+            self.values[name] = self.values[name] + part if name in self.values else part
+
+    def reduced(self, accelerator: Accelerator) -> Mapping[str, Tensor]:
+        """The sums over all processes."""
+        if accelerator.num_processes == 1:
+            return self.values
+        reduce: Any = accelerator.reduce
+        return {name: reduce(value, reduction="sum") for name, value in self.values.items()}
+
+    def floats(self, accelerator: Accelerator) -> dict[str, float]:
+        """The sums as numbers, in one copy from a GPU."""
+        found = self.reduced(accelerator)
+        if not found:
+            return {}
+        numbers = torch.stack([value.double().reshape(()) for value in found.values()]).tolist()
+        return dict(zip(found, numbers, strict=True))
+
+
+@dataclass(frozen=True)
+class Budget:
+    """The largest micro-batch."""
+
+    rows: int
+    """Forget rows, of usual length."""
+    tokens: int | None = None
+    """Tokens of all parts, the limit in place of `rows`; None where rows are padded. One row alone
+    may have more."""

@@ -1,0 +1,93 @@
+"""The objective of a run: a method's loss and, where there is one, a weighted retain term."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
+from unlearnbench.api.plugin_code import plugin_code, source_file
+from unlearnbench.api.retain_terms import retain_kl, retain_nll
+from unlearnbench.config.schema import RetainSpec, RetainTermName
+from unlearnbench.errors import PluginError
+
+_RETAIN: frozenset[Part] = frozenset({"retain"})
+_TERMS = {"nll": retain_nll, "kl": retain_kl}
+_NEEDS: dict[RetainTermName, Needs] = {
+    "nll": Needs(parts=_RETAIN),
+    "kl": Needs(parts=_RETAIN, distributions=_RETAIN),
+}
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The loss that a run minimises: a method's, with a retain term if configured."""
+
+    method: Method
+    retain: RetainSpec | None = None
+
+    @property
+    def needs(self) -> Needs:
+        """The needs of both."""
+        own = self.method.needed()
+        return own if self.retain is None else own | _NEEDS[self.retain.term]
+
+    def terms(self, batch: LossBatch) -> Terms:
+        """The loss by term; the sum is minimised.
+
+        Raises: PluginError where the method's loss raises, or is not a scalar with a gradient.
+        """
+        with called(self.method, "loss"):
+            own: Any = self.method.loss(batch)
+        terms = _terms(self.method, own)
+        if self.retain is not None:
+            # The method's own retain term, if any, has another name.
+            terms[f"added_{self.retain.term}"] = self.retain.weight * _TERMS[self.retain.term](
+                batch
+            )
+        return terms
+
+
+def called(method: Method, part: str) -> Any:
+    """Wrap a call of the method's `part`, such as its loss, for errors that name it."""
+    kind = type(method)
+    return plugin_code(f"`{part}` of {kind.__name__}", source_file(kind))
+
+
+_RULE = "it must return a scalar tensor with a gradient, or such tensors by name"
+
+
+def _terms(method: Method, own: Any) -> dict[str, Tensor]:
+    """The terms of a loss. Raises: PluginError where it is not a valid loss."""
+    where = f"`loss` of {type(method).__name__}"
+    terms: dict[Any, Any] = dict(own) if isinstance(own, Mapping) else {"loss": own}
+    if not terms:
+        raise PluginError(f"{where} returned a mapping without terms; {_RULE}")
+    for name, value in terms.items():
+        of = where if not isinstance(own, Mapping) else f"the term {name!r} of {where}"
+        if not isinstance(value, Tensor):
+            got = "None (is a `return` missing?)" if value is None else f"the {_kind(value)}"
+            raise PluginError(f"{of} returned {got}; {_RULE}")
+        if value.ndim:
+            raise PluginError(
+                f"{of} returned a tensor of shape {list(value.shape)}; {_RULE}: reduce it with "
+                "`mean_tokens` or `mean_sequences`"
+            )
+        if not value.is_floating_point():
+            raise PluginError(f"{of} returned a tensor of {value.dtype}; {_RULE}")
+    if torch.is_grad_enabled() and not any(value.requires_grad for value in terms.values()):
+        raise PluginError(
+            f"{where} returned a value without a gradient: it was detached, computed in "
+            f"`no_grad`, or made a new tensor; {_RULE}"
+        )
+    return terms
+
+
+def _kind(value: Any) -> str:
+    """The type of `value`, with plain values: `float 0.5`, `list`."""
+    plain = isinstance(value, bool | int | float)
+    return f"{type(value).__name__} {value}" if plain else type(value).__name__

@@ -1,0 +1,165 @@
+"""Settings of training steps, and the optimisers that they are made with."""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from unlearnbench.config.step_schedule import Schedule, ScheduleName
+from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
+from unlearnbench.errors import TrainingError
+from unlearnbench.runtime.distributed import world_size
+from unlearnbench.runtime.optional_packages import import_optional
+
+_SMALLEST = 4096
+"""Smallest size of a tensor whose state bitsandbytes stores in 8 bits."""
+
+
+@dataclass(frozen=True)
+class TrainerSettings:
+    """Settings of the steps, apart from the loss and the rows."""
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    seed: int
+    micro_batch_size: int | None = None
+    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = "adamw"
+    embedding_learning_rate: float = 2e-3
+    """Muon: AdamW's rate for parameters other than the blocks' matrices."""
+    schedule: ScheduleName = "constant"
+    warmup_steps: int = 0
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+    precision: Literal["fp32", "bf16"] = "fp32"
+    parallel: Literal["fsdp", "ddp"] = "ddp"
+    """Several processes have shards of the weights, or copies."""
+
+    def plan_steps(self, rows: int) -> Schedule:
+        """The steps over `rows` rows an epoch. Raises: TrainingError where there is none."""
+        return Schedule(self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps)
+
+
+def check_optimizer(name: str, device: torch.device | None = None) -> None:
+    """Raise TrainingError where the optimiser called `name` cannot be used.
+
+    device  to try it on; None where only a worker knows it
+    """
+    if name not in EIGHT_BIT:
+        return
+    try:
+        module = import_optional("bitsandbytes")
+    except ImportError as error:
+        raise TrainingError(
+            f"training.optimizer: {name} needs bitsandbytes ({error}): "
+            "pip install 'unlearnbench[8bit]', or leave the key out for adamw"
+        ) from None
+    if device is None:
+        return
+    weight = nn.Parameter(torch.zeros(_SMALLEST, device=device))
+    weight.grad = torch.ones_like(weight)
+    try:
+        _eight_bit(module, name, device)([weight], lr=1.0).step()
+        reason = None if weight.all() else "a step changes nothing"
+    except Exception as error:  # versions differ in how they fail on a missing device
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+    if reason is not None:
+        raise TrainingError(
+            f"training.optimizer: {name}: bitsandbytes {getattr(module, '__version__', '')} "
+            f"cannot take a step on {device.type} ({reason}); install a newer one "
+            "(pip install --upgrade 'unlearnbench[8bit]'), or leave the key out for adamw"
+        )
+
+
+def _eight_bit(module: Any, name: str, device: torch.device) -> Any:
+    """The class of bitsandbytes; on a CPU there is nothing to page."""
+    paged = name == "paged-adamw-8bit" and device.type != "cpu"
+    return module.optim.PagedAdamW8bit if paged else module.optim.AdamW8bit
+
+
+class _Pages(list[Tensor]):
+    """Frees each appended tensor's managed memory once nothing uses it; bitsandbytes never does.
+
+    The list stays empty. CUDA waits for its kernels before it frees anything.
+    """
+
+    def __init__(self, library: Any) -> None:
+        """`library`: links the runtime that has allocated the memory."""
+        super().__init__()
+        self._free: Any = library.hipFree if torch.version.hip else library.cudaFree
+
+    def append(self, tensor: Tensor) -> None:
+        """Free the memory of `tensor`, whose first element is at its begin, with the tensor."""
+        address = ctypes.c_void_p(tensor.data_ptr())
+        # At exit all memory is freed anyway, and the runtime may be gone before.
+        weakref.finalize(tensor.untyped_storage(), self._free, address).atexit = False
+
+
+def check_gradients(model: nn.Module) -> None:
+    """Raise TrainingError where a trained weight has no gradient after the backward pass.
+
+    It would silently never change: adapters below a checkpoint that cuts the graph, for example.
+    """
+    without = [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    if without:
+        others = f" (and {len(without) - 1} more)" if len(without) > 1 else ""
+        raise TrainingError(
+            f"no gradient has reached {without[0]}{others}, which is to be trained: the loss does "
+            "not depend on it. A method that trains a part of the model declares it in `trains`"
+        )
+
+
+def reseed(*words: int) -> None:
+    """Seed torch's random numbers with `words`."""
+    digest = hashlib.sha256(repr(words).encode()).digest()
+    torch.manual_seed(int.from_bytes(digest[:8]))
+
+
+def make_optimizers(model: nn.Module, how: TrainerSettings) -> Iterator[torch.optim.Optimizer]:
+    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest."""
+    parameters = [p for _, p in model.named_parameters() if p.requires_grad]
+    if not parameters:
+        raise TrainingError("no weight of the model requires a gradient; nothing would change")
+    if how.optimizer == "adamw":
+        yield _adamw(parameters, how.learning_rate, how.weight_decay)
+        return
+    if how.optimizer in EIGHT_BIT:
+        if world_size() > 1:
+            raise TrainingError(
+                f"training.optimizer: {how.optimizer} works in one process, and the run has "
+                f"{world_size()}: {ONE_PROCESS}"
+            )
+        device = parameters[0].device
+        check_optimizer(how.optimizer, device)
+        module = import_optional("bitsandbytes")
+        optimizer_class = _eight_bit(module, how.optimizer, device)
+        optimizer = optimizer_class(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
+        if getattr(optimizer, "is_paged", False):
+            # Replaces the shared manager of all optimisers, which never frees their memory.
+            optimizer.page_mng = SimpleNamespace(paged_tensors=_Pages(module.functional.lib))
+        yield optimizer
+        return
+    # Muon orthogonalises the update of a matrix; embeddings are tables, not linear maps.
+    tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
+    matrices = [p for p in parameters if p.ndim == 2 and id(p) not in tables]
+    rest = [p for p in parameters if p.ndim != 2 or id(p) in tables]
+    decay = how.weight_decay
+    if matrices:
+        scaled: Any = {"adjust_lr_fn": "match_rms_adamw"}
+        yield torch.optim.Muon(matrices, lr=how.learning_rate, weight_decay=decay, **scaled)
+    if rest:  # empty with adapters, which are all matrices
+        yield _adamw(rest, how.embedding_learning_rate, decay)
+
+
+def _adamw(parameters: list[nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:
+    """AdamW, on GPUs with its fused kernel: faster, and without a copy of the weights."""
+    fused = True if parameters[0].device.type == "cuda" else None
+    return torch.optim.AdamW(parameters, rate, weight_decay=decay, fused=fused)

@@ -1,0 +1,250 @@
+"""Predictions of the frozen start model, computed once per content and shared by all runs.
+
+So no second model is in memory while a run trains. Token log-probabilities are stored for every row
+that a run will draw. For methods that read whole distributions, the final hidden states are stored
+too, and the start model's output layer turns them into logits when they are read; inner hidden
+states are stored for methods that read them.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import accumulate
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor, nn
+from torch.nn.functional import logsigmoid
+
+from unlearnbench.api.method import Needs, Part
+from unlearnbench.data.batching import send, token_budget
+from unlearnbench.data.encoding import Row
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.files.atomic import atomic_path
+from unlearnbench.files.hashing import tensors_hash
+from unlearnbench.losses.chunked import apply_kernel
+from unlearnbench.losses.kernels import LogOdds
+from unlearnbench.losses.predictions import Reference
+from unlearnbench.models.forward import OutputLayer
+from unlearnbench.models.row_states import RowReader, RowStates
+from unlearnbench.runtime.deferred_warnings import warn_later
+
+Precision = Literal["fp32", "bf16"]
+_BATCH_TOKENS = 2048
+
+
+@dataclass(frozen=True, eq=False)
+class ReferenceRows:
+    """The start model's predictions for a set of rows, looked up by row."""
+
+    offsets: dict[Row, tuple[int, int]]
+    logprobs: Tensor
+    """[ΣN]"""
+    hidden: Tensor | None = None
+    """[ΣN, H]"""
+    output: OutputLayer | None = None
+    states: Mapping[int, Tensor] = field(default_factory=dict[int, Tensor])
+    """[ΣN, D] by decoder layer."""
+
+    def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
+        """The reference of a micro-batch, token for token as `collate` orders them."""
+        tensors = self.tensors(rows)
+        sent = send([*tensors.values()], device)
+        return self.reference(dict(zip(tensors, sent, strict=True)), len(rows))
+
+    def tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
+        """The tensors of a micro-batch's reference by name, on the CPU."""
+        spans = [self.offsets[row] for row in rows]
+        index = torch.cat([torch.arange(begin, end) for begin, end in spans])
+        lengths = torch.tensor([end - begin for begin, end in spans])
+        found = {
+            "logprobs": self.logprobs[index],
+            "rows": torch.arange(len(rows)).repeat_interleave(lengths),
+        }
+        if self.hidden is not None:
+            found["hidden"] = self.hidden[index]
+        return found | {f"layer.{n}": states[index] for n, states in self.states.items()}
+
+    def reference(self, tensors: Mapping[str, Tensor], count: int) -> Reference:
+        """The reference of `count` rows, from their `tensors` on any device."""
+        return Reference(
+            tensors["logprobs"],
+            tensors["rows"],
+            count,
+            tensors.get("hidden"),
+            None if self.output is None else self.output.projection,
+            {layer: tensors[f"layer.{layer}"] for layer in self.states},
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class LiveReference:
+    """The start model itself, for rows that exist only during training: samples.
+
+    It is in memory with the trained model, and runs in every step.
+    """
+
+    model: Any
+    pad: int
+    distributions: bool = False
+    layers: Sequence[int] = ()
+
+    @cached_property
+    def _reader(self) -> RowReader:
+        return RowReader(self.model, self.pad)
+
+    def batch(self, rows: Sequence[Row], device: torch.device) -> Reference:
+        """The reference of a micro-batch, as `ReferenceRows.batch` gives it."""
+        tensors, states = _predicted(self._reader, self.model, rows, self.layers)
+        return Reference(
+            tensors["logprobs"].to(device),
+            states.rows.to(device),
+            len(rows),
+            tensors["hidden"].to(device) if self.distributions else None,
+            states.projection if self.distributions else None,
+            {layer: tensors[f"layer.{layer}"].to(device) for layer in self.layers},
+        )
+
+
+def reference_rows(
+    load: Callable[[], Any],
+    weights_hash: str,
+    rows: Sequence[Row],
+    *,
+    distributions: bool,
+    layers: Sequence[int] = (),
+    pad: int,
+    folder: Path,
+    precision: Precision = "fp32",
+) -> ReferenceRows:
+    """The start model's token log-probabilities of `rows`, from disk where they are stored.
+
+    load           returns the start model, in evaluation mode; called only if needed
+    weights_hash   identity of those weights (and of tokenizer and template, through the rows' ids)
+    distributions  store final hidden states too, for methods that read whole distributions
+    layers         store the hidden states after these decoder layers too
+    precision      of the run's training: bf16 for autocast
+
+    Several processes may write the same file: each renames its own into place, and their contents
+    are equal.
+    """
+    distinct = sorted(set(rows), key=lambda row: (row.ids, row.start))
+    stored = [*(["hidden"] if distributions else []), *(["bf16"] if precision == "bf16" else [])]
+    path = folder / f"{_key(weights_hash, distinct, [*stored, *layers])}.safetensors"
+    tensors = _read(path)
+    model = None
+    if tensors is None:
+        model = load()
+        tensors = _compute(model, distinct, pad, layers, precision)
+        if not distributions:
+            del tensors["hidden"]
+        _write(tensors, path)
+    ends = accumulate(row.scored for row in distinct)
+    offsets = {row: (end - row.scored, end) for row, end in zip(distinct, ends, strict=True)}
+    output = OutputLayer(model if model is not None else load()) if distributions else None
+    states = {layer: tensors[f"layer.{layer}"] for layer in layers}
+    return ReferenceRows(offsets, tensors["logprobs"], tensors.get("hidden"), output, states)
+
+
+ReferenceParts = Mapping[Part, ReferenceRows | LiveReference]
+
+
+def load_references(
+    load: Callable[[], Any],
+    weights_hash: str,
+    rows: TrainingRows,
+    needs: Needs,
+    *,
+    seed: int,
+    epochs: int,
+    pad: int,
+    folder: Path,
+    precision: Precision = "fp32",
+) -> ReferenceParts:
+    """The references of each part for which `needs` has one, for all of a run's epochs."""
+    found: dict[Part, ReferenceRows | LiveReference] = {}
+    for part in sorted(needs.reference):
+        distributions = part in needs.distributions
+        layers = sorted(needs.layers) if part in needs.states else ()
+        if part == "sample":  # its rows exist only during training
+            found[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)
+            continue
+        found[part] = reference_rows(
+            load,
+            weights_hash,
+            rows.rows_of_epochs(part, needs, seed, epochs),
+            distributions=distributions,
+            layers=layers,
+            pad=pad,
+            folder=folder,
+            precision=precision,
+        )
+    return found
+
+
+def _key(weights_hash: str, rows: Sequence[Row], stored: Sequence[str | int]) -> str:
+    digest = hashlib.sha256(f"{weights_hash}:{stored}".encode())
+    for row in rows:
+        digest.update(np.asarray([len(row.ids), row.start, *row.ids], dtype=np.int64).tobytes())
+    return digest.hexdigest()[:24]
+
+
+@torch.no_grad()
+def _compute(
+    model: nn.Module,
+    rows: Sequence[Row],
+    pad: int,
+    layers: Sequence[int],
+    precision: Precision,
+) -> dict[str, Tensor]:
+    reader = RowReader(model, pad)
+    device = next(model.parameters()).device.type
+    autocast = torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
+    found: dict[str, dict[int, Tensor]] = {}
+    for batch in token_budget([len(row.ids) for row in rows], _BATCH_TOKENS):
+        with autocast:
+            tensors, _ = _predicted(reader, model, [rows[i] for i in batch], layers)
+        counts = [rows[i].scored for i in batch]
+        for name, tensor in tensors.items():
+            split = (part.cpu() for part in tensor.split(counts))
+            found.setdefault(name, {}).update(zip(batch, split, strict=True))
+    return {name: torch.cat([parts[i] for i in range(len(rows))]) for name, parts in found.items()}
+
+
+@torch.no_grad()
+def _predicted(
+    reader: RowReader, model: Any, rows: Sequence[Row], layers: Sequence[int]
+) -> tuple[dict[str, Tensor], RowStates]:
+    """Token log-probabilities and hidden states by name, row by row; and the states they are of."""
+    states = reader(model, rows, layers)
+    odds, _ = apply_kernel(states.hidden, states.projection, LogOdds(states.labels), eager=False)
+    tensors = {"logprobs": logsigmoid(odds), "hidden": states.hidden}
+    return tensors | {f"layer.{n}": state for n, state in states.inner.items()}, states
+
+
+def _read(path: Path) -> dict[str, Tensor] | None:
+    """The tensors, memory-mapped; None, with a warning where the file is damaged."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            if tensors_hash(tensors) == (file.metadata() or {}).get("sha256"):
+                return tensors
+    except FileNotFoundError:
+        return None
+    except SafetensorError:
+        pass  # a truncated file is damaged, too
+    warn_later(f"{path}: the start model's predictions are damaged; they are computed again")
+    return None
+
+
+def _write(tensors: dict[str, Tensor], path: Path) -> None:
+    with atomic_path(path) as part:
+        save_file(tensors, part, metadata={"sha256": tensors_hash(tensors)})

@@ -1,0 +1,367 @@
+"""The one training loop, for fine-tuning and for unlearning.
+
+All parts of a step (forget, retain, refusal) go through the model in one forward pass, and every
+reduction divides by the counts of the whole optimiser step, so that a batch of 32 equals 4 × 8
+accumulated and 2 processes × 16. The order of rows depends on seed and epoch alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.state import AcceleratorState
+from safetensors import safe_open
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from unlearnbench.api.method import LossBatch, Method, Needs, Part
+from unlearnbench.api.retain_terms import retain_nll
+from unlearnbench.data.epoch_order import Item, TrainingRows
+from unlearnbench.errors import TrainingError
+from unlearnbench.files.tensor_file import Snapshot, byte_size, host_copy, write_tensors
+from unlearnbench.runtime.distributed import all_gather, barrier, is_main_process
+from unlearnbench.runtime.fsdp import (
+    full_tensor,
+    full_tensors,
+    is_sharded,
+    local_shard,
+    shard,
+    unsharded,
+)
+from unlearnbench.runtime.out_of_memory import OomRetry, optimizer_oom
+from unlearnbench.training.answer_sampling import Sampler
+from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, Sums
+from unlearnbench.training.objective import Objective, called
+from unlearnbench.training.optimizer_state import load_state, state_tensors
+from unlearnbench.training.optimizers import (
+    TrainerSettings,
+    check_gradients,
+    make_optimizers,
+    reseed,
+)
+from unlearnbench.training.reference_model import LiveReference, ReferenceRows
+from unlearnbench.training.step_result import StepResult, not_finite
+
+
+class NonFiniteError(TrainingError):
+    """The loss or the gradient is NaN or infinite: the model has collapsed."""
+
+
+class FineTuning(Method):
+    """Fine-tuning: mean negative log-likelihood of the answer tokens."""
+
+    needs = Needs(parts=frozenset({"retain"}))
+
+    def loss(self, batch: LossBatch) -> Tensor:
+        """Scalar."""
+        return retain_nll(batch)
+
+
+class Trainer:
+    """A model, an objective and an optimiser, advanced an epoch at a time."""
+
+    def __init__(
+        self,
+        model: Any,
+        objective: Objective,
+        rows: TrainingRows,
+        optimisation: TrainerSettings,
+        pad: int,
+        references: Mapping[Part, ReferenceRows | LiveReference] | None = None,
+        sampler: Sampler | None = None,
+    ) -> None:
+        """`sampler`: for an objective that needs samples."""
+        self.sampler = sampler
+        self.objective, self.rows, self.how = objective, rows, optimisation
+        with called(objective.method, "start"):
+            self.state: Mapping[str, float] = objective.method.start()
+        self.accelerator = _accelerator(optimisation.precision)
+        _freeze(model, objective.method)
+        # It runs trials on the model, whose weights must be whole.
+        with unsharded(model, exact=True):
+            self.batches = MicroBatches(model, rows, objective.needs, pad, references or {})
+        several = self.accelerator.num_processes > 1
+        if optimisation.parallel == "fsdp" and several and not is_sharded(model):
+            mixed = self.accelerator.mixed_precision == "bf16"
+            shard(model.to(self.accelerator.device), mixed=mixed)
+        # Before the optimisers are made, which choose their kernels by the weights' device.
+        self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
+        self._start = _copies(model) if objective.method.update_scale() != 1 else {}
+        self.optimizers: list[Any] = [*make_optimizers(model, optimisation)]
+        self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
+        self.parameters = [p for p in model.parameters() if p.requires_grad]
+        self.step, self._checked = 0, False
+        self.oom_retry = OomRetry(optimisation.micro_batch_size)
+        self.budget: Budget | None = None
+        """Of a micro-batch; None for the rows that `oom_retry` states, or all of a step."""
+        primary = len(rows.primary(objective.needs))
+        if primary == 0:
+            raise TrainingError("nothing to train on: the set of rows is empty")
+        self.schedule = optimisation.plan_steps(primary)
+
+    def epoch(self, number: int) -> Iterator[StepResult]:
+        """Train epoch `number` (from 1), or the rest of it; yields after each step."""
+        # By epoch; a step may have rows of two, where a schedule carries rows over.
+        draws: dict[int, list[Item]] = {}
+        self.model.train()
+        for step in range(self.step, self.schedule.end(number)):
+            chosen: list[Item] = []
+            for position in self.schedule.positions(step):
+                past, index = divmod(position, self.schedule.rows)
+                if past not in draws:
+                    draws[past] = self.rows.items(self.objective.needs, self.how.seed, past + 1)
+                chosen.append(draws[past][index])
+            yield self._step(chosen, number)
+
+    def _step(self, draws: Sequence[Item], epoch: int) -> StepResult:
+        # Random numbers of a step, such as dropout's, are the same when a run is resumed.
+        reseed(self.how.seed, self.step, self.accelerator.process_index)
+        factor = self.schedule.factor(self.step)
+        for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                group["lr"] = rate * factor
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        terms, reported = self.oom_retry.step(
+            lambda: self._backward(draws, epoch),
+            self._zero,
+            number=self.step + 1,
+            rows=len(draws[rank::world]),
+            alone=world == 1,
+        )
+        if not self._checked:
+            check_gradients(self.model)
+            self._checked = True
+        norm, loss = float(self._clip()), sum(terms.values())
+        if what := not_finite(self.step + 1, epoch, loss, norm):
+            raise NonFiniteError(what)
+        with optimizer_oom(self.step + 1):
+            for optimizer in self.optimizers:
+                optimizer.step()
+        self._zero()
+        self.step += 1
+        rate = self.how.learning_rate * factor
+        return StepResult(self.step, epoch, rate, loss, terms, norm, reported)
+
+    def _zero(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
+
+    def _clip(self) -> Tensor:
+        """Clip the gradient; returns its norm before that."""
+        norm: Any = self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm)
+        return full_tensor(torch.as_tensor(norm))
+
+    def _backward(
+        self, draws: Sequence[Item], epoch: int
+    ) -> tuple[dict[str, float], dict[str, float]]:
+        """Compute the gradient of a step; returns the loss by term, and the values it reports."""
+        world, rank = self.accelerator.num_processes, self.accelerator.process_index
+        mine = draws[rank::world]
+        step = self.step_context(draws, mine)
+        chunks = [(chunk, 1) for chunk in self._micro_batches(mine, step)]
+        # All processes make the same number of passes, since sharded weights and reduced gradients
+        # are collective; a process without rows left repeats one with weight 0.
+        passes = max(all_gather(len(chunks)))
+        chunks += [((mine or draws)[:1], 0)] * (passes - len(chunks))
+        step = replace(step, statistics=self._statistics(chunks, step))
+        terms, reported = Sums(), Sums()
+        for i, (chunk, weight) in enumerate(chunks):
+            last = i == len(chunks) - 1
+            with nullcontext() if last else self.accelerator.no_sync(self.model):
+                with self.accelerator.autocast():
+                    batch = self.batches.batch(self.model, chunk, step)
+                    found = self.objective.terms(batch)
+                # Data parallelism averages over processes; this makes it a sum.
+                self.accelerator.backward(torch.stack([*found.values()]).sum() * world * weight)
+            terms.add(found, weight)
+            reported.add(batch.reported, weight)
+        values = reported.floats(self.accelerator)
+        with called(self.objective.method, "advance"):
+            self.state = self.objective.method.advance(self.state, values, epoch)
+        return terms.floats(self.accelerator), values
+
+    def _micro_batches(self, mine: Sequence[Item], step: StepContext) -> list[Sequence[Item]]:
+        """`mine` in order, in as few parts as the limits on rows and tokens allow."""
+        rows, tokens = self.oom_retry.rows or max(len(mine), 1), None
+        if self.budget is not None and self.budget.tokens is None:
+            rows = min(rows, self.budget.rows)
+        elif self.budget is not None:
+            tokens = self.budget.tokens
+        parts: list[list[Item]] = []
+        used = 0
+        for draw in mine:
+            size = self.batches.tokens(draw, step) if tokens else 0
+            if not parts or len(parts[-1]) == rows or (tokens and used + size > tokens):
+                parts.append([])
+                used = 0
+            parts[-1].append(draw)
+            used += size
+        return [*parts]
+
+    def step_context(self, draws: Sequence[Item], mine: Sequence[Item]) -> StepContext:
+        """The context of a step over `draws`, with samples for `mine`, this process's share."""
+        counts = self.batches.counts(draws)
+        if "sample" not in self.objective.needs.parts:
+            return StepContext(counts, self.state)
+        if self.sampler is None:
+            raise TrainingError("the method needs samples, and there is nothing to sample with")
+        indices = [draw.index for draw in mine or draws[:1]]
+        model = self.accelerator.unwrap_model(self.model)
+        with self.accelerator.autocast(), unsharded(model):
+            samples = self.sampler(model, indices, self.step)
+        tokens = sum(row.scored for found in samples.values() for row in found.rows)
+        sums = Sums()
+        sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)}, int(bool(mine)))
+        scored = int(sums.reduced(self.accelerator)["tokens"])
+        counts["sample"] = (scored, len(draws) * self.sampler.how.count)
+        return StepContext(counts, self.state, samples=samples)
+
+    @torch.no_grad()
+    def _statistics(
+        self, chunks: Sequence[tuple[Sequence[Item], int]], step: StepContext
+    ) -> Mapping[str, Tensor]:
+        """The method's statistics of the whole step, which its loss reads."""
+        sums, only = Sums(), self.objective.needs.statistics
+        if not only:
+            return {}
+        for chunk, weight in chunks:
+            with self.accelerator.autocast():
+                batch = self.batches.batch(self.model, chunk, step, only)
+                with called(self.objective.method, "statistics"):
+                    found = self.objective.method.statistics(batch)
+                sums.add(found, weight)
+        return sums.reduced(self.accelerator)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The local tensors of a checkpoint by name: trained weights, optimiser state."""
+        found: dict[str, Tensor] = {f"model.{name}": p for name, p in self._trained().items()}
+        for i, optimizer in enumerate(self.optimizers):
+            for name, value in state_tensors(optimizer).items():
+                found[f"optimizer.{i}.{name}"] = value
+        # The largest types first, so that values are aligned in the file.
+        return dict(sorted(found.items(), key=lambda item: -item[1].element_size()))
+
+    def size(self) -> int:
+        """Bytes of a checkpoint."""
+        return sum(byte_size(tensor) for tensor in self.tensors().values())
+
+    def save(self, path: Path) -> str:
+        """Write weights and optimiser state, from which `load` resumes exactly; collective.
+
+        Tensors are written whole, so that any number of processes can resume. They go through
+        host memory one at a time. Returns its SHA-256 in the main process.
+        """
+        tensors = self.tensors()
+        values = full_tensors(tensors)
+        try:
+            digest = (
+                write_tensors(path, tensors, values, self._metadata()) if is_main_process() else ""
+            )
+        finally:
+            for _ in values:  # the other processes gather to the end, also if writing fails
+                pass
+            barrier()
+        return digest
+
+    def snapshot(self) -> Snapshot:
+        """A copy in the main process's memory, to be written during training; collective."""
+        tensors = full_tensors(self.tensors())
+        copies = {name: host_copy(tensor) for name, tensor in tensors}
+        if self.accelerator.device.type == "cuda":
+            torch.cuda.synchronize()
+        return Snapshot(copies, self._metadata())
+
+    def _metadata(self) -> dict[str, str]:
+        return {"step": str(self.step), "state": json.dumps(dict(self.state))}
+
+    def load(self, path: Path) -> None:
+        """Resume from a file of `save`."""
+        with safe_open(path, framework="pt") as file:
+            names = list(file.keys())
+            with torch.no_grad():
+                for name, value in self._trained().items():
+                    value.copy_(local_shard(file.get_tensor(f"model.{name}"), value))
+            for i, optimizer in enumerate(self.optimizers):
+                prefix = f"optimizer.{i}."
+                own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+                load_state(optimizer, own, partial(_whole, file, prefix))
+            metadata = file.metadata()
+        self.step, self.state = int(metadata["step"]), json.loads(metadata["state"])
+
+    @contextmanager
+    @torch.no_grad()
+    def evaluation_model(self, *, exact: bool = True) -> Generator[Any, None, None]:
+        """The model in evaluation mode, with weights start + `update_scale` · (trained − start).
+
+        exact  with the stored weights; else with bf16 ones where shared layers are trained in bf16
+        """
+        model = self.accelerator.unwrap_model(self.model).eval()
+        scale = self.objective.method.update_scale()
+        trained = {name: p.clone() for name, p in self._trained().items() if name in self._start}
+        for name, parameter in self._trained().items():
+            if name in self._start:
+                start = self._start[name]
+                parameter.copy_(start + scale * (parameter - start))
+        try:
+            with unsharded(model, exact=exact):
+                yield model
+        finally:
+            for name, parameter in self._trained().items():
+                if name in trained:
+                    parameter.copy_(trained[name])
+
+    def _trained(self) -> dict[str, nn.Parameter]:
+        model = self.accelerator.unwrap_model(self.model)
+        return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+
+def _whole(file: Any, prefix: str, name: str) -> Tensor:
+    tensor: Tensor = file.get_tensor(prefix + name)
+    return tensor
+
+
+def _placed(model: nn.Module, accelerator: Accelerator) -> nn.Module:
+    """The model on this process's device, its gradients summed over processes where there are some.
+
+    Not by `Accelerator.prepare`: that leaves an autocast around `forward`, so that a model trained
+    in bf16 would be evaluated in another precision than those it is compared with; and it numbers
+    devices by LOCAL_RANK, while a process that Ray started sees only its own, as number 0.
+    """
+    model = model.to(accelerator.device)
+    return DistributedDataParallel(model) if accelerator.num_processes > 1 else model
+
+
+def _freeze(model: nn.Module, method: Method) -> None:
+    """Freeze the parameters that the method does not train."""
+    config: Any = getattr(model, "config", None)
+    layers = int(config.get_text_config().num_hidden_layers) if config is not None else 0
+    for name, parameter in model.named_parameters():
+        with called(method, "trains"):
+            trained = method.trains(name, layers)
+        if not trained:
+            parameter.requires_grad_(False)
+
+
+@torch.no_grad()
+def _copies(model: nn.Module) -> dict[str, Tensor]:
+    """Copies of the start weights; of a LoRA pair the one that begins as zeros.
+
+    The product of the pair is the update, so scaling one of the two scales it.
+    """
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    return {name: p.clone() for name, p in trained.items() if "lora_A" not in name}
+
+
+def _accelerator(precision: str) -> Accelerator:
+    # A worker may run several precisions, which accelerate's shared state would refuse.
+    AcceleratorState._reset_state()  # pyright: ignore[reportPrivateUsage]  # no public name
+    on_cpu = not torch.cuda.is_available()  # explicit: processes on CPUs are one run
+    return Accelerator(mixed_precision="bf16" if precision == "bf16" else "no", cpu=on_cpu)
