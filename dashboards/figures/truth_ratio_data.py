@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unlearnbench.api.observations import Evaluation, FloatArray
-from unlearnbench.config.profiles import Profile
+from unlearnbench.api.profile import Profile
 from unlearnbench.evaluation.summary import truth_ratios
 from unlearnbench.stats.ks_test import KSTest, ks_test
 

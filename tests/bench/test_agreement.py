@@ -12,10 +12,11 @@ import torch
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetName
+from unlearnbench.api.profile import Profile
 from unlearnbench.bench.agreement import Agreement, compare, top_gaps
 from unlearnbench.bench.evaluation_case import EvaluationCase
 from unlearnbench.bench.plain_evaluator import PlainEvaluator, PlainResult
-from unlearnbench.config.profiles import OPEN_UNLEARNING, Profile, get_profile
+from unlearnbench.config.profiles import OPEN_UNLEARNING, get_profile
 
 Both = tuple[PlainEvaluator, PlainResult, Evaluation]
 

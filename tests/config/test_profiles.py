@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import (
     OPEN_UNLEARNING,
     PROFILES,
     TOFU,
     TOFU_PAPER,
-    Profile,
     differences,
     get_profile,
     profile_of_id,

@@ -11,7 +11,8 @@ import torch
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import AnswerTokens, Evaluation, Statistics
-from unlearnbench.config.profiles import Profile, get_profile
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import get_profile
 from unlearnbench.data.encoding import TEMPLATES, Row
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.draft_lookup import DraftLookup

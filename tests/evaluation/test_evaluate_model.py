@@ -13,9 +13,9 @@ import torch
 
 from unlearnbench import evaluate_model, get_profile, summarize
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.profile import Profile
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.config.profiles import Profile
 from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError, ModelError

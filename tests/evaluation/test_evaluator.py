@@ -14,8 +14,9 @@ from rouge_score.rouge_scorer import RougeScorer
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
+from unlearnbench.api.profile import Profile
 from unlearnbench.benchmarks.tofu_metrics import ROLES
-from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, Profile, get_profile
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, get_profile
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import Answer, Prompt, decode

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from scipy.stats import hmean, ks_2samp
 
-from unlearnbench.config.profiles import TOFU, TOFU_PAPER, Profile
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import TOFU, TOFU_PAPER
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.evaluation.tofu_log import FILES, read_log

@@ -53,19 +53,12 @@ def modules() -> Iterator[tuple[str, Path]]:
 
 @cache
 def imports(path: Path) -> tuple[str, ...]:
-    """Every module that `path` imports, anywhere in it but under TYPE_CHECKING."""
+    """Every module that `path` imports, anywhere in it: for a type alone, too."""
     return tuple(_imports(path))
 
 
 def _imports(path: Path) -> Iterator[str]:
-    tree = ast.parse(path.read_text())
-    skipped: set[ast.AST] = set()
-    for node in ast.walk(tree):
-        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-            skipped.update(ast.walk(node))
-    for node in ast.walk(tree):
-        if node in skipped:
-            continue
+    for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             yield from (name.name for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:

@@ -19,7 +19,7 @@ from unlearnbench.api.metric import Better, Role
 from unlearnbench.files.hub import Repository
 
 if TYPE_CHECKING:
-    from unlearnbench.config.profiles import Profile
+    from unlearnbench.api.profile import Profile
 
 Reference = Literal["start", "retain"]
 """A model that runs are compared with: the one that they begin from, which has learned all rows, or

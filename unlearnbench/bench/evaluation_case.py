@@ -9,11 +9,12 @@ from typing import Any
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import SCORED_ONLY
 from unlearnbench.api.observations import SetName
+from unlearnbench.api.profile import Profile
 from unlearnbench.bench import STATES
 from unlearnbench.bench.plain_evaluator import PlainEvaluator
 from unlearnbench.config.benchmark_section import benchmark_of
 from unlearnbench.config.choices import Precision
-from unlearnbench.config.profiles import Profile, get_profile
+from unlearnbench.config.profiles import get_profile
 from unlearnbench.data.encoding import TEMPLATES, Template
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError

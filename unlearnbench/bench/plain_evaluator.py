@@ -29,8 +29,8 @@ from unlearnbench.api.observations import (
     SetEvaluation,
     SetName,
 )
+from unlearnbench.api.profile import Profile
 from unlearnbench.bench.measurement import now
-from unlearnbench.config.profiles import Profile
 from unlearnbench.data.batching import collate
 from unlearnbench.data.encoding import Encoder, Row, Template
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, HeadlineTest, MetricUse
 from unlearnbench.api.metric import Role
+from unlearnbench.api.profile import Profile
 from unlearnbench.benchmarks.authors import AuthorSettings
-from unlearnbench.config.profiles import Profile
 
 ROLES: Mapping[str, Role] = {
     "retain": "retain",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     BatchTokens,
@@ -22,7 +23,7 @@ from unlearnbench.cli.options import (
     is_log_file,
     register_plugins,
 )
-from unlearnbench.config.choices import Dtype, Precision, QuestionKey, Template
+from unlearnbench.config.choices import Dtype, Precision, Template
 from unlearnbench.console import Console, progress_bar
 from unlearnbench.errors import EvaluationError
 from unlearnbench.files.bounded import shortened
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark
     from unlearnbench.api.metric import Compared, Values
     from unlearnbench.api.observations import Evaluation, Statistics
-    from unlearnbench.config.profiles import Profile
+    from unlearnbench.api.profile import Profile
 
 ONE_MODEL = "One model"
 """Heading of the commands of this file."""

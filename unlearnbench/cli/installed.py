@@ -9,7 +9,7 @@ from unlearnbench.cli.options import Json, complete_config, complete_profile
 from unlearnbench.console import Console
 
 if TYPE_CHECKING:
-    from unlearnbench.config.profiles import Profile
+    from unlearnbench.api.profile import Profile
 
 configs = new_group("List the configs that are installed, or show one.")
 profiles = new_group("Show evaluation rules by name, and how they differ.")

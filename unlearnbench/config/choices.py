@@ -6,5 +6,4 @@ from typing import Literal
 
 Dtype = Literal["float32", "bfloat16"]
 Precision = Literal["bf16", "fp32"]
-QuestionKey = Literal["question", "paraphrased_question"]
 Template = Literal["auto", "plain", "llama-2", "phi", "chat"]

@@ -27,9 +27,9 @@ from unlearnbench.api.metric import (
 )
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
+from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
 from unlearnbench.config.messages import describe_errors
-from unlearnbench.config.profiles import Profile
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
 

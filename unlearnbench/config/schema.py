@@ -8,8 +8,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
+from unlearnbench.api.profile import QuestionKey
 from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
-from unlearnbench.config.choices import Dtype, Precision, QuestionKey, Template
+from unlearnbench.config.choices import Dtype, Precision, Template
 from unlearnbench.config.patience import Patience
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings

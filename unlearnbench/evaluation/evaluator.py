@@ -25,8 +25,8 @@ from unlearnbench.api.observations import (
     SetName,
     Statistics,
 )
+from unlearnbench.api.profile import Profile
 from unlearnbench.config.choices import Precision
-from unlearnbench.config.profiles import Profile
 from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError

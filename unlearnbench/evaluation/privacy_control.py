@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.membership import CONTROL
 from unlearnbench.api.metric import Values
-from unlearnbench.config.profiles import Profile
+from unlearnbench.api.profile import Profile
 from unlearnbench.evaluation.summary import plan_of
 
 LEAST_AREA = 0.6

@@ -17,7 +17,8 @@ from typing import Any
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import guarded
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
-from unlearnbench.config.profiles import Profile, profile_of_id
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 from unlearnbench.files.outputs import writing

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.observations import SetName
-from unlearnbench.config.profiles import Profile
+from unlearnbench.api.profile import Profile
 from unlearnbench.errors import EvaluationError
 
 

@@ -10,9 +10,10 @@ import numpy as np
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.api.profile import Profile
 from unlearnbench.config.benchmark_section import benchmark_named
 from unlearnbench.config.metric_plan import MetricPlan, benchmark_plan
-from unlearnbench.config.profiles import Profile, profile_of_id
+from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.stats.truth_ratio import truth_ratios as ratios_of_losses

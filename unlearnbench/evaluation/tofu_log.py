@@ -17,7 +17,8 @@ from typing import Any, Literal
 import numpy as np
 
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
-from unlearnbench.config.profiles import TOFU, Profile
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.log_format import (
     LOSS,

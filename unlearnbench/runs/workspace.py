@@ -8,7 +8,8 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Dataset, split_name
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.config.profiles import Profile, profile_of
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows, training_rows

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, TOFU_PAPER, Profile
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, TOFU_PAPER
 from unlearnbench.evaluation.summary import summarize, truth_ratios
 from unlearnbench.results.table import table
 

@@ -33,9 +33,10 @@ import numpy as np
 
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.api.profile import Profile
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.precision import precision_of_spec
-from unlearnbench.config.profiles import Profile, profile_of_id
+from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 from unlearnbench.plan.run_spec import RunSpec

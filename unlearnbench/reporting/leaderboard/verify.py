@@ -11,9 +11,10 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unlearnbench.api.observations import SetName
+from unlearnbench.api.profile import Profile
 from unlearnbench.config.choices import Precision
 from unlearnbench.config.precision import precision_of_spec
-from unlearnbench.config.profiles import Profile, get_profile, profile_of_id
+from unlearnbench.config.profiles import get_profile, profile_of_id
 from unlearnbench.config.schema import MOST_EPOCHS
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.evaluation.columns import column

@@ -1,0 +1,87 @@
+"""A profile: the rules by which a model is evaluated, and their hash.
+
+The named ones are in `config/profiles.py`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, NamedTuple
+
+QuestionKey = Literal["question", "paraphrased_question"]
+
+
+def _choice(meaning: str) -> Any:
+    return field(metadata={"meaning": meaning})
+
+
+@dataclass(frozen=True)
+class Profile:
+    """One way to compute TOFU's metrics from a model; `choices` explains each field."""
+
+    name: str = _choice("for people; not part of the hash")
+    version: int = _choice("raised when the code comes to read the same choices differently")
+    rows: int | None = _choice("first rows of each set that are evaluated")
+    max_length: int = _choice(
+        "tokens of prompt and answer that are scored; longer texts are cut at the end"
+    )
+    eos_after_cut: bool = _choice(
+        "whether a cut answer still ends with a scored EOS, beyond max_length"
+    )
+    max_new_tokens: int | None = _choice("longest generated answer, in tokens")
+    perturbed_mean: Literal["geometric", "arithmetic"] = _choice(
+        "mean over the probabilities of a question's perturbed answers, in the truth ratio"
+    )
+    truth_ratio_epsilon: float = _choice("added to the denominators of the truth ratio")
+    options_epsilon: float = _choice(
+        "added to the denominator of the true facts' probability among their options"
+    )
+    question_key: QuestionKey = field(
+        default="question",
+        metadata={
+            "meaning": "column with the questions of the forget and retain sets, for every metric; "
+            "true facts have one question each"
+        },
+    )
+
+    @property
+    def hash(self) -> str:
+        """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
+        rules = {key: value for key, value in asdict(self).items() if key != "name"}
+        if self.question_key == "question":  # as in ids from before there was a choice
+            del rules["question_key"]
+        text = json.dumps(rules, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @property
+    def id(self) -> str:
+        """The name and hash that evaluations and records have: `tofu@1a2b3c4d`."""
+        return f"{self.name}@{self.hash}"
+
+    def choices(self) -> tuple[ProfileRule, ...]:
+        """Every field but the name, with its meaning."""
+        values = [(f, getattr(self, f.name)) for f in fields(self) if f.name != "name"]
+        return tuple(
+            ProfileRule(f.name, value, _text(f.name, value), f.metadata["meaning"])
+            for f, value in values
+        )
+
+
+def _text(key: str, value: float | str | bool | None) -> str:
+    if value is None:  # its meaning differs between fields
+        return {"rows": "all", "max_new_tokens": "what the prompt leaves of max_length"}[key]
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+class ProfileRule(NamedTuple):
+    """One rule of a profile."""
+
+    key: str
+    value: int | float | str | bool | None
+    text: str
+    """The value as text."""
+    meaning: str
