@@ -177,7 +177,7 @@ class TestPluginFile:
         path = tmp_path / "very_shy.py"
         path.write_text(GOOD)
         assert registry.register_file(path) == "very-shy"
-        assert registry.plugin_files() == (path,)
+        assert registry.plugin_files() == ((path, GOOD.encode()),)
         assert registry.load_method("very-shy").__name__ == "Shy"
         assert registry.find("methods", "very-shy").source == "very_shy.py"
         assert registry.register_file(path) == "very-shy", "a reused worker registers it again"

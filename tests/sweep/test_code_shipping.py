@@ -73,6 +73,8 @@ except UnlearnbenchError as error:
 for _ in range(2):
     context.activate()
 print(Path.cwd(), registry.file_digest("my-loss"), registry.load_method("my-loss")().label)
+data = context.config.data
+print(data.rows, type(data) is registry.load("benchmarks", "my-rows"))
 """
 
 PLUGIN = """
@@ -86,16 +88,36 @@ class Mine(Method):
         return batch.forget.cross_entropy().sum()
 """
 
+BENCHMARK = """
+from unlearnbench.api import Benchmark, Headline, HeadlineMetric
+class Rows(Benchmark):
+    roles = {"retain": "retain", "forget": "forget"}
+    headline = Headline(HeadlineMetric("a", "A", "A"), HeadlineMetric("b", "B", "B"))
+    rows: int = 3
+    def metrics(self, profile):
+        return ()
+    def load(self, fractions):
+        raise NotImplementedError
+"""
+
 
 def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_versions(
-    tmp_path: Path, config: SweepConfig
+    tmp_path: Path, config: SweepConfig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(registry, "_files", {})
+    file = tmp_path / "my_rows.py"
+    file.write_text(BENCHMARK)
+    rows = registry.load("benchmarks", registry.register_file(file))
+    file.unlink()
     context = WorkerContext(
-        config=config,
+        config=config.model_copy(update={"data": rows(rows=5)}),
         folder=tmp_path,
         working_folder=tmp_path,
         node="",
-        plugins=((tmp_path / "nowhere" / "my_loss.py", PLUGIN.encode()),),
+        plugins=(
+            *registry.plugin_files(),
+            (tmp_path / "nowhere" / "my_loss.py", PLUGIN.encode()),
+        ),
         versions=tuple(versions().items()),
         git={"commit": "abc"},
     )
@@ -104,7 +126,8 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
     file.write_bytes(pickle.dumps((outdated, context)))
     command = [sys.executable, "-c", ACTIVATES, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *refusal, last = done.stdout.splitlines()
+    *refusal, last, data = done.stdout.splitlines()
     assert f"ray {versions()['ray']} there, 9.9 here" in "\n".join(refusal)
     folder, digest, label = last.split()
+    assert data == "5 True", "unpickled before the context is active, and of the same class"
     assert (folder, len(digest), label) == (str(tmp_path), 16, "mine")

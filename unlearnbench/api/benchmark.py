@@ -10,10 +10,12 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex
 
 from pydantic import Field
 
+from unlearnbench.api import registry
 from unlearnbench.api.hyperparameters import HyperParameters, Name
 from unlearnbench.api.metric import Better, Role
 from unlearnbench.files.hub import Repository
@@ -240,6 +242,12 @@ class Benchmark(HyperParameters, ABC):
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))  # whatever its fields hold
 
+    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
+        """Take the plug-in file along: another process cannot import a class of one by its name."""
+        reduced: Any = super().__reduce_ex__(protocol)
+        file = registry.plugin_file_of(type(self))
+        return reduced if file is None else (_blank, file, *reduced[2:])
+
     @abstractmethod
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """The metrics that it names, in the order of a table.
@@ -270,3 +278,9 @@ class Benchmark(HyperParameters, ABC):
     def repository(self) -> Repository | None:
         """The hub's repository that rows are read from."""
         return None
+
+
+def _blank(path: Path, text: bytes) -> Benchmark:
+    """A benchmark of the plug-in file of another process, before its fields are set."""
+    kind: type[Benchmark] = registry.load("benchmarks", registry.register_copy(path, text))
+    return kind.__new__(kind)

@@ -4,7 +4,7 @@ They are found by entry point. Listing imports nothing, built-in plug-ins are fo
 and a broken one does not affect the rest. An entry point of a class may also name a package: then
 each of its public modules is a plug-in of its own name. A class can also come from a single file,
 without a package: `register_file("my_method.py")` makes it `my-method` in this process;
-`plugin_files()` lists such files so that worker processes can register them too.
+`plugin_files()` lists such files with their text, so that worker processes register the same.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from importlib.metadata import EntryPoint, entry_points
 from os.path import abspath
 from pathlib import Path
 from pkgutil import iter_modules
+from tempfile import mkdtemp
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -59,6 +60,7 @@ class Offer:
 @dataclass(frozen=True)
 class _PluginFile:
     path: Path
+    text: bytes
     digest: str
     kind: Kind
     value: type[Any]
@@ -166,13 +168,33 @@ def register_file(path: str | Path) -> str:
                 f"{_one(other.kind)} {name!r} of {path} is already offered by {other.source}; "
                 "rename the file"
             )
-    _files[name] = _PluginFile(place, digest, *_class_in_file(name, place))
+    _files[name] = _PluginFile(place, text, digest, *_class_in_file(name, place))
     return name
 
 
-def plugin_files() -> tuple[Path, ...]:
-    """Files given to `register_file`, for worker processes to register as well."""
-    return tuple(entry.path for entry in _files.values())
+def register_copy(path: Path, text: bytes) -> str:
+    """Register a plug-in file of another process: at its path if it has the same text there."""
+    return register_file(_copied(path, text))
+
+
+@cache
+def _copied(path: Path, text: bytes) -> Path:
+    if path.is_file() and path.read_bytes() == text:
+        return path
+    copy = Path(mkdtemp(prefix="unlearnbench-plugin-")) / path.name
+    copy.write_bytes(text)
+    return copy
+
+
+def plugin_files() -> tuple[tuple[Path, bytes], ...]:
+    """Files given to `register_file`, with their text at that time."""
+    return tuple((entry.path, entry.text) for entry in _files.values())
+
+
+def plugin_file_of(kind: type[Any]) -> tuple[Path, bytes] | None:
+    """The file, with its text, that offers a class; None for a class of a package."""
+    found = (entry for entry in _files.values() if entry.value is kind)
+    return next(((entry.path, entry.text) for entry in found), None)
 
 
 def file_digest(name: str) -> str:

@@ -104,7 +104,7 @@ class Plan:
             "data": {f"{fraction:g}": value for fraction, value in self.fingerprints.items()},
             "rows": {f"{fraction:g}": dict(sets) for fraction, sets in self.rows.items()},
             "hub": dict(self.commits),
-            "plugin_files": [str(path) for path in registry.plugin_files()],
+            "plugin_files": [str(path) for path, _ in registry.plugin_files()],
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
             "runs": [
                 {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs

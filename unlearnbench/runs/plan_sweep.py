@@ -202,7 +202,8 @@ def check_outputs(config: SweepConfig) -> None:
         return  # it holds nothing that could be read
     for name in FILES:
         check_file(folder / name, "output")
-    named = [config.data.folder, config.data.refusals, *map(str, registry.plugin_files())]
+    named = [config.data.folder, config.data.refusals]
+    named += [str(path) for path, _ in registry.plugin_files()]
     for model in config.models:
         named += [model.base, model.fine_tuned, *model.retain.values()]
     read = [path for text in named if text and (path := Path(text)).is_file()]

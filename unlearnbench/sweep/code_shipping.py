@@ -1,9 +1,10 @@
 """Ship the driver's code to the workers, and the context in which they run it.
 
-To a joined cluster travel the packages that planned the sweep: this one and those that offer the
-sweep's methods, with their entry points. They travel as the files of a wheel and not as a `.whl`,
-which Ray would install with pip on each node, together with its dependencies: a second torch in
-front of the node's own. The dependencies do not travel; `node_check` compares them.
+To a joined cluster travel the packages that planned the sweep: this one and those that offer its
+methods, its benchmark and all metrics, with their entry points. They travel as the files of a wheel
+and not as a `.whl`, which Ray would install with pip on each node, together with its dependencies:
+a second torch in front of the node's own. The dependencies do not travel; `node_check` compares
+them.
 """
 
 from __future__ import annotations
@@ -13,7 +14,6 @@ import os
 import shutil
 import tempfile
 from dataclasses import dataclass
-from functools import lru_cache
 from getpass import getuser
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
@@ -39,8 +39,9 @@ def pack_code(config: SweepConfig, into: Path) -> list[str]:
     Raises: UnlearnbenchError where a package's files cannot be found.
     """
     packages = dict.fromkeys([PACKAGE])
-    for name in config.method_names:
-        offer = registry.find("methods", name)
+    offers = [registry.find("methods", name) for name in config.method_names]
+    offers += [registry.find("benchmarks", config.data.source), *registry.offers("metrics")]
+    for offer in offers:
         if offer.version:  # else a plugin file, whose text travels in the WorkerContext
             packages[offer.package] = None
     for package in packages:
@@ -66,8 +67,8 @@ def _copy(dist: Distribution, into: Path) -> None:
         else:
             raise UnlearnbenchError(
                 f"ray.address: module {name!r} of {dist.name} {dist.version} is neither a package "
-                "nor a Python file, so it cannot travel to the cluster; offer its methods from a "
-                "package"
+                "nor a Python file, so it cannot travel to the cluster; offer its plug-ins from "
+                "a package"
             )
     info = into / f"{dist.name.replace('-', '_')}-{dist.version}.dist-info"
     info.mkdir()
@@ -117,7 +118,7 @@ class WorkerContext:
             folder=folder,
             working_folder=Path.cwd(),
             node=ray.get_runtime_context().get_node_id(),
-            plugins=tuple((path, path.read_bytes()) for path in registry.plugin_files()),
+            plugins=registry.plugin_files(),
             versions=tuple(versions().items()),
             git=git_state(),
             hub=tuple(hub.pinned().items()),
@@ -135,7 +136,7 @@ class WorkerContext:
         if self.working_folder.is_dir():  # relative paths are the driver's
             os.chdir(self.working_folder)
         for path, text in self.plugins:
-            registry.register_file(_plugin_file(path, text))
+            registry.register_copy(path, text)
         return self._paths()
 
     def _paths(self) -> tuple[SweepConfig, Path]:
@@ -153,13 +154,3 @@ class WorkerContext:
             storage = str(self.working_folder / storage)
         changes = {"output": str(folder.parent), "cache": None, "storage": storage}
         return config.model_copy(update=changes), folder
-
-
-@lru_cache(maxsize=64)
-def _plugin_file(path: Path, text: bytes) -> Path:
-    """The plugin file at its own path if it has the same text there, else a copy of it."""
-    if path.is_file() and path.read_bytes() == text:
-        return path
-    copy = Path(tempfile.mkdtemp(prefix=f"{PACKAGE}-plugin-")) / path.name
-    copy.write_bytes(text)
-    return copy
