@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.options import complete_metric
+from unlearnbench.cli.options import completion
 from unlearnbench.testing import METRIC_CHECKS
 
 Run = Callable[..., tuple[int, str, str]]
@@ -34,7 +34,7 @@ def test_list_has_reads_sets_direction_and_package(run: Run) -> None:
     assert f"unlearnbench {registry.find('metrics', 'rouge').version}" in line
     _, out, _ = run("metrics", "list", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
-    assert rows.keys() == {*registry.names("metrics")} == {*complete_metric()}
+    assert rows.keys() == {*registry.names("metrics")} == {*completion("metrics")()}
     assert rows["rouge"]["sets"] == ["named by a benchmark"]
     assert rows["forgotten"]["reads"] == ["retain model", "start model"]
     assert rows["private"]["reads"][0] == "retain model"

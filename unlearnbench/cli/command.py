@@ -95,22 +95,28 @@ def new_group(text: str = "") -> typer.Typer:
 
 
 def command(
-    group: typer.Typer, name: str, *, writes: Sequence[Output] = (), panel: str | None = None
+    group: typer.Typer,
+    name: str,
+    *,
+    writes: Sequence[Output] = (),
+    panel: str | None = None,
+    text: str | None = None,
 ) -> Callable[[Function], Function]:
     """Declare a command of `group`; the docstring may end with «Examples:», shown line by line.
 
     writes  the options that name a place to write to
     panel   the heading that it is listed under
+    text    in place of the docstring
     """
 
     class Declared(Command):
         outputs = tuple(writes)
 
     def declare(function: Function) -> Function:
-        doc = inspect.cleandoc(function.__doc__ or "")
-        text, found, examples = doc.partition("\n\nExamples:\n")
+        doc = inspect.cleandoc(text or function.__doc__ or "")
+        about, found, examples = doc.partition("\n\nExamples:\n")
         epilog = f"\b\nExamples:\n{examples}" if found else None  # \b: no line is wrapped
-        how: Any = {"cls": Declared, "help": text, "epilog": epilog, "rich_help_panel": panel}
+        how: Any = {"cls": Declared, "help": about, "epilog": epilog, "rich_help_panel": panel}
         return group.command(name, **how)(function)
 
     return declare

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Plugins, complete_method, number_between, register_plugins
+from unlearnbench.cli.options import Plugins, completion, number_between, register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.files.outputs import Output, write_file
@@ -32,7 +32,7 @@ def _start_probability(text: str | float) -> float | None:
 def gradient(
     names: Annotated[
         list[str] | None,
-        argument("NAME", "Methods.", autocompletion=complete_method, show_default="all"),
+        argument("NAME", "Methods.", autocompletion=completion("methods"), show_default="all"),
     ] = None,
     out: Annotated[str | None, option("FILE", "Page to write, .html.")] = None,
     csv: Annotated[str | None, option("FILE", "Table to write.")] = None,

@@ -27,14 +27,9 @@ def complete_config() -> list[tuple[str, str]]:
     return [(name, source.purpose) for name, source in shipped_configs().items()]
 
 
-def complete_method() -> list[str]:
-    """Installed methods by name."""
-    return [*registry.names("methods")]
-
-
-def complete_metric() -> list[str]:
-    """Installed metrics by name."""
-    return [*registry.names("metrics")]
+def completion(kind: registry.Kind) -> Callable[[], list[str]]:
+    """A function that lists the plug-ins of a kind by name."""
+    return lambda: [*registry.names(kind)]
 
 
 def complete_profile() -> list[str]:

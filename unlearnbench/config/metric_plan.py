@@ -10,8 +10,6 @@ from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import cast, get_args
 
-from pydantic import ValidationError
-
 from unlearnbench.api.benchmark import Benchmark, MetricUse
 from unlearnbench.api.metric import (
     EvaluatedModel,
@@ -29,11 +27,12 @@ from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
-from unlearnbench.config.messages import describe_errors
+from unlearnbench.config.plugin_settings import made
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
 
 COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_NO_DEFAULT = "; give each field a default, or the metric no `roles`"
 
 
 @dataclass(frozen=True, eq=False)
@@ -208,7 +207,9 @@ def metric_plan(
                 with plugin_code(f"metric {use.metric!r}", source_file(kind)):
                     if group is others and not _applies(use.metric, kind, roles):
                         continue
-                    metric = _made(use, kind)
+                    metric = made(
+                        kind, use.settings, f"metric {use.metric!r}", if_missing=_NO_DEFAULT
+                    )
                     if isinstance(metric, Summary):
                         declared = columns_of(metric)
                         _take_names(use.metric, declared, taken)
@@ -255,16 +256,6 @@ def _check_words(name: str, what: str, words: Set[str], known: Sequence[str]) ->
     for word in sorted(words - {*known}):
         near = did_you_mean(word, known) or ";"
         raise PluginError(f"metric {name!r}: {what} has {word!r}{near} known: {', '.join(known)}")
-
-
-def _made(use: MetricUse, kind: type[Metric | Summary]) -> Metric | Summary:
-    try:
-        return kind(**use.settings)
-    except ValidationError as error:
-        raise PluginError(
-            f"metric {use.metric!r} cannot be made: {describe_errors(error)}; give each field a "
-            "default, or the metric no `roles`"
-        ) from None
 
 
 def _take_names(metric: str, columns: Sequence[MetricColumn], taken: set[str]) -> None:

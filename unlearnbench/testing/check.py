@@ -3,25 +3,21 @@
 from __future__ import annotations
 
 import inspect
+import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar, Literal, TypeVar
-
-from pydantic import ValidationError
+from typing import Any, ClassVar, Literal
 
 from unlearnbench.api.hyperparameters import HyperParameters
-from unlearnbench.api.metric import Metric, Summary
 from unlearnbench.api.plugin_code import describe, source_file
 from unlearnbench.api.registry import Kind
-from unlearnbench.config.messages import describe_errors
 from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
-from unlearnbench.testing.tiny_lab import TinyLab
 
 Verdict = Literal["passed", "fault", "not declared", "not applicable", "not run"]
 """`not declared`: there is no value to compare with; `not applicable`: the claim has no meaning for
-the method; `not run`: a check that this one builds on has failed."""
+the plug-in; `not run`: a check that it builds on has failed, or what it reads is out of reach."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +28,7 @@ class Outcome:
     seen: str
     """The numbers behind the verdict, on one line."""
     error: bool = False
-    """True if the method raised an error, so that the claim could not be checked."""
+    """True if the plug-in raised an error, so that the claim could not be checked."""
     as_in: str = ""
     """Name of the earlier check that ended in the same error."""
 
@@ -54,7 +50,7 @@ class Check:
     fix: str
     """How to correct a plug-in that fails."""
     run: Callable[[Any], Outcome]
-    """Takes a `TinyLab`, or the plug-in itself if `alone`."""
+    """Takes what the plug-in is tried on, such as a `TinyLab`; the plug-in itself if `alone`."""
     alone: bool = False
     first: bool = False
     kind: Kind = "methods"
@@ -73,38 +69,30 @@ class Result:
     seconds: float
 
 
-_T = TypeVar("_T", TinyLab, HyperParameters)
-_P = TypeVar("_P", bound=HyperParameters)
-
-
 def check(
-    name: str, *, why: str, fix: str, alone: bool = False, first: bool = False
-) -> Callable[[Callable[[_T], Outcome]], Check]:
+    name: str,
+    *,
+    why: str,
+    fix: str,
+    alone: bool = False,
+    first: bool = False,
+    kind: Kind = "methods",
+) -> Callable[[Callable[[Any], Outcome]], Check]:
     """Turn a function into a check; the first paragraph of its docstring is the claim.
 
-    alone  the function takes the method itself: it checks declarations, not computed values
+    alone  the function takes the plug-in itself: it checks declarations, not computed values
     first  if this check fails, the others (except those `alone`) are not run
     """
 
-    def decorate(function: Callable[[_T], Outcome]) -> Check:
-        return Check(name, _claim(function), why, fix, function, alone, first)
+    def decorate(function: Callable[[Any], Outcome]) -> Check:
+        text = inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0]
+        return Check(name, " ".join(text.split()), why, fix, function, alone, first, kind)
 
     return decorate
 
 
-def metric_check(
-    name: str, *, why: str, fix: str, first: bool = False
-) -> Callable[[Callable[[Metric | Summary], Outcome]], Check]:
-    """Turn a function of a metric into a check, see `check`."""
-
-    def decorate(function: Callable[[Metric | Summary], Outcome]) -> Check:
-        return Check(name, _claim(function), why, fix, function, True, first, "metrics")
-
-    return decorate
-
-
-def _claim(function: Callable[..., Outcome]) -> str:
-    return " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())
+metric_check = partial(check, kind="metrics")
+benchmark_check = partial(check, kind="benchmarks")
 
 
 class Conformance(ABC):
@@ -114,12 +102,22 @@ class Conformance(ABC):
     """
 
     checks: ClassVar[tuple[Check, ...]]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """In place of the defaults."""
     _found: ClassVar[Mapping[str, Outcome]]
 
     @classmethod
     @abstractmethod
     def results(cls) -> Sequence[Result]:
         """Run all checks."""
+
+    @classmethod
+    def named(cls, one: str) -> Any:
+        """The plug-in of a class, in its attribute `one`. Raises: TypeError where it has none."""
+        if not hasattr(cls, one):
+            example = f"My{one.capitalize()}"
+            raise TypeError(f"{cls.__name__} names no {one}: write `{one} = {example}`")
+        return getattr(cls, one)
 
     def pytest_generate_tests(self, metafunc: Any) -> None:
         """One test per check."""
@@ -145,6 +143,39 @@ class Conformance(ABC):
         return cls._found
 
 
+def run_checks(
+    checks: Sequence[Check], plugin: HyperParameters, subject: Any, only: Collection[str]
+) -> list[Result]:
+    """Run all checks, or `only` those named.
+
+    If one of the first checks fails, those that build on it are not run, and its result is
+    included even if it was not named.
+
+    subject  what checks that are not `alone` take; None: they do not apply to the plug-in
+
+    Raises: PluginError for an unknown check.
+    """
+    check_names(only, checks)
+    results: list[Result] = []
+    failed, seen = "", dict[str, str]()
+    for check in checks:
+        selected = not only or check.name in only
+        if failed and not check.alone:
+            if selected:
+                results.append(Result(check, Outcome("not run", f"{failed!r} failed"), 0.0))
+        elif selected or check.first:
+            begin = time.perf_counter()
+            if subject is None and not check.alone:
+                outcome = not_applicable("it trains nothing")
+            else:
+                outcome = run_check(check, plugin if check.alone else subject, plugin, seen)
+            faulty = outcome.verdict in ("fault", "not run")
+            failed = check.name if check.first and faulty else failed
+            if selected or faulty:
+                results.append(Result(check, outcome, time.perf_counter() - begin))
+    return results
+
+
 def check_names(only: Collection[str], checks: Sequence[Check]) -> None:
     """Raise PluginError for a check that there is not."""
     names = [check.name for check in checks]
@@ -162,31 +193,11 @@ def raised(text: str, check: Check, seen: dict[str, str]) -> Outcome:
     return Outcome("fault", f"the same error as in {first!r}", error=True, as_in=first)
 
 
-def run_check(check: Check, subject: Any, plugin: type[Any], seen: dict[str, str]) -> Outcome:
+def run_check(check: Check, subject: Any, plugin: HyperParameters, seen: dict[str, str]) -> Outcome:
     """The outcome of a check on its subject; whatever the plug-in raises is a fault."""
     try:
         return check.run(subject)
     except UnlearnbenchError as error:  # its message names the plug-in and the place already
         return raised(str(error), check, seen)
     except Exception as error:  # a plug-in may raise anything; it becomes an outcome
-        return raised(f"raised {describe(error, source_file(plugin))}", check, seen)
-
-
-def made(kind: type[_P], settings: Mapping[str, Any], name: str, what: str) -> _P:
-    """A plug-in with its defaults; required values come from a field's `examples`.
-
-    what  its fields are called, `hyper-parameters`
-
-    Raises: PluginError where a value is missing or refused.
-    """
-    values = dict(settings)
-    for key, info in kind.model_fields.items():
-        if info.is_required() and info.examples:
-            values.setdefault(key, info.examples[0])
-    try:
-        return kind.model_validate(values)
-    except ValidationError as error:
-        missing = any(one["type"] == "missing" for one in error.errors(include_url=False))
-        hint = ". Give a value: --set KEY=VALUE, or `examples=[…]` in its Field" if missing else ""
-        text = describe_errors(error, what)
-        raise PluginError(f"{name} cannot be made: {text}{hint}") from None
+        return raised(f"raised {describe(error, source_file(type(plugin)))}", check, seen)

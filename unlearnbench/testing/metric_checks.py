@@ -31,6 +31,7 @@ from unlearnbench.api.metric import (
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
+from unlearnbench.config.plugin_settings import example
 from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
 from unlearnbench.testing import metric_observations as made_up
@@ -413,13 +414,8 @@ def _summaries() -> Iterator[tuple[str, Summary]]:
         try:
             kind = registry.load("metrics", name)
             if issubclass(kind, Summary):
-                examples = {
-                    key: info.examples[0]
-                    for key, info in kind.model_fields.items()
-                    if info.is_required() and info.examples
-                }
-                yield name, kind(**examples)
-        except (PluginError, ValidationError):
+                yield name, example(kind, {}, name)
+        except PluginError:
             continue  # it is at fault itself
 
 

@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, ClassVar
 
 from unlearnbench.api import registry
 from unlearnbench.api.metric import Metric, Summary
-from unlearnbench.testing.check import (
-    Check,
-    Conformance,
-    Outcome,
-    Result,
-    check_names,
-    made,
-    run_check,
-)
+from unlearnbench.config.plugin_settings import example
+from unlearnbench.testing.check import Conformance, Result, run_checks
 from unlearnbench.testing.metric_checks import METRIC_CHECKS
 
 
@@ -27,36 +19,12 @@ def check_metric(
 ) -> Sequence[Result]:
     """Run all checks, or `only` those named, on a metric (a class, or a registered name).
 
-    If one of the first checks fails, those after it are not run, and its result is included even
-    if it was not named.
-
     Raises: PluginError for an unknown metric or check, or for refused values.
     """
-    check_names(only, METRIC_CHECKS)
     kind = registry.load("metrics", metric) if isinstance(metric, str) else metric
     name = metric if isinstance(metric, str) else kind.__name__
-    instance = made(kind, settings or {}, name, "settings")
-    results: list[Result] = []
-    failed, seen = "", dict[str, str]()
-    for check in METRIC_CHECKS:
-        selected = not only or check.name in only
-        if failed:
-            if selected:
-                skipped = Outcome("not run", f"{failed!r} failed")
-                results.append(Result(check, skipped, 0.0))
-        elif selected or check.first:
-            result = _run(check, instance, seen)
-            faulty = result.outcome.verdict == "fault"
-            failed = check.name if check.first and faulty else ""
-            if selected or faulty:
-                results.append(result)
-    return results
-
-
-def _run(check: Check, metric: Metric | Summary, seen: dict[str, str]) -> Result:
-    begin = time.perf_counter()
-    outcome = run_check(check, metric, type(metric), seen)
-    return Result(check, outcome, time.perf_counter() - begin)
+    instance = example(kind, settings or {}, name)
+    return run_checks(METRIC_CHECKS, instance, instance, only)
 
 
 class MetricConformance(Conformance):
@@ -68,13 +36,9 @@ class MetricConformance(Conformance):
 
     metric: ClassVar[type[Metric | Summary] | str]
     """The class, or the name it is registered under."""
-    settings: ClassVar[Mapping[str, Any]] = {}
-    """In place of the defaults."""
     checks = METRIC_CHECKS
 
     @classmethod
     def results(cls) -> Sequence[Result]:
         """Run all checks."""
-        if not hasattr(cls, "metric"):
-            raise TypeError(f"{cls.__name__} names no metric: write `metric = MyMetric`")
-        return check_metric(cls.metric, cls.settings)
+        return check_metric(cls.named("metric"), cls.settings)

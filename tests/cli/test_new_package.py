@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.new_method import write_package
+from unlearnbench.cli.new_package import write_package
 from unlearnbench.errors import PluginError
 from unlearnbench.testing import check_method
 

@@ -1,14 +1,13 @@
-"""`unlearnbench methods check`: a method against the mistakes of published harnesses."""
+"""The results of `unlearnbench methods check` and its like, as tables, explanations and JSON."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api import registry
-from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Json, Plugins, complete_method, register_plugins
+from unlearnbench.cli.options import register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from unlearnbench.testing import Result
 
 FAULT = 1
-"""Exit code where a check found a fault."""
+"""Exit code where a check found a fault, or could not be run."""
 _SHORT = {
     "passed": "pass",
     "fault": "FAULT",
@@ -26,73 +25,25 @@ _SHORT = {
     "not run": "skip",
 }
 
-app = new_group()
-
-
-@command(app, "check")
-def check(
-    names: Annotated[
-        list[str] | None, argument("NAME", "Methods to check.", autocompletion=complete_method)
-    ] = None,
-    check_all: Annotated[bool, flag("--all", "Check every method that is installed.")] = False,
-    only: Annotated[list[str] | None, option("CHECK", "Run this check only (repeatable).")] = None,
-    settings: Annotated[
-        list[str] | None,
-        option(
-            "KEY=VALUE",
-            "A hyper-parameter in place of its default; the value is YAML (repeatable).",
-            "--set",
-        ),
-    ] = None,
-    plugins: Plugins = None,
-    as_json: Json = False,
-) -> int:
-    """Check a method for the mistakes of published harnesses; takes seconds, and no GPU.
-
-    On a tiny random model, through the code that trains. Exit code 1 where there is a fault.
-
-    Examples:
-      unlearnbench methods check npo
-      unlearnbench methods check --plugin my_method.py
-      unlearnbench methods check npo --set beta=0.5 --only reference
-      unlearnbench methods check --all --json
-    """
-    chosen, values = chosen_plugins("methods", names, plugins, settings, check_all=check_all)
-    if not only or "fresh-process" in only:
-        from unlearnbench.runtime.fresh_process import fresh_process
-
-        fresh_process()  # its imports take as long as ours
-    from unlearnbench.testing import check_method
-
-    console = Console()
-    found: dict[str, Sequence[Result]] = {}
-    for name in chosen:
-        if len(chosen) > 1:
-            console.note(f"checking {name}")
-        found[name] = check_method(name, values, only or ())
-    silent = [] if as_json else [name for name in chosen if _is_silent(name, values)]
-    return print_results(console, found, plugins, settings, silent, as_json=as_json)
-
 
 def print_results(
     console: Console,
     found: Mapping[str, Sequence[Result]],
-    plugins: Sequence[str] | None,
-    settings: Sequence[str] | None,
-    silent: Sequence[str] = (),
+    options: Sequence[tuple[str, str]],
+    unseen: str,
     *,
     as_json: bool,
 ) -> int:
-    """Print the results by plug-in; returns the exit code."""
+    """Print the results by plug-in; returns the exit code.
+
+    options  of the command that shows a fault again;  unseen  the end of the last line
+    """
     if as_json:
         console.print_json({name: [_plain(r) for r in results] for name, results in found.items()})
     else:
-        options = [("--plugin", file) for file in plugins or ()]
-        options += [("--set", text) for text in settings or ()]
-        same_options = "".join(f" {option} {value}" for option, value in options)
-        report(console, found, same_options, silent)
-    faults = any(r.outcome.verdict == "fault" for results in found.values() for r in results)
-    return FAULT if faults else 0
+        report(console, found, "".join(f" {name} {value}" for name, value in options), unseen)
+    verdicts = {r.outcome.verdict for results in found.values() for r in results}
+    return FAULT if verdicts & {"fault", "not run"} else 0
 
 
 def chosen_plugins(
@@ -138,26 +89,10 @@ def _values(texts: Sequence[str]) -> dict[str, Any]:
     return plain
 
 
-def _is_silent(name: str, values: Mapping[str, Any]) -> bool:
-    """True if the method reads a reference and does not declare its value where it begins."""
-    from unlearnbench.api.method import Method
-    from unlearnbench.testing import example
-
-    one = example(name, values)
-    return (
-        isinstance(one, Method)
-        and bool(one.needed().reference)
-        and one.value_at_reference() is None
-    )
-
-
 def report(
-    console: Console, found: Mapping[str, Sequence[Result]], options: str, silent: Sequence[str]
+    console: Console, found: Mapping[str, Sequence[Result]], options: str, unseen: str
 ) -> None:
-    """Print the table, explanations, and a last line, which names what no check could see.
-
-    options  of the command that shows a fault again
-    """
+    """Print the table, explanations, and a last line, which ends in `unseen`."""
     kind = next(r.check.kind for results in found.values() for r in results)
     if len(found) == 1:
         (results,) = found.values()
@@ -173,7 +108,7 @@ def report(
         console.table((one, *names), rows)
         console.print(f"\n-    the {one} declares nothing to compare with\nn/a  it does not arise")
         if any(r.outcome.verdict == "not run" for results in found.values() for r in results):
-            console.print("skip another check failed, without which it means nothing")
+            console.print("skip it builds on another check that failed, or on rows out of reach")
     wrong = [(n, r) for n, rs in found.items() for r in rs if r.outcome.verdict == "fault"]
     for name, result in wrong:
         if result.outcome.as_in:
@@ -181,15 +116,10 @@ def report(
         console.print("\n".join(["", *_explained(name, result, options)]))
     seconds = sum(r.seconds for results in found.values() for r in results)
     checked = f"{len(found)} {kind}" if len(found) > 1 else next(iter(found))
-    faults = f"{len(wrong)} fault{'s' if len(wrong) != 1 else ''}"
-    unseen = ""
-    if silent:
-        which = "it" if len(found) == 1 else ", ".join(silent)
-        unseen = (
-            f"; a wrong factor would not show: {which} declared no `value_at_reference` beside the "
-            "reference"
-        )
-    console.print(f"\n{checked}: {faults if wrong else 'no fault'}, {seconds:.1f} s{unseen}")
+    faults = f"{len(wrong) or 'no'} fault{'s' if len(wrong) > 1 else ''}"
+    not_run = sum(r.outcome.verdict == "not run" for rs in found.values() for r in rs)
+    skipped = f", {not_run} checks not run" if not_run else ""
+    console.print(f"\n{checked}: {faults}{skipped}, {seconds:.1f} s{unseen}")
 
 
 def _explained(name: str, result: Result, options: str) -> list[str]:

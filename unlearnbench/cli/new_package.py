@@ -1,7 +1,7 @@
-"""`unlearnbench methods new`: a package with a method that works, to be changed into another.
+"""`unlearnbench methods new` and its like: a package with a plug-in that works, to be changed.
 
-The method it holds is complete, in equation, bounds, source and test, and conforms: an author
-changes one thing at a time and sees at once what a change breaks.
+The plug-in in it is complete, down to its source and test, and conforms: an author changes one
+thing at a time and sees at once what a change breaks.
 """
 
 from __future__ import annotations
@@ -12,41 +12,22 @@ from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api import registry
-from unlearnbench.cli.command import argument, command, new_group, option
+from unlearnbench.api.registry import Kind
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
-from unlearnbench.files.outputs import Output, check_folder
-
-if TYPE_CHECKING:
-    from unlearnbench.api.registry import Kind
+from unlearnbench.files.outputs import check_folder
 
 _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
-
-app = new_group()
-
-
-@command(app, "new", writes=[Output("out", "the package", kind="folder")])
-def new(
-    name: Annotated[str, argument("NAME", "Such as my-method.")],
-    out: Annotated[str, option("DIR", "The package becomes a folder in it.")] = ".",
-) -> None:
-    """Write a package with a method of your own: method, test, pyproject, README.
-
-    Examples:
-      unlearnbench methods new my-method
-      cd my-method && pip install -e . && pytest
-    """
-    print_package(name, Path(out), "methods")
 
 
 def print_package(name: str, folder: Path, kind: Kind) -> None:
     """Write the package of a plug-in whose name is free; print its files and what comes next."""
     for other in registry.offers(kind):
         if other.name == name:
-            text = f"{_one(kind)} {name!r} is offered by {other.source}; choose another name"
+            one = kind.removesuffix("s")
+            text = f"{one} {name!r} is offered by {other.source}; choose another name"
             raise PluginError(text)
     written = write_package(name, folder, kind)
     console = Console()
@@ -59,16 +40,12 @@ def print_package(name: str, folder: Path, kind: Kind) -> None:
     )
 
 
-def _one(kind: Kind) -> str:
-    return kind.removesuffix("s")
-
-
 def write_package(name: str, folder: Path, kind: Kind = "methods") -> tuple[Path, ...]:
     """Write the package of the plug-in `name` into `folder`/`name`; returns its files.
 
     Raises: PluginError for a name that no plug-in can have, and for a folder that is not empty.
     """
-    one = _one(kind)
+    one = kind.removesuffix("s")
     if not _NAME.fullmatch(name) or keyword.iskeyword(name):
         near = "-".join(re.findall(r"[a-z0-9]+", re.sub(r"(?<=[a-z])(?=[A-Z])", "-", name).lower()))
         usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
@@ -91,17 +68,19 @@ def write_package(name: str, folder: Path, kind: Kind = "methods") -> tuple[Path
     values = {
         "name": name,
         "module": module,
+        "kind": kind,
+        "one": one,
         "cls": "".join(word.capitalize() for word in words),
         "title": " ".join(words).capitalize(),
     }
     targets = {
         "pyproject.toml": "pyproject.toml",
-        "README.md": "README.md",
+        f"README_{one}.md": "README.md",
         f"{one}.py": f"{module}.py",
         f"test_{one}.py": f"tests/test_{module}.py",
     }
     (place / "tests").mkdir(parents=True, exist_ok=True)
     for template, path in targets.items():
-        text = (files("unlearnbench.cli") / f"{one}_package" / f"{template}.txt").read_text("utf-8")
+        text = (files("unlearnbench.cli") / "packages" / f"{template}.txt").read_text("utf-8")
         (place / path).write_text(Template(text).substitute(values), encoding="utf-8")
     return tuple(place / path for path in targets.values())
