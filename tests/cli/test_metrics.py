@@ -43,9 +43,11 @@ def test_list_has_reads_sets_direction_and_package(run: Run) -> None:
 def test_a_broken_metric_is_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     broken = registry.Offer("metrics", "bad", "no.such:Thing", "stranger", "1.0")
     offers = registry.offers
-    monkeypatch.setattr(
-        registry, "offers", lambda kind: (*offers(kind), *[broken] * (kind == "metrics"))
-    )
+
+    def with_broken(kind: registry.Kind) -> tuple[registry.Offer, ...]:
+        return (*offers(kind), *[broken] * (kind == "metrics"))
+
+    monkeypatch.setattr(registry, "offers", with_broken)
     code, out, _ = run("metrics", "list")
     assert code == 0
     assert "metric 'bad' of stranger 1.0 (no.such:Thing) is broken: ModuleNotFoundError" in out

@@ -312,8 +312,11 @@ def test_values_by_token_are_those_of_one_sequence_at_a_time(
     packed: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def never(*_: object) -> bool:
+        return False
+
     if not packed:
-        monkeypatch.setattr(Predictor, "_packs", lambda *_: False)
+        monkeypatch.setattr(Predictor, "_packs", never)
     sets, how = sets_of(questions), TEMPLATES[template]
     evaluator = Evaluator(sets, tokenizer, how, TOFU, pad_id(tokenizer), 300, roles=ROLES)
     found = evaluator(sharp).sets

@@ -88,5 +88,5 @@ def _read(value: Any, info: ValidationInfo) -> Benchmark:
     return benchmark_of(value, stored=info.mode == "json")
 
 
-BenchmarkSection = Annotated[Benchmark, PlainValidator(_read), SerializeAsAny()]
+BenchmarkSection = Annotated[SerializeAsAny[Benchmark], PlainValidator(_read)]
 """A field of settings that has the benchmark."""

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.method import Method
+from unlearnbench.api.metric import Better
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import EvaluationError
@@ -128,7 +129,9 @@ class TrainingRun(EvaluatedRun):
         if rule is None or self.reached >= self.spec.epochs:
             return None
         columns = plan_of(self.space.profile, self.space.config.data).columns
-        better = next((one.better for one in columns if one.name == rule.metric), None)
+        better: Better | None = next(
+            (one.better for one in columns if one.name == rule.metric), None
+        )
         results = ((r.epoch, r.metrics) for r in self.results)
         return broadcast_from_main(lambda: rule.ended(results, better))
 

@@ -112,8 +112,11 @@ def without_services() -> Generator[None, None, None]:
         n for n in ("start_monitor", "start_api_server", "start_log_monitor") if hasattr(Node, n)
     ]
     usual = {name: getattr(Node, name) for name in names}
+
+    def nothing(*_: object, **__: object) -> None: ...
+
     for name in names:
-        setattr(Node, name, lambda *_, **__: None)
+        setattr(Node, name, nothing)
     try:
         yield
     finally:
