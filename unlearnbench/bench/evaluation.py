@@ -20,12 +20,13 @@ from unlearnbench.bench.agreement import compare
 from unlearnbench.bench.evaluation_case import EvaluationBenchSettings, EvaluationCase
 from unlearnbench.bench.measured_models import MeasuredModels, load
 from unlearnbench.bench.measurement import PrintLine, ResultTable, circumstances, now, size_of
+from unlearnbench.bench.metric_cost import cost_table, forget_overlap, metric_cost
 from unlearnbench.bench.peak_in_process import Work, peak_in_process
 from unlearnbench.bench.plain_evaluator import PlainEvaluator, PlainResult
 from unlearnbench.bench.roofline import floor, work
+from unlearnbench.evaluation.evaluate_model import data_settings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.loading import quiet_transformers
-from unlearnbench.stats import text_overlap as rouge
 
 PHASES: tuple[str, ...] = ("scoring", "generation", "total")
 WAYS: tuple[str, ...] = ("plain", "fast")
@@ -55,6 +56,7 @@ def bench_evaluation(
             print_line(f"measuring the {state} model, {repeats} times each way")
             case = EvaluationCase(sets, tokenizer, settings.rules(), settings.precision)
             result: dict[str, Any] = {"state": state} | _measured(model, case, repeats)
+            result["metric_cost"] = metric_cost(model, case, data_settings(settings.data), repeats)
             del model  # its memory must not count in the next measurement
             place = models.folder / state
             states.append(result | {"peak_bytes": {w: peak(settings, place, w) for w in WAYS}})
@@ -130,9 +132,7 @@ def _measured(model: Any, case: EvaluationCase, repeats: int) -> dict[str, Any]:
 
 def _pair(model: Any, plain: PlainEvaluator, fast: Evaluator) -> Pair:
     slow = plain(model)
-    for member in vars(rouge).values():  # caches of an earlier repeat would make this one faster
-        if hasattr(member, "cache_clear"):
-            member.cache_clear()
+    forget_overlap()
     begin = now(model.device)
     found = fast(model)
     total = now(model.device) - begin
@@ -145,8 +145,8 @@ def _pair(model: Any, plain: PlainEvaluator, fast: Evaluator) -> Pair:
     return slow, found, took
 
 
-def tables(result: dict[str, Any]) -> tuple[ResultTable, ResultTable]:
-    """Seconds by state and phase; then everything else by state."""
+def tables(result: dict[str, Any]) -> tuple[ResultTable, ...]:
+    """Seconds by state and phase; everything else by state; then the cost of metrics."""
     states = result["states"]
     questions = sum(states[0]["questions"].values())
     title = (
@@ -158,7 +158,8 @@ def tables(result: dict[str, Any]) -> tuple[ResultTable, ResultTable]:
     names = [state["state"] for state in states]
     lines = [dict(_facts(state)) for state in states]
     facts = [(key, *(line[key] for line in lines)) for key in lines[0]]
-    return ResultTable(columns, seconds, title), ResultTable(("", *names), facts)
+    costs = cost_table({state["state"]: state["metric_cost"] for state in states})
+    return ResultTable(columns, seconds, title), ResultTable(("", *names), facts), costs
 
 
 def _seconds(state: dict[str, Any]) -> Iterator[tuple[str, ...]]:

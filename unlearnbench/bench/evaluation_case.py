@@ -92,14 +92,15 @@ class EvaluationCase:
 
     def plain(self) -> PlainEvaluator:
         """The evaluator of the usual way."""
-        return PlainEvaluator(*self._arguments)
+        return PlainEvaluator(*self.arguments)
 
     def fast(self) -> Evaluator:
         """The evaluator under test."""
-        return Evaluator(*self._arguments, precision=self.precision)
+        return Evaluator(*self.arguments, precision=self.precision)
 
     @property
-    def _arguments(self) -> tuple[Sets, Any, Template, Profile, int]:
+    def arguments(self) -> tuple[Sets, Any, Template, Profile, int]:
+        """The first arguments of either evaluator."""
         return self.sets, self.tokenizer, TEMPLATES["plain"], self.profile, pad_id(self.tokenizer)
 
     def warm_up(self) -> EvaluationCase:

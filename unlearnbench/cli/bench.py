@@ -83,7 +83,8 @@ def evaluation(
     """Time the evaluator against a plain one, and compare their numbers.
 
     The plain way: batches of 32 in dataset order, padded, full logits, every answer variant by
-    itself, `model.generate`. Exit code 1 where the two ways' metrics differ.
+    itself, `model.generate`. The last table has what metrics by token add, in one thread. Exit code
+    1 where the two ways' metrics differ.
 
     Examples:
       unlearnbench bench evaluation               a tiny model, made and trained here

@@ -265,9 +265,31 @@ class Evaluator:
             perturbed_tokens=tokens[:, 2:],
             rouge1_recall=rouge[0],
             rouge_l_recall=rouge[1],
-            token_columns=_answer_tokens(
-                [item.rows[0] for item in items], scores, self.encoder.eos
-            ),
+            token_columns=self.answer_tokens([item.rows[0] for item in items], scores),
+        )
+
+    def answer_tokens(
+        self, rows: Sequence[Row], scores: Sequence[QuestionScores]
+    ) -> AnswerTokens | None:
+        """The values by token of true answers, without a label of the template in front of them."""
+        starts = [row.start + row.label for row in rows]
+        labels = [np.array(row.ids[start:]) for row, start in zip(rows, starts, strict=True)]
+
+        def column(values: Iterable[Sequence[Any] | FloatArray], dtype: Any) -> Any:  # [T, …]
+            parts = [np.asarray(v)[row.label :] for row, v in zip(rows, values, strict=True)]
+            return np.concatenate([np.empty((0, *parts[0].shape[1:])), *parts]).astype(dtype)
+
+        found = [s.moments for s in scores if s.moments is not None]
+        moments = column(found, np.float32) if found else None  # [T, 2]
+        greedy = column((s.argmax_tokens for s in scores), np.int64)
+        return AnswerTokens(
+            lengths=np.array([len(one) for one in labels]),
+            ended=np.array([row.ids[-1] == self.encoder.eos for row in rows]),
+            loss=column((s.losses[0] for s in scores), np.float32),
+            hit=greedy == np.concatenate(labels),
+            tied=column((s.tied for s in scores), np.bool_),
+            mean_logprob=None if moments is None else moments[:, 0],
+            logprob_variance=None if moments is None else moments[:, 1],
         )
 
 
@@ -285,29 +307,6 @@ def _scores(
         trees, moments = [item.tree for item in group], [item.moments for item in group]
         found |= zip(group, score(predictor, trees, count, moments), strict=True)
     return {item: found[item] for item in items}
-
-
-def _answer_tokens(rows: Sequence[Row], scores: Sequence[QuestionScores], eos: int) -> AnswerTokens:
-    """The values by token of true answers, without a label of the template in front of them."""
-    starts = [row.start + row.label for row in rows]
-    labels = [np.array(row.ids[start:]) for row, start in zip(rows, starts, strict=True)]
-
-    def column(values: Iterable[Sequence[Any] | FloatArray], dtype: Any) -> Any:  # [T, …]
-        parts = [np.asarray(v)[row.label :] for row, v in zip(rows, values, strict=True)]
-        return np.concatenate([np.empty((0, *parts[0].shape[1:])), *parts]).astype(dtype)
-
-    found = [s.moments for s in scores if s.moments is not None]
-    moments = column(found, np.float32) if found else None  # [T, 2]
-    greedy = column((s.argmax_tokens for s in scores), np.int64)
-    return AnswerTokens(
-        lengths=np.array([len(one) for one in labels]),
-        ended=np.array([row.ids[-1] == eos for row in rows]),
-        loss=column((s.losses[0] for s in scores), np.float32),
-        hit=greedy == np.concatenate(labels),
-        tied=column((s.tied for s in scores), np.bool_),
-        mean_logprob=None if moments is None else moments[:, 0],
-        logprob_variance=None if moments is None else moments[:, 1],
-    )
 
 
 def _statistics(
