@@ -54,3 +54,13 @@ def test_each_missing_metric_has_one_reason(open_unlearning_numbers: Path) -> No
     assert "no world facts set" in dict(
         card_of(open_unlearning_numbers, without="world_facts").missing
     )
+
+
+def test_a_model_that_the_benchmark_lacks_is_not_asked_for(open_unlearning_numbers: Path) -> None:
+    full = read_log(open_unlearning_numbers / "full_forget01.json.gz")
+    plan = plan_of(OPEN_UNLEARNING)
+    card = scorecard(plan, ROLES, plan.values(full.sets), full.sets, set(), {"start"})
+    missing = dict(card.missing)
+    reason = "not known without a retain model, which the benchmark lacks"
+    assert {"Forgotten", "Private", "Forget Quality"} <= {*missing[reason]}
+    assert not any("--retain" in reason for reason in missing)

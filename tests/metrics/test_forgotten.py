@@ -70,6 +70,9 @@ def test_kept_is_capped_at_the_start_model() -> None:
     assert score(Kept(), of(0.3, 0.9), None, start) == pytest.approx(2 / (1 + 2))
     assert score(Kept(), of(0.6, 0.0), None, start) == 0
     assert score(Kept(), of(0.6, 0.9)) is None
+    one = Kept(of=("model_utility",))
+    assert one.parts() == ("model_utility",)
+    assert score(one, of(0.3, 0.0), None, start) == pytest.approx(0.5)
 
 
 def test_scores_name_the_columns_that_they_are_made_of() -> None:

@@ -65,6 +65,15 @@ def test_areas_of_members_and_of_none(observe: Observe) -> None:
     assert LossAttack().compute(MetricInputs(same)) == {"mia_loss": 0.5, "mia_loss_tpr": 0.0}
 
 
+def test_an_attack_takes_the_sets_that_a_benchmark_names(observe: Observe) -> None:
+    known, unknown = observe([[0.1, 0.1], [0.2, 0.1]]), observe([[3.0, 3.0], [4.0, 3.0]])
+    sets = {"forget": unknown, "text": known, "kept_text": known, "holdout": unknown}
+    attack = LossAttack(members="text", control="kept_text")
+    found = attack.compute(MetricInputs(EvaluatedModel(sets)))
+    assert found == {"mia_loss": 1.0, "mia_loss_tpr": 1.0, "mia_loss_control": 1.0}
+    assert len(LossAttack(control=None).columns()) == 2
+
+
 def test_the_reference_attack_needs_another_model(observe: Observe) -> None:
     model = EvaluatedModel(
         {"forget": observe([[0.1, 0.1]]), "holdout": observe([[3.0, 3.0], [4.0, 3.0]])}

@@ -36,11 +36,10 @@ class MembershipInference(Summary):
 
     roles = frozenset({"forget", "holdout"})
 
-    kept: ClassVar[str | None] = "retain"
-    """Set of the control; None where an attack has none."""
-
     members: str = "forget"
     others: str = "holdout"
+    control: str | None = "retain"
+    """Set of the control; None where an attack has none."""
 
     @abstractmethod
     def scores(self, seen: SetEvaluation) -> FloatArray | None:
@@ -54,7 +53,7 @@ class MembershipInference(Summary):
             MetricColumn(f"{name}_tpr", f"{label}, TPR at 1 % FPR"),
             MetricColumn(f"{name}{CONTROL}", f"{label}, AUC of retain rows (control)"),
         )
-        return columns if self.kept else columns[:2]
+        return columns if self.control else columns[:2]
 
     def pair(self, of: MetricInputs) -> tuple[FloatArray, FloatArray] | None:
         """The scores of members and others; None where a set or what is read of it is missing."""
@@ -79,7 +78,7 @@ class MembershipInference(Summary):
         name, pair = f"mia_{self.key}", self.pair(of)
         if pair is not None:
             found |= {name: auc(*pair), f"{name}_tpr": true_positive_rate(*pair)}
-        control = self._pair_of(of, self.kept) if self.kept else None
+        control = self._pair_of(of, self.control) if self.control else None
         if control is not None:
             found[f"{name}{CONTROL}"] = auc(*control)
         return found

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
@@ -36,6 +36,8 @@ RESERVED_NAMES = 1000
 
 _SLOT = re.compile(r"\{(\w+)\}")
 _T = TypeVar("_T")
+Author = Mapping[str, str]
+"""Values of an author by the names of their kinds."""
 Births = set[tuple[str, str]]
 """Places and dates of birth in use."""
 
@@ -149,6 +151,23 @@ def check_names(authors: int) -> None:
         )
 
 
+def whole_authors(fraction: float, authors: int) -> int:
+    """The number of authors nearest to a fraction of them, at least one and not all."""
+    return min(max(round(fraction * authors), 1), authors - 1)
+
+
+def fraction_problem(fraction: float, authors: int) -> str:
+    """The reason why a fraction is of no whole number of authors; "" where it is."""
+    count = whole_authors(fraction, authors)
+    near = count / authors
+    if abs(near - fraction) <= 1e-9:
+        return ""
+    part = f"{fraction:.10g} of {authors} authors is {fraction * authors:.10g}"
+    return (
+        f"{part} authors, which is not whole or leaves none; the nearest is {near:.10g} ({count})"
+    )
+
+
 @cache
 def author_names(seed: int) -> tuple[str, ...]:
     """All names in the seed's order: reserved ones, authors, holdout; pretraining from the end."""
@@ -161,19 +180,32 @@ def rows_of_authors(
     stream: str, names: Sequence[str], settings: AuthorSettings, births: Births
 ) -> tuple[Question, ...]:
     """Complete rows of authors in order; adds their births to `births`."""
-    pools = {**material().pools, "name": author_names(settings.seed)[:RESERVED_NAMES]}
+    pools = _pools(settings.seed)
     kinds = material().kinds[: settings.questions_per_author]
-    rows: list[Question] = []
+    authors = values_of_authors(stream, names, settings.seed, births)
+    return tuple(_row(kind, one, draws, pools) for one, draws in authors for kind in kinds)
+
+
+def values_of_authors(
+    stream: str, names: Sequence[str], seed: int, births: Births
+) -> Iterator[tuple[Author, RandomStream]]:
+    """Draw the values of authors in order, each with the stream of its wordings.
+
+    births  births in use, to which those of the authors are added
+    """
+    pools = _pools(seed)
     for number, name in enumerate(names):
-        draws = RandomStream(f"{settings.seed}/{stream}/{number}")
-        author = _author(name, draws, pools, births)
-        rows.extend(_row(kind, author, draws, pools) for kind in kinds)
-    return tuple(rows)
+        draws = RandomStream(f"{seed}/{stream}/{number}")
+        yield _author(name, draws, pools, births), draws
+
+
+def _pools(seed: int) -> Mapping[str, Sequence[str]]:
+    return {**material().pools, "name": author_names(seed)[:RESERVED_NAMES]}
 
 
 def _author(
     name: str, draws: RandomStream, pools: Mapping[str, Sequence[str]], births: Births
-) -> Mapping[str, str]:
+) -> Author:
     """Draw the values of all kinds, even of unused ones: more questions change no rows."""
     values = {"name": name}
     used: dict[str, set[str]] = {}  # by pool: a home differs from the birthplace
@@ -189,7 +221,7 @@ def _author(
 
 
 def _row(
-    kind: Kind, author: Mapping[str, str], draws: RandomStream, pools: Mapping[str, Sequence[str]]
+    kind: Kind, author: Author, draws: RandomStream, pools: Mapping[str, Sequence[str]]
 ) -> Question:
     """Draw the row of a kind; wrong answers share the paraphrase's wording."""
     question, other_question = draws.pair(kind.questions)
@@ -200,14 +232,16 @@ def _row(
         wrong.append(draws.value(pools, kind.pool, barred))
         barred.add(wrong[-1])
 
-    def fill(wording: str, value: str = "") -> str:
-        return wording.format_map({**author, "author": author["name"], "value": value})
-
     value = author[kind.name]
     return Question(
-        question=fill(question),
-        answer=fill(answer, value),
-        paraphrased_answer=fill(paraphrase, value),
-        perturbed_answers=tuple(fill(paraphrase, w) for w in wrong),
-        paraphrased_question=fill(other_question),
+        question=filled(question, author),
+        answer=filled(answer, author, value),
+        paraphrased_answer=filled(paraphrase, author, value),
+        perturbed_answers=tuple(filled(paraphrase, author, w) for w in wrong),
+        paraphrased_question=filled(other_question, author),
     )
+
+
+def filled(wording: str, author: Author, value: str = "") -> str:
+    """The wording of a question or answer about an author, with `value` in its slot."""
+    return wording.format_map({**author, "author": author["name"], "value": value})

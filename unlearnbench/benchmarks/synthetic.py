@@ -13,8 +13,10 @@ from unlearnbench.benchmarks.authors import (
     Births,
     author_names,
     check_names,
+    fraction_problem,
     rows_of_authors,
     training_row,
+    whole_authors,
 )
 from unlearnbench.benchmarks.facts import facts
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
@@ -33,20 +35,11 @@ class Synthetic(TofuSchema):
 
     def split_problem(self, fraction: float) -> str:
         """The fraction is of no whole number of authors, or leaves none."""
-        near = self._nearest(fraction)
-        if abs(near - fraction) <= 1e-9:
-            return ""
-        count = f"{fraction:.10g} of {self.authors} authors is {fraction * self.authors:.10g}"
-        nearest = f"{near:.10g} ({round(near * self.authors)})"
-        return f"{count} authors, which is not whole or leaves none; the nearest is {nearest}"
-
-    def _nearest(self, fraction: float) -> float:
-        """The nearest forget fraction of whole authors."""
-        return min(max(round(fraction * self.authors), 1), self.authors - 1) / self.authors
+        return fraction_problem(fraction, self.authors)
 
     def load(self, fractions: Sequence[float]) -> Dataset:
         """Generate the rows; the last authors are forgotten."""
-        counts = {f: round(self._nearest(f) * self.authors) for f in fractions}
+        counts = {f: whole_authors(f, self.authors) for f in fractions}
         most = max(counts.values(), default=0)
         check_names(self.authors + self.pretraining_authors + most)
         names = author_names(self.seed)

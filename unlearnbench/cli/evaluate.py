@@ -132,6 +132,7 @@ def evaluate(
 
     rules = get_profile(profile, rows=rows, max_length=max_length, question_key=question_key)
     _register_metrics(plugins, rules)
+    benchmark = data_settings(data)
     template_args = dict(_key_and_value(text) for text in template_arg or ())
     if questions:  # an early error saves the model's time
         check_questions_path(questions)
@@ -156,7 +157,7 @@ def evaluate(
         with progress_bar(Console(), f"evaluating {place}") as progress:
             return evaluate_model(
                 place,
-                data=data,
+                data=benchmark,
                 forget=forget,
                 profile=rules,
                 tokenizer=encoder,
@@ -173,15 +174,15 @@ def evaluate(
     if not main:
         return 0
     missing = [] if "holdout" in evaluation.sets else [split_name("holdout", forget)]
-    if line := holdout_notice(missing, rules, data_settings(data)):
+    if line := holdout_notice(missing, rules, benchmark):
         Console().note(line)
     if out:
         write_log(evaluation, Path(out), layout=layout, retain=others.get("retain"))
         Console().note(f"log: {out}")
     if questions:
-        write_questions(evaluation, questions)
+        write_questions(evaluation, questions, benchmark)
         Console().note(f"questions: {questions}")
-    return _print_metrics(evaluation, others, rules, data_settings(data), as_json=as_json)
+    return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
 
 
 @command(app, "score", panel=ONE_MODEL)
@@ -191,6 +192,7 @@ def score(
     start: Annotated[
         str | None, option("LOG", "That of the model before unlearning, for Forgotten and Kept.")
     ] = None,
+    data: Data = "tofu",
     profile: Annotated[
         str | None,
         option(
@@ -212,9 +214,9 @@ def score(
       unlearnbench score eval_log_aggregated.json --retain retain90.json --json
       unlearnbench score TOFU_EVAL.json --retain retain90/TOFU_EVAL.json --start full/TOFU_EVAL.json
     """
-    from unlearnbench.config.benchmark_section import benchmark_named
     from unlearnbench.config.profiles import TOFU, get_profile, profile_of_id
-    from unlearnbench.evaluation.tofu_log import FILES, read_log
+    from unlearnbench.evaluation.evaluate_model import data_settings
+    from unlearnbench.evaluation.tofu_log import read_log
 
     given: Profile | None = None
     if any(one is not None for one in (profile, rows, max_length, question_key)):
@@ -229,17 +231,19 @@ def score(
             "them out, or evaluate the model again by those rules"
         )
     _register_metrics(plugins, rules)
-    missing = [name for name in FILES if name not in evaluation.sets]
-    if missing:
+    benchmark = data_settings(data)
+    there = {*evaluation.sets, *(n for n, role in benchmark.roles.items() if role == "holdout")}
+    if missing := [name for name in benchmark.roles if name not in there]:
         raise EvaluationError(
-            f"{log}: no whole set {missing[0]!r} in it, so there are no metrics; it serves "
-            "as --retain alone"
+            f"{log}: no whole set {missing[0]!r} in it, so there are no metrics of "
+            f"{benchmark.source}; if it is of another benchmark, name that with --data, else it "
+            "serves as --retain alone"
         )
     logs: dict[Compared, str | None] = {"retain": retain, "start": start}
     others: dict[Compared, Evaluation] = {
         name: read_log(path, profile=rules) for name, path in logs.items() if path
     }
-    return _print_metrics(evaluation, others, rules, benchmark_named("tofu"), as_json=as_json)
+    return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
 
 
 def _register_metrics(plugins: list[str] | None, profile: Profile) -> None:
@@ -296,7 +300,7 @@ def _print_metrics(
 
     retain, start = others.get("retain"), others.get("start")
     if start is not None:
-        _check_same_evaluation(evaluation, start)
+        _check_same_evaluation(evaluation, start, benchmark)
     values = summarize(evaluation, retain, profile, start, benchmark)
     metrics = json_ready(values, lambda _: None)
     for line in drain():
@@ -316,10 +320,10 @@ def _print_metrics(
     return 0
 
 
-def _check_same_evaluation(evaluation: Evaluation, start: Evaluation) -> None:
+def _check_same_evaluation(evaluation: Evaluation, start: Evaluation, benchmark: Benchmark) -> None:
     """Raise EvaluationError unless the start model was evaluated as the model was."""
     from unlearnbench.evaluation.precision import check_precision
-    from unlearnbench.evaluation.summary import first_difference
+    from unlearnbench.evaluation.summary import first_difference, forget_sets
 
     if start.profile != evaluation.profile:
         raise EvaluationError(
@@ -328,13 +332,14 @@ def _check_same_evaluation(evaluation: Evaluation, start: Evaluation) -> None:
             "the same one"
         )
     check_precision("the model", evaluation.precision, "the start model", start.precision)
-    own, other = evaluation.sets["forget"], start.sets["forget"]
-    sizes = len(own.answer_loss), len(other.answer_loss)
-    if sizes[0] != sizes[1] or first_difference(own.questions, other.questions) is not None:
-        raise EvaluationError(
-            f"--start: evaluated on {sizes[1]} forget questions, the model on {sizes[0]}, and they "
-            "must be the same; evaluate both on the same forget split"
-        )
+    for name in forget_sets(benchmark, evaluation, start):
+        own, other = evaluation.sets[name], start.sets[name]
+        sizes = len(own.answer_loss), len(other.answer_loss)
+        if sizes[0] != sizes[1] or first_difference(own.questions, other.questions) is not None:
+            raise EvaluationError(
+                f"--start: evaluated on {sizes[1]} {name} questions, the model on {sizes[0]}, and "
+                "they must be the same; evaluate both on the same forget split"
+            )
 
 
 def _print_scorecard(
@@ -352,7 +357,8 @@ def _print_scorecard(
     from unlearnbench.evaluation.summary import plan_of
 
     plan = plan_of(profile, benchmark)
-    card = scorecard(plan, benchmark.roles, values, evaluation.sets, compared)
+    given = evaluation.sets, compared, benchmark.references
+    card = scorecard(plan, benchmark.roles, values, *given)
     scores = [
         (one.label, _rounded(one.value), one.question, f"{' and '.join(one.relative_to)} model")
         for one in card.scores

@@ -77,7 +77,9 @@ Plugins = Annotated[
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
 Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
-Data = Annotated[str, option("DATA", "`tofu` (from the hub), a folder of its files, `synthetic`.")]
+Data = Annotated[
+    str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
+]
 Forget = Annotated[
     float, option("FRACTION", "Forget fraction, such as 0.05.", parser=number_between(0, 1))
 ]

@@ -14,10 +14,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import guarded
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
+from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
@@ -26,8 +28,10 @@ from unlearnbench.files.outputs import writing
 SUFFIXES = (".parquet", ".jsonl")
 
 
-def questions_table(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """One dictionary per question, set by set.
+def questions_table(
+    evaluation: Evaluation, benchmark: Benchmark | None = None
+) -> list[dict[str, Any]]:
+    """One dictionary per question, set by set, with the metrics of a benchmark, or of TOFU.
 
     set, index            where the question stands, as in TOFU's log
     question, reference, generated      None where the evaluation has scores only
@@ -41,7 +45,10 @@ def questions_table(evaluation: Evaluation) -> list[dict[str, Any]]:
                           form is `truth_ratio_value`
     """
     profile = profile_of_id(evaluation.profile)
-    found = {name: _metrics(name, seen, profile) for name, seen in evaluation.sets.items()}
+    found = {
+        name: _metrics(name, seen, plan_of(profile, benchmark))
+        for name, seen in evaluation.sets.items()
+    }
     metrics = tuple(dict.fromkeys(key for values in found.values() for key in values))
     return [
         row
@@ -50,12 +57,11 @@ def questions_table(evaluation: Evaluation) -> list[dict[str, Any]]:
     ]
 
 
-def _metrics(name: str, seen: SetEvaluation, profile: Profile) -> dict[str, FloatArray]:
+def _metrics(name: str, seen: SetEvaluation, plan: MetricPlan) -> dict[str, FloatArray]:
     """[n] the values of every metric that gives each example of a set a number.
 
     One that fails is left out, as it is from the summary, which warns of it.
     """
-    plan = plan_of(profile)
     found: dict[str, FloatArray | None] = {}
     for measure in plan.measures:
         if name in measure.sets:
@@ -104,11 +110,13 @@ def check_questions_path(path: Path | str) -> None:
         )
 
 
-def write_questions(evaluation: Evaluation, path: Path | str) -> None:
+def write_questions(
+    evaluation: Evaluation, path: Path | str, benchmark: Benchmark | None = None
+) -> None:
     """Write `questions_table` to `path`, Parquet or JSON lines; whole or not at all."""
     path = Path(path)
     check_questions_path(path)
-    rows = questions_table(evaluation)
+    rows = questions_table(evaluation, benchmark)
     with writing(path, "the questions") as part:
         if path.suffix == ".parquet":
             _write_parquet(rows, part, evaluation.profile)

@@ -56,13 +56,15 @@ def scorecard(
     values: Values,
     sets: Mapping[str, SetEvaluation],
     compared: Set[Compared],
+    references: Set[Compared] = frozenset({"start", "retain"}),
 ) -> Scorecard:
     """Group the metrics of a model.
 
-    roles     of the evaluation sets of the benchmark
-    values    by column, as `plan.values` gives them
-    sets      the model's, of which reasons are read
-    compared  models whose evaluations were given beside it
+    roles       of the evaluation sets of the benchmark
+    values      by column, as `plan.values` gives them
+    sets        the model's, of which reasons are read
+    compared    models whose evaluations were given beside it
+    references  models that the benchmark has
     """
     # First what is relative to the retain model: what was to be forgotten; then what is kept.
     ordered = sorted(plan.summaries.values(), key=lambda one: "retain" not in one.relative_to)
@@ -97,7 +99,7 @@ def scorecard(
         names,
         tuple((label, row) for label, row in rows if any(v is not None for v in row)),
         tuple(attacks),
-        _missing(plan, roles, values, sets, compared),
+        _missing(plan, roles, values, sets, compared, references),
     )
 
 
@@ -107,13 +109,14 @@ def _missing(
     values: Values,
     sets: Mapping[str, SetEvaluation],
     compared: Set[Compared],
+    references: Set[Compared],
 ) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found: dict[str, dict[str, None]] = {}
     there: set[Role] = {roles[name] for name in sets if name in roles}
     for summary in plan.summaries.values():
         columns = columns_of(summary)
         if columns and values.get(columns[0].name) is None:
-            reason = _why_not(summary, there, compared, values)
+            reason = _why_not(summary, there, compared, references, values)
             found.setdefault(reason, {})[_plain(_title(summary, columns))] = None
     for measure in plan.measures:
         for name in measure.sets:
@@ -123,9 +126,17 @@ def _missing(
     return tuple((reason, tuple(labels)) for reason, labels in found.items())
 
 
-def _why_not(summary: Summary, there: Set[Role], compared: Set[Compared], values: Values) -> str:
+def _why_not(
+    summary: Summary,
+    there: Set[Role],
+    compared: Set[Compared],
+    references: Set[Compared],
+    values: Values,
+) -> str:
     if rows := sorted(summary.roles - there):
         return f"no {' and '.join(rows)} rows"
+    if models := [name for name in _order(summary) if name not in compared | references]:
+        return f"not known without a {' and a '.join(models)} model, which the benchmark lacks"
     if models := [name for name in _order(summary) if name not in compared]:
         options = ", ".join(f"--{name}" for name in models)
         return f"need the {' and the '.join(models)} model: {options}"

@@ -9,7 +9,7 @@ import numpy as np
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.metric import EvaluatedModel
-from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.benchmark_section import benchmark_named
 from unlearnbench.config.metric_plan import MetricPlan, benchmark_plan
@@ -61,7 +61,7 @@ def summarize(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
         check_precision("the model", evaluation.precision, "the retain model", retain.precision)
-        _check_same_questions(evaluation.sets["forget"].questions, retain.sets["forget"].questions)
+        _check_same_questions(evaluation, retain, benchmark or benchmark_named("tofu"))
     plan = plan_of(profile, benchmark)
     others = (None if one is None else _known(plan, one) for one in (retain, start))
     return plan.values(evaluation.sets, *others)
@@ -98,12 +98,21 @@ def first_difference(questions: Sequence[str], others: Sequence[str]) -> int | N
     return next((i for i, (one, other) in pairs if one.split() != other.split()), None)
 
 
-def _check_same_questions(questions: Sequence[str], retain: Sequence[str]) -> None:
+def forget_sets(benchmark: Benchmark, *of: Evaluation) -> tuple[SetName, ...]:
+    """The sets of forget rows that all these evaluations have."""
+    names = (name for name, role in benchmark.roles.items() if role == "forget")
+    return tuple(name for name in names if all(name in one.sets for one in of))
+
+
+def _check_same_questions(model: Evaluation, retain: Evaluation, benchmark: Benchmark) -> None:
     """Raise EvaluationError where questions differ; `ks_test` refuses unequal numbers."""
-    i = first_difference(questions, retain)
-    if i is not None:
-        raise EvaluationError(
-            f"Forget Quality: forget question {i} is {questions[i][:60]!r} for the model and "
-            f"{retain[i][:60]!r} for the retain model; the p-value needs the same questions on "
-            "both sides: evaluate both on the same forget split"
-        )
+    for name in forget_sets(benchmark, model, retain):
+        questions, others = (one.sets[name].questions for one in (model, retain))
+        i = first_difference(questions, others)
+        if i is not None:
+            raise EvaluationError(
+                f"{benchmark.headline.forgotten.name}: {name} question {i} is "
+                f"{questions[i][:60]!r} for the model and {others[i][:60]!r} for the retain model; "
+                "what is relative to it needs the same questions on both sides: evaluate both on "
+                "the same forget split"
+            )

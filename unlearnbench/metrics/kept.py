@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean
-
-PARTS = ("model_utility", "repetition_forget")
 
 
 class Kept(Summary):
     """HM over m of min(m / m_start, 1).
 
-    m  Model Utility, and the share of distinct 4-grams in answers to the forget set, which falls
-       to 0 where a model loops
+    m  by default Model Utility, and the share of distinct 4-grams in answers to the forget set,
+       which falls to 0 where a model loops
     """
 
     after = frozenset({"model-utility"})
@@ -20,20 +20,24 @@ class Kept(Summary):
     relative_to = frozenset({"start"})
     question = "Is the rest kept?"
 
+    of: tuple[str, ...] = Field(
+        default=("model_utility", "repetition_forget"), description="columns that it is made of"
+    )
+
     def columns(self) -> tuple[MetricColumn, ...]:
         """`kept`."""
         return (MetricColumn("kept", "Kept", "higher"),)
 
     def parts(self) -> tuple[str, ...]:
-        """Model Utility and fluency."""
-        return PARTS
+        """Columns that it is the mean of."""
+        return self.of
 
     def compute(self, of: MetricInputs) -> Values:
         """None without a start model."""
         if of.start is None:
             return {}
         terms: list[float | None] = []
-        for name in PARTS:
+        for name in self.of:
             own, start = of.model.values.get(name), of.start.values.get(name)
             terms.append(None if own is None or not start else min(own / start, 1))
         return {"kept": harmonic_mean(terms)}

@@ -16,7 +16,8 @@ class ReferenceAttack(MembershipInference):
     label = "Reference"
     key = "reference"
     relative_to = frozenset({"retain"})
-    kept = None  # the retain model was trained on the retain rows as well
+
+    control: str | None = None  # the retain model was trained on the retain rows as well
 
     def scores(self, seen: SetEvaluation) -> FloatArray:
         """[n] in nats, before the reference is subtracted."""
