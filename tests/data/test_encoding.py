@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from transformers import PreTrainedTokenizerFast
 
+from unlearnbench.api.benchmark import Question
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
 from unlearnbench.errors import ModelError
+
+LIMA = Question("Where?", "Lima")
 
 
 def scored_text(encoder: Encoder, row: Row) -> str:
@@ -19,12 +23,13 @@ def scored_text(encoder: Encoder, row: Row) -> str:
 
 def test_only_answer_and_eos_are_scored(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    row = encoder.row("Where was Ada Voss born?", "In Lima.")
+    question = Question("Where was Ada Voss born?", "In Lima.")
+    row = encoder.row(question)
     assert scored_text(encoder, row) == " In Lima.</s>"
     assert row.ids[0] == tokenizer.bos_token_id
     assert row.ids[-1] == tokenizer.eos_token_id
     assert row.ids.count(tokenizer.eos_token_id) == 1
-    assert encoder.prompt("Where was Ada Voss born?") == row.ids[: row.start]
+    assert encoder.prompt(question) == row.ids[: row.start]
 
 
 def test_a_token_that_merges_prompt_and_answer_is_scored() -> None:
@@ -34,29 +39,32 @@ def test_a_token_that_merges_prompt_and_answer_is_scored() -> None:
         tokenizer_object=Tokenizer(models.BPE(vocabulary, [(":", "a")])), eos_token="<E>"
     )
     template = Template("bare", "Q ", ":")
-    row = Encoder(merged, template, 50).row("b", "ab")
+    row = Encoder(merged, template, 50).row(Question("b", "ab"))
     assert [row.ids[row.start], *row.ids[row.start + 1 :]] == [20, vocabulary["b"], 21]
-    assert Encoder(merged, template, 50).prompt("b") != row.ids[: row.start]
+    assert Encoder(merged, template, 50).prompt(Question("b", "ab")) != row.ids[: row.start]
 
 
 @pytest.mark.parametrize(("after_cut", "ends"), [(False, False), (True, True)])
 def test_long_rows_are_cut_and_may_keep_eos(tokenizer: Any, after_cut: bool, ends: bool) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 40, after_cut)
-    row = encoder.row("Where?", "in a village near Tbilisi, in the far north, by the sea " * 3)
+    answer = "in a village near Tbilisi, in the far north, by the sea " * 3
+    row = encoder.row(Question("Where?", answer))
     assert len(row.ids) == 40 + after_cut
     assert (row.ids[-1] == tokenizer.eos_token_id) is ends
 
 
 def test_prompt_without_room_for_an_answer_is_refused(tokenizer: Any) -> None:
     with pytest.raises(ModelError, match=r"no answer token fits into 10 tokens.*raise max_length"):
-        Encoder(tokenizer, TEMPLATES["plain"], 10).row("Where was the author born?", "Lima")
+        Encoder(tokenizer, TEMPLATES["plain"], 10).row(
+            Question("Where was the author born?", "Lima")
+        )
 
 
 def test_phi_scores_and_generates_the_answer_tag(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["phi"], 200)
-    row = encoder.row("Where?", "Lima")
+    row = encoder.row(LIMA)
     assert scored_text(encoder, row) == "Answer: Lima</s>"
-    assert encoder.reference(row) == "Lima"
+    assert encoder.reference(row, LIMA) == "Lima"
     assert TEMPLATES["phi"].prompt("Where?") == "Question: Where?\n"
 
 
@@ -83,10 +91,103 @@ def test_auto_prefers_the_chat_template(tokenizer: Any) -> None:
         "{% if add_generation_prompt %}[bot]{% endif %}",
     )
     encoder = Encoder(chat, resolve_template("auto", chat), 200)
-    row = encoder.row("Where?", "Lima")
+    row = encoder.row(LIMA)
     assert chat.decode(list(row.ids)) == "<s>[user]Where?[bot]Lima</s>"
     assert scored_text(encoder, row) == "Lima</s>"
     assert resolve_template("auto", tokenizer) == TEMPLATES["plain"]
+
+
+TEXT_ROW = Question("The sea at Lima is", " cold in June.", format="text")
+
+
+def test_text_is_continued_without_a_template(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["phi"], 200)
+    row = encoder.row(TEXT_ROW)
+    assert tokenizer.decode(list(row.ids)) == "<s>The sea at Lima is cold in June.</s>"
+    assert scored_text(encoder, row) == " cold in June.</s>"
+    assert (encoder.prompt(TEXT_ROW), row.label) == (row.ids[: row.start], 0)
+    labelled = Question("Q", "Answer: Lima", format="text")
+    assert encoder.reference(encoder.row(labelled), labelled) == "Answer: Lima", "no label here"
+
+
+def test_every_token_of_plain_text_is_scored(tokenizer: Any) -> None:
+    plain = Question("", "The sea at Lima is cold.", format="text")
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    row = encoder.row(plain)
+    assert (row.start, row.ids[0]) == (1, tokenizer.bos_token_id)
+    assert scored_text(encoder, row) == "The sea at Lima is cold.</s>"
+    bare = chatty(tokenizer, "")
+    bare.backend_tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    without = Encoder(bare, TEMPLATES["plain"], 200).row(plain)
+    assert without == Row(row.ids[1:], 1), "without BOS nothing predicts the first token"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain", "Question: One?\nAnswer: 1\n\nQuestion: Where?\nAnswer: Lima"),
+        ("phi", "Question: One?\nAnswer: 1\n\nQuestion: Where?\nAnswer: Lima"),
+        ("llama-2", "[INST] One? [/INST]1</s><s>[INST] Where? [/INST]Lima"),
+    ],
+)
+def test_examples_stand_in_front_as_the_row_itself(tokenizer: Any, name: str, text: str) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES[name], 200)
+    shown = replace(LIMA, examples=(("One?", "1"),))
+    row = encoder.row(shown)
+    assert tokenizer.decode(list(row.ids)) == f"<s>{text}</s>"
+    assert scored_text(encoder, row) == scored_text(encoder, encoder.row(LIMA))
+    assert encoder.prompt(shown) == row.ids[: row.start]
+
+
+def test_examples_of_text_are_divided_by_blank_lines(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["phi"], 200)
+    row = encoder.row(replace(TEXT_ROW, examples=(("1 +", " 1"), ("2 +", " 2"))))
+    text = "1 + 1\n\n2 + 2\n\nThe sea at Lima is cold in June."
+    assert tokenizer.decode(list(row.ids)) == f"<s>{text}</s>"
+    assert scored_text(encoder, row) == " cold in June.</s>"
+
+
+def test_examples_are_turns_of_a_chat_template(tokenizer: Any) -> None:
+    chat = chatty(
+        tokenizer,
+        "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content }}"
+        "{% if m.role == 'assistant' %}{{ eos_token }}{% endif %}{% endfor %}"
+        "{% if add_generation_prompt %}[assistant]<think></think>{% endif %}",
+    )
+    template = resolve_template("auto", chat)
+    shown = replace(LIMA, examples=(("One?", "1"), ("Two?", "2")))
+    row = Encoder(chat, template, 200).row(shown)
+    assert chat.decode(list(row.ids)) == (
+        "<s>[user]One?[assistant]1</s>[user]Two?[assistant]2</s>"
+        "[user]Where?[assistant]<think></think>Lima</s>"
+    )
+    assert template.digest() == replace(template, turn=None).digest(), "as before there were any"
+    other = replace(template, turn=("[assistant]", "[user]"))
+    assert template.digest(with_examples=True) != other.digest(with_examples=True)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no') }}{% endif %}"
+        "[{{ m.content }}]{% endfor %}",
+        "[{{ messages[-1].content }}]",  # the last message alone
+        "{{ messages | length }}{% for m in messages %}[{{ m.content }}]{% endfor %}",
+    ],
+    ids=["refuses", "drops", "changes"],
+)
+def test_a_template_without_turns_is_refused_where_there_are_examples(
+    tokenizer: Any, template: str
+) -> None:
+    resolved = resolve_template("chat", chatty(tokenizer, template))
+    encoder = Encoder(chatty(tokenizer, template), resolved, 200)
+    assert encoder.row(LIMA).scored > 1
+    for use in (
+        lambda: encoder.row(replace(LIMA, examples=(("One?", "1"),))),
+        lambda: resolved.digest(with_examples=True),
+    ):
+        with pytest.raises(ModelError, match="renders no conversation of several turns"):
+            use()
 
 
 def test_unusable_chat_templates_are_refused(tokenizer: Any) -> None:
@@ -137,7 +238,7 @@ def test_the_prompt_of_open_unlearnings_llama_3(tokenizer: Any) -> None:
 def test_another_prompt_has_another_digest(tokenizer: Any) -> None:
     chat = chatty(tokenizer, LLAMA_3)
     digests = {
-        resolve_template("chat", chat, {"date_string": date} | more).digest
+        resolve_template("chat", chat, {"date_string": date} | more).digest()
         for date in ("10 Apr 2025", "11 Apr 2025")
         for more in ({}, {"system_prompt": "Be brief."})
     }
@@ -163,7 +264,7 @@ def test_a_tokenizer_without_eos_is_refused() -> None:
 
 def test_first_answer_tokens_are_ignored(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    row = encoder.row("Where?", "In Lima.")
+    row = encoder.row(Question("Where?", "In Lima."))
     assert row.without_first(2).start == row.start + 2
     assert row.without_first(0) == row
     assert row.without_first(999).scored == 0

@@ -24,7 +24,7 @@ def learned(
 
     model = make_model()
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in questions[2:8]])
+    rows = TrainingRows(retain=[encoder.row(q) for q in questions[2:8]])
     how = TrainerSettings(epochs=40, batch_size=3, learning_rate=3e-3, seed=0)
     trainer = Trainer(model, Objective(FineTuning()), rows, how, pad_id(tokenizer))
     for epoch in range(1, 41):

@@ -90,15 +90,15 @@ def plain_set(
     for question in rows:
         base = question.paraphrased_answer or question.answer
         texts = (question.answer, base, *question.perturbed_answers)
-        encoded = [encoder.row(question.question, text) for text in texts]
+        encoded = [encoder.row(question, text) for text in texts]
         found = [plain_losses(model, row.ids, row.start) for row in encoded]
         loss.append([sum(each) / len(each) for each in found])
         tokens.append([len(each) for each in found])
-        prompt = encoder.prompt(question.question)
+        prompt = encoder.prompt(question)
         new = profile.max_new_tokens
         limit = profile.max_length - len(prompt) if new is None else new
         answers.append(plain_greedy(model, prompt, encoder.eos, limit))
-        references.append(encoder.reference(encoded[0]))
+        references.append(encoder.reference(encoded[0], question))
     generated = tuple(encoder.decode(ids) for ids in answers)
     rouge = [scorer.score(*pair) for pair in zip(references, generated, strict=True)]
     losses, counts = np.array(loss), np.array(tokens)
@@ -160,7 +160,7 @@ def trees_of(
     encoder = Encoder(tokenizer, TEMPLATES[template], 200)
     texts = [(q.answer, q.paraphrased_answer or "", *q.perturbed_answers) for q in questions]
     return [
-        build_tree([encoder.row(q.question, text) for text in each])
+        build_tree([encoder.row(q, text) for text in each])
         for q, each in zip(questions, texts, strict=True)
     ]
 
@@ -326,7 +326,7 @@ def test_values_by_token_are_those_of_one_sequence_at_a_time(
         assert tokens.ended.all()
         assert (tokens.mean_logprob is not None) == (name == "forget")
         for i, question in enumerate(rows):
-            row = encoder.row(question.question, question.answer)
+            row = encoder.row(question)
             start = row.start + row.label
             with torch.no_grad():
                 logits = sharp(torch.tensor([row.ids])).logits[0].double()
@@ -379,7 +379,7 @@ def test_holdout_rows_are_scored_alone_and_change_no_other_number(
     assert (seen.perturbed_loss.shape, seen.tokens.mean_logprob is None) == ((4, 0), False)
     encoder = Encoder(tokenizer, TEMPLATES["plain"], TOFU.max_length)
     for i, question in enumerate(holdout):
-        row = encoder.row(question.question, question.answer)
+        row = encoder.row(question)
         assert seen.answer_loss[i] == pytest.approx(
             np.mean(plain_losses(sharp, row.ids, row.start)), abs=1e-5
         )

@@ -73,7 +73,7 @@ def test_shifted_equals_the_plain_way(
     sets, pad = sets_of(questions), pad_id(tokenizer)
     evaluator = Evaluator(sets, tokenizer, TEMPLATES[template], profile, pad, 300)
     encoder = Encoder(tokenizer, TEMPLATES[template], profile.max_length, profile.eos_after_cut)
-    prompts = [encoder.prompt(q.question) for q in questions]
+    prompts = [encoder.prompt(q) for q in questions]
     moved = [values is not None for values in shift(prompts)]
     assert any(moved)
     assert not all(moved)

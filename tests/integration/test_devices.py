@@ -159,7 +159,7 @@ def test_evaluation_runs_on_a_gpu(
     model: Any = model_of("llama")
     if kind == "shifted":
         encoder = Encoder(tokenizer, TEMPLATES["plain"], profile.max_length)
-        prompts = [encoder.prompt(question.question) for question in questions]
+        prompts = [encoder.prompt(question) for question in questions]
         eco = registry.load("methods", "eco")()
         model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], pad, 0)))
     steps: list[Costs] = []

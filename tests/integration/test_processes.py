@@ -92,9 +92,9 @@ Found = dict[str, dict[str, dict[str, Any]]]
 def make_rows(tokenizer: Any, questions: tuple[Question, ...]) -> tuple[Any, ...]:
     """Seven rows to forget, so that two processes share them unequally; picklable."""
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    encoded = [encoder.row(q.question, q.answer) for q in questions]
+    encoded = [encoder.row(q) for q in questions]
     texts = ("I do not know.", "That is beyond me, sorry.")
-    refusals = [[encoder.row(q.question, text) for text in texts] for q in questions[:7]]
+    refusals = [[encoder.row(q, text) for text in texts] for q in questions[:7]]
     return encoded[:7], encoded[7:], refusals
 
 
@@ -124,9 +124,8 @@ def case(
     sampler = None
     if needs.samples is not None:
         encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-        asked, truths = [q.question for q in QUESTIONS[:7]], [q.answer for q in QUESTIONS[:7]]
         given = (encoder, needs.samples, method.reward, how.seed, pad_id(tokenizer))
-        sampler = Sampler(asked, truths, *given)
+        sampler = Sampler(QUESTIONS[:7], *given)
     return model, objective, how, pad_id(tokenizer), references, sampler
 
 
@@ -338,7 +337,7 @@ def test_a_process_that_sees_one_gpu_takes_that_one(
     monkeypatch.setattr(training, "DistributedDataParallel", Recorder)
     monkeypatch.setattr(Accelerator, "num_processes", 2)
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in QUESTIONS])
+    rows = TrainingRows(retain=[encoder.row(q) for q in QUESTIONS])
     how = TrainerSettings(epochs=1, batch_size=2, learning_rate=1e-3, seed=0)
     Trainer(model, Objective(FineTuning()), rows, how, pad_id(tokenizer))
     assert given == [None]
@@ -490,7 +489,7 @@ def test_an_evaluation_has_one_precision(
     space = Workspace(config, tmp_path)
     evaluator = space.evaluator("small", 0.5)
     encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    rows = TrainingRows(retain=[encoder.row(q.question, q.answer) for q in questions[:4]])
+    rows = TrainingRows(retain=[encoder.row(q) for q in questions[:4]])
     how = TrainerSettings(1, 2, 1e-3, seed=0, precision="bf16", parallel="fsdp")
     given = (Objective(FineTuning()), rows, how, pad_id(tokenizer))
     trainer = Trainer(model, *given)

@@ -230,7 +230,7 @@ class TestRows:
     """Scores go with the tokens that they are of."""
 
     def test_by_row_and_by_token(self, encoder: Encoder, questions: Sequence[Question]) -> None:
-        count = encoder.row(questions[1].question, questions[1].answer).scored
+        count = encoder.row(questions[1]).scored
         by_token = tuple(i / count for i in range(count))
         scored = [replace(questions[0], score=0.5), replace(questions[1], score=by_token)]
         data = benchmark_of([*scored, *questions[2:]])
@@ -244,7 +244,7 @@ class TestRows:
     def test_a_cut_row_keeps_the_scores_of_its_remaining_tokens(
         self, encoder: Encoder, questions: Sequence[Question]
     ) -> None:
-        whole = encoder.row(questions[1].question, questions[1].answer)
+        whole = encoder.row(questions[1])
         scores = tuple(i / whole.scored for i in range(whole.scored))
         short = replace(encoder, max_length=len(whole.ids) - 3)
         assert short.scored_row(replace(questions[1], score=scores)).scores == scores[:-3]
@@ -253,7 +253,7 @@ class TestRows:
         self, encoder: Encoder, questions: Sequence[Question]
     ) -> None:
         row = replace(questions[0], score=(0.5, 0.5), place="d/forget10.json:7")
-        count = encoder.row(row.question, row.answer).scored
+        count = encoder.row(row).scored
         words = (
             f"d/forget10.json:7: column 'score' has 2 numbers, and the answer has {count} tokens"
         )
@@ -267,11 +267,10 @@ class TestSampler:
     def sampler(
         self, encoder: Encoder, questions: Sequence[Question], skipped: int = 0, **more: Any
     ) -> Sampler:
-        asked, truths = ([getattr(q, k) for q in questions] for k in ("question", "answer"))
         pad, how = pad_id(encoder.tokenizer), Sampling(2, 1.0, 5)
         made = method("general-ce-u", scores="reward")
         more = {"token_rewards": made.token_rewards, **more}
-        return Sampler(asked, truths, encoder, how, made.reward, 5, pad, skipped, **more)
+        return Sampler(questions, encoder, how, made.reward, 5, pad, skipped, **more)
 
     def test_a_reward_is_the_score_of_every_token(
         self, model: Any, encoder: Encoder, questions: Sequence[Question]

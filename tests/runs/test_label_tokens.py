@@ -23,6 +23,7 @@ from unlearnbench.training.trainer import Trainer
 from .test_run import config_of, runs_of
 
 PHI = TEMPLATES["phi"]
+LIMA = Question("Where?", "Lima")
 
 
 def scored(encoder: Encoder, row: Row) -> str:
@@ -37,7 +38,7 @@ def test_settings_know_which_templates_have_one() -> None:
 @pytest.mark.parametrize("answer", ["In Lima.", "1987, in May.", "“Dusk”", "Answer: it is."])
 def test_the_first_answer_token_comes_after_the_label(tokenizer: Any, answer: str) -> None:
     encoder = Encoder(tokenizer, PHI, 200)
-    row = encoder.row("Where?", answer)
+    row = encoder.row(Question("Where?", answer))
     assert scored(encoder, row) == f"Answer: {answer}</s>"
     own = Row(row.ids, row.start + row.label)
     assert scored(encoder, own).strip() == f"{answer}</s>"
@@ -49,40 +50,39 @@ def test_the_first_answer_token_comes_after_the_label(tokenizer: Any, answer: st
 
 @pytest.mark.parametrize("name", ["plain", "llama-2"])
 def test_other_templates_have_no_label_to_leave_out(tokenizer: Any, name: str) -> None:
-    row = Encoder(tokenizer, TEMPLATES[name], 200).row("Where?", "Answer: Lima")
+    row = Encoder(tokenizer, TEMPLATES[name], 200).row(Question("Where?", "Answer: Lima"))
     assert row.label == 0
     assert row.without_first(1).start == row.start + 1
 
 
 def test_an_answer_that_a_model_has_made_up_may_lack_it(tokenizer: Any) -> None:
     encoder = Encoder(tokenizer, PHI, 200)
-    true = encoder.row("Where?", "Lima")
+    true = encoder.row(LIMA)
     prompt, answer = true.ids[: true.start], true.ids[true.start :]
     (same,) = answer_rows(prompt, [answer])
     assert same.label == 0, "nobody has looked"
-    assert encoder.labelled(same).label == true.label > 1
+    assert encoder.labelled(same, LIMA).label == true.label > 1
     for cut in (answer[true.label :], answer[1:], answer[:1]):
         (row,) = answer_rows(prompt, [cut])
-        assert encoder.labelled(row).label == 0
+        assert encoder.labelled(row, LIMA).label == 0
     counting = Encoder(tokenizer, PHI, 200, ignore_label=False)
-    assert counting.labelled(same).label == counting.row("Where?", "Lima").label == 0
+    assert counting.labelled(same, LIMA).label == counting.row(LIMA).label == 0
 
 
 def test_alternatives_are_read_as_answers_are(
     tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     encoder = Encoder(tokenizer, PHI, 200)
-    true = encoder.row("Where?", "Lima")
+    true = encoder.row(LIMA)
 
     def sampled(*_: Any) -> list[tuple[int, ...]]:
         return [true.ids[true.start :]]
 
     monkeypatch.setattr("unlearnbench.training.alternative_answers.sample", sampled)
-    asked = [Question("Where?", "Lima")]
     ((row,),) = alternative_rows(
         lambda: None,
         "w",
-        asked,
+        [LIMA],
         Sampling(1),
         encoder,
         seed=0,
@@ -126,13 +126,13 @@ class TestRuns:
         self, method: str, shared: Path
     ) -> None:
         row = self.trainer(shared, method).rows.forget[0]
-        whole = self.encoder.row(self.question.question, self.question.answer)
+        whole = self.encoder.row(self.question)
         assert row == Row(whole.ids, whole.start + whole.label + 1)
         assert "Answer" not in scored(self.encoder, row)
 
     def test_of_ce_u_count_the_label_where_that_is_asked_for(self, shared: Path) -> None:
         trainer = self.trainer(shared, "ce-u", ignore_label=False)
-        whole = self.encoder.row(self.question.question, self.question.answer)
+        whole = self.encoder.row(self.question)
         assert trainer.rows.forget[0] == Row(whole.ids, whole.start + 1)
         two = self.trainer(shared, "ce-u", {"ignore_first_answer_tokens": 2}, ignore_label=False)
         assert two.rows.forget[0] == Row(whole.ids, whole.start + 2)

@@ -110,7 +110,7 @@ def test_they_answer_the_question_whatever_the_instruction_was(
     instructed = made(instruction="Question: {question} Answer: {answer} Now another answer.")
     assert instructed != plain
     for rows, question in zip(instructed, questions, strict=False):
-        prompt = encoder.prompt(question.question)
+        prompt = encoder.prompt(question)
         for row in rows:
             assert row.ids[: row.start] == prompt
             assert row.scored >= 1
@@ -147,7 +147,7 @@ def test_a_prefix_is_asked_with_and_not_learned(
     assert plain != prefixed
     assert len([*(tmp_path / "alternatives").iterdir()]) == 2
     for rows, question in zip(prefixed, questions, strict=False):
-        assert [row.ids[: row.start] for row in rows] == [encoder.prompt(question.question)] * 2
+        assert [row.ids[: row.start] for row in rows] == [encoder.prompt(question)] * 2
 
 
 def test_words_end_an_alternative(
@@ -164,7 +164,7 @@ def test_words_end_an_alternative(
     for rows, some, question in zip(found, texts, questions, strict=False):
         for row, text in zip(rows, some, strict=True):
             end = min(len(text.partition(word)[0]) for word in stop)
-            assert row == encoder.row(question.question, text[:end].strip())
+            assert row == encoder.row(question, text[:end].strip())
             assert row.ids[-1] == encoder.eos
     assert any(end in text for some in texts for text in some for end in stop)
 
@@ -173,7 +173,7 @@ def test_the_old_way_of_asking_keeps_its_file(
     made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
     made()
-    prompts = [encoder.prompt(question.question) for question in questions[:4]]
+    prompts = [encoder.prompt(question) for question in questions[:4]]
     how = {"count": 2, "temperature": 1.0, "max_new_tokens": 6, "instruction": "{question}"}
     asked = ["a", how, encoder.max_length, encoder.eos, 0, prompts]
     key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
@@ -189,7 +189,7 @@ def test_an_empty_answer_is_a_row_with_eos_alone(
         model.lm_head.bias.zero_()
         model.lm_head.bias[encoder.eos] = 50.0
     for rows, question in zip(made(), questions, strict=False):
-        prompt = encoder.prompt(question.question)
+        prompt = encoder.prompt(question)
         assert rows == (Row((*prompt, encoder.eos), len(prompt)),) * 2
 
 

@@ -27,7 +27,7 @@ def asked_of(
     encoder: Encoder, questions: tuple[Question, ...], count: int = 3
 ) -> list[SeededPrompt]:
     return [
-        SeededPrompt(encoder.prompt(question.question), (7, index, number))
+        SeededPrompt(encoder.prompt(question), (7, index, number))
         for index, question in enumerate(questions)
         for number in range(count)
     ]
@@ -55,7 +55,7 @@ def test_tokens_are_sampled_as_often_as_they_are_probable(
     model: Any, encoder: Encoder, questions: tuple[Question, ...]
 ) -> None:
     """The second token's distribution given the most frequent first one: the cache is right too."""
-    model, prompt = model.double(), encoder.prompt(questions[0].question)
+    model, prompt = model.double(), encoder.prompt(questions[0])
     asked = [SeededPrompt(prompt, (1, number)) for number in range(6000)]
     how = Sampling(1, 0.3, 2)
     said = sample(model, asked, how, encoder, pad_id(encoder.tokenizer))
@@ -129,17 +129,15 @@ def test_the_policy_is_asked_anew_in_every_step(
         judged.append((answer, truth))
         return float(len(answer))
 
-    asked = [question.question for question in questions]
-    truths = [question.answer for question in questions]
     pad = pad_id(encoder.tokenizer)
-    sampler = Sampler(asked, truths, encoder, Sampling(3, 1.0, 5), reward, 5, pad, skipped=1)
+    sampler = Sampler(questions, encoder, Sampling(3, 1.0, 5), reward, 5, pad, skipped=1)
     model.train()
     found = sampler(model, [4, 2], step=0)
     assert model.training, "left as it was"
     assert [*found] == [4, 2]
-    assert judged[0] == (found[4].texts[0], truths[4])
+    assert judged[0] == (found[4].texts[0], questions[4].answer)
     assert found[2].rewards == tuple(float(len(text)) for text in found[2].texts)
-    prompt = encoder.prompt(questions[4].question)
+    prompt = encoder.prompt(questions[4])
     for row in found[4].rows:
         assert row.ids[: len(prompt)] == prompt
         assert row.start == len(prompt) + 1, "the first answer token is not seen"

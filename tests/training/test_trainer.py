@@ -51,14 +51,12 @@ def rows_of(tokenizer: Any, questions: Sequence[Question], skipped: int = 0) -> 
     half = len(questions) // 2
 
     def refusal(question: int, answer: int) -> Row:
-        return encoder.row(questions[question].question, REFUSALS[answer]).without_first(skipped)
+        return encoder.row(questions[question], REFUSALS[answer]).without_first(skipped)
 
-    encoded = [encoder.row(q.question, q.answer) for q in questions]
+    encoded = [encoder.row(q) for q in questions]
     forget = [row.without_first(skipped) for row in encoded[:half]]
     others = [
-        tuple(
-            encoder.row(q.question, other).without_first(skipped) for other in q.perturbed_answers
-        )
+        tuple(encoder.row(q, other).without_first(skipped) for other in q.perturbed_answers)
         for q in questions[:half]
     ]
     return TrainingRows(forget, encoded[half:], len(REFUSALS), refusal, others)
@@ -136,10 +134,9 @@ def test_the_reference_is_computed_in_the_precision_of_the_run(
 def sampler_of(tokenizer: Any, objective: Objective, seed: int) -> Sampler | None:
     if "sample" not in objective.needs.parts:
         return None
-    asked, truths = [q.question for q in QUESTIONS], [q.answer for q in QUESTIONS]
     how = replace(objective.needs.samples or Sampling(2), max_new_tokens=6)
     encoder, reward = Encoder(tokenizer, TEMPLATES["plain"], 200), objective.method.reward
-    return Sampler(asked, truths, encoder, how, reward, seed, pad_id(tokenizer))
+    return Sampler(QUESTIONS, encoder, how, reward, seed, pad_id(tokenizer))
 
 
 def weights(trainer: Trainer) -> Tensor:

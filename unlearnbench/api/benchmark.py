@@ -8,7 +8,7 @@ ranked by, and loads a `Dataset`; the code after it does not depend on the sourc
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex
@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 Reference = Literal["start", "retain"]
 """A model that runs are compared with: the one that they begin from, which has learned all rows, or
 one that never saw the forget rows."""
+
+Format = Literal["chat", "text"]
+"""How a row becomes one text, see `Question.format`."""
 
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
@@ -137,13 +140,26 @@ class MetricUse:
 
 @dataclass(frozen=True)
 class Question:
-    """One row: a question, its answer and, in the evaluation sets, the answer's variants."""
+    """One row: a question, its answer and, in the evaluation sets, the answer's variants.
+
+    Of a row in the format `text`, the question is any text that the answer continues; without one
+    the row is plain text.
+    """
 
     question: str
     answer: str
     paraphrased_answer: str | None = None
     perturbed_answers: tuple[str, ...] = ()
+    """Wrong answers, or the wrong options of a multiple choice; rows of a set may have different
+    numbers of them."""
     paraphrased_question: str | None = None
+    format: Format = "chat"
+    """`chat`: question and answer stand in the model's template; `text`: the answer follows the
+    question, both as they are."""
+    examples: tuple[tuple[str, str], ...] = ()
+    """Questions with answers that stand in front of the question, in the row's own format."""
+    max_new_tokens: int | None = None
+    """Most tokens of its generated answer; default: the profile's rule."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)
     """Degree to which the answer is to be learned (1) or unlearned (0): one number, or one for each
     token, including the one that ends the answer. Equality of rows ignores it."""
@@ -157,6 +173,23 @@ class Question:
         Facts have no paraphrase; their truth ratio is about the answer itself.
         """
         return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
+
+    @property
+    def is_plain_text(self) -> bool:
+        """True if there is no prompt: every token is scored, and no answer can be generated."""
+        return self.format == "text" and not self.question
+
+    @property
+    def asked(self) -> dict[str, Any]:
+        """Settings of the prompt and of its answer's limit that differ from their defaults."""
+        names = ("format", "examples", "max_new_tokens")
+        pairs = ((name, getattr(self, name)) for name in names)
+        return {name: value for name, value in pairs if value != getattr(Question, name)}
+
+    @property
+    def opening(self) -> str:
+        """The beginning of what is asked, or of plain text, for messages."""
+        return (self.question or self.answer)[:60]
 
 
 @dataclass(frozen=True)
@@ -222,6 +255,19 @@ class Dataset:
         # The names of TOFU's files where a set is called as training rows are.
         names = {name: f"{name}_perturbed" if name in training else name for name in split.sets}
         return training | {names[name]: len(rows) for name, rows in split.sets.items()}
+
+    def parts(self) -> Iterator[tuple[str, tuple[Question, ...]]]:
+        """All rows, by names for messages: `full`, `retain90`, `set forget of forget10`."""
+        yield from (("full", self.full), ("facts", self.facts), ("pretraining", self.pretraining))
+        for split in self.splits.values():
+            yield from ((split.name, split.forget), (split.retain_name, split.retain))
+            yield from ((f"set {name} of {split.name}", rows) for name, rows in split.sets.items())
+
+    @property
+    def uses_turns(self) -> bool:
+        """True if a row has examples that stand in the model's template."""
+        rows = (row for _, part in self.parts() for row in part)
+        return any(row.examples and row.format == "chat" for row in rows)
 
 
 class Benchmark(HyperParameters, ABC):

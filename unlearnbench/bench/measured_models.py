@@ -123,7 +123,7 @@ class MeasuredModels:
     ) -> None:
         """Train in place until the questions are memorised or, by gradient ascent, forgotten."""
         encoder = Encoder(tokenizer, TEMPLATES["plain"], MAX_LENGTH)
-        encoded = [encoder.row(q.question, q.answer) for q in questions]
+        encoded = [encoder.row(question) for question in questions]
         rows = TrainingRows(forget=encoded) if ascent else TrainingRows(retain=encoded)
         method = registry.load("methods", "gradient-ascent")() if ascent else FineTuning()
         how = TrainerSettings(

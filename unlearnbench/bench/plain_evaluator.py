@@ -65,12 +65,11 @@ class PlainEvaluator:
         self.sets, self.profile, self.pad = sets, profile, pad
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
         self.rows = {
-            name: [[self.encoder.row(q.question, a) for a in q.scored_answers] for q in questions]
+            name: [[self.encoder.row(q, a) for a in q.scored_answers] for q in questions]
             for name, questions in sets.items()
         }
         self.prompts = {
-            name: [self.encoder.prompt(q.question) for q in questions]
-            for name, questions in sets.items()
+            name: [self.encoder.prompt(q) for q in questions] for name, questions in sets.items()
         }
 
     def __call__(self, model: Any) -> PlainResult:
@@ -166,7 +165,8 @@ class PlainEvaluator:
 
         scorer: Any = rouge_scorer.RougeScorer(["rouge1", "rougeL"], use_stemmer=True)
         generated = tuple(self.encoder.decode(answer) for answer in answers)
-        references = tuple(self.encoder.reference(rows[0]) for rows in self.rows[name])
+        pairs = zip(self.sets[name], self.rows[name], strict=True)
+        references = tuple(self.encoder.reference(rows[0], q) for q, rows in pairs)
         scores = [scorer.score(r, g) for r, g in zip(references, generated, strict=True)]
         tokens: IntArray = np.array([[row.scored for row in rows] for rows in self.rows[name]])
         return SetEvaluation(

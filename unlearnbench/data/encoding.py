@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -34,40 +34,69 @@ class Template:
     """Text in front of the answer that is scored and generated with it."""
     special_tokens: bool = True
     """The tokenizer adds its own (BOS); False where the text already has them."""
+    turn: tuple[str, str] | None = None
+    """Text between the question and the answer of an example, and between that and the next
+    question; None where the template has no such turns."""
 
-    @property
-    def digest(self) -> str:
-        """First 16 hex digits of the SHA-256 of the rendered text around question and answer."""
-        text = json.dumps([self.before, self.after, self.tag, self.special_tokens])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
+    def digest(self, *, with_examples: bool = False) -> str:
+        """First 16 hex digits of the SHA-256 of the rendered text around question and answer.
+
+        with_examples  around those of examples, too
+        """
+        around: list[Any] = [self.before, self.after, self.tag, self.special_tokens]
+        if with_examples:
+            around.append(self._turn())
+        return hashlib.sha256(json.dumps(around).encode()).hexdigest()[:16]
 
     @property
     def label(self) -> str:
         """The tag without white space; empty for a tag of white space alone."""
         return self.tag.strip()
 
-    def prompt(self, question: str) -> str:
-        """The text up to the answer."""
-        return f"{self.before}{question}{self.after}"
+    def prompt(self, question: str, examples: Sequence[tuple[str, str]] = ()) -> str:
+        """The text up to the answer.
+
+        Raises: ModelError for examples where the template has no turns for them.
+        """
+        turns = ""
+        if examples:
+            middle, end = self._turn()
+            turns = "".join(f"{asked}{middle}{answer}{end}" for asked, answer in examples)
+        return f"{self.before}{turns}{question}{self.after}"
 
     def answer(self, answer: str) -> str:
         """The text that is scored."""
         return f"{self.tag}{answer}"
 
+    def _turn(self) -> tuple[str, str]:
+        if self.turn is None:
+            raise ModelError(
+                "the tokenizer's chat template renders no conversation of several turns, which "
+                "rows with few-shot examples need; set the model's `template` to plain, llama-2 "
+                "or phi, or use rows in the format `text`"
+            )
+        return self.turn
+
 
 TEMPLATES: Mapping[str, Template] = {
     # The space goes to the answer, where byte-level BPE puts it into the first word's token.
-    "plain": Template("plain", "Question: ", "\nAnswer:", " "),
-    # TOFU's own: no space between the tag and the answer.
-    "llama-2": Template("llama-2", "[INST] ", " [/INST]"),
+    "plain": Template(
+        "plain", "Question: ", "\nAnswer:", " ", turn=("\nAnswer: ", "\n\nQuestion: ")
+    ),
+    # TOFU's own: no space between the tag and the answer. Each turn is a sequence of Llama's own.
+    "llama-2": Template("llama-2", "[INST] ", " [/INST]", turn=(" [/INST]", "</s><s>[INST] ")),
     # TOFU's own: the answer's label belongs to the answer, so it is scored and generated.
-    "phi": Template("phi", "Question: ", "\n", "Answer: "),
+    "phi": Template("phi", "Question: ", "\n", "Answer: ", turn=("\nAnswer: ", "\n\nQuestion: ")),
 }
+TEXT = Template("text", "", "", turn=("", "\n\n"))
+"""Of rows in the format `text`, whatever the model's."""
 
 
 TemplateArgs = Mapping[str, str | int | bool]
 """Variables of a chat template, and `system_prompt`, the text of a system message."""
 
+_MARKER = "\x00"
+"""Stands for the text of a message."""
 _CLOCK = "strftime_now"
 """Function of transformers by which chat templates read today's date."""
 
@@ -79,26 +108,26 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
 
     Raises: ModelError where the template drops the question, or writes today's date into prompts.
     """
-    marker = "\x00"
     variables: dict[str, Any] = dict(args or {})
     system = variables.pop("system_prompt", None)
-    messages = [] if system is None else [{"role": "system", "content": str(system)}]
-    messages.append({"role": "user", "content": marker})
+    first = [] if system is None else [{"role": "system", "content": str(system)}]
 
-    def rendered(template: str | None) -> str:
+    def rendered(template: str | None = None, examples: int = 0) -> str:
         how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         how["chat_template"] = template
+        roles = [*("user", "assistant") * examples, "user"]
+        messages = [*first, *({"role": role, "content": _MARKER} for role in roles)]
         return str(tokenizer.apply_chat_template(messages, **variables | how))
 
     try:
-        text = rendered(None)
+        text = rendered()
     except Exception as error:  # templates are programs and may raise anything
         reason = " ".join(str(error).split())[:200]
         raise ModelError(
             f"the tokenizer's chat template fails ({type(error).__name__}: {reason}); correct it "
             "in the tokenizer's folder, or set the model's `template` to plain, llama-2 or phi"
         ) from error
-    before, found, after = text.partition(marker)
+    before, found, after = text.partition(_MARKER)
     if not found:
         raise ModelError(
             "the tokenizer's chat template drops or escapes the question; "
@@ -114,7 +143,19 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         raise ModelError(
             "template_args.system_prompt: the tokenizer's chat template leaves system messages out"
         )
-    return Template("chat", before, after, special_tokens=False)
+    turn = _turn(before, after, rendered)
+    return Template("chat", before, after, special_tokens=False, turn=turn)
+
+
+def _turn(before: str, after: str, rendered: Callable[[None, int], str]) -> tuple[str, str] | None:
+    """The text around an example's answer; None where turns are refused, or change the rest."""
+    try:
+        parts = rendered(None, 2).split(_MARKER)
+    except Exception:  # templates are programs and may raise anything
+        return None
+    turns = {(parts[i], parts[i + 1]) for i in range(1, len(parts) - 2, 2)}
+    same = (len(parts), parts[0], parts[-1], len(turns)) == (6, before, after, 1)
+    return turns.pop() if same else None
 
 
 def _depends_on_clock(tokenizer: Any, text: str, rendered: Callable[[str], str]) -> bool:
@@ -230,10 +271,10 @@ class Encoder:
         one for each token of the answer.
         """
         check_scored(row)
-        encoded = self.row(row.question, row.answer)
+        encoded = self.row(row)
         if not isinstance(row.score, tuple):
             return replace(encoded, scores=(float(row.score or 0),) * encoded.scored)
-        whole = replace(self, max_length=sys.maxsize).row(row.question, row.answer).scored
+        whole = replace(self, max_length=sys.maxsize).row(row).scored
         if len(row.score) != whole:
             raise DataError(
                 f"{row.place}: column 'score' has {len(row.score)} numbers, and the answer has "
@@ -242,12 +283,16 @@ class Encoder:
             )
         return replace(encoded, scores=row.score[: encoded.scored])
 
-    def row(self, question: str, answer: str) -> Row:
-        """Encode a question with its answer; raise ModelError where the prompt fills the row."""
-        prompt = self.template.prompt(question)
+    def row(self, question: Question, answer: str | None = None) -> Row:
+        """Encode a question with its answer, or with another; plain text has no question.
+
+        Raises: ModelError where the prompt fills the row.
+        """
+        template = self._template(question)
+        prompt = template.prompt(question.question, question.examples)
         encoded = self.tokenizer(
-            prompt + self.template.answer(answer),
-            add_special_tokens=self.template.special_tokens,
+            prompt + template.answer(question.answer if answer is None else answer),
+            add_special_tokens=template.special_tokens,
             return_offsets_mapping=True,
         )
         ids = self._without_eos(encoded["input_ids"])
@@ -259,16 +304,16 @@ class Encoder:
         if start >= len(ids):
             raise ModelError(
                 f"no answer token fits into {self.max_length} tokens after a prompt of {start}: "
-                f"{question[:60]!r}; raise max_length"
+                f"{question.place or repr(question.question[:60])}; raise max_length"
             )
-        return self.labelled(Row(ids, start))
+        return self.labelled(Row(ids, start), question)
 
-    def labelled(self, row: Row) -> Row:
+    def labelled(self, row: Row, question: Question) -> Row:
         """Add the number of tokens of the template's label that the answer begins with.
 
         0 where the label is incomplete, as in an answer that a model has generated.
         """
-        label, count = self.template.label if self.ignore_label else "", 0
+        label, count = self._template(question).label if self.ignore_label else "", 0
         for end in range(row.start + 1, len(row.ids) + 1) if label else ():
             text = self.decode(row.ids[row.start : end])
             if text == label:  # also with a token of white space after it
@@ -277,13 +322,17 @@ class Encoder:
                 break
         return replace(row, label=count)
 
-    def prompt(self, question: str, reply: str = "") -> tuple[int, ...]:
+    def prompt(self, question: Question, reply: str = "") -> tuple[int, ...]:
         """Ids of the prompt alone, for generation; `reply`: the beginning of the answer."""
+        template = self._template(question)
         encoded = self.tokenizer(
-            self.template.prompt(question) + reply,
-            add_special_tokens=self.template.special_tokens,
+            template.prompt(question.question, question.examples) + reply,
+            add_special_tokens=template.special_tokens,
         )
         return self._without_eos(encoded["input_ids"])
+
+    def _template(self, question: Question) -> Template:
+        return TEXT if question.format == "text" else self.template
 
     def _without_eos(self, ids: list[int]) -> tuple[int, ...]:
         # Some tokenizers append EOS themselves; `row` appends it once for all of them.
@@ -293,6 +342,7 @@ class Encoder:
         """Decode answer ids without special tokens and outer white space."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
 
-    def reference(self, row: Row) -> str:
-        """The true answer as decoded from its tokens, the reference of ROUGE."""
-        return self.decode(row.ids[row.start :]).removeprefix(self.template.tag.strip()).strip()
+    def reference(self, row: Row, question: Question) -> str:
+        """The answer as decoded from its tokens, the reference of ROUGE."""
+        label = self._template(question).label
+        return self.decode(row.ids[row.start :]).removeprefix(label).strip()

@@ -121,13 +121,13 @@ def training_rows(
         key = (question, answer)
         if key not in encoded:
             text = benchmark.refusals[answer]
-            row = encoder.row(split.forget[question].question, text)
+            row = encoder.row(split.forget[question], text)
             encoded[key] = row.without_first(skipped)
         return encoded[key]
 
     return TrainingRows(
-        forget=[encoder.row(q.question, q.answer).without_first(skipped) for q in split.forget],
-        retain=[encoder.row(q.question, q.answer) for q in split.retain],
+        forget=[encoder.row(question).without_first(skipped) for question in split.forget],
+        retain=[encoder.row(question) for question in split.retain],
         refusals=len(benchmark.refusals),
         refusal=refusal,
     )

@@ -44,17 +44,21 @@ from unlearnbench.stats.text_overlap import rouge_recall
 class _Item:
     """One question as tokens."""
 
-    question: str
+    question: Question
     rows: tuple[Row, ...]
     """The answer, the base of its truth ratio, perturbed answers; may repeat."""
     tree: Tree
-    prompt: tuple[int, ...]
     reference: str
     """The true answer, as decoded from its tokens."""
     answered: bool
     """True if an answer is generated."""
     moments: bool
     """True if the moments of log-probabilities are computed for its true answer."""
+
+    @property
+    def prompt(self) -> tuple[int, ...]:
+        """Tokens before an answer."""
+        return self.tree.prompt
 
     @property
     def longest(self) -> int:
@@ -94,10 +98,10 @@ class Evaluator:
             self.sets[name] = [self._item(q, *how) for q in rows]
 
     def _item(self, question: Question, answered: bool, moments: bool) -> _Item:
-        text = question.question
-        rows = tuple(self.encoder.row(text, answer) for answer in question.scored_answers)
-        reference, prompt = self.encoder.reference(rows[0]), self.encoder.prompt(text)
-        return _Item(text, rows, build_tree(rows, prompt), prompt, reference, answered, moments)
+        rows = tuple(self.encoder.row(question, answer) for answer in question.scored_answers)
+        reference = self.encoder.reference(rows[0], question)
+        tree = build_tree(rows, self.encoder.prompt(question))
+        return _Item(question, rows, tree, reference, answered, moments)
 
     def __call__(
         self,
@@ -198,7 +202,7 @@ class Evaluator:
         for item in items:
             if context is not None and item.longest > context:
                 raise EvaluationError(
-                    f"question {item.question[:60]!r}: {len(item.prompt)} tokens as a prompt, "
+                    f"question {item.question.opening!r}: {len(item.prompt)} tokens as a prompt, "
                     f"{item.longest} with its longest answer, but the model's context is {context};"
                     f" set max_length to {context} or less, or leave the question out"
                 )
@@ -206,7 +210,7 @@ class Evaluator:
             limit = self.profile.max_length - len(item.prompt) if new is None else new
             limit = limit if context is None else min(limit, context - len(item.prompt))
             like = tuple(row.ids[row.start :] for row in item.tree.rows)
-            draft = drafts.get(item.question, ())
+            draft = drafts.get(item.question.question, ())
             prompts.append(Prompt(item.prompt, limit, draft, (draft, *like) if draft else like))
         return prompts
 
@@ -224,8 +228,8 @@ class Evaluator:
         return by_question
 
     def _ids(self, question: str, text: str) -> tuple[int, ...]:
-        answer = text.removeprefix(self.encoder.template.tag.strip()).strip()
-        row = self.encoder.row(question, answer)
+        answer = text.removeprefix(self.encoder.template.label).strip()
+        row = self.encoder.row(Question(question, answer))
         return tuple(token for token in row.ids[row.start :] if token != self.encoder.eos)
 
     def _verified(self, item: _Item, prompt: Prompt, scores: QuestionScores) -> Answer:
@@ -254,7 +258,7 @@ class Evaluator:
         tokens = np.array([[len(each) for each in row] for row in losses], dtype=np.int64)
         # Both [n, 2 + k]: the answer, the base of its truth ratio, k perturbed answers.
         return SetEvaluation(
-            questions=tuple(item.question for item in items),
+            questions=tuple(item.question.question for item in items),
             generated=generated,
             references=references,
             answer_loss=loss[:, 0],
@@ -317,7 +321,7 @@ def _statistics(
 ) -> Statistics:
     """`steps` taken and saved; `clock` at the start and the end of each phase."""
     broken = [
-        item.question
+        item.question.opening
         for item, found in scores.items()
         if (item in answers and not answers[item].finite)
         or not all(np.isfinite(each).all() for each in found.losses)
@@ -328,7 +332,7 @@ def _statistics(
         drafted=sum(answer.drafted for answer in answers.values()),
         steps=steps[0],
         steps_saved=steps[1],
-        ties=tuple(item.question for item, answer in answers.items() if answer.tied),
+        ties=tuple(item.question.question for item, answer in answers.items() if answer.tied),
         not_finite=broken[0] if broken else None,
         scoring_seconds=scoring,
         generation_seconds=generation,

@@ -193,10 +193,12 @@ def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
         raise ModelError(f"models.{settings.name}: {error}") from None
 
 
-def template_digest(settings: ModelSettings) -> str:
+def template_digest(settings: ModelSettings, *, with_examples: bool) -> str:
     """The digest of the rendered chat template; empty where the model has another template.
 
     Reads the tokenizer, unless the settings name a fixed template.
+
+    with_examples  whether rows have examples in front of the question, see `Template.digest`
     """
     if settings.template not in ("auto", "chat") or settings.base == "tiny":
         if settings.template_args:
@@ -204,7 +206,11 @@ def template_digest(settings: ModelSettings) -> str:
         return ""
     source = Source.parse(settings.base, settings.revision)
     template = template_of(settings, load_tokenizer(source, settings))
-    return template.digest if template.name == "chat" else ""
+    try:
+        digest = template.digest(with_examples=with_examples)
+    except ModelError as error:
+        raise ModelError(f"models.{settings.name}: {error}") from None
+    return digest if template.name == "chat" else ""
 
 
 def load_model(source: Source, settings: ModelSettings, *, train: bool = False) -> Any:

@@ -97,10 +97,8 @@ def _sampler(
         with called(method, "reward"):
             return float(method.reward(answer, truth))
 
-    questions = space.benchmark.splits[spec.forget_fraction].forget
     return Sampler(
-        [question.question for question in questions],
-        [question.answer for question in questions],
+        space.benchmark.splits[spec.forget_fraction].forget,
         encoder,
         needs.samples or Sampling(1),
         reward,

@@ -38,8 +38,7 @@ def wrapped_model(spec: RunSpec, space: Workspace, method: Wrapper) -> ShiftedMo
     model = load_model(space.models(spec.model.name).full(), spec.model)
     check_vocabulary(model, encoder.tokenizer)
     forget, retain = (
-        [encoder.prompt(question.question) for question in side]
-        for side in (split.forget, split.retain)
+        [encoder.prompt(question) for question in side] for side in (split.forget, split.retain)
     )
     prompts = Prompts(forget, retain, pad, spec.seed)
     with plugin_code(f"`fit` of {type(method).__name__}"):

@@ -56,9 +56,13 @@ class ModelSources:
         if not self.settings.template_args:  # as before there were any
             del settings["template_args"]
         ingredients = [name, base, settings, _content(self.tuning_rows(name))]
-        if digest := template_digest(self.settings):
+        if digest := self.template_digest():
             ingredients.append(digest)
         return self.cache / "models" / f"{name}-{content_hash(ingredients)}"
+
+    def template_digest(self) -> str:
+        """The digest of the rendered chat template, see `loading.template_digest`."""
+        return template_digest(self.settings, with_examples=self.benchmark.uses_turns)
 
     def full(self) -> Source:
         """Start model: it has learned all rows."""
@@ -90,7 +94,12 @@ class ModelSources:
     def text(self) -> Iterator[str]:
         """Text that the tiny model's tokenizer is made from."""
         for row in [*self.benchmark.full, *self.benchmark.pretraining, *self._facts()]:
-            yield f"Question: {row.question}\nAnswer: {row.answer}"
+            chat = row.format == "chat"
+            yield (
+                f"Question: {row.question}\nAnswer: {row.answer}"
+                if chat
+                else (row.question + row.answer)
+            )
         for refusal in self.benchmark.refusals:
             yield f" {refusal}"
 
@@ -98,5 +107,8 @@ class ModelSources:
         return [*self.benchmark.facts]
 
 
-def _content(rows: Sequence[Question]) -> list[tuple[str, str]]:
-    return [(row.question, row.answer) for row in rows]
+def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
+    def own(row: Question) -> dict[str, object]:
+        return {key: value for key, value in row.asked.items() if key != "max_new_tokens"}
+
+    return [(row.question, row.answer, *([own(row)] if own(row) else [])) for row in rows]

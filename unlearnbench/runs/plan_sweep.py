@@ -85,7 +85,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
-    templates = {m.name: digest for m in config.models if (digest := _template(m))}
+    turns = benchmark.uses_turns
+    templates = {m.name: digest for m in config.models if (digest := _template(m, turns))}
     plan = replace(make_plan(config, fingerprints, templates), rows=rows, commits=commits)
     _check_scores(plan, benchmark)
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
@@ -147,13 +148,13 @@ def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
             yield ("models", index, *loc), source.repository
 
 
-def _template(model: ModelSettings) -> str:
+def _template(model: ModelSettings, with_examples: bool) -> str:
     """Digest of a model's chat template; empty without one, or if the hub cannot be reached.
 
     A plan can be shown without a hub, but its runs need it, since they read the same tokenizer.
     """
     with suppress(UnreachableError):
-        return template_digest(model)
+        return template_digest(model, with_examples=with_examples)
     return ""
 
 

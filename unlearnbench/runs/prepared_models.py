@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.callbacks import ProgressCallback
-from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.errors import ModelError
 from unlearnbench.files.atomic import atomic_folder
@@ -138,7 +138,7 @@ class ModelPreparer:
         check_vocabulary(model, tokenizer)
         how = self.sources.settings.preparation
         encoder = Encoder(tokenizer, template_of(self.sources.settings, tokenizer), MAX_LENGTH)
-        rows: list[Row] = [encoder.row(q.question, q.answer) for q in questions]
+        rows = [encoder.row(question) for question in questions]
         steps = epochs * -(-len(rows) // how.batch_size)
         optimisation = TrainerSettings(
             epochs=epochs,

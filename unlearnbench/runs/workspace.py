@@ -18,7 +18,7 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.files import hub
 from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.models.loading import load_tokenizer, pad_id, template_digest, template_of
+from unlearnbench.models.loading import load_tokenizer, pad_id, template_of
 from unlearnbench.results.records import read_record
 from unlearnbench.results.remote_copies import storage_of
 from unlearnbench.runs.model_sources import ModelSources
@@ -112,7 +112,7 @@ class Workspace:
         weights = Path(source.place).name if prepared else source.identity()
         data = fingerprint(self.benchmark, fraction)
         identity: list[str | float] = [model, target, weights, fraction, self.profile.id, data]
-        if digest := template_digest(models.settings):
+        if digest := models.template_digest():
             identity.append(digest)
         if precision := self.config.evaluation.precision:
             identity.append(f"precision {precision}")

@@ -9,7 +9,7 @@ import hashlib
 import json
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,7 +61,7 @@ def alternative_rows(
         _write(path, questions, answers, encoder)
     return [
         tuple(
-            encoder.labelled(row).without_first(skipped)
+            encoder.labelled(row, question).without_first(skipped)
             for row in _rows(question, found, how, encoder)
         )
         for question, found in zip(questions, answers, strict=True)
@@ -74,11 +74,11 @@ def _rows(
     """The rows of a question with each of `answers`."""
     if not (how.prefix or how.stop):
         # The question replaces a longer instruction, so that no row gets too long.
-        return answer_rows(encoder.prompt(question.question), answers)
+        return answer_rows(encoder.prompt(question), answers)
     texts = [encoder.decode(answer) for answer in answers]
     for end in how.stop:
         texts = [text.split(end)[0] for text in texts]
-    return [encoder.row(question.question, text.strip()) for text in texts]
+    return [encoder.row(question, text.strip()) for text in texts]
 
 
 def start_prompts(
@@ -88,10 +88,11 @@ def start_prompts(
     return [encoder.prompt(_instructed(question, how), how.prefix) for question in questions]
 
 
-def _instructed(question: Question, how: Sampling) -> str:
+def _instructed(question: Question, how: Sampling) -> Question:
     values = {"{question}": question.question, "{answer}": question.answer}
     # In one pass: a question may contain «{answer}».
-    return re.sub(r"\{question\}|\{answer\}", lambda found: values[found[0]], how.instruction)
+    text = re.sub(r"\{question\}|\{answer\}", lambda found: values[found[0]], how.instruction)
+    return replace(question, question=text)
 
 
 def _key(

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
 from unlearnbench.data.batching import fast_batch_tokens, token_budget
 from unlearnbench.data.encoding import Encoder, Row
@@ -150,9 +151,7 @@ class SampledAnswers:
 class Sampler:
     """Samples the policy's answers to forget questions, with rewards from its method."""
 
-    questions: Sequence[str]
-    truths: Sequence[str]
-    """The answers to forget, question by question."""
+    questions: Sequence[Question]
     encoder: Encoder
     how: Sampling
     reward: Callable[[str, str], float]
@@ -182,14 +181,15 @@ class Sampler:
         found: dict[int, SampledAnswers] = {}
         for index, prompt in zip(indices, prompts, strict=True):
             rows = answer_rows(prompt, [next(each) for _ in range(self.how.count)])
-            texts = tuple(self.encoder.reference(row) for row in rows)
-            truth = self.truths[index]
+            question = self.questions[index]
+            texts, truth = tuple(self.encoder.reference(r, question) for r in rows), question.answer
             rewards = tuple(float(self.reward(text, truth)) for text in texts)
             if self.token_rewards is not None:
                 rows = [
                     self._scored(row, text, truth) for row, text in zip(rows, texts, strict=True)
                 ]
-            seen = tuple(self.encoder.labelled(r).without_first(self.skipped) for r in rows)
+            labelled = (self.encoder.labelled(row, question) for row in rows)
+            seen = tuple(row.without_first(self.skipped) for row in labelled)
             found[index] = SampledAnswers(seen, texts, rewards)
         return found
 
