@@ -468,3 +468,56 @@ def test_method_model_data_and_selection_are_reported_together(write: Write) -> 
         *("data.path", "data.refusals", "models.0.base", "methods.0.beta"),
         *("select.utility", "select.seeds"),
     }
+
+
+def test_metrics_are_named_with_their_settings_or_in_a_list(write: Write) -> None:
+    written = write(add="evaluation: {metrics: {mia-min-k: {share: 0.2}, rouge: {}}}\n")
+    assert load_config(written).evaluation.metrics == {"mia-min-k": {"share": 0.2}, "rouge": {}}
+    again = SweepConfig.model_validate_json(load_config(written).model_dump_json())
+    assert again == load_config(written)
+    config = load_config(write(add="evaluation: {metrics: [rouge, mia-loss]}\n"))
+    assert config.evaluation.metrics == {"rouge": {}, "mia-loss": {}}
+
+
+def test_mistakes_in_metrics_have_their_line(write: Write) -> None:
+    path = write(
+        add="""\
+evaluation:
+  patience: {metric: mia_min_k, epochs: 1}
+  metrics:
+    mia-mink: {}
+    mia-min-k:
+      shares: 0.2
+    mia-zlib:
+      level: 6
+    mia-loss: 3
+    mia-min-k-plus-plus: {share: "0.2"}
+"""
+    )
+    place, found = "bench.yaml", dict[str, tuple[str, str]]()
+    for where, key, message in problems(path):
+        found[key.removeprefix("evaluation.metrics.")] = (where, message)
+    assert found["mia-mink"][0] == f"{place}:12"
+    assert found["mia-mink"][1].startswith("unknown metric 'mia-mink'; did you mean 'mia-min-k'?")
+    assert found["mia-min-k.shares"] == (
+        f"{place}:14",
+        "unknown key; did you mean 'share'? mia-min-k takes: members, others, share",
+    )
+    assert found["mia-zlib.level"][0] == f"{place}:16"
+    assert found["mia-loss"] == (
+        f"{place}:17",
+        "expected the metric's settings, {} for none, got 3",
+    )
+    assert found["mia-min-k-plus-plus.share"] == (
+        f"{place}:18",
+        "expected a float, got the text '0.2' (without the quotes it is a number)",
+    )
+    assert len(found) == 5
+    path = write(add="evaluation: {metrics: mia-loss}\n")
+    assert problems(path)[0][1:] == (
+        "evaluation.metrics",
+        "expected a list of metrics, or a section with a metric's settings by its name, got the "
+        "text 'mia-loss'",
+    )
+    path = write(add="evaluation: {metrics: {forget-quality: {mean: arithmetic}}}\n")
+    assert problems(path)[0][1] == "evaluation.metrics.forget-quality"

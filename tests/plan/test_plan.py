@@ -11,6 +11,7 @@ import pytest
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.patience import Patience
 from unlearnbench.config.schema import (
     EvaluationSettings,
     MethodGrid,
@@ -129,6 +130,16 @@ class TestIdentity:
         assert first.id == self.first(data=TOFU(path="elsewhere")).id
         models = (ModelSettings(name="a", base="tiny", gradient_checkpointing=True),)
         assert first.id == self.first(models=models).id
+
+    def test_metrics_of_stored_observations_are_no_part_of_it(self) -> None:
+        """Unless one of them ends the run."""
+        chosen: Any = {"metrics": {"mia-min-k": {"share": 0.2}}}
+        assert self.first().id == self.first(evaluation=EvaluationSettings(**chosen)).id
+        assert "metrics" not in self.first().identity["evaluation"]
+        patience = Patience(metric="mia_min_k", epochs=1)
+        plain = self.first(evaluation=EvaluationSettings(patience=patience))
+        assert plain.id != self.first(evaluation=EvaluationSettings(patience=patience, **chosen)).id
+        assert "metrics" not in plain.identity["evaluation"]
 
     @pytest.mark.parametrize(
         "changes",

@@ -139,6 +139,33 @@ def test_a_retain_model_is_compared_with_the_start_model_when_it_is_read(
     assert sorted(read) == ["aa", "aa", "bb"], "runs have all columns: none is read"
 
 
+def test_metrics_with_other_settings_are_computed_again(tmp_path: Path, read: list[str]) -> None:
+    """And the summaries that read them; all other columns stay as they are stored."""
+    seen = [evaluation(2, loss) for loss in (0.5, 1.5)]
+    seen = [replace(e, sets={**e.sets, "holdout": e.sets["retain"]}) for e in seen]
+    losses = {"forget": [4, 0, 0, 0, 0], "holdout": [2, 2, 2, 2, 0]}
+    for name, by_token in losses.items():
+        seen[0].sets[name].tokens.loss[:] = by_token * 2
+    run = stored(tmp_path, "aa", "run", seen[0], retain=seen[1])
+    retain = stored(tmp_path, "bb", "retain", seen[1], retain=seen[1])
+    chosen = {"mia-min-k": {"share": 1.0}}
+    plain, other = (
+        next(row for row in table((run, retain), how) if row.kind == "run")
+        for how in (None, chosen)
+    )
+    wanted = summarize(seen[0], seen[1], TOFU, chosen=chosen)
+    assert (plain.metrics["mia_min_k"], wanted["mia_min_k"]) == (0, 1)
+    assert read == [], "what is stored needs no file"
+    changed = {n for n, value in other.metrics.items() if value != plain.metrics[n]}
+    assert changed == {n for n, value in wanted.items() if value != plain.metrics[n]}
+    assert (
+        {"mia_min_k", "privleak"}
+        <= changed
+        <= {"mia_min_k", "mia_min_k_tpr", "privleak", "private"}
+    )
+    assert {*read} == {"aa", "bb"}
+
+
 COLUMNS = ("model_utility", "rouge_forget", "kept", "exact_memorization_forget")
 
 

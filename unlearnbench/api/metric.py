@@ -37,6 +37,8 @@ Role = Literal["forget", "retain", "holdout", "general"]
 or other knowledge to keep."""
 MOMENTS: frozenset[Role] = frozenset({"forget", "holdout"})
 """Roles of sets for whose answers the moments of log-probabilities are computed (Min-K++)."""
+ON_REQUEST: frozenset[Role] = frozenset({"forget", "retain"})
+"""Roles of the sets on which a metric without roles is reported where a configuration names it."""
 SCORED_ONLY: frozenset[Role] = frozenset({"holdout"})
 """Roles of sets of which no metric reads generated answers, so that none are generated."""
 Better = Literal["higher", "lower"]
@@ -79,7 +81,8 @@ class Metric(HyperParameters, ABC):
     reads: ClassVar[frozenset[Reads]] = frozenset()
     """Observations without which the metric is undefined, besides the answers' losses."""
     roles: ClassVar[frozenset[Role]] = frozenset()
-    """Sets on which every benchmark reports it; none: only where a benchmark names it."""
+    """Sets on which every benchmark reports it; none: only where a benchmark names it, or a
+    configuration (`evaluation.metrics`, see `ON_REQUEST`)."""
     knows: ClassVar[Better | None] = "higher"
     """Values of a model that knows the set: `higher` is wanted of a retain set, not of a forget
     set."""
@@ -223,7 +226,7 @@ class Summary(HyperParameters, ABC):
     """Names of summaries whose columns this one reads."""
     roles: ClassVar[frozenset[Role]] = frozenset()
     """Roles of the sets that it reads: every benchmark that has them reports it; none: only where a
-    benchmark names it."""
+    benchmark names it, or a configuration (`evaluation.metrics`)."""
     relative_to: ClassVar[frozenset[Compared]] = frozenset()
     """Models without whose evaluation all its numbers are undefined."""
     question: ClassVar[str] = ""

@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.config.benchmark_section import whole_benchmark
 from unlearnbench.config.messages import Fault, repeats
 from unlearnbench.config.method_specs import rates_of
@@ -23,7 +22,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Metric, Range
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
 from unlearnbench.config.yaml_tree import Loc, YamlNode
-from unlearnbench.errors import EvaluationError, Problem, did_you_mean
+from unlearnbench.errors import EvaluationError, PluginError, Problem, did_you_mean
 
 MAX_RUNS = 100_000
 """Most runs of a sweep, all seeds counted."""
@@ -50,6 +49,7 @@ def check_across(root: YamlNode, config: SweepConfig | None) -> Iterator[Fault]:
         yield from _distinct_methods(config)
         yield from _one_training(config)
         yield from _processes(config)
+        yield from _metrics(config)
         yield from _search(config)
         yield from _patience(config)
         yield from _precision(config)
@@ -152,11 +152,11 @@ def _search(config: SweepConfig) -> Iterator[Fault]:
         fix = "pip install 'unlearnbench[search]'"
         yield Fault(("search", "kind"), f"optuna is not installed; {fix}, or take kind random")
     if search.metric is not None:
-        yield from _metric(search.metric, ("search", "metric"), config.data)
+        yield from _metric(search.metric, ("search", "metric"), config)
     scheduler = search.scheduler
     if scheduler is None:
         return
-    yield from _metric(scheduler.metric, ("search", "scheduler", "metric"), config.data)
+    yield from _metric(scheduler.metric, ("search", "scheduler", "metric"), config)
     if config.epochs_as == "runs":
         yield Fault(("search", "scheduler"), _ONE_EVALUATION.format("stopped"))
     elif config.epochs <= scheduler.grace:
@@ -176,7 +176,7 @@ def _patience(config: SweepConfig) -> Iterator[Fault]:
     if rule is None:
         return
     loc = ("evaluation", "patience")
-    yield from _metric(rule.metric, (*loc, "metric"), config.data)
+    yield from _metric(rule.metric, (*loc, "metric"), config)
     if config.epochs_as == "runs":
         yield Fault(loc, _ONE_EVALUATION.format("ended"))
     elif rule.epochs >= config.epochs:
@@ -194,12 +194,24 @@ def _precision(config: SweepConfig) -> Iterator[Fault]:
             yield Fault(("evaluation", "precision"), f"fp32, but models.{index}: {text}")
 
 
-def _metric(metric: Metric, key: Loc, benchmark: Benchmark) -> Iterator[Fault]:
+def _metrics(config: SweepConfig) -> Iterator[Fault]:
+    """Chosen metrics that this benchmark cannot report."""
+    for name, settings in config.evaluation.metrics.items():
+        try:
+            benchmark_plan(TOFU, config.data, {name: settings})
+        except PluginError as error:
+            yield Fault(("evaluation", "metrics", name), str(error))
+
+
+def _metric(metric: Metric, key: Loc, config: SweepConfig) -> Iterator[Fault]:
     names = [metric] if isinstance(metric, str) else list(metric)
     if not names:
         yield Fault(key, "is empty: name a column of results.csv")
-    # Columns have the same names under every profile.
-    known = [column.name for column in benchmark_plan(TOFU, benchmark).columns]
+    try:  # columns have the same names under every profile
+        plan = benchmark_plan(TOFU, config.data, config.evaluation.metrics)
+    except PluginError:  # of a chosen metric, which is reported itself
+        return
+    known = [column.name for column in plan.columns]
     for name in names:
         if name not in known:
             near = did_you_mean(name, known) or ";"

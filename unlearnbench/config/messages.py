@@ -105,7 +105,8 @@ def _unknown_key(model: type[BaseModel], loc: Loc, owner: str) -> str:
         or did_you_mean(key, fields)
         or ";"
     )
-    return f"unknown key{near} {names[-1] if names else owner} takes: {', '.join(fields)}"
+    listed = ", ".join(fields) or "no settings"
+    return f"unknown key{near} {names[-1] if names else owner} takes: {listed}"
 
 
 def _elsewhere(model: type[BaseModel], key: str, names: Sequence[str]) -> str:

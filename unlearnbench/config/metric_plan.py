@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Generator, Iterable, Mapping, Sequence, Set
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import cast, get_args
+from typing import Any, cast, get_args
 
 from unlearnbench.api.benchmark import Benchmark, MetricUse
+from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
+    ON_REQUEST,
     EvaluatedModel,
     Measure,
     Metric,
@@ -26,10 +29,14 @@ from unlearnbench.api.metric import (
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import Offer, load, offers
+from unlearnbench.api.registry import Offer, load, names, offers
 from unlearnbench.config.plugin_settings import made
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
+
+MetricChoices = Mapping[str, Mapping[str, Any]]
+"""Metrics that a configuration names (`evaluation.metrics`), and their settings, as JSON."""
+NO_CHOICES: MetricChoices = {}
 
 COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]*")
 _NO_DEFAULT = "; give each field a default, or the metric no `roles`"
@@ -77,6 +84,24 @@ class MetricPlan:
         declared = {column.name for one in summaries.values() for column in one.columns()}
         columns = tuple(one for one in self.columns if one.name in declared | seen)
         return replace(self, measures=tuple(measures), summaries=summaries, columns=columns)
+
+    def affected(self, metrics: Set[str]) -> frozenset[str]:
+        """Columns of some metrics, and of the summaries that read them."""
+        names = {name.replace("-", "_") for name in metrics}
+        found = {
+            f"{one.name}_{on}" for one in self.measures for on in one.sets if one.name in names
+        }
+        reached = {*metrics} & self.summaries.keys()
+        while True:
+            found |= {one.name for name in reached for one in self.summaries[name].columns()}
+            more = {
+                name
+                for name, one in self.summaries.items()
+                if one.after & reached or found & {*one.parts()}
+            }
+            if more <= reached:
+                return frozenset(found)
+            reached |= more
 
     def values(
         self,
@@ -146,17 +171,22 @@ def columns_of(summary: Summary) -> tuple[MetricColumn, ...]:
     return columns
 
 
-def benchmark_plan(profile: Profile, benchmark: Benchmark) -> MetricPlan:
+def benchmark_plan(
+    profile: Profile, benchmark: Benchmark, chosen: MetricChoices = NO_CHOICES
+) -> MetricPlan:
     """The metrics of a benchmark under a profile, those registered late included.
 
-    Metrics that cannot be used are left out, with a warning.
+    chosen  by the configuration
+
+    Metrics that cannot be used are left out, with a warning. Raises: PluginError for one of the
+    benchmark's own metrics, or of the chosen ones.
     """
-    return _benchmark_plan(profile, benchmark, offers("metrics"))
+    return _benchmark_plan(profile, benchmark, json.dumps(chosen), offers("metrics"))
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=32)
 def _benchmark_plan(
-    profile: Profile, benchmark: Benchmark, on_offer: tuple[Offer, ...]
+    profile: Profile, benchmark: Benchmark, chosen: str, on_offer: tuple[Offer, ...]
 ) -> MetricPlan:
     uses = benchmark.metrics(profile)
     metrics = {use.metric: load("metrics", use.metric) for use in uses}
@@ -166,10 +196,20 @@ def _benchmark_plan(
             metrics[name] = load("metrics", name)
         except PluginError as error:
             faults.append(error)
-    plan = metric_plan(benchmark.roles, uses, metrics, faults)
+    plan = metric_plan(benchmark.roles, uses, metrics, faults, json.loads(chosen))
     for fault in plan.faults:
         warn_later(str(fault))
     return plan
+
+
+def columns_on_request(profile: Profile, benchmark: Benchmark) -> Iterator[MetricColumn]:
+    """Columns of the metrics without roles, which are reported where a configuration names them."""
+    named = {use.metric for use in benchmark.metrics(profile)}
+    for name in sorted({*names("metrics")} - named):
+        with suppress(PluginError):  # it is broken, or needs settings
+            kind = load("metrics", name)
+            if not kind.roles:
+                yield from metric_plan(benchmark.roles, (), {name: kind}, chosen={name: {}}).columns
 
 
 def metric_plan(
@@ -177,8 +217,9 @@ def metric_plan(
     uses: Sequence[MetricUse],
     metrics: Mapping[str, type[Metric | Summary]],
     faults: Sequence[PluginError] = (),
+    chosen: MetricChoices = NO_CHOICES,
 ) -> MetricPlan:
-    """Plan a benchmark's own metrics, then all others that apply to sets with its roles.
+    """Plan a benchmark's own metrics, then all others that are chosen or apply to its sets' roles.
 
     A summary's columns stand before those of the metrics by set. Of the other metrics, those that
     cannot be used are left out, and are among the plan's faults.
@@ -187,11 +228,21 @@ def metric_plan(
     uses     the metrics that it names
     metrics  by name, every metric on offer
     faults   of metrics on offer that cannot be imported
+    chosen   by the configuration
 
-    Raises: PluginError for one of the benchmark's own metrics.
+    Raises: PluginError for one of the benchmark's own metrics, or of the chosen ones.
     """
     named = {use.metric for use in uses}
-    others = [MetricUse(name) for name in sorted(metrics) if name not in named]
+    for name in sorted(named & {key for key, settings in chosen.items() if settings}):
+        raise PluginError(
+            f"metric {name!r} is one of the benchmark's own, whose settings follow from the "
+            "evaluation profile; leave it out, or take another profile"
+        )
+    others = [
+        MetricUse(name, settings={k: _tuples(v) for k, v in chosen.get(name, {}).items()})
+        for name in sorted(metrics)
+        if name not in named
+    ]
     measures: list[Measure] = []
     summaries: dict[str, Summary] = {}
     columns: list[MetricColumn] = []
@@ -205,24 +256,28 @@ def metric_plan(
             kind = metrics[use.metric]
             try:
                 with plugin_code(f"metric {use.metric!r}", source_file(kind)):
-                    if group is others and not _applies(use.metric, kind, roles):
+                    is_chosen = group is others and use.metric in chosen
+                    if group is others and not _applies(use.metric, kind, roles) and not is_chosen:
                         continue
                     metric = made(
                         kind, use.settings, f"metric {use.metric!r}", if_missing=_NO_DEFAULT
                     )
+                    if is_chosen:
+                        _check_sets(use.metric, metric, roles)
                     if isinstance(metric, Summary):
                         declared = columns_of(metric)
                         _take_names(use.metric, declared, taken)
                         summaries[use.metric] = metric
                         columns += declared
                         continue
-                    sets = use.sets or tuple(n for n, role in roles.items() if role in metric.roles)
+                    on = metric.roles or ON_REQUEST
+                    sets = use.sets or tuple(n for n, role in roles.items() if role in on)
                     measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
                     declared = tuple(measure.column(name, roles[name]) for name in sets)
                     _take_names(use.metric, declared, taken)
                     own.setdefault(measure.name, []).append(measure)
             except PluginError as error:
-                if group is uses:
+                if group is uses or use.metric in chosen:
                     raise
                 broken.append(error)
         for uses_of_name in own.values():
@@ -256,6 +311,29 @@ def _check_words(name: str, what: str, words: Set[str], known: Sequence[str]) ->
     for word in sorted(words - {*known}):
         near = did_you_mean(word, known) or ";"
         raise PluginError(f"metric {name!r}: {what} has {word!r}{near} known: {', '.join(known)}")
+
+
+def _check_sets(name: str, metric: Metric | Summary, roles: Mapping[str, Role]) -> None:
+    """Raise PluginError where a benchmark lacks sets that a chosen metric reads."""
+    there, on = {*roles.values()}, metric.roles
+    missing: Set[str]
+    if isinstance(metric, MembershipInference):
+        missing = {metric.members, metric.others} - roles.keys()
+    elif isinstance(metric, Summary):
+        missing = on - there
+    else:
+        on = on or ON_REQUEST
+        missing = frozenset() if on & there else on
+    if missing:
+        raise PluginError(
+            f"metric {name!r} reads a {' and a '.join(sorted(missing))} set, which this benchmark "
+            f"does not have: its sets are {', '.join(roles)}; leave the metric out"
+        )
+
+
+def _tuples(value: Any) -> Any:
+    """A setting's value with tuples in place of lists, which chosen settings have as JSON."""
+    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _take_names(metric: str, columns: Sequence[MetricColumn], taken: set[str]) -> None:

@@ -11,6 +11,7 @@ from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, mod
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
 from unlearnbench.config.choices import Dtype, Precision, Template
+from unlearnbench.config.metric_entries import MetricEntries
 from unlearnbench.config.patience import Patience
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
@@ -189,6 +190,11 @@ class EvaluationSettings(Settings):
         default=None,
         description="end a run whose metric has not improved for so many evaluated epochs: "
         "{metric: …, epochs: …}",
+    )
+    metrics: MetricEntries = Field(
+        default={},
+        description="metrics to report besides those that always are, or with other settings: "
+        "[fluency, …], or {mia-min-k: {share: 0.2}, …}; names: `unlearnbench metrics list`",
     )
 
 

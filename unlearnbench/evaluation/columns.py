@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.registry import Offer, offers
 from unlearnbench.config.benchmark_section import benchmark_named
-from unlearnbench.config.metric_plan import MetricPlan
+from unlearnbench.config.metric_plan import MetricPlan, columns_on_request
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.summary import plan_of
@@ -53,13 +53,16 @@ def _known(
 ) -> tuple[Mapping[str, MetricColumn], tuple[MetricPlan, ...]]:
     """All columns, and the plan of each benchmark, TOFU's first."""
     del metrics  # a key of the cache: a plan has those on offer
-    plans = [plan_of(TOFU)]  # names and labels are the same under every profile
-    for name in sorted({one.name for one in benchmarks}):
+    plans: list[MetricPlan] = []
+    further: list[MetricColumn] = []
+    for name in dict.fromkeys(["tofu", *sorted(one.name for one in benchmarks)]):
         with suppress(PluginError, ValidationError):  # it is broken, or needs settings
-            plans.append(plan_of(TOFU, benchmark_named(name)))
-    columns = {one.name: one for plan in reversed(plans) for one in plan.columns}
-    order = dict.fromkeys(one.name for plan in plans for one in plan.columns)
-    return {name: columns[name] for name in order}, tuple(plans)
+            benchmark = benchmark_named(name)  # names are the same under every profile
+            plans.append(plan_of(TOFU, benchmark))
+            further += columns_on_request(TOFU, benchmark)
+    listed = [*(one for plan in plans for one in plan.columns), *further]
+    columns = {one.name: one for one in reversed(listed)}
+    return {one.name: columns[one.name] for one in listed}, tuple(plans)
 
 
 def filled_columns(metrics: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:

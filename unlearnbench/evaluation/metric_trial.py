@@ -38,7 +38,8 @@ def try_metrics(plan: MetricPlan) -> None:
     used = {one.name for one in plan.measures} | {name.replace("-", "_") for name in plan.summaries}
     faults += [
         f"metric {offer.name!r} of {offer.package} has no `roles` that this benchmark's sets have, "
-        'so that no set would report it; add `roles = frozenset({"forget"})`'
+        'so that no set would report it; add `roles = frozenset({"forget"})`, or name it in '
+        "`evaluation.metrics`"
         for offer in offers("metrics")
         if offer.digest
         and not used & {offer.name, offer.name.replace("-", "_")}

@@ -12,7 +12,12 @@ from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.benchmark_section import benchmark_named
-from unlearnbench.config.metric_plan import MetricPlan, benchmark_plan
+from unlearnbench.config.metric_plan import (
+    NO_CHOICES,
+    MetricChoices,
+    MetricPlan,
+    benchmark_plan,
+)
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import check_precision
@@ -48,12 +53,13 @@ def summarize(
     profile: Profile,
     start: Evaluation | None = None,
     benchmark: Benchmark | None = None,
+    chosen: MetricChoices = NO_CHOICES,
 ) -> dict[str, float | None]:
     """All metrics of an evaluation, by the columns of `results.csv`.
 
     Forget Quality and its companions need the retain model's evaluation, scores relative to where
     runs begin the start model's; without them, and wherever a value is not a number, a metric is
-    None. The benchmark is TOFU where none is given.
+    None. The benchmark is TOFU where none is given; `chosen` are a configuration's metrics.
     """
     _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
     if retain is not None:
@@ -62,17 +68,19 @@ def summarize(
         )
         check_precision("the model", evaluation.precision, "the retain model", retain.precision)
         _check_same_questions(evaluation, retain, benchmark or benchmark_named("tofu"))
-    plan = plan_of(profile, benchmark)
+    plan = plan_of(profile, benchmark, chosen)
     others = (None if one is None else _known(plan, one) for one in (retain, start))
     return plan.values(evaluation.sets, *others)
 
 
-def plan_of(profile: Profile, benchmark: Benchmark | None = None) -> MetricPlan:
+def plan_of(
+    profile: Profile, benchmark: Benchmark | None = None, chosen: MetricChoices = NO_CHOICES
+) -> MetricPlan:
     """The metrics of a benchmark under a profile, see `benchmark_plan`.
 
     Without a benchmark, those of TOFU's schema, which logs and records of earlier versions have.
     """
-    return benchmark_plan(profile, benchmark or benchmark_named("tofu"))
+    return benchmark_plan(profile, benchmark or benchmark_named("tofu"), chosen)
 
 
 @lru_cache(maxsize=8)

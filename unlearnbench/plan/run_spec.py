@@ -57,6 +57,8 @@ class RunSpec(Settings):
         absent = {key for key in rules if getattr(self.evaluation, key) is None}
         if self.learning_rate is None:
             absent.add("patience")  # one evaluation cannot end early
+        if absent >= {"stop_below", "patience"} or not self.evaluation.metrics:
+            absent.add("metrics")  # read from the same observations, unless one of them ends a run
         changes_no_number["evaluation"] |= absent
         identity: dict[str, Any] = redact_tree(
             json_ready(self.model_dump(mode="json", exclude=changes_no_number))

@@ -20,6 +20,7 @@ from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.outputs import write_file
 from unlearnbench.plan.plan import PLAN_FILE
 from unlearnbench.reporting.tracker_links import read_links
+from unlearnbench.results.epoch_metrics import named_metrics
 from unlearnbench.results.outcomes import WITHOUT_RESULT
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.table import TableRow, table, to_csv
@@ -103,7 +104,7 @@ def make_report(
         name=name,
         description=description,
         records=tuple(sorted(shown, key=lambda r: r.id)),
-        rows=table(shown),
+        rows=table(shown, None if config is None else named_metrics(config)),
         config=config or {},
         planned=None if ids is None else len(ids),
         unplanned=len(records) - len(shown),

@@ -2,22 +2,25 @@
 
 An earlier version has stored fewer columns, and a retain model's record none that is relative to
 the start model, which is evaluated after it. Such columns are computed from the stored evaluations
-when they are read; nothing is stored, and a record that has a column is not computed again.
+when they are read; nothing is stored, and a record that has a column is not computed again, unless
+the configuration has come to give its metric other settings (`evaluation.metrics`).
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import Offer, offers
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.evaluation.summary import summarize
+from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.evaluation.tofu_log import FILES
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations
 
@@ -55,21 +58,54 @@ def references_of(records: Iterable[Record]) -> References:
 
 
 def metrics_of(
-    record: Record, result: EpochResult, references: References, columns: Sequence[str]
+    record: Record,
+    result: EpochResult,
+    references: References,
+    columns: Sequence[str],
+    chosen: MetricChoices | None = None,
 ) -> Values:
     """The `columns` of an epoch of `record`; None where undefined or not finite.
 
     A column that the record lacks is computed when it is read for the first time: from the files of
     the record and of its start and retain model, if they are whole.
+
+    chosen  metrics that the configuration names now; default: those that it named for the record
     """
+    now = chosen_of(record) if chosen is None else chosen
     stored = finite(result.metrics, columns)
     fill = {name for name in columns if name not in result.metrics}
     if record.kind == "retain":
         fill |= {name for name in columns if stored[name] is None}
-    return _Filled(stored, fill, partial(computed, record, result, references)) if fill else stored
+    if changed := _changed(chosen_of(record), now):
+        fill |= plan_of(profile_of_id(record.profile), None, now).affected(changed) & {*columns}
+    fill_in = partial(computed, record, result, references, now)
+    return _Filled(stored, fill, fill_in) if fill else stored
 
 
-def computed(record: Record, result: EpochResult, references: References) -> Values:
+def chosen_of(record: Record) -> MetricChoices:
+    """The metrics that the configuration named when a record was made."""
+    return named_metrics(record.spec if record.kind == "run" else {"evaluation": record.spec})
+
+
+def named_metrics(stored: Mapping[str, Any]) -> MetricChoices:
+    """The metrics that a stored configuration names; none in those of earlier versions."""
+    settings = stored.get("evaluation")
+    found = settings.get("metrics") if isinstance(settings, Mapping) else None
+    return found if isinstance(found, Mapping) else NO_CHOICES
+
+
+def _changed(before: MetricChoices, now: MetricChoices) -> frozenset[str]:
+    """Metrics with other settings."""
+    names = before.keys() | now.keys()
+    return frozenset(name for name in names if before.get(name, {}) != now.get(name, {}))
+
+
+def computed(
+    record: Record,
+    result: EpochResult,
+    references: References,
+    chosen: MetricChoices = NO_CHOICES,
+) -> Values:
     """All metrics of an epoch, from the files; empty where they do not give them."""
     place = (record.model, record.forget_fraction)
     others = (references.get((kind, *place)) for kind in ("retain", "fine-tuned"))
@@ -78,7 +114,7 @@ def computed(record: Record, result: EpochResult, references: References) -> Val
     if own is None:
         return {}
     try:
-        return _compute(offers("metrics"), own, retain, start)
+        return _compute(offers("metrics"), json.dumps(chosen), own, retain, start)
     # Damage is reported where the files are needed; other versions may have other sets and rules.
     except (UnlearnbenchError, OSError, LookupError):
         return {}
@@ -125,7 +161,11 @@ def _file_of(record: Record, epoch: int) -> _File | None:
 
 @lru_cache(maxsize=4096)
 def _compute(
-    _on_offer: tuple[Offer, ...], own: _File, retain: _File | None, start: _File | None
+    _on_offer: tuple[Offer, ...],
+    chosen: str,
+    own: _File,
+    retain: _File | None,
+    start: _File | None,
 ) -> Values:
     """All metrics of an evaluation; kept for a page that is drawn again and again.
 
@@ -136,7 +176,8 @@ def _compute(
         return {}
     others = (None if file is None else _reference(file) for file in (retain, start))
     retained, started = others
-    return summarize(evaluation, retained, profile_of_id(evaluation.profile), started)
+    profile = profile_of_id(evaluation.profile)
+    return summarize(evaluation, retained, profile, started, chosen=json.loads(chosen))
 
 
 @lru_cache(maxsize=8)

@@ -16,10 +16,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.columns import filled_columns, known_columns, plan_with
 from unlearnbench.evaluation.headlines import default_headline, stored_headline
 from unlearnbench.evaluation.precision import distinct_precisions
+from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.files.outputs import spreadsheet_cell
 from unlearnbench.results.epoch_metrics import computed, finite, metrics_of, references_of
@@ -72,8 +75,10 @@ class TableRow:
         return self.metrics.get(self.headline.forgotten.column)
 
 
-def table(records: Iterable[Record]) -> tuple[TableRow, ...]:
+def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tuple[TableRow, ...]:
     """One row per record and evaluated epoch, in an order that only their content decides.
+
+    chosen  metrics that the configuration names now; default: those that it named for each record
 
     Raises: RecordError where records were evaluated by different rules.
     """
@@ -85,9 +90,12 @@ def table(records: Iterable[Record]) -> tuple[TableRow, ...]:
     results = [(record, result) for record in records for result in record.epochs]
     plan = plan_with({name for _, result in results for name in result.metrics})
     known = {column.name for column in plan.columns}
+    if chosen:
+        known |= plan_of(TOFU, None, chosen).affected(chosen.keys())
     # One speaks for all of its version: the others' files are read when a number is asked for.
     early = {tuple(e.metrics): (r, e) for r, e in results if known - e.metrics.keys()}
-    found = [e.metrics for _, e in results] + [computed(*one, references) for one in early.values()]
+    found = [e.metrics for _, e in results]
+    found += [computed(*one, references, chosen or NO_CHOICES) for one in early.values()]
     columns = filled_columns((dict.fromkeys(plan.own), *found))
     rows = [
         TableRow(
@@ -102,7 +110,7 @@ def table(records: Iterable[Record]) -> tuple[TableRow, ...]:
             seed=record.seed,
             epoch=result.epoch,
             status=record.status,
-            metrics=metrics_of(record, result, references, columns),
+            metrics=metrics_of(record, result, references, columns, chosen),
             headline=headlines[record.id],
         )
         for record, result in results

@@ -7,7 +7,6 @@ from typing import Any
 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.evaluation.headlines import headline_entry
-from unlearnbench.evaluation.summary import summarize
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
 from unlearnbench.runs.workspace import Workspace
@@ -52,8 +51,7 @@ class EvaluatedRun:
         evaluation = self.evaluator(model, self._last_evaluation())
         self.oom_retry.evaluation(epoch, before, self.evaluator.batch_tokens)
         self.evaluations[epoch] = evaluation
-        space = self.space
-        metrics = summarize(evaluation, self.retain, space.profile, self.start, space.config.data)
+        metrics = self.space.summary(evaluation, self.retain, self.start)
         seconds = time.monotonic() - evaluation_begin
         result = EpochResult(epoch, metrics, evaluation_begin - begin, seconds)
         self.results.append(result)

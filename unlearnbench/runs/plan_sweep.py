@@ -61,7 +61,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     ConfigError with all of these where there are several; PluginError for a broken metric.
     """
     check_outputs(config)
-    try_metrics(plan_of(profile_of(config.evaluation), config.data))
+    how = config.evaluation
+    try_metrics(plan_of(profile_of(how), config.data, how.metrics))
     errors: list[tuple[Loc, UnlearnbenchError]] = [
         (("models", index, *loc), error)
         for index, model in enumerate(config.models)

@@ -17,7 +17,6 @@ from unlearnbench.data.loading import fingerprint
 from unlearnbench.evaluation.headlines import headline_entry
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
-from unlearnbench.evaluation.summary import summarize
 from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.models.device import deterministic, use_device
@@ -168,7 +167,7 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: floa
         retain, start = space.retain_evaluation(model, fraction), evaluation
     else:  # evaluated before the start model: `metrics_of` gives what is relative to that one
         retain, start = evaluation, None
-    metrics = summarize(evaluation, retain, space.profile, start, space.config.data)
+    metrics = space.summary(evaluation, retain, start)
     if start is not None and (line := control_warning(metrics, model, fraction)):
         warn_later(line)
     seconds = time.monotonic() - begin
@@ -184,7 +183,8 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: floa
             "model": models.settings.model_dump(mode="json"),
             "target": target,
             "identity": space.evaluation_identity(model, target, fraction),
-        },
+        }
+        | ({"metrics": chosen} if (chosen := space.config.evaluation.metrics) else {}),
         status="finished",
         profile=space.profile.id,
         precision=evaluation.precision,

@@ -18,7 +18,6 @@ from unlearnbench.errors import EvaluationError
 from unlearnbench.estimates.run_estimate import budget_of, estimated_peak
 from unlearnbench.evaluation.observation_file import write_observations
 from unlearnbench.evaluation.precision import needs_stored_weights
-from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.plan.run_spec import RunSpec
@@ -128,7 +127,7 @@ class TrainingRun(EvaluatedRun):
         rule = self.spec.evaluation.patience
         if rule is None or self.reached >= self.spec.epochs:
             return None
-        columns = plan_of(self.space.profile, self.space.config.data).columns
+        columns = self.space.metrics.columns
         better: Better | None = next(
             (one.better for one in columns if one.name == rule.metric), None
         )

@@ -9,6 +9,7 @@ from typing import Any
 from unlearnbench.api.benchmark import Dataset, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
+from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.encoding import Encoder
@@ -16,6 +17,7 @@ from unlearnbench.data.epoch_order import TrainingRows, training_rows
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.files import hub
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.models.loading import load_tokenizer, pad_id, template_of
@@ -40,6 +42,18 @@ class Workspace:
         self._rows: dict[tuple[str, float, int, bool, int], TrainingRows] = {}
         self._identities: dict[tuple[str, str, float], list[str | float]] = {}
         self._compared: dict[str, Evaluation] = {}
+
+    @property
+    def metrics(self) -> MetricPlan:
+        """The metrics that evaluations report."""
+        return plan_of(self.profile, self.config.data, self.config.evaluation.metrics)
+
+    def summary(
+        self, evaluation: Evaluation, retain: Evaluation | None, start: Evaluation | None
+    ) -> dict[str, float | None]:
+        """All metrics of an evaluation, see `summarize`."""
+        how = self.config.evaluation
+        return summarize(evaluation, retain, self.profile, start, self.config.data, how.metrics)
 
     def models(self, name: str) -> ModelSources:
         """Base, start and retain models of the settings called `name`."""
