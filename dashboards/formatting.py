@@ -6,6 +6,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
+from unlearnbench.api.benchmark import SplitKey, split_percent
+
 
 def rate_text(rate: float | None) -> str:
     """Format a learning rate as in a paper: `2e-5`, and 0.001 as `1e-3`."""
@@ -15,9 +17,9 @@ def rate_text(rate: float | None) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
-def percent(fraction: float) -> str:
-    """Format a fraction: `10 %` for 0.1."""
-    return f"{round(fraction * 100, 6):g} %"
+def split_cell(split: SplitKey) -> str:
+    """Format a split below or behind the word "forget": `10 %` for 0.1; `books`."""
+    return split_percent(split).removeprefix("forget ")
 
 
 def signed(value: float | None, digits: int) -> str:
@@ -28,11 +30,6 @@ def signed(value: float | None, digits: int) -> str:
 def short(value: float, digits: int = 4) -> float | None:
     """Round to significant digits, as a figure shows them; None for NaN and infinities."""
     return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None
-
-
-def place_text(model: str, forget_fraction: float) -> str:
-    """Name a panel: `phi, forget 10 %`."""
-    return f"{model}, forget {percent(forget_fraction)}"
 
 
 def value_text(value: Any) -> str:

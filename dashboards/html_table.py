@@ -20,8 +20,8 @@ class Column(Generic[Line]):
     title: str
     text: Callable[[Line], str]
     """Plain text, or Markup."""
-    key: Callable[[Line], float | None] | None = None
-    """Number to sort by; without it, lines are sorted by the text."""
+    key: Callable[[Line], float | str | None] | None = None
+    """Number or text to sort by; without it, lines are sorted by the text."""
     align: str = "num"
     """CSS classes of the cells."""
     is_result: bool = False
@@ -70,7 +70,7 @@ def _key(column: Column[Line], line: Line) -> str | None:
     if column.key is None:
         return None
     key = column.key(line)
-    return "" if key is None else repr(key)
+    return "" if key is None else key if isinstance(key, str) else repr(key)
 
 
 def in_brackets(mean: float | None, ends: Sequence[float | None], digits: int, name: str) -> Markup:

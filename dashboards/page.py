@@ -17,6 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
+from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.start_models import rows_with_valid_start
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import tally
@@ -24,7 +25,7 @@ from unlearnbench.results.table import TableRow
 
 from .figures.palette import PALETTE
 from .figures.tradeoff_plot import draw
-from .formatting import place_text, rate_text, short
+from .formatting import rate_text, short
 from .metric_columns import digits
 from .page_budget import initial_selection
 from .page_data import compressed, compressed_size, to_json
@@ -78,7 +79,7 @@ def _render(section: ReportSection, context: PageContext) -> Mapping[str, Any] |
         "id": section.id,
         "title": values.get("title", section.title),
         "navigation": section.navigation,
-        "body": Markup(render(template, place=place_text, rate=rate_text, **values)),
+        "body": Markup(render(template, place=panel_label, rate=rate_text, **values)),
     }
 
 

@@ -19,6 +19,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from unlearnbench.api.benchmark import split_label
 from unlearnbench.api.registry import load
 from unlearnbench.errors import RecordError
 from unlearnbench.reporting.report import build_report
@@ -105,8 +106,8 @@ def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None
     goal = retain or next((r for r in siblings if r.kind == "retain"), None)
     if goal is None or not goal.evaluations:
         raise RecordError(
-            f"record {record.id}: no retain model of {record.model}, forget fraction "
-            f"{record.forget_fraction:g}, in its folder; give its record as `retain`"
+            f"record {record.id}: no retain model of {record.model}, "
+            f"{split_label(record.forget_fraction)}, in its folder; give its record as `retain`"
         )
     start = next((r for r in siblings if r.kind == "fine-tuned" and r.evaluations), None)
     return load("dashboards", "truth-ratios")(record, chosen, goal, start)

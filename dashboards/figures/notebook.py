@@ -8,11 +8,13 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
+from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.api.benchmark import split_order
 from unlearnbench.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.columns import column, filled_columns
 from unlearnbench.results.table import TableRow
 
-from ..formatting import percent, rate_text
+from ..formatting import rate_text
 from .curve_plot import curves
 from .palette import faded
 from .tradeoff_axes import INK, MUTED
@@ -41,7 +43,7 @@ def pareto(
     style = Style.of(table)
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
-    fractions = sorted({p.forget_fraction for p in shown})
+    fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
     cells: dict[tuple[int, int], Any] = {}
     titles: dict[tuple[int, int], str] = {}
     for panel in shown:
@@ -51,7 +53,7 @@ def pareto(
             for trace in cells[place].data:
                 if trace.meta["role"] == "best":
                     trace.mode = "markers"
-        titles[place] = f"{panel.model}, forget {percent(panel.forget_fraction)}"
+        titles[place] = panel_label(panel.model, panel.forget_fraction)
     figure = compose(cells, titles, len(models), len(fractions))
     figure.add_traces(_legend(table, style, _marks(figure)))
     return apply_layout(figure, title, len(models), len(fractions), size=(380, 350))
@@ -83,7 +85,7 @@ def trajectories(
         rows = [r for r in table if (r.model, r.forget_fraction) == place]
         for j, metric in enumerate(metrics, start=1):
             cells[i, j] = go.Figure(curves(rows, metric, style))
-            where = "" if len(places) == 1 else f"<br>{place[0]}, forget {percent(place[1])}"
+            where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
             titles[i, j] = column(metric).label + where
     figure = compose(cells, titles, len(places), len(metrics))
     figure.add_traces(_legend(table, style, {}))

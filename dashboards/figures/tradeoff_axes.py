@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.analysis.best_settings import Setting, panel_label
 
-from ..formatting import percent
 from .label_placement import Size
 from .palette import faded
 from .tradeoff_data import SIGNIFICANCE, Panel, position
@@ -75,7 +74,7 @@ def layout(
         "margin": {"l": 48, "r": 14, "t": 22, "b": 40},
         "height": size[1] + 70,
         "hovermode": "closest",
-        "meta": {"title": f"{panel.model}, forget {percent(panel.forget_fraction)}"},
+        "meta": {"title": panel_label(panel.model, panel.forget_fraction)},
     }
 
 

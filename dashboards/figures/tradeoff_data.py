@@ -22,6 +22,7 @@ from unlearnbench.analysis.best_settings import (
     best_per_method,
 )
 from unlearnbench.analysis.start_models import Start, start_of
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
 
@@ -55,7 +56,7 @@ class Panel:
     """Everything that one panel shows."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     trajectories: tuple[Trajectory, ...]
     front: tuple[Setting, ...]
     """Settings that no other setting of the panel beats, by utility."""
@@ -94,7 +95,7 @@ def position(point: TableRow | Setting) -> tuple[float, float] | None:
 
 def panels(rows: Sequence[TableRow], *, published: bool = False) -> tuple[Panel, ...]:
     """Compute one panel per model and forget fraction, in the table's order."""
-    by_panel: dict[tuple[str, float], list[TableRow]] = defaultdict(list)
+    by_panel: dict[tuple[str, SplitKey], list[TableRow]] = defaultdict(list)
     for row in rows:
         by_panel[row.model, row.forget_fraction].append(row)
     return tuple(
@@ -103,7 +104,7 @@ def panels(rows: Sequence[TableRow], *, published: bool = False) -> tuple[Panel,
     )
 
 
-def _panel(model: str, fraction: float, rows: tuple[TableRow, ...], published: bool) -> Panel:
+def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published: bool) -> Panel:
     settings = average_seeds(rows)
     placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
     moved = [(s, xy) for s, xy in placed if s.epoch > 0]
@@ -173,18 +174,20 @@ def ks_floor(n: int) -> float:
     return (math.log(2) - log_orderings) / math.log(10)
 
 
-def published_series(model: str, forget_fraction: float) -> tuple[PublishedSeries, ...]:
-    """Read the CE-U paper's points of a model and fraction, if it has any.
+def published_series(model: str, split: SplitKey) -> tuple[PublishedSeries, ...]:
+    """Read the CE-U paper's points of a model and split, if it has any.
 
     The paper's `phi` matches any model whose name begins so, because names differ in suffixes.
     """
+    if isinstance(split, str):
+        return ()
     source = files(__package__ or "dashboards").joinpath("published", "ceu_figure_points.csv")
     name = _plain(model)
     series: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
     with source.open(encoding="utf-8") as lines:
         for line in csv.DictReader(lines):
             same = name.startswith(_plain(line["model"]))
-            if same and math.isclose(float(line["forget_fraction"]), forget_fraction):
+            if same and math.isclose(float(line["forget_fraction"]), split):
                 point = float(line["model_utility"]), float(line["log10_forget_quality"])
                 series[line["series"]].append((int(line["point"]), *point))
     return tuple(

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.api.observations import FloatArray
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import EvaluationError
 from unlearnbench.results.records import Record
 
-from ..formatting import percent, rate_text, signed
+from ..formatting import rate_text, signed
 from .notebook import FONT, GRID
 from .palette import PALETTE, faded, slots
 from .tradeoff_axes import INK, MUTED
@@ -115,7 +116,7 @@ def _set_layout(figure: go.Figure, record: Record, gap: Gap) -> go.Figure:
         "zeroline": False,
         "tickfont": {"size": 11, "color": MUTED},
     }
-    where = f"{record.model}, forget {percent(record.forget_fraction)}"
+    where = panel_label(record.model, record.forget_fraction)
     result = (
         f"n = {quality.n}, D = {quality.statistic:.4f}, "
         f"log₁₀ Forget Quality {signed(quality.log10_p, 2)} (p = {quality.p_value:.2g})"

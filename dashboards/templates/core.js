@@ -51,7 +51,9 @@ page.metric = (name, value) => {
   const tiny = value !== 0 && Math.abs(value) < 0.5 * 10 ** -digits;
   return (tiny ? value.toExponential(2) : value.toFixed(digits)).replaceAll("-", "−");
 };
-page.percent = (fraction) => `${Number((100 * fraction).toFixed(6))} %`;
+// A split: a fraction to forget, or a name.
+page.splitCell = (split) => (typeof split === "string" ? split : `${Number((100 * split).toFixed(6))} %`);
+page.panelName = (model, split) => `${model}, ${typeof split === "string" ? "" : "forget "}${page.splitCell(split)}`;
 page.rate = (value) => {
   if (value === null) return "none";
   const [mantissa, exponent] = value.toExponential().split("e");
@@ -65,7 +67,7 @@ page.rate = (value) => {
 page.runName = (row) => page.cell(row, "kind") === "run"
   ? `${page.cell(row, "method")}, rate ${page.rate(page.cell(row, "learning_rate"))}, seed ${page.cell(row, "seed")}`
   : { "fine-tuned": "fine-tuned model (start)", retain: "retain model (goal)" }[page.cell(row, "kind")];
-page.place = (row) => `${page.cell(row, "model")}, forget ${page.percent(page.cell(row, "forget_fraction"))}`;
+page.place = (row) => page.panelName(page.cell(row, "model"), page.cell(row, "forget_fraction"));
 
 {
   const key = (run, epoch) => `${epoch}@${run}`;

@@ -21,7 +21,7 @@
 
   // Options of a select, one per panel.
   page.panelOptions = () => data.panels.map((panel, i) =>
-    element("option", { value: i }, `${panel.model}, forget ${page.percent(panel.fraction)}`));
+    element("option", { value: i }, page.panelName(panel.model, panel.fraction)));
 
   // Fills `#<name>-plots` with figures: pairs of title and figure.
   page.showSmallPlots = (name, figures) => {

@@ -28,7 +28,7 @@
         const cell = row.cells[index];
         if (!cell || cell.colSpan > 1) return null; // a line without a result
         const text = cell.dataset.value ?? cell.textContent.trim();
-        return numeric ? (text === "" ? null : Number(text)) : text;
+        return !numeric || Number.isNaN(Number(text)) ? text : text === "" ? null : Number(text);
       };
       const button = element("button", { type: "button" }, ...head.childNodes);
       head.replaceChildren(button);

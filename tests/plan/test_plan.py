@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
@@ -194,7 +195,7 @@ def test_work_is_counted() -> None:
 class TestFolder:
     """One folder, one sweep: the same name on the same data."""
 
-    def plan(self, tmp_path: Path, data: str | dict[float, str] = "f", **changes: Any) -> Plan:
+    def plan(self, tmp_path: Path, data: str | dict[SplitKey, str] = "f", **changes: Any) -> Plan:
         return make_plan(config(output=str(tmp_path / "runs"), **changes), data)
 
     def test_is_claimed_and_may_be_extended(self, tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation
 from unlearnbench.config.profiles import TOFU, profile_of_id
 from unlearnbench.evaluation.summary import plan_of, summarize
@@ -77,8 +78,8 @@ def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def of_kind(records: tuple[Record, ...], kind: str, fraction: float) -> Record:
-    return next(r for r in records if r.kind == kind and r.forget_fraction == fraction)
+def of_kind(records: tuple[Record, ...], kind: str, split: SplitKey) -> Record:
+    return next(r for r in records if r.kind == kind and r.forget_fraction == split)
 
 
 def test_columns_that_an_early_record_lacks_are_computed_when_they_are_read(

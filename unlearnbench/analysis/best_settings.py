@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from statistics import fmean
 
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, SplitKey, split_order, split_percent
 from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import Interval, t_interval
@@ -19,16 +19,21 @@ from unlearnbench.stats.t_interval import Interval, t_interval
 UTILITY_SHARE = 0.8
 """Share of the fine-tuned model's utility that a setting must keep to be a method's best."""
 
-Panel = tuple[str, float]
-"""A model and a forget fraction."""
+Panel = tuple[str, SplitKey]
+"""A model and a split."""
 Merit = tuple[float, float, int]
 """(forgotten, kept, − epoch): the larger, the better the setting. The first is the headline's
 number as `HeadlineMetric.oriented`, the second its number."""
 
 
-def panel_label(model: str, forget_fraction: float) -> str:
+def panel_label(model: str, split: SplitKey) -> str:
     """`tiny, forget 10 %`."""
-    return f"{model}, forget {100 * forget_fraction:g} %"
+    return f"{model}, {split_percent(split)}"
+
+
+def panel_order(panel: Panel) -> tuple[str, tuple[bool, SplitKey]]:
+    """Sort key of panels."""
+    return panel[0], split_order(panel[1])
 
 
 def headline_of_rows(rows: Iterable[TableRow]) -> Headline:
@@ -37,7 +42,7 @@ def headline_of_rows(rows: Iterable[TableRow]) -> Headline:
 
 
 def on_panel(rows: Iterable[TableRow], panel: Panel) -> tuple[TableRow, ...]:
-    """The rows of one model and forget fraction."""
+    """The rows of one model and split."""
     return tuple(row for row in rows if (row.model, row.forget_fraction) == panel)
 
 
@@ -46,7 +51,7 @@ class Setting:
     """One setting after one epoch, averaged over its seeds."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     method: str
     family: str
     learning_rate: float | None
@@ -78,7 +83,7 @@ class Setting:
         return self.metrics.get(self.headline.forgotten.column)
 
     @property
-    def key(self) -> tuple[str, float, str, float | None, int]:
+    def key(self) -> tuple[str, SplitKey, str, float | None, int]:
         """Identity of the setting within a table."""
         return self.model, self.forget_fraction, self.method, self.learning_rate, self.epoch
 
@@ -95,10 +100,10 @@ class Setting:
 
 @dataclass(frozen=True)
 class Best:
-    """A method's best setting on one model and fraction; None if no setting keeps the utility."""
+    """A method's best setting on one model and split; None if no setting keeps the utility."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     method: str
     family: str
     setting: Setting | None
@@ -154,14 +159,14 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
-def start_utility(rows: Iterable[TableRow], model: str, forget_fraction: float) -> float | None:
+def start_utility(rows: Iterable[TableRow], model: str, forget_fraction: SplitKey) -> float | None:
     """Number of what the start model keeps, by the headline; see `at_start`."""
     here = on_panel(rows, (model, forget_fraction))
     return at_start(here, model, forget_fraction, headline_of_rows(here).kept.column)
 
 
 def start_corner(
-    rows: Iterable[TableRow], model: str, forget_fraction: float
+    rows: Iterable[TableRow], model: str, forget_fraction: SplitKey
 ) -> tuple[float, float] | None:
     """Reference point of a panel's hypervolume: (0, the start model's number of what is forgotten).
 
@@ -175,7 +180,7 @@ def start_corner(
 
 
 def at_start(
-    rows: Iterable[TableRow], model: str, forget_fraction: float, metric: str
+    rows: Iterable[TableRow], model: str, forget_fraction: SplitKey, metric: str
 ) -> float | None:
     """A metric of the start model: the fine-tuned model's, else that of a run's epoch 0."""
     here = on_panel(rows, (model, forget_fraction))
@@ -188,14 +193,14 @@ def at_start(
 def best_per_method(
     rows: Sequence[TableRow], utility_share: float = UTILITY_SHARE
 ) -> tuple[Best, ...]:
-    """Per model, fraction and method: the setting that forgets most and keeps its utility.
+    """Per model, split and method: the setting that forgets most and keeps its utility.
 
     By the headline: of TOFU, log10 Forget Quality and Model Utility. Settings are averaged over
     seeds. Only those count that keep at least `utility_share` of what the fine-tuned model has:
     without that condition, models that no longer produce text can be the best. Ties as in
     `best_of`.
     """
-    groups: dict[tuple[str, float, str], list[Setting]] = defaultdict(list)
+    groups: dict[tuple[str, SplitKey, str], list[Setting]] = defaultdict(list)
     for setting in average_seeds(rows):
         groups[setting.model, setting.forget_fraction, setting.family].append(setting)
     best: list[Best] = []

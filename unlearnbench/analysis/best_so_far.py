@@ -19,6 +19,7 @@ from unlearnbench.analysis.best_settings import (
     average_seeds,
     best_of,
     merit_of,
+    panel_order,
     start_utility,
 )
 from unlearnbench.analysis.conclusion import conclusion
@@ -137,8 +138,8 @@ class LiveBest:
         with self._lock:
             return {
                 panel: start_of([row for rows in found.values() for row in rows], *panel)
-                for panel, found in sorted(self._starts.items())
-                if found
+                for panel in sorted(self._starts, key=panel_order)
+                if (found := self._starts[panel])
             }
 
     def leaders(self, most: int) -> dict[Panel, tuple[Leader, ...]]:
@@ -146,8 +147,8 @@ class LiveBest:
         with self._lock:
             if most not in self._cache:
                 self._cache[most] = {
-                    panel: tuple(_leaders(settings.values(), most, self._labels))
-                    for panel, settings in sorted(self._panels.items())
+                    panel: tuple(_leaders(self._panels[panel].values(), most, self._labels))
+                    for panel in sorted(self._panels, key=panel_order)
                 }
             return self._cache[most]
 

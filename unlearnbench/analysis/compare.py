@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Panel, headline_of_rows, panel_label
+from unlearnbench.analysis.best_settings import Panel, headline_of_rows, panel_label, panel_order
 from unlearnbench.analysis.equal_utility import (
     TOLERANCE,
     Contender,
@@ -23,7 +23,7 @@ from unlearnbench.analysis.equal_utility import (
 )
 from unlearnbench.analysis.start_models import start_of
 from unlearnbench.analysis.training_differences import training_differences
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, SplitKey
 from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import check_precision
@@ -36,10 +36,10 @@ from unlearnbench.stats.t_interval import Interval, t_interval
 
 @dataclass(frozen=True)
 class PanelComparison:
-    """A and B on one model and forget fraction."""
+    """A and B on one model and split."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     headline: Headline
     """Of the benchmark."""
     why_not: str = ""
@@ -101,7 +101,7 @@ class Comparison:
 
 
 def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Comparison:
-    """Compare two contenders on every model and fraction on which both ran.
+    """Compare two contenders on every model and split on which both ran.
 
     Raises: EvaluationError if their numbers do not compare: no panel in common, different
     profiles, questions or retain models.
@@ -115,7 +115,7 @@ def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Compari
             f"{a.name} and {b.name} have no model and forget fraction in common: {a.name} ran on "
             f"{_places(at_a)}, {b.name} on {_places(at_b)}"
         )
-    found = [_panel(a, b, place, tolerance) for place in sorted(at_a & at_b)]
+    found = [_panel(a, b, place, tolerance) for place in sorted(at_a & at_b, key=panel_order)]
     tested = [i for i, one in enumerate(found) if one.test is not None]
     adjusted = holm([one.test.p_value for one in found if one.test is not None])
     for i, p_value in zip(tested, adjusted, strict=True):
@@ -130,7 +130,7 @@ def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Compari
 
 
 def _places(places: set[Panel]) -> str:
-    return "; ".join(panel_label(*place) for place in sorted(places))
+    return "; ".join(panel_label(*place) for place in sorted(places, key=panel_order))
 
 
 def _check_profiles(a: Contender, b: Contender) -> None:

@@ -31,6 +31,7 @@ from unlearnbench.analysis.best_settings import (
     panel_label,
     start_utility,
 )
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.results.records import Record
@@ -58,7 +59,7 @@ class Contender:
     selection: Mapping[str, Any] | None = None
     """The sweep's `selection.json`, if it has one."""
 
-    def settings(self, model: str, fraction: float) -> tuple[Setting, ...]:
+    def settings(self, model: str, fraction: SplitKey) -> tuple[Setting, ...]:
         """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
         here = on_panel(self.rows, (model, fraction))
         choice = self.choice(model, fraction)
@@ -66,7 +67,7 @@ class Contender:
             here = tuple(row for row in here if _reported(row, choice))
         return average_seeds(here)
 
-    def choice(self, model: str, fraction: float) -> Mapping[str, Any] | None:
+    def choice(self, model: str, fraction: SplitKey) -> Mapping[str, Any] | None:
         """The choice of `select` on one panel, if it was also run on other seeds."""
         here = on_panel(self.rows, (model, fraction))
         families = {row.family for row in here}
@@ -88,12 +89,12 @@ class Contender:
         close = [one for one, merit in able if merit[1] >= floor and _is_near(one, chosen)]
         return Pool(len(able), tuple(one for one in close if one != chosen))
 
-    def floor(self, model: str, fraction: float) -> float | None:
+    def floor(self, model: str, fraction: SplitKey) -> float | None:
         """Least utility on a panel by the declared rule; None without a start model."""
         start = start_utility(self.sweep, model, fraction)
         return None if start is None else UTILITY_SHARE * start
 
-    def retain(self, model: str, fraction: float) -> Evaluation:
+    def retain(self, model: str, fraction: SplitKey) -> Evaluation:
         """The retain model's evaluation. Raises: EvaluationError without one."""
         for one in self.records.values():
             place = one.kind, one.model, one.forget_fraction

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Best, Panel
+from unlearnbench.analysis.best_settings import Best, Panel, panel_order
 from unlearnbench.api.observations import FloatArray
 from unlearnbench.stats.t_interval import LEVEL
 
@@ -85,7 +85,7 @@ def rank_methods(best: Sequence[Best], level: float = LEVEL) -> Ranks:
     by_panel: dict[Panel, dict[str, Best]] = defaultdict(dict)
     for one in best:
         by_panel[one.model, one.forget_fraction][one.family] = one
-    panels = tuple(sorted(by_panel))
+    panels = tuple(sorted(by_panel, key=panel_order))
     everyone = sorted({one.family for one in best})
     methods = [m for m in everyone if all(m in by_panel[panel] for panel in panels)]
     left_out = tuple(m for m in everyone if m not in methods)

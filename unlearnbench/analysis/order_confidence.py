@@ -18,6 +18,7 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.analysis.mean_ranks import Ranks, rank_methods
 from unlearnbench.analysis.rivals import Rivals, rivals
 from unlearnbench.analysis.training_differences import training_differences
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import Record
@@ -58,10 +59,10 @@ class RankedMethod:
 
 @dataclass(frozen=True)
 class PanelOrder:
-    """Order of the methods on one model and forget fraction."""
+    """Order of the methods on one model and split."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     methods: tuple[RankedMethod, ...]
     """Best first, by what the best setting has forgotten; methods without one come last."""
     warnings: tuple[str, ...]

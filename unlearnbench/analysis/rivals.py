@@ -18,6 +18,7 @@ from unlearnbench.analysis.best_settings import (
 )
 from unlearnbench.analysis.compare import PanelComparison, compare_match
 from unlearnbench.analysis.equal_utility import TOLERANCE, Contender, match
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record
@@ -109,7 +110,7 @@ class _CachedEvaluations(dict[int, Any]):
 
 
 def rivals(
-    rows: Sequence[TableRow], records: Iterable[Record], model: str, fraction: float
+    rows: Sequence[TableRow], records: Iterable[Record], model: str, split: SplitKey
 ) -> Rivals | None:
     """The leading method of a panel and its rivals; None if no setting keeps its utility.
 
@@ -118,7 +119,7 @@ def rivals(
     The leader is tested against each other method as in `compare`: at equal utility, and adjusted
     for the number of its own settings.
     """
-    place = model, fraction
+    place = model, split
     here = on_panel(rows, place)
     best = [one.setting for one in best_per_method(here) if one.setting is not None]
     test = headline_of_rows(here).forgotten.test

@@ -14,15 +14,17 @@ from statistics import fmean, stdev
 from typing import Any
 
 from unlearnbench.analysis.best_settings import (
+    Panel,
     Setting,
     average_seeds,
     best_of,
     headline_of_rows,
     merit_of,
+    panel_order,
     start_corner,
     start_utility,
 )
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, SplitKey
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.errors import RecordError
 from unlearnbench.files.atomic import write_text
@@ -38,10 +40,10 @@ NO_NUMBERS = "no setting has numbers for all seeds of the choice"
 
 @dataclass(frozen=True)
 class ChosenSetting:
-    """A method's best setting on one model and forget fraction, or why there is none."""
+    """A method's best setting on one model and split, or why there is none."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     method: str
     """Label without hyper-parameters."""
     candidates: int
@@ -86,12 +88,13 @@ def describe_rule(select: SelectSettings, headline: Headline) -> str:
 def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSetting, ...]:
     """Choose each method's best setting by the rule, from runs on the seeds of the choice alone."""
     rule = _by_quality if select.rule == "forget-quality" else _by_hypervolume
-    seen: dict[tuple[str, float], list[TableRow]] = {}
+    seen: dict[Panel, list[TableRow]] = {}
     for row in rows:
         if row.kind != "run" or row.seed in select.seeds:
             seen.setdefault((row.model, row.forget_fraction), []).append(row)
     choices: list[ChosenSetting] = []
-    for (model, fraction), here in sorted(seen.items()):
+    for model, fraction in sorted(seen, key=panel_order):
+        here = seen[model, fraction]
         settings = average_seeds(here)
         for family in sorted({s.family for s in settings}):
             own = [s for s in settings if s.family == family]

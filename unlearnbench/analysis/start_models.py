@@ -14,16 +14,16 @@ from unlearnbench.analysis.best_settings import (
     on_panel,
     panel_label,
 )
-from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.api.benchmark import Headline, HeadlineMetric, SplitKey
 from unlearnbench.results.table import TableRow
 
 
 @dataclass(frozen=True)
 class Start:
-    """Start model of the runs of one model and forget fraction: the fine-tuned model."""
+    """Start model of the runs of one model and split: the fine-tuned model."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     utility: float | None
     """What it keeps, by the headline; None if it was not evaluated."""
     quality: float | None
@@ -69,8 +69,8 @@ class Start:
         return oriented(quality) <= oriented(self.quality)
 
 
-def start_of(rows: Iterable[TableRow], model: str, forget_fraction: float) -> Start:
-    """The start of one model and forget fraction."""
+def start_of(rows: Iterable[TableRow], model: str, forget_fraction: SplitKey) -> Start:
+    """The start of one model and split."""
     here = on_panel(rows, (model, forget_fraction))
     headline = headline_of_rows(here)
     utility, quality = (

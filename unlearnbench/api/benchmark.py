@@ -7,17 +7,19 @@ ranked by, and loads a `Dataset`; the code after it does not depend on the sourc
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, SupportsIndex
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from unlearnbench.api import registry
 from unlearnbench.api.hyperparameters import HyperParameters, Name
 from unlearnbench.api.metric import Better, Role
+from unlearnbench.errors import did_you_mean
 from unlearnbench.files.hub import Repository
 
 if TYPE_CHECKING:
@@ -29,6 +31,12 @@ one that never saw the forget rows."""
 
 Format = Literal["chat", "text"]
 """How a row becomes one text, see `Question.format`."""
+
+SplitKey = float | str
+"""A split: the fraction of the rows to forget, or a name that its benchmark declares."""
+
+SPLIT_NAME = r"[A-Za-z][A-Za-z0-9_.-]{0,63}"
+"""A split's name: part of file names, and never read as a number."""
 
 _SUBSCRIPTS = str.maketrans("₀₁₂₃₄₅₆₇₈₉", "0123456789")
 
@@ -192,11 +200,53 @@ class Question:
         return (self.question or self.answer)[:60]
 
 
+def split_text(key: SplitKey) -> str:
+    """A split in a line of text or as a key of JSON: `0.1`, `books`."""
+    return key if isinstance(key, str) else f"{key:g}"
+
+
+def split_of(text: object) -> SplitKey:
+    """The split that a text, or a number, stands for. Raises: TypeError, ValueError."""
+    return text if isinstance(text, str) and is_split_name(text) else float(text)  # type: ignore[arg-type]
+
+
+def is_split_name(key: object) -> bool:
+    """True for a text that can name a split."""
+    return isinstance(key, str) and re.fullmatch(SPLIT_NAME, key) is not None
+
+
+def split_label(key: SplitKey) -> str:
+    """A split for people: `forget 0.1`, `books`."""
+    return key if isinstance(key, str) else f"forget {key:g}"
+
+
+def split_percent(key: SplitKey) -> str:
+    """A split for people who read percentages: `forget 10 %`, `books`."""
+    return key if isinstance(key, str) else f"forget {100 * key:g} %"
+
+
+def split_order(key: SplitKey) -> tuple[bool, SplitKey]:
+    """Sort key of splits: fractions by size, then names by the alphabet."""
+    return isinstance(key, str), key
+
+
+def split_name(role: Literal["forget", "retain", "holdout"], key: SplitKey) -> str:
+    """Name of a split's rows: `forget05`, `retain95`, `holdout05`; `books`, `books-retain`.
+
+    Those of fractions are TOFU's: two digits of the percentage at least.
+    """
+    if isinstance(key, str):
+        return key if role == "forget" else f"{key}-{role}"
+    percent = f"{round((1 - key if role == 'retain' else key) * 100, 6):g}"
+    whole, dot, rest = percent.partition(".")
+    return f"{role}{whole.zfill(2)}{dot}{rest}"
+
+
 @dataclass(frozen=True)
 class Split:
-    """The forget rows and retain rows at one forget fraction."""
+    """The forget rows and retain rows of one split."""
 
-    fraction: float
+    key: SplitKey
     forget: tuple[Question, ...]
     """Training rows to forget (TOFU's forget01, forget05, forget10)."""
     retain: tuple[Question, ...]
@@ -208,25 +258,18 @@ class Split:
 
     @property
     def name(self) -> str:
-        """TOFU's name of the split: `forget10` for 0.10, `forget12.5` for 0.125."""
-        return split_name("forget", self.fraction)
+        """`forget10` for 0.10, `forget12.5` for 0.125; `books`."""
+        return split_name("forget", self.key)
 
     @property
     def retain_name(self) -> str:
-        """TOFU's name of the retain set: `retain90` for 0.10."""
-        return split_name("retain", 1 - self.fraction)
+        """Name of the retain rows: `retain90` for 0.10; `books-retain`."""
+        return split_name("retain", self.key)
 
     @property
     def holdout_name(self) -> str:
-        """TOFU's name of the holdout rows: `holdout10` for 0.10."""
-        return split_name("holdout", self.fraction)
-
-
-def split_name(role: str, fraction: float) -> str:
-    """`role` followed by the percentage, two digits at least: `forget05`, `retain95`."""
-    percent = f"{round(fraction * 100, 6):g}"
-    whole, dot, rest = percent.partition(".")
-    return f"{role}{whole.zfill(2)}{dot}{rest}"
+        """Name of the holdout rows: `holdout10` for 0.10; `books-holdout`."""
+        return split_name("holdout", self.key)
 
 
 @dataclass(frozen=True)
@@ -237,8 +280,8 @@ class Dataset:
     """Of the benchmark: `tofu`, `synthetic`."""
     full: tuple[Question, ...]
     """The rows of the fine-tuned model: forget rows and retain rows."""
-    splits: Mapping[float, Split]
-    """By forget fraction."""
+    splits: Mapping[SplitKey, Split]
+    """By fraction, or by name."""
     refusals: tuple[str, ...] = ()
     """Answers such as "I don't know", for IDK and DPO."""
     facts: tuple[Question, ...] = ()
@@ -248,9 +291,9 @@ class Dataset:
     fingerprint: str = field(default="", compare=False)
     """Hash of every row above; part of each run's identity."""
 
-    def sizes(self, fraction: float) -> dict[str, int]:
-        """Number of rows of the forget, retain and evaluation sets at a forget fraction."""
-        split = self.splits[fraction]
+    def sizes(self, key: SplitKey) -> dict[str, int]:
+        """Number of rows of a split's forget, retain and evaluation sets."""
+        split = self.splits[key]
         training = {"forget": len(split.forget), "retain": len(split.retain)}
         # The names of TOFU's files where a set is called as training rows are.
         names = {name: f"{name}_perturbed" if name in training else name for name in split.sets}
@@ -279,6 +322,8 @@ class Benchmark(HyperParameters, ABC):
     """The two numbers that methods are ranked by."""
     references: ClassVar[frozenset[Reference]] = frozenset({"start", "retain"})
     """Models that exist besides those of the runs."""
+    splits: ClassVar[tuple[str, ...]] = ()
+    """Names of its splits; none: its splits are fractions of the rows to forget."""
 
     source: str = Field(default="", description="where the rows come from: the benchmark's name")
     refusals: Name | None = Field(
@@ -294,6 +339,16 @@ class Benchmark(HyperParameters, ABC):
         file = registry.plugin_file_of(type(self))
         return reduced if file is None else (_blank, file, *reduced[2:])
 
+    @model_validator(mode="after")
+    def _has_usable_splits(self) -> Self:
+        for index, name in enumerate(self.splits):
+            if not is_split_name(name) or name in self.splits[:index]:
+                raise ValueError(
+                    f"{type(self).__name__}.splits: {name!r} is no name for a split: a letter, "
+                    "then letters, digits, '_', '.' or '-', 64 at most, each name once; rename it"
+                )
+        return self
+
     @abstractmethod
     def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
         """The metrics that it names, in the order of a table.
@@ -304,9 +359,10 @@ class Benchmark(HyperParameters, ABC):
         """
 
     @abstractmethod
-    def load(self, fractions: Sequence[float]) -> Dataset:
-        """Load the rows of these forget fractions, without refusals and fingerprint.
+    def load(self, splits: Sequence[Any]) -> Dataset:
+        """Load the rows of these splits, without refusals and fingerprint.
 
+        splits  fractions of the rows to forget, or some of `splits`
         Raises: DataError for a file or row that is missing or malformed.
         """
 
@@ -314,6 +370,18 @@ class Benchmark(HyperParameters, ABC):
         """The reason why there is no such forget fraction; "" where there is, but for rounding."""
         del fraction
         return ""
+
+    def problem_with(self, key: SplitKey) -> str:
+        """The reason why it has no such split, with what it has; "" where there is one."""
+        if self.splits:
+            if key in self.splits:
+                return ""
+            near = did_you_mean(key, self.splits) if isinstance(key, str) else ""
+            given = split_text(key)
+            return f"{self.source} has the splits {', '.join(self.splits)}, got {given}{near}"
+        if isinstance(key, str):
+            return f"{self.source} has no named splits, got {key!r}; give a fraction, such as 0.1"
+        return self.split_problem(key)
 
     @property
     def folder(self) -> str | None:

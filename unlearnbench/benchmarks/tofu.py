@@ -90,7 +90,7 @@ class TOFU(TofuSchema):
         names, optional = ["full"], list[str]()
         for fraction in sorted(set(published.values())):
             forget = split_name("forget", fraction)
-            names += [forget, split_name("retain", 1 - fraction), f"{forget}_perturbed"]
+            names += [forget, split_name("retain", fraction), f"{forget}_perturbed"]
             optional.append(split_name("holdout", fraction))
         names += ["retain_perturbed", *_FACTS]
         folder, origin = _folder(self, *([f"{n}.json" for n in part] for part in (names, optional)))
@@ -263,7 +263,7 @@ def _kind(value: object) -> str:
 def _split(given: float, published: float, tables: Mapping[str, _Table]) -> Split:
     name = split_name("forget", published)
     forget, perturbed = tables[name], tables[f"{name}_perturbed"]
-    retain, full = tables[split_name("retain", 1 - published)], tables["full"]
+    retain, full = tables[split_name("retain", published)], tables["full"]
     _check_disjoint(forget, retain)
     sizes = len(forget.rows), len(retain.rows)
     if sum(sizes) != len(full.rows):

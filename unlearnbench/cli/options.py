@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from unlearnbench.cli.command import argument, flag, option
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
+    from unlearnbench.api.benchmark import SplitKey
     from unlearnbench.results.records import Record
 
 _MOST_LISTED = 25
@@ -39,7 +40,7 @@ def complete_profile() -> list[str]:
     return [*PROFILES]
 
 
-def number_between(low: float, high: float) -> Callable[[str], float]:
+def number_between(low: float, high: float) -> Callable[[str | float], float]:
     """A parser of a number between `low` and `high`, without either."""
 
     def parse(text: str | float) -> float:
@@ -53,6 +54,12 @@ def number_between(low: float, high: float) -> Callable[[str], float]:
         return value
 
     return parse
+
+
+def _split(text: str | float) -> SplitKey:
+    from unlearnbench.api.benchmark import is_split_name
+
+    return text if isinstance(text, str) and is_split_name(text) else number_between(0, 1)(text)
 
 
 above_zero = number_between(0, math.inf)
@@ -81,7 +88,8 @@ Data = Annotated[
     str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
 ]
 Forget = Annotated[
-    float, option("FRACTION", "Forget fraction, such as 0.05.", parser=number_between(0, 1))
+    Any,  # typer takes no union
+    option("SPLIT", "Fraction to forget, such as 0.05, or a split's name.", parser=_split),
 ]
 ProfileName = Annotated[str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)]
 Rows = Annotated[

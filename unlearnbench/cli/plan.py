@@ -14,7 +14,7 @@ from unlearnbench.console import Console, format_duration
 from unlearnbench.errors import Problem, RecordError
 
 if TYPE_CHECKING:
-    from unlearnbench.api.benchmark import Dataset
+    from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.config.schema import HyperParameter, SweepConfig
     from unlearnbench.config.step_schedule import Schedule
     from unlearnbench.config.yaml_tree import YamlNode
@@ -92,7 +92,7 @@ def plan(
 
     check_owner(planned)
     profile = profile_of(planned.config.evaluation)
-    rows: dict[float, SplitSize] = {}
+    rows: dict[SplitKey, SplitSize] = {}
     for fraction, split in benchmark.splits.items():
         sets = evaluation_sets(benchmark, fraction, profile)
         rows[fraction] = SplitSize(len(split.forget), sum(map(len, sets.values())))
@@ -183,7 +183,7 @@ def time_left(planned: Plan, runs: Sequence[RunSpec]) -> str:
 
 
 def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
-    """Runs by model, fraction and method: a page, not a line per run.
+    """Runs by model, split and method: a page, not a line per run.
 
     Of the hyper-parameters those are shown that are not the defaults, or differ between runs.
     """
@@ -193,7 +193,7 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
     for run in runs:
         for name, value in _settings(run).items():
             values[run.method.label, name].add(repr(value))
-    groups: dict[tuple[str, float, str, str], list[RunSpec]] = defaultdict(list)
+    groups: dict[tuple[str, SplitKey, str, str], list[RunSpec]] = defaultdict(list)
     for run in runs:
         label = run.method.label
         defaults = method_specs.default_hyperparameters(run.method.name) | {"retain.weight": 1.0}
@@ -219,14 +219,15 @@ def _settings(run: RunSpec) -> dict[str, HyperParameter]:
     return run.method.hyperparameters | ({"retain.weight": retain.weight} if retain else {})
 
 
-def schedules(planned: Plan, rows: Mapping[float, int]) -> list[dict[str, Any]]:
+def schedules(planned: Plan, rows: Mapping[SplitKey, int]) -> list[dict[str, Any]]:
     """Every optimiser step of each kind of run, ready for JSON.
 
-    Runs of one kind have the same forget fraction, schedule, epochs and learning rate.
+    Runs of one kind have the same split, schedule, epochs and learning rate.
 
-    rows  to forget, by forget fraction
+    rows  to forget, by split
     """
-    kinds: dict[tuple[float, float, tuple[int, ...], Schedule], dict[str, None]] = defaultdict(dict)
+    kinds: dict[tuple[SplitKey, float, tuple[int, ...], Schedule], dict[str, None]]
+    kinds = defaultdict(dict)
     for run in planned.runs:
         if run.learning_rate is not None:
             schedule = run.schedule(rows[run.forget_fraction])
@@ -258,6 +259,8 @@ def schedules(planned: Plan, rows: Mapping[float, int]) -> list[dict[str, Any]]:
 
 def print_schedules(found: Sequence[Mapping[str, Any]], console: Console) -> None:
     """A table for each kind of run, with a line for each of its steps."""
+    from unlearnbench.api.benchmark import split_label
+
     for kind in found:
         rows = [
             (
@@ -272,7 +275,7 @@ def print_schedules(found: Sequence[Mapping[str, Any]], console: Console) -> Non
         console.table(
             ("step", "epoch", "rows drawn", "factor", "rate"),
             rows,
-            f"forget {kind['forget_fraction']:g} · {', '.join(kind['methods'])} · "
+            f"{split_label(kind['forget_fraction'])} · {', '.join(kind['methods'])} · "
             f"lr {kind['learning_rate']:g} · schedule {kind['schedule']} · "
             f"{kind['epochs']} epochs: {len(rows)} steps, as much as "
             f"{kind['rate_weighted_steps']:.4g} at the full rate",

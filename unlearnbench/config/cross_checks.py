@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
+from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.config.benchmark_section import whole_benchmark
-from unlearnbench.config.messages import Fault, repeats
+from unlearnbench.config.messages import MISSING, Fault, repeats
 from unlearnbench.config.method_specs import rates_of
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
@@ -24,16 +25,18 @@ from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, Traini
 from unlearnbench.config.yaml_tree import Loc, YamlNode
 from unlearnbench.errors import EvaluationError, PluginError, Problem, did_you_mean
 
+SPLITS = ("forget_fractions", "splits")
+"""Keys of the splits of a benchmark: by fraction, or by name."""
 MAX_RUNS = 100_000
 """Most runs of a sweep, all seeds counted."""
 
 
 def check_across(root: YamlNode, config: SweepConfig | None) -> Iterator[Fault]:
     """The rules that are broken; `config` is None where it could not be built."""
-    for key in ("forget_fractions", "seeds"):
+    for key in (*SPLITS, "seeds"):
         for fault in repeats(entry.plain() for entry in root.at((key,))[0].items):
             yield Fault((key, *fault.loc), fault.text)
-    yield from _fractions(root)
+    yield from _splits(root)
     for index, seed in _items(root, "seeds", int):
         if seed < 0:
             yield Fault(("seeds", index), f"must be at least 0, got {seed}")
@@ -63,17 +66,32 @@ def _items(root: YamlNode, key: str, kind: type | tuple[type, ...]) -> list[tupl
     return [(i, v) for i, v in values if isinstance(v, kind) and not isinstance(v, bool)]
 
 
-def _fractions(root: YamlNode) -> Iterator[Fault]:
-    section = root.below("data")
-    data = whole_benchmark({} if section is None else section.plain())
+def _splits(root: YamlNode) -> Iterator[Fault]:
+    """Splits by fraction and by name, of which a benchmark has one kind."""
+    data = _benchmark(root)
+    if data is not None:
+        own, other = SPLITS[::-1] if data.splits else SPLITS
+        if root.below(other) is not None:
+            what = f"names: {', '.join(data.splits)}" if data.splits else "fractions, such as 0.1"
+            yield Fault((other,), f"{data.source} has splits by {what}; list them in {own} instead")
+        elif root.below(own) is None and not data.splits:
+            yield Fault((own,), MISSING)
     for index, fraction in _items(root, "forget_fractions", (int, float)):
         wrong = ""
         if not 0 < fraction < 1:
             wrong = f"must lie between 0 and 1, got {fraction:g}"
-        elif data is not None:
+        elif data is not None and not data.splits:
             wrong = data.split_problem(fraction)
         if wrong:
             yield Fault(("forget_fractions", index), wrong)
+    for index, name in _items(root, "splits", str):
+        if data is not None and data.splits and (wrong := data.problem_with(name)):
+            yield Fault(("splits", index), wrong)
+
+
+def _benchmark(root: YamlNode) -> Benchmark | None:
+    section = root.below("data")
+    return whole_benchmark({} if section is None else section.plain())
 
 
 def _models(root: YamlNode) -> Iterator[Fault]:
@@ -253,7 +271,9 @@ def too_many_runs(root: YamlNode) -> Problem | None:
         return None
     keys = (("search", "kind"), ("search", "trials"), ("epochs",), ("epochs_as",))
     search, trials, epochs, as_what = (root.at(key)[0].value for key in keys)
-    others = math.prod(_count(root.below(key)) for key in ("models", "forget_fractions", "seeds"))
+    others = math.prod(_count(root.below(key)) for key in ("models", *SPLITS, "seeds"))
+    if root.below("splits") is None and (data := _benchmark(root)) is not None:
+        others *= max(len(data.splits), 1)
     if as_what == "runs" and isinstance(epochs, int):
         others *= max(epochs, 1)
     runs = 0

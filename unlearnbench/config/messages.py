@@ -14,6 +14,7 @@ from unlearnbench.config.yaml_tree import Loc
 from unlearnbench.errors import did_you_mean
 from unlearnbench.files.bounded import shortened
 
+MISSING = "missing: this key is required"
 ZERO_RUNS = "is empty: a sweep of zero runs"
 LIKE_ENOUGH = 0.8
 """Least similarity of a key to another of its section, such as `learning_rates` to `learning_rate`,
@@ -80,7 +81,7 @@ def describe_error(error: ErrorDetails) -> str:
         one_of = "one of " if len(options) > 1 else ""
         return f"expected {one_of}{', '.join(options)}, got {describe_value(value)}{near}"
     if kind == "missing":
-        return "missing: this key is required"
+        return MISSING
     if kind in ("fault", "value_error"):
         return str(context.get("error", error["msg"]))
     return f"{error['msg']}, got {describe_value(value)}"

@@ -6,8 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
+from pydantic import (
+    ConfigDict,
+    Discriminator,
+    Field,
+    SerializerFunctionWrapHandler,
+    Tag,
+    field_validator,
+    model_serializer,
+    model_validator,
+)
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
 from unlearnbench.config.choices import Dtype, Precision, Template
@@ -256,7 +266,14 @@ class SweepConfig(Settings):
     description: str = ""
     data: BenchmarkSection = Field(default_factory=lambda: benchmark_named(DEFAULT))
     models: tuple[ModelSettings, ...] = Field(min_length=1)
-    forget_fractions: tuple[float, ...] = Field(min_length=1)
+    forget_fractions: tuple[float, ...] = Field(
+        default=(), min_length=1, description="splits, of a benchmark that has them by fraction"
+    )
+    splits: tuple[str, ...] = Field(
+        default=(),
+        min_length=1,
+        description="splits, of a benchmark that has them by name; default: all of them",
+    )
     methods: tuple[MethodGrid, ...] = Field(min_length=1)
     learning_rates: Rates = (1e-5,)
     epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
@@ -289,6 +306,21 @@ class SweepConfig(Settings):
         if mark and scheme not in SCHEMES:
             raise ValueError(f"expected a path, s3:// or gs://, got {redact(str(storage))!r}")
         return storage
+
+    @model_serializer(mode="wrap")
+    def _one_kind_of_splits(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        found: dict[str, Any] = fields(self)
+        if self.data.splits:
+            del found["forget_fractions"]
+            found["splits"] = self.split_keys
+        else:
+            del found["splits"]
+        return found
+
+    @property
+    def split_keys(self) -> tuple[SplitKey, ...]:
+        """The splits, in the order of the configuration."""
+        return self.splits or self.data.splits or self.forget_fractions
 
     @property
     def cache_folder(self) -> Path:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.api.benchmark import Dataset, Split
+from unlearnbench.api.benchmark import Dataset, Split, SplitKey
 from unlearnbench.api.method import Needs, Part
 from unlearnbench.data.encoding import Encoder, Row
 
@@ -111,7 +111,7 @@ def with_scores(
 
 
 def training_rows(
-    benchmark: Dataset, fraction: float, encoder: Encoder, skipped: int
+    benchmark: Dataset, fraction: SplitKey, encoder: Encoder, skipped: int
 ) -> TrainingRows:
     """Encode the rows of a run; the loss ignores `skipped` first tokens of forget answers."""
     split = benchmark.splits[fraction]

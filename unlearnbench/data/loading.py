@@ -10,22 +10,22 @@ from dataclasses import replace
 from importlib.resources import files
 from typing import Any, get_args
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split
+from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.errors import DataError
 from unlearnbench.files.bounded import TEXT_BYTES, BoundsError, expand_user, read_bytes, shortened
 from unlearnbench.files.canonical_json import content_hash
 
 
-def load_benchmark(benchmark: Benchmark, fractions: Sequence[float]) -> Dataset:
-    """Load all rows that runs at these forget fractions need.
+def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
+    """Load all rows that runs on these splits need.
 
-    Raises: DataError for a fraction that the benchmark does not have, and for a file or row that is
+    Raises: DataError for a split that the benchmark does not have, and for a file or row that is
     missing or malformed.
     """
-    for wrong in filter(None, map(benchmark.split_problem, fractions)):
-        raise DataError(f"forget_fractions: {wrong}")
+    for wrong in filter(None, map(benchmark.problem_with, splits)):
+        raise DataError(f"{'splits' if benchmark.splits else 'forget_fractions'}: {wrong}")
     refusals = read_refusals(benchmark.refusals)
-    rows = replace(benchmark.load(fractions), refusals=refusals)
+    rows = replace(benchmark.load(splits), refusals=refusals)
     _check(rows)
     return replace(rows, fingerprint=fingerprint(rows))
 
@@ -84,14 +84,14 @@ def _place(part: str, index: int, row: Question) -> str:
     return row.place or f"{part}, row {index + 1}"
 
 
-def fingerprint(benchmark: Dataset, fraction: float | None = None) -> str:
-    """16 hex digits of the SHA-256 of all rows, or of those that a run at `fraction` reads.
+def fingerprint(benchmark: Dataset, split: SplitKey | None = None) -> str:
+    """16 hex digits of the SHA-256 of all rows, or of those that a run on `split` reads.
 
-    The latter does not depend on the benchmark's other fractions. Holdout rows are in neither: no
+    The latter does not depend on the benchmark's other splits. Holdout rows are in neither: no
     model is trained on them and no other number depends on them, and a run is the same run whether
     its source had them or not.
     """
-    splits = (*benchmark.splits.values(),) if fraction is None else (benchmark.splits[fraction],)
+    splits = (*benchmark.splits.values(),) if split is None else (benchmark.splits[split],)
     shared = splits[0].sets if splits else {}
     return content_hash(
         {

@@ -90,7 +90,9 @@ def estimate_plan(
             unknown[f"{name}: {error}"] = None
         else:
             spent = sum(each[kind].gpu_hours for kind in kinds)
-            found.append(replace(each[max(kinds)], runs=len(runs), gpu_hours=spent))
+            rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
+            longest = max(kinds, key=lambda kind: (rows[kind[0]], *kind[1:]))
+            found.append(replace(each[longest], runs=len(runs), gpu_hours=spent))
     return found, list(unknown)
 
 

@@ -23,6 +23,8 @@ FORWARD_AND_BACK = 3.0
 """Cost of a trained row, in forward passes."""
 SAMPLED = 8.0
 """Cost of an answer that is sampled token by token."""
+NAMED = 0.1
+"""Share of the rows that a named split forgets; its size is no part of a run's specification."""
 EVALUATED = 1.0
 """Cost of an evaluation: about as many rows as the full set, scored and answered once."""
 
@@ -30,7 +32,9 @@ EVALUATED = 1.0
 def cost(run: RunSpec) -> float:
     """Guess the work of a run, in passes over the full set, to order runs of one model."""
     trained, sampled = rows_per_item(run)
-    training = run.forget_fraction * (trained * FORWARD_AND_BACK + sampled * SAMPLED)
+    split = run.forget_fraction
+    share = NAMED if isinstance(split, str) else split
+    training = share * (trained * FORWARD_AND_BACK + sampled * SAMPLED)
     return run.epochs * training + len(run.evaluate_at) * EVALUATED
 
 

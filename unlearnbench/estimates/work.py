@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.estimates.time_to_go import rows_per_item
 from unlearnbench.plan.plan import Plan
 
 
 @dataclass(frozen=True)
 class SplitSize:
-    """Number of rows at one forget fraction."""
+    """Number of rows of one split."""
 
     forget: int
     evaluated: int
@@ -30,8 +31,8 @@ class PlannedWork:
     evaluated_questions: int
 
 
-def count_work(plan: Plan, rows: Mapping[float, SplitSize]) -> PlannedWork:
-    """Count the work of a plan, given the rows of each forget fraction."""
+def count_work(plan: Plan, rows: Mapping[SplitKey, SplitSize]) -> PlannedWork:
+    """Count the work of a plan, given the rows of each split."""
     steps = training_rows = evaluations = questions = 0
     for run in plan.runs:
         size, (trained, _) = rows[run.forget_fraction], rows_per_item(run)

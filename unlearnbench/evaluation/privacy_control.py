@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.benchmark import Benchmark, SplitKey, split_label
 from unlearnbench.api.membership import CONTROL
 from unlearnbench.api.metric import Values
 from unlearnbench.api.profile import Profile
@@ -15,11 +15,11 @@ LEAST_AREA = 0.6
 standard errors of 400 retain rows against the 40 holdout rows of TOFU's forget01."""
 
 
-def control_warning(start: Values, model: str, fraction: float) -> str | None:
+def control_warning(start: Values, model: str, split: SplitKey) -> str | None:
     """A line about the attacks that do not find the retain rows in the start model; None if all do.
 
     start            its metrics; attacks without a control pass
-    model, fraction  for the line
+    model, split  for the line
     """
     areas = {
         name.removesuffix(CONTROL): area
@@ -30,9 +30,9 @@ def control_warning(start: Values, model: str, fraction: float) -> str | None:
     if not failed:
         return None
     return (
-        f"{model}, forget {fraction:g}: in the start model, {', '.join(failed)} cannot tell retain "
-        f"rows from holdout rows (AUC below {LEAST_AREA}), so their values for forget rows and "
-        "`private` mean nothing; was the start model trained on the retain rows?"
+        f"{model}, {split_label(split)}: in the start model, {', '.join(failed)} cannot tell "
+        f"retain rows from holdout rows (AUC below {LEAST_AREA}), so their values for forget rows "
+        "and `private` mean nothing; was the start model trained on the retain rows?"
     )
 
 

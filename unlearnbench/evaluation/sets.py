@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.benchmark import Dataset, Question, SplitKey
 from unlearnbench.api.observations import SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.errors import EvaluationError
 
 
 def evaluation_sets(
-    benchmark: Dataset, fraction: float, profile: Profile
+    benchmark: Dataset, fraction: SplitKey, profile: Profile
 ) -> dict[SetName, tuple[Question, ...]]:
     """The questions of each set: the profile's number of rows, from its column.
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api import registry
+from unlearnbench.api.benchmark import SplitKey, split_text
 from unlearnbench.config.schema import LABELLED, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.errors import ConfigError, Problem
@@ -39,12 +40,14 @@ class Plan:
     """All runs of a sweep."""
 
     config: SweepConfig
-    fingerprints: Mapping[float, str]
-    """Hash of the rows that runs at each forget fraction read."""
+    fingerprints: Mapping[SplitKey, str]
+    """Hash of the rows that runs on each split read."""
     runs: tuple[RunSpec, ...]
     """Grouped by model and forget set."""
-    rows: Mapping[float, Mapping[str, int]] = field(default_factory=dict[float, Mapping[str, int]])
-    """Number of rows of each set at each forget fraction, for display."""
+    rows: Mapping[SplitKey, Mapping[str, int]] = field(
+        default_factory=dict[SplitKey, Mapping[str, int]]
+    )
+    """Number of rows of each set of each split, for display."""
     templates: Mapping[str, str] = field(default_factory=dict[str, str])
     """Digest of the rendered chat template by model name, for models with one."""
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
@@ -56,7 +59,7 @@ class Plan:
         """Folder of the sweep's files."""
         return Path(self.config.output) / self.config.name
 
-    def runs_of(self, model: ModelSettings, fraction: float, point: Point) -> list[RunSpec]:
+    def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
         """The runs of one setting: one per seed, or per seed of the selection."""
         config, (spec, rate) = self.config, point
         training = TrainingSettings() if rate is None else config.training_of(spec.name)
@@ -85,9 +88,10 @@ class Plan:
 
     def counts(self) -> dict[str, int]:
         """Number of distinct values of each axis, and of runs."""
+        splits = "splits" if self.config.data.splits else "forget_fractions"
         axes: dict[str, set[Any]] = {
             "models": {run.model.name for run in self.runs},
-            "forget_fractions": {run.forget_fraction for run in self.runs},
+            splits: {run.forget_fraction for run in self.runs},
             "methods": {repr(run.method) for run in self.runs},
             "learning_rates": {run.learning_rate for run in self.runs},
             "seeds": {run.seed for run in self.runs},
@@ -101,8 +105,8 @@ class Plan:
             "schema": SCHEMA,
             "name": self.config.name,
             "description": redact(self.config.description),
-            "data": {f"{fraction:g}": value for fraction, value in self.fingerprints.items()},
-            "rows": {f"{fraction:g}": dict(sets) for fraction, sets in self.rows.items()},
+            "data": {split_text(fraction): value for fraction, value in self.fingerprints.items()},
+            "rows": {split_text(fraction): dict(sets) for fraction, sets in self.rows.items()},
             "hub": dict(self.commits),
             "plugin_files": [str(path) for path, _ in registry.plugin_files()],
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
@@ -114,25 +118,25 @@ class Plan:
 
 def make_plan(
     config: SweepConfig,
-    fingerprint: str | Mapping[float, str],
+    fingerprint: str | Mapping[SplitKey, str],
     templates: Mapping[str, str] | None = None,
 ) -> Plan:
-    """Plan the product of models, fractions, settings, seeds (and epoch counts) without duplicates.
+    """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
     A method that trains nothing has one run for all rates and epoch counts. Runs that depend on
     results are added later (`sweep/follow_up_runs.py`).
 
-    fingerprint  of the data by forget fraction (so that runs do not change when a fraction is
-                 added), or one for all
+    fingerprint  of the data by split (so that runs do not change when a split is added), or one
+                 for all
     templates    digests of rendered chat templates by model name, see `Plan.templates`
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
-        for fraction in config.forget_fractions
+        for fraction in config.split_keys
     }
     empty = Plan(config, fingerprints, (), templates=templates or {})
     points = [point for grid in config.methods for point in points_of(grid, config)]
-    settings = itertools.product(config.models, config.forget_fractions, points)
+    settings = itertools.product(config.models, config.split_keys, points)
     runs = {run.id: run for one in settings for run in empty.runs_of(*one)}
     if not runs and config.search.kind != "optuna":
         problem = "a sweep of zero runs: give each axis of the grid at least one value"

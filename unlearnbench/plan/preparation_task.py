@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from unlearnbench.api.benchmark import SplitKey
+
 
 @dataclass(frozen=True)
 class PreparationTask:
@@ -16,5 +18,5 @@ class PreparationTask:
     model: str
     target: str
     """Model to prepare or evaluate: `base`, `full`, or the retain model's name."""
-    fraction: float | None = None
-    """Forget fraction of an evaluation; None for a model to prepare."""
+    fraction: SplitKey | None = None
+    """Split of an evaluation; None for a model to prepare."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.config.benchmark_section import BenchmarkSection
 from unlearnbench.config.schema import EvaluationSettings, MethodSpec, ModelSettings
 from unlearnbench.config.section import Settings
@@ -25,7 +26,8 @@ class RunSpec(Settings):
     data_fingerprint: str
     """Hash of the rows themselves: a file can change while its path stays the same."""
     model: ModelSettings
-    forget_fraction: float
+    forget_fraction: SplitKey
+    """The fraction of the rows to forget, or the name of the split."""
     method: MethodSpec
     learning_rate: float | None
     """None for a method that trains nothing."""
@@ -98,7 +100,7 @@ class RunSpec(Settings):
             (
                 self.method.label,
                 self.model.name,
-                f"forget {self.forget_fraction:g}",
+                split_label(self.forget_fraction),
                 *(() if rate is None else (f"lr {rate:g}", epochs)),
                 f"seed {self.seed}",
             )

@@ -15,6 +15,7 @@ from functools import cached_property, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import Offer, offers
 from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
@@ -25,8 +26,8 @@ from unlearnbench.evaluation.tofu_log import FILES
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations
 
 Values = Mapping[str, float | None]
-References = Mapping[tuple[str, str, float], Record]
-"""Records of start and retain models by kind, model and forget fraction."""
+References = Mapping[tuple[str, str, SplitKey], Record]
+"""Records of start and retain models by kind, model and split."""
 
 
 class Numbers(dict[str, float | None]):
@@ -49,7 +50,7 @@ def finite(metrics: Values, columns: Iterable[str]) -> Numbers:
 
 def references_of(records: Iterable[Record]) -> References:
     """The start and retain models among `records`; none where there are two for one place."""
-    found: dict[tuple[str, str, float], list[Record]] = {}
+    found: dict[tuple[str, str, SplitKey], list[Record]] = {}
     for record in records:
         if record.kind != "run":
             place = (record.kind, record.model, record.forget_fraction)

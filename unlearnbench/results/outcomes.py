@@ -7,6 +7,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from unlearnbench.api.benchmark import split_percent
+
 if TYPE_CHECKING:
     from unlearnbench.results.records import Record
 
@@ -24,7 +26,7 @@ class RunOutcome:
     """The end of one run."""
 
     title: str
-    """Method, rate, model, forget fraction and seed."""
+    """Method, rate, model, split and seed."""
     status: str
     """As in `Record`."""
     reason: str = ""
@@ -38,7 +40,7 @@ def outcome(record: Record) -> RunOutcome:
     """RunOutcome of a run."""
     rate = "" if record.learning_rate is None else f" at {record.learning_rate:g}"
     title = (
-        f"{record.method}{rate}, {record.model}, forget {100 * record.forget_fraction:g} %, "
+        f"{record.method}{rate}, {record.model}, {split_percent(record.forget_fraction)}, "
         f"seed {record.seed}"
     )
     reason = (record.error or "").strip().partition("\n")[0]

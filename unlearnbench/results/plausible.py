@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from unlearnbench.api.benchmark import is_split_name
 from unlearnbench.files.bounded import shortened, text_problem
 
 KINDS = ("run", "fine-tuned", "retain")
@@ -27,8 +28,9 @@ def check_record(document: Mapping[str, Any]) -> None:
         _check(key, document[key], isinstance(document[key], list), "a list")
     error, rate = document["error"], document["learning_rate"]
     _check("error", error, error is None or isinstance(error, str), "a text or null")
-    fraction = document["forget_fraction"]
-    _check("forget_fraction", fraction, _number(fraction) and 0 < fraction < 1, "between 0 and 1")
+    split = document["forget_fraction"]
+    possible = is_split_name(split) or (_number(split) and 0 < split < 1)
+    _check("forget_fraction", split, possible, "between 0 and 1, or the name of a split")
     _check("learning_rate", rate, rate is None or _number(rate, above=0), "above 0, or null")
     _check("seed", document["seed"], _count(document["seed"]), "a whole number of at least 0")
     for epoch in document["epochs"]:

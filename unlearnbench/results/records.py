@@ -22,6 +22,7 @@ from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
@@ -62,7 +63,8 @@ class Record:
     kind: Literal["run", "fine-tuned", "retain"]
     """`fine-tuned`: where runs start; `retain`: the model that never saw the forget set."""
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
+    """The fraction of the rows to forget, or the name of the split."""
     method: str
     """Method label; the kind for start and retain models."""
     learning_rate: float | None
@@ -275,7 +277,8 @@ def _places(folder: Path) -> list[Path]:
 def _order(record: Record) -> tuple[Any, ...]:
     kind = ("fine-tuned", "retain", "run").index(record.kind)
     rate = -math.inf if record.learning_rate is None else record.learning_rate
-    return record.model, record.forget_fraction, kind, record.method, rate, record.seed, record.id
+    split = split_order(record.forget_fraction)
+    return record.model, split, kind, record.method, rate, record.seed, record.id
 
 
 def evaluation_name(epoch: int) -> str:

@@ -17,6 +17,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
+from unlearnbench.api.benchmark import split_label, split_text
 from unlearnbench.errors import DamagedError, RecordError
 from unlearnbench.files.atomic import PART
 from unlearnbench.files.bounded import parse_json
@@ -47,7 +48,7 @@ VIEWS = {
 def claim_folder(plan: Plan) -> Path:
     """Write `plan.json` into the sweep's folder; RecordError where that is another sweep's.
 
-    A folder is this sweep's if its plan has the same name and, at the forget fractions of both,
+    A folder is this sweep's if its plan has the same name and, on the splits of both,
     the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
     by their ids. A lost or damaged plan is written again from the configuration, if the records in
     the folder are of the same data.
@@ -76,16 +77,16 @@ def check_owner(plan: Plan) -> None:
     if name != plan.config.name:
         raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {FIX}")
     for fraction, fingerprint in plan.fingerprints.items():
-        other = data.get(f"{fraction:g}", fingerprint)
+        other = data.get(split_text(fraction), fingerprint)
         if other != fingerprint:
             raise RecordError(
-                f"{folder} holds sweep {name!r} on other data: forget {fraction:g} is {other} "
+                f"{folder} holds sweep {name!r} on other data: {split_label(fraction)} is {other} "
                 f"there and {fingerprint} now; {FIX}"
             )
 
 
 def _data_of_records(folder: Path, state: str) -> dict[str, str]:
-    """Hashes of the data by forget fraction, as `plan.json` has them, from the folder's records.
+    """Hashes of the data by split, as `plan.json` has them, from the folder's records.
 
     Raises: RecordError where there are none, and the folder holds what no sweep has made.
     """
@@ -100,11 +101,11 @@ def _data_of_records(folder: Path, state: str) -> dict[str, str]:
     for record in read_records(folder, whole):
         hashed = record.spec.get("data_fingerprint") or record.provenance.get("data")
         if isinstance(hashed, str):
-            fraction = f"{record.forget_fraction:g}"
-            if found.setdefault(fraction, hashed) != hashed:
+            key = record.forget_fraction
+            if found.setdefault(split_text(key), hashed) != hashed:
                 raise RecordError(
-                    f"{folder} {state}, and its records are of different data at forget "
-                    f"{fraction}; {FIX}"
+                    f"{folder} {state}, and its records are of different data at "
+                    f"{split_label(key)}; {FIX}"
                 )
     strange = [p.name for p in folder.glob("[!.]*") if p.name not in VIEWS | {PLAN_FILE, "records"}]
     if strange and not found:

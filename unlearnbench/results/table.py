@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
 from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import RecordError
@@ -42,7 +42,8 @@ class TableRow:
     kind: str
     """`run`, `fine-tuned` or `retain`."""
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
+    """The fraction of the rows to forget, or the name of the split."""
     method: str
     """Label; names the hyper-parameters in which the sweep's settings of the method differ."""
     family: str
@@ -62,7 +63,7 @@ class TableRow:
         """Values that all seeds and epochs of a setting share, in sorting order."""
         rate = -math.inf if self.learning_rate is None else self.learning_rate
         kind = KINDS.index(self.kind)
-        return self.model, self.forget_fraction, kind, self.family, self.method, rate
+        return self.model, split_order(self.forget_fraction), kind, self.family, self.method, rate
 
     @property
     def kept(self) -> float | None:
@@ -148,14 +149,15 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
             f"records of different evaluation rules do not compare: {listed}; "
             "report them from separate folders"
         )
-    panels: dict[tuple[str, float], dict[str | None, str]] = defaultdict(dict)
+    panels: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
     for record in reversed(evaluated):
         panels[record.model, record.forget_fraction][record.precision] = record.id
-    for (model, fraction), found in sorted(panels.items()):
+    for model, split in sorted(panels, key=lambda place: (place[0], split_order(place[1]))):
+        found = panels[model, split]
         if distinct_precisions(found):
             listed = ", ".join(f"{p} (record {i})" for p, i in found.items())
             raise RecordError(
-                f"{model}, forget {100 * fraction:g} %: records of different precisions do not "
+                f"{model}, {split_percent(split)}: records of different precisions do not "
                 f"compare: {listed}; report them from separate folders, or as models of two names"
             )
 
@@ -280,7 +282,7 @@ def _row_of(cells: Mapping[str, Any], columns: Iterable[str]) -> TableRow:
         run_id=str(cells["run_id"]),
         kind=kind,
         model=str(cells["model"]),
-        forget_fraction=float(cells["forget_fraction"]),
+        forget_fraction=split_of(cells["forget_fraction"]),
         method=label,
         family=label.partition(" (")[0] if kind == "run" else kind,
         hyperparameters={} if hyperparameters is None else json.loads(hyperparameters),

@@ -10,7 +10,7 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from unlearnbench.api import registry
-from unlearnbench.api.benchmark import Benchmark, Dataset
+from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
 from unlearnbench.config import method_specs
 from unlearnbench.config.benchmark_section import whole_benchmark
 from unlearnbench.config.profiles import profile_of
@@ -77,7 +77,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     ]
     benchmark = None
     if not errors or config.data.repository is None:
-        benchmark, wrong = _load(config.data, config.forget_fractions)
+        benchmark, wrong = _load(config.data, config.split_keys)
         errors += wrong
     if benchmark is None or errors:
         raise _together(errors, config.name)
@@ -172,8 +172,8 @@ def _check_scores(plan: Plan, benchmark: Dataset) -> None:
                     check_scored(row)
 
 
-def _check_steps(config: SweepConfig, rows: Mapping[float, int]) -> None:
-    """Raise ConfigError where a run would have no optimiser step; `rows` to forget, by fraction."""
+def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
+    """Raise ConfigError where a run would have no optimiser step; `rows` to forget, by split."""
     problems: list[Problem] = []
     for name in filter(registry.trains, config.method_names):
         how = config.training_of(name)
@@ -181,7 +181,7 @@ def _check_steps(config: SweepConfig, rows: Mapping[float, int]) -> None:
             try:
                 Schedule(how.schedule, count, how.batch_size, config.epochs)
             except TrainingError as error:
-                text = f"{name}, forget {fraction:g}: {error}"
+                text = f"{name}, {split_label(fraction)}: {error}"
                 problems.append(Problem(config.name, "training.batch_size", text))
     if problems:
         raise ConfigError(problems)
@@ -237,13 +237,13 @@ def _is_split(fraction: object, data: Benchmark) -> bool:
 
 
 def _load(
-    data: Benchmark, fractions: Sequence[float]
+    data: Benchmark, splits: Sequence[SplitKey]
 ) -> tuple[Dataset | None, list[tuple[Loc, UnlearnbenchError]]]:
     errors = _refusals(data)
     if errors:
         data = data.model_copy(update={"refusals": None})
     try:
-        return load_benchmark(data, fractions), errors
+        return load_benchmark(data, splits), errors
     except DataError as error:
         return None, [*errors, (("data",) if data.folder is None else ("data", "path"), error)]
 

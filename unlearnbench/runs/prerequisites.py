@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from unlearnbench.api.benchmark import split_name
+from unlearnbench.api.benchmark import SplitKey, split_name, split_text
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.precision import precision_of_spec
@@ -49,12 +49,12 @@ def preparation_tasks(
     return tuple(tasks)
 
 
-def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[PreparationTask]:
+def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list[PreparationTask]:
     models, references = space.models(name), space.config.data.references
     tasks: list[PreparationTask] = []
 
-    def add(target: str, label: str, after: tuple[str, ...], fraction: float | None) -> str:
-        at = "" if fraction is None else f"@{fraction:g}"
+    def add(target: str, label: str, after: tuple[str, ...], fraction: SplitKey | None) -> str:
+        at = "" if fraction is None else f"@{split_text(fraction)}"
         key = f"{name}/{target}{at}"
         if fraction is None:
             folder = models.base_folder() if target == "base" else models.tuned_folder(target)
@@ -69,16 +69,16 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
     if models.settings.fine_tuned is None:
         full = (add("full", f"{name}: fine-tuned model", base, None),)
     # Models before evaluations: two that train side by side leave none to train alone at the end.
-    ready: dict[float, tuple[str, ...]] = {}
+    ready: dict[SplitKey, tuple[str, ...]] = {}
     for fraction in fractions:
-        retain = split_name("retain", 1 - fraction)
+        retain = split_name("retain", fraction)
         ready[fraction] = base
         if "retain" in references and retain not in models.settings.retain:
             ready[fraction] = (add(retain, f"{name}: {retain} model", base, None),)
     for fraction in fractions:
         after: tuple[str, ...] = full
         if "retain" in references:
-            retain = split_name("retain", 1 - fraction)
+            retain = split_name("retain", fraction)
             after += (add(retain, f"{name}: evaluate {retain}", ready[fraction], fraction),)
         if "start" in references:
             forget = split_name("forget", fraction)
@@ -86,7 +86,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[float]) -> list[Pr
     return tasks
 
 
-def _is_evaluated(space: Workspace, model: str, target: str, fraction: float) -> bool:
+def _is_evaluated(space: Workspace, model: str, target: str, fraction: SplitKey) -> bool:
     """Return whether there is a record. Raises: EvaluationError if it is of another precision."""
     place = space.evaluation_record(model, target, fraction)
     if not place.is_dir():
@@ -153,7 +153,7 @@ def _step_writer(path: Path) -> ProgressCallback:
     return write
 
 
-def _record_evaluation(space: Workspace, model: str, target: str, fraction: float) -> None:
+def _record_evaluation(space: Workspace, model: str, target: str, fraction: SplitKey) -> None:
     """Evaluate the start model or a retain model, and write its record."""
     place = space.evaluation_record(model, target, fraction)
     if broadcast_from_main(place.is_dir):
@@ -203,7 +203,9 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: floa
     barrier()
 
 
-def _model_evaluation(space: Workspace, model: str, source: Source, fraction: float) -> Evaluation:
+def _model_evaluation(
+    space: Workspace, model: str, source: Source, fraction: SplitKey
+) -> Evaluation:
     if is_log(source.place):
         return read_log(Path(source.place))
     settings = space.models(model).settings

@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.api.benchmark import Dataset, split_name
+from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.metric_plan import MetricPlan
@@ -34,13 +34,13 @@ class Workspace:
         self.config, self.folder = config, folder
         self.cache = config.cache_folder
         self.storage = storage_of(config, folder)
-        self.benchmark: Dataset = load_benchmark(config.data, config.forget_fractions)
+        self.benchmark: Dataset = load_benchmark(config.data, config.split_keys)
         self.profile: Profile = profile_of(config.evaluation)
         self.headline = config.data.headline
         self._tokenizers: dict[str, Any] = {}
-        self._evaluators: dict[tuple[str, float], Evaluator] = {}
-        self._rows: dict[tuple[str, float, int, bool, int], TrainingRows] = {}
-        self._identities: dict[tuple[str, str, float], list[str | float]] = {}
+        self._evaluators: dict[tuple[str, SplitKey], Evaluator] = {}
+        self._rows: dict[tuple[str, SplitKey, int, bool, int], TrainingRows] = {}
+        self._identities: dict[tuple[str, str, SplitKey], list[str | float]] = {}
         self._compared: dict[str, Evaluation] = {}
 
     @property
@@ -79,14 +79,14 @@ class Workspace:
         template = template_of(self.models(model).settings, tokenizer)
         return Encoder(tokenizer, template, max_length, ignore_label=ignore_label)
 
-    def rows(self, model: str, fraction: float, encoder: Encoder, skipped: int) -> TrainingRows:
+    def rows(self, model: str, fraction: SplitKey, encoder: Encoder, skipped: int) -> TrainingRows:
         """The rows of a run as tokens of `model`, which `encoder` makes; see `training_rows`."""
         key = (model, fraction, encoder.max_length, encoder.ignore_label, skipped)
         if key not in self._rows:
             self._rows[key] = training_rows(self.benchmark, fraction, encoder, skipped)
         return self._rows[key]
 
-    def evaluator(self, model: str, fraction: float) -> Evaluator:
+    def evaluator(self, model: str, fraction: SplitKey) -> Evaluator:
         """Evaluator of all sets at `fraction` for `model`."""
         key = (model, fraction)
         if key not in self._evaluators:
@@ -111,11 +111,11 @@ class Workspace:
         data = self.config.data.repository
         return hub.commits_of([*read, data] if data else read)
 
-    def evaluation_id(self, model: str, target: str, fraction: float) -> str:
+    def evaluation_id(self, model: str, target: str, fraction: SplitKey) -> str:
         """Id of the record of a start model's (`full`) or retain model's evaluation."""
         return content_hash(self.evaluation_identity(model, target, fraction))
 
-    def evaluation_identity(self, model: str, target: str, fraction: float) -> list[str | float]:
+    def evaluation_identity(self, model: str, target: str, fraction: SplitKey) -> list[str | float]:
         """Value that `evaluation_id` is the hash of: model, target, weights, fraction, profile,
         data, and the digest of a chat template and the precision where there are such."""
         if found := self._identities.get((model, target, fraction)):
@@ -133,15 +133,15 @@ class Workspace:
         self._identities[model, target, fraction] = identity
         return identity
 
-    def retain_evaluation(self, model: str, fraction: float) -> Evaluation | None:
+    def retain_evaluation(self, model: str, fraction: SplitKey) -> Evaluation | None:
         """Evaluation of the retain model, which models are compared with; None without one."""
         if "retain" not in self.config.data.references:
             return None
-        place = self.evaluation_record(model, split_name("retain", 1 - fraction), fraction)
+        place = self.evaluation_record(model, split_name("retain", fraction), fraction)
         self.storage.fetch(place)
         return self._evaluation_in(place)
 
-    def full_evaluation(self, model: str, fraction: float) -> Evaluation | None:
+    def full_evaluation(self, model: str, fraction: SplitKey) -> Evaluation | None:
         """Evaluation of the start model; None before there is one."""
         place = self.evaluation_record(model, "full", fraction)
         return self._evaluation_in(place) if self.storage.fetch(place) else None
@@ -166,7 +166,7 @@ class Workspace:
         """Folder of the record with the id `key`."""
         return self.folder / "records" / key
 
-    def evaluation_record(self, model: str, target: str, fraction: float) -> Path:
+    def evaluation_record(self, model: str, target: str, fraction: SplitKey) -> Path:
         """Folder of the record of a start model's (`full`) or retain model's evaluation."""
         return self.record(self.evaluation_id(model, target, fraction))
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.config.search import Metric, Scheduler, weighted
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import read_records
@@ -62,8 +63,8 @@ def halving_scheduler(
 
 def _groups(
     settings: Scheduler, epochs: int, folder: Path
-) -> defaultdict[tuple[str, float, str], Any]:
-    """A scheduler for each model, forget fraction and method, created at its first use."""
+) -> defaultdict[tuple[str, SplitKey, str], Any]:
+    """A scheduler for each model, split and method, created at its first use."""
     from ray.tune.schedulers import AsyncHyperBandScheduler
 
     def new_scheduler() -> Any:
@@ -78,7 +79,7 @@ def _groups(
             stop_last_trials=False,
         )
 
-    groups: defaultdict[tuple[str, float, str], Any] = defaultdict(new_scheduler)
+    groups: defaultdict[tuple[str, SplitKey, str], Any] = defaultdict(new_scheduler)
     for record in read_records(folder):
         if record.kind == "run" and record.status != "failed":
             place = (record.model, record.forget_fraction, record.method)

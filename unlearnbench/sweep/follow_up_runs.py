@@ -17,6 +17,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
+from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.config.schema import MethodSpec, ModelSettings, RetainSpec
 from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.canonical_json import json_ready
@@ -33,10 +34,10 @@ PLAN_SECONDS = 60.0
 
 
 class Study:
-    """The trials of one method entry on one model and forget fraction."""
+    """The trials of one method entry on one model and split."""
 
     def __init__(
-        self, plan: Plan, model: ModelSettings, fraction: float, space: Space, trials: int
+        self, plan: Plan, model: ModelSettings, fraction: SplitKey, space: Space, trials: int
     ) -> None:
         self.plan, self.model, self.fraction = plan, model, fraction
         self.space, self.trials = space, trials
@@ -79,7 +80,7 @@ def studies_of(plan: Plan) -> list[Study]:
     return [
         Study(plan, model, fraction, space, trials)
         for model in config.models
-        for fraction in sorted(config.forget_fractions, reverse=True)  # the longest runs first
+        for fraction in sorted(config.split_keys, key=split_order, reverse=True)  # longest first
         for space in spaces
         if space.count is None or space.count > trials
     ]
@@ -118,7 +119,7 @@ def stages_of(plan: Plan) -> list[Stage]:
     labels = {spec.label for grid in config.methods for spec in grid.specs}
     others = [seed for seed in config.seeds if seed not in select.seeds]
     counts = config.epochs if config.epochs_as == "runs" and select.rule == "hypervolume" else 1
-    places = len(config.models) * len(config.forget_fractions)
+    places = len(config.models) * len(config.split_keys)
     listed = ", ".join(map(str, others))
     title = f"the best of each method by {select.rule}, on seeds {listed}"
     return [first, Stage(title, len(labels) * places * len(others) * counts, at_most=True)]
@@ -182,7 +183,7 @@ class FollowUpRuns:
             if record.id in {run.id for run in study.runs(point)} and study.add(point):
                 return
 
-    def _studies_at(self, model: str, fraction: float) -> list[Study]:
+    def _studies_at(self, model: str, fraction: SplitKey) -> list[Study]:
         return [s for s in self.studies if (s.model.name, s.fraction) == (model, fraction)]
 
     def add(self, study: Study, point: Point) -> list[RunSpec]:

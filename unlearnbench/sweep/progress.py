@@ -16,7 +16,7 @@ from typing import Any
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.best_so_far import Leader, LiveBest, best_lines
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.console import Console, append_log_line, format_duration
 from unlearnbench.estimates.time_to_go import Clock, Forecast
 from unlearnbench.evaluation.headlines import default_headline
@@ -208,7 +208,7 @@ class Progress:
             parts.append(run.model.name)
         if run.learning_rate is not None:
             parts.append(f"lr {run.learning_rate:g}")
-        parts.append(f"forget {run.forget_fraction * 100:g} %")
+        parts.append(split_percent(run.forget_fraction))
         if self._several_seeds:
             parts.append(f"seed {run.seed}")
         return "  ".join(parts)

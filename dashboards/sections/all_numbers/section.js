@@ -18,7 +18,7 @@
     if (shown === null) return "";
     if (name in data.metrics) return page.metric(name, shown);
     if (name === "learning_rate") return page.rate(shown);
-    return name === "forget_fraction" ? page.percent(shown) : String(shown);
+    return name === "forget_fraction" ? page.splitCell(shown) : String(shown);
   };
 
   let order = null;

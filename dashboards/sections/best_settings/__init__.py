@@ -10,7 +10,7 @@ from markupsafe import Markup
 from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
-from ...formatting import percent, rate_text, signed
+from ...formatting import rate_text, signed, split_cell
 from ...html_table import Column, HtmlTable, in_brackets
 from ...report_section import PageContext, ReportSection
 from .data import (
@@ -45,7 +45,7 @@ def _html_table(table: SettingsTable) -> HtmlTable[SettingsLine]:
     columns: list[Column[SettingsLine]] = [
         Column("Method", _method, align=""),
         Column("Model", lambda one: one.model, align=""),
-        Column("Forget", lambda one: percent(one.forget_fraction), lambda one: one.forget_fraction),
+        Column("Forget", _split, lambda one: one.forget_fraction),
         _mean("log₁₀ FQ", QUALITY, 2, "num strong"),
         _mean("Model Utility", UTILITY, 3, "num"),
         Column("kept", _utility_share, lambda one: one.utility_share, is_result=True),
@@ -65,6 +65,10 @@ def _html_table(table: SettingsTable) -> HtmlTable[SettingsLine]:
         family=lambda one: one.family,
         no_result=lambda one: "" if one.setting else one.why_not,
     )
+
+
+def _split(line: SettingsLine) -> str:
+    return split_cell(line.forget_fraction)
 
 
 def _of_setting(

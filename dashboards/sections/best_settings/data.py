@@ -16,9 +16,11 @@ from unlearnbench.analysis.best_settings import (
     Setting,
     average_seeds,
     best_per_method,
+    panel_label,
 )
 from unlearnbench.analysis.order_confidence import OrderConfidence
 from unlearnbench.analysis.start_models import Start, start_of
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.results.records import Record
@@ -26,16 +28,16 @@ from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 QUALITY, UTILITY = "log10_forget_quality", "model_utility"
-Place = tuple[str, float, str]
+Place = tuple[str, SplitKey, str]
 """Model, forget fraction and method."""
 
 
 @dataclass(frozen=True)
 class SettingsLine:
-    """A method on one model and forget fraction."""
+    """A method on one model and split."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     family: str
     method: str
     """Label; with hyper-parameters if the sweep has several settings of the method."""
@@ -215,7 +217,7 @@ def caveats(table: SettingsTable, claims: OrderConfidence) -> tuple[str, ...]:
             "epochs), chosen by the numbers shown, which favours methods with more of them."
         )
     for one in claims.panels:
-        place = f"{one.model}, forget {100 * one.forget_fraction:g} %: "
+        place = f"{panel_label(one.model, one.forget_fraction)}: "
         prefix = place if len(claims.panels) > 1 else ""
         found = [] if one.rivals is None else [*one.rivals.sentences]
         sentences += [prefix + each.replace("`", "") for each in (*found, *one.unequal)]

@@ -11,7 +11,7 @@
     return [
       ["Method", (line) => line.method],
       several(lines, "model") ? ["Model", (line) => line.model] : null,
-      several(lines, "fraction") ? ["Forget", (line) => page.percent(line.fraction)] : null,
+      several(lines, "fraction") ? ["Forget", (line) => page.splitCell(line.fraction)] : null,
       [log, (line) => mean(line, "quality", 2)],
       ["Model Utility", (line) => mean(line, "utility", 3)],
       ["Rate", (line) => (line.rate === undefined ? "" : page.rate(line.rate))],
@@ -21,7 +21,7 @@
   };
   const caption = (table, lines) => [
     `${table.title}: ${table.rule}.`,
-    several(lines, "model") || several(lines, "fraction") ? "" : `${lines[0].model}, forget ${page.percent(lines[0].fraction)}.`,
+    several(lines, "model") || several(lines, "fraction") ? "" : `${page.panelName(lines[0].model, lines[0].fraction)}.`,
     table.seeds.length > 1 ? `Means over seeds ${table.seeds.join(", ")}.` : `Seed ${table.seeds.join("")}.`,
     ...[...new Set(lines.map((line) => line.interval).filter(Boolean))].map((name) => `Brackets: ${name}.`),
     lines.some((line) => line.note) ? `Empty: ${[...new Set(lines.map((line) => line.note).filter(Boolean))].join("; ")}.` : "",

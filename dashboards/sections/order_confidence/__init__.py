@@ -8,7 +8,7 @@ from typing import Any
 from unlearnbench.analysis.order_confidence import RankedMethod
 from unlearnbench.stats.t_interval import LEVEL
 
-from ...formatting import percent, signed
+from ...formatting import signed, split_cell
 from ...html_table import Column, HtmlTable, in_brackets
 from ...report_section import PageContext, ReportSection
 from .data import RankLine, digits_needed, rank_lines
@@ -31,7 +31,7 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
             )
         )
     for i, panel in enumerate(claims.panels):
-        where = f", {panel.model} {percent(panel.forget_fraction)}" if several else ""
+        where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
         columns += _of_panel(i, where, lines)
     table = HtmlTable(
         id="ranks",

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Summary
 from unlearnbench.api.observations import Evaluation, SetEvaluation
@@ -76,7 +77,7 @@ class ScorePanel:
     """A model and split."""
 
     model: str
-    forget_fraction: float
+    forget_fraction: SplitKey
     lines: tuple[ScoreLine, ...]
     references: Mapping[str, tuple[float | None, ...]]
     """Scores of retain and start model, by name."""

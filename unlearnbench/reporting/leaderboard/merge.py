@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Panel, panel_label
+from unlearnbench.analysis.best_settings import Panel, panel_label, panel_order
 from unlearnbench.reporting.leaderboard.entry import BoardEntry, canonical, precision_of, unpack
 from unlearnbench.reporting.leaderboard.verify import RefusedError, verify_line
 
@@ -204,7 +204,7 @@ def _consistent(
 def _order(entry: BoardEntry) -> tuple[Any, ...]:
     rate = entry["learning_rate"]
     return (
-        *_panel(entry),
+        panel_order(_panel(entry)),
         *(_KINDS.index(entry["kind"]), entry["method"], -1.0 if rate is None else rate),
         *(entry["seed"], entry["id"]),
     )

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from unlearnbench.api.benchmark import SPLIT_NAME
 from unlearnbench.api.observations import SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.choices import Precision
@@ -88,7 +89,9 @@ class _Line(_Part):
     kind: Literal["run", "fine-tuned", "retain"]
     status: Literal["finished", "collapsed", "stopped"]
     model: str
-    forget_fraction: float = Field(gt=0, lt=1)
+    forget_fraction: (
+        Annotated[float, Field(gt=0, lt=1)] | Annotated[str, Field(pattern=f"^{SPLIT_NAME}$")]
+    )
     method: str
     learning_rate: Annotated[float, Field(gt=0)] | None
     seed: int = Field(ge=0)

@@ -1,6 +1,6 @@
 """Dataset inputs of a sweep's runs in MLflow, made from `plan.json` without loading rows.
 
-Three per forget fraction: forget rows, retain rows, and evaluated questions. The digest is the
+Three per split: forget rows, retain rows, and evaluated questions. The digest is the
 fingerprint of all rows that a run uses, so that equal digests are equal data. MLflow's own dataset
 classes (`mlflow.data`) compute digest and profile from loaded rows, and its `MetaDataset` has no
 profile, so the entities are built here.
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.api.benchmark import Benchmark, split_name
+from unlearnbench.api.benchmark import Benchmark, SplitKey, split_name, split_of, split_order
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.files.bounded import parse_json
@@ -32,18 +32,20 @@ class Data:
     """Data of a sweep according to its plan."""
 
     config: SweepConfig
-    fingerprints: Mapping[float, str] = field(default_factory=dict[float, str])
-    """Hash of all rows by forget fraction."""
-    rows: Mapping[float, Mapping[str, int]] = field(default_factory=dict[float, Mapping[str, int]])
-    """Number of rows of each set by forget fraction; empty for a plan of an earlier version."""
+    fingerprints: Mapping[SplitKey, str] = field(default_factory=dict[SplitKey, str])
+    """Hash of all rows by split."""
+    rows: Mapping[SplitKey, Mapping[str, int]] = field(
+        default_factory=dict[SplitKey, Mapping[str, int]]
+    )
+    """Number of rows of each set by split; empty for a plan of an earlier version."""
 
 
 def read_data(folder: Path, config: SweepConfig) -> Data:
     """Read the data of `plan.json`; empty if it is damaged."""
     try:
         plan = parse_json((folder / PLAN_FILE).read_text(encoding="utf-8"))
-        fingerprints = {float(f): str(one) for f, one in plan.get("data", {}).items()}
-        rows = {float(f): dict(sets) for f, sets in plan.get("rows", {}).items()}
+        fingerprints = {split_of(f): str(one) for f, one in plan.get("data", {}).items()}
+        rows = {split_of(f): dict(sets) for f, sets in plan.get("rows", {}).items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return Data(config)
     return Data(config, fingerprints, rows)
@@ -53,8 +55,8 @@ def inputs_of_sweep(data: Data) -> list[Any]:
     """The `DatasetInput`s of all runs of a sweep."""
     return [
         one
-        for fraction, digest in sorted(data.fingerprints.items())
-        for one in _inputs(data, fraction, digest, trained=True)
+        for key in sorted(data.fingerprints, key=split_order)
+        for one in _inputs(data, key, data.fingerprints[key], trained=True)
     ]
 
 
@@ -67,10 +69,10 @@ def inputs_of(record: Record, data: Data) -> list[Any]:
     return _inputs(data, record.forget_fraction, digest, trained=trained)
 
 
-def _inputs(data: Data, fraction: float, digest: str, *, trained: bool) -> list[Any]:
+def _inputs(data: Data, key: SplitKey, digest: str, *, trained: bool) -> list[Any]:
     # The counts are of the plan's data; a record of other data has its own digest and no counts.
-    counts = data.rows.get(fraction, {}) if data.fingerprints.get(fraction) == digest else {}
-    forget, retain = split_name("forget", fraction), split_name("retain", 1 - fraction)
+    counts = data.rows.get(key, {}) if data.fingerprints.get(key) == digest else {}
+    forget, retain = split_name("forget", key), split_name("retain", key)
     parts = [("evaluation", f"evaluation-{forget}", _question_counts(counts, data.config))]
     if trained:
         parts[:0] = [

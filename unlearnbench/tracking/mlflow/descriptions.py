@@ -13,7 +13,7 @@ from unlearnbench.analysis.best_settings import (
     headline_of_rows,
 )
 from unlearnbench.analysis.start_models import start_of, winner
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.console import format_duration
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import tally
@@ -106,10 +106,10 @@ def describe_sweep(report: Report) -> str:
 
 
 def _leaders(rows: Sequence[TableRow]) -> Iterator[str]:
-    """The best method of each model and forget fraction."""
+    """The best method of each model and split."""
     best = best_per_method(rows)
     for (model, fraction), group in groupby(best, key=lambda b: (b.model, b.forget_fraction)):
-        place = f"{quoted(model)}, forget {100 * fraction:g} %"
+        place = f"{quoted(model)}, {split_percent(fraction)}"
         top = winner(group)
         start = start_of(rows, model, fraction)
         kept = start.headline.kept.plain_label

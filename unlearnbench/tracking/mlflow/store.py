@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import start_utility
+from unlearnbench.api.benchmark import split_label
 from unlearnbench.config.benchmark_section import earlier_section
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
@@ -243,5 +244,5 @@ class MlflowStore:
 def _name(record: Record) -> str:
     """`ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`."""
     rate = [] if record.learning_rate is None else [f"lr {record.learning_rate:g}"]
-    place = [record.method, record.model, f"forget {record.forget_fraction:g}"]
+    place = [record.method, record.model, split_label(record.forget_fraction)]
     return " · ".join([*place, *rate, f"seed {record.seed}"])
