@@ -7,8 +7,10 @@ end a command as if it had succeeded, or as if its user had interrupted it.
 from __future__ import annotations
 
 import dis
+import importlib.util
 import inspect
 import re
+import sys
 import traceback
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
@@ -65,6 +67,27 @@ def source_file(kind: type[Any]) -> str:
         return inspect.getfile(kind)
     except (TypeError, OSError):
         return ""
+
+
+def address(kind: type[Any]) -> tuple[str, str | None, str]:
+    """Module, file and name of a class, by which `import_class` finds it in another process."""
+    module = kind.__module__
+    return module, getattr(sys.modules.get(module), "__file__", None), kind.__qualname__
+
+
+def import_class(module: str, file: str | None, name: str) -> Any:
+    """Import a class by its address, from a plug-in file or a test that is on no path as well."""
+    try:
+        found: Any = importlib.import_module(module)
+    except ImportError:
+        spec = importlib.util.spec_from_file_location(module, Path(file)) if file else None
+        if spec is None or spec.loader is None:
+            raise
+        found = sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(found)
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
 
 
 def describe(error: BaseException, file: str = "") -> str:

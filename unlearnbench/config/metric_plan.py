@@ -270,6 +270,13 @@ def metric_plan(
                         summaries[use.metric] = metric
                         columns += declared
                         continue
+                    for name in use.sets:
+                        if name not in roles:
+                            near = did_you_mean(name, roles) or ";"
+                            raise PluginError(
+                                f"metric {use.metric!r}: the benchmark has no set {name!r}{near} "
+                                f"its sets are {', '.join(roles)}"
+                            )
                     on = metric.roles or ON_REQUEST
                     sets = use.sets or tuple(n for n, role in roles.items() if role in on)
                     measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)

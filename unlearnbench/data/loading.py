@@ -8,9 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any, get_args
+from typing import Any
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
+from unlearnbench.api.benchmark import Benchmark, Dataset, Question, Split, SplitKey
+from unlearnbench.data.dataset_rules import sound_rows
 from unlearnbench.errors import DataError
 from unlearnbench.files.bounded import TEXT_BYTES, BoundsError, expand_user, read_bytes, shortened
 from unlearnbench.files.canonical_json import content_hash
@@ -19,69 +20,16 @@ from unlearnbench.files.canonical_json import content_hash
 def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
     """Load all rows that runs on these splits need.
 
-    Raises: DataError for a split that the benchmark does not have, and for a file or row that is
-    missing or malformed.
+    Raises: DataError for a split that the benchmark does not have, for a file or row that is
+    missing or malformed, and for one that breaks a rule (`dataset_rules.py`).
     """
     for wrong in filter(None, map(benchmark.problem_with, splits)):
         raise DataError(f"{'splits' if benchmark.splits else 'forget_fractions'}: {wrong}")
     refusals = read_refusals(benchmark.refusals)
     rows = replace(benchmark.load(splits), refusals=refusals)
-    _check(rows)
+    for fault in sound_rows(benchmark, rows):
+        raise DataError(fault)
     return replace(rows, fingerprint=fingerprint(rows))
-
-
-def _check(dataset: Dataset) -> None:
-    """Check the rows of all parts. Raises: DataError with the first faulty row's place."""
-    for part, rows in dataset.parts():
-        for index, row in enumerate(rows):
-            if fault := _fault(row):
-                raise DataError(f"{_place(part, index, row)}: {fault}")
-    for split in dataset.splits.values():
-        for name, rows in split.sets.items():
-            _check_alike(f"set {name} of {split.name}", rows)
-
-
-def _fault(row: Question) -> str:
-    """The first fault of a row by itself; "" where it has none."""
-    scores = row.score if isinstance(row.score, tuple) else (row.score or 0,)
-    variants = (row.paraphrased_answer, *row.perturbed_answers)
-    limit: Any = row.max_new_tokens
-    if row.format not in get_args(Format):
-        return f"format {row.format!r}: must be {' or '.join(get_args(Format))}"
-    if not row.answer.strip():
-        what = "text" if row.is_plain_text else "answer"
-        return f"the {what} is empty, so there is nothing to score; leave the row out"
-    if not row.question.strip() and not row.is_plain_text:
-        return "the question is blank; a row of plain text has format='text' and no question at all"
-    if any(text is not None and not text.strip() for text in variants):
-        return "a paraphrased or wrong answer is empty; leave it out, or the row"
-    if row.is_plain_text and row.examples:
-        return "examples in front of plain text, which has no question; put them into the text"
-    if any(not text.strip() for example in row.examples for text in example):
-        return "an example has an empty question or answer; leave it out"
-    if limit is not None and limit < 1:
-        return f"max_new_tokens {limit}: must be at least 1"
-    if not all(0 <= score <= 1 for score in scores):
-        return f"score {shortened(row.score)}: must be from 0 (unlearn) to 1 (learn)"
-    return ""
-
-
-def _check_alike(part: str, rows: Sequence[Question]) -> None:
-    """Check that all rows of an evaluation set are plain text, or none; so for wrong answers."""
-    for what, has in (
-        ("question", [not row.is_plain_text for row in rows]),
-        ("wrong answers", [bool(row.perturbed_answers) for row in rows]),
-    ):
-        if any(has) and not all(has):
-            i, other = has.index(False), has.index(True)
-            raise DataError(
-                f"{_place(part, i, rows[i])}: no {what}, but {_place(part, other, rows[other])} "
-                "has; put rows with and without into sets of their own"
-            )
-
-
-def _place(part: str, index: int, row: Question) -> str:
-    return row.place or f"{part}, row {index + 1}"
 
 
 def fingerprint(benchmark: Dataset, split: SplitKey | None = None) -> str:

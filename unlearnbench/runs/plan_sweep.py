@@ -12,11 +12,13 @@ from pydantic import ValidationError
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
 from unlearnbench.config import method_specs
+from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.benchmark_section import whole_benchmark
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.config.yaml_tree import Loc, YamlNode, dotted
+from unlearnbench.data.dataset_rules import observation_faults
 from unlearnbench.data.encoding import check_scored
 from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.errors import (
@@ -62,7 +64,9 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     """
     check_outputs(config)
     how = config.evaluation
-    try_metrics(plan_of(profile_of(how), config.data, how.metrics))
+    metrics = plan_of(profile_of(how), config.data, how.metrics)
+    check_declarations(config.data, metrics)
+    try_metrics(metrics, config.data.roles)
     errors: list[tuple[Loc, UnlearnbenchError]] = [
         (("models", index, *loc), error)
         for index, model in enumerate(config.models)
@@ -81,6 +85,9 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
         errors += wrong
     if benchmark is None or errors:
         raise _together(errors, config.name)
+    for split in benchmark.splits.values():
+        for fault in observation_faults(config.data, metrics, split):
+            raise DataError(f"{benchmark.name}: {fault}")
     for model in config.models:
         check_weights(model)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}

@@ -1,4 +1,4 @@
-"""The conformance suite: what every method and metric has to get right, checked in seconds.
+"""The conformance suite: what every plug-in has to get right, checked in seconds.
 
     from unlearnbench.testing import MethodConformance
     from my_method import MyMethod
@@ -6,12 +6,14 @@
     class TestMyMethod(MethodConformance):
         method = MyMethod
 
-`MetricConformance` is the same for a metric; `unlearnbench methods check NAME` and `metrics check
-NAME` do it at the command line. Each check is there because a
-published harness had the bug that it finds.
+`MetricConformance` and `BenchmarkConformance` are the same for a metric and a benchmark;
+`unlearnbench methods check NAME`, `metrics check` and `benchmarks check` do it at the command line.
+Each check is there because a published harness had the bug that it finds.
 """
 
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
+from unlearnbench.testing.benchmark_checks import BENCHMARK_CHECKS
+from unlearnbench.testing.benchmark_conformance import BenchmarkConformance, check_benchmark
 from unlearnbench.testing.check import Check, Outcome, Result, Verdict
 from unlearnbench.testing.conformance import (
     CHECKS,
@@ -23,14 +25,17 @@ from unlearnbench.testing.metric_checks import METRIC_CHECKS
 from unlearnbench.testing.metric_conformance import MetricConformance, check_metric
 
 __all__ = [
+    "BENCHMARK_CHECKS",
     "CHECKS",
     "METRIC_CHECKS",
+    "BenchmarkConformance",
     "Check",
     "MethodConformance",
     "MetricConformance",
     "Outcome",
     "Result",
     "Verdict",
+    "check_benchmark",
     "check_method",
     "check_metric",
     "example",

@@ -105,10 +105,10 @@ def hyper_parameters(one: HyperParameters) -> Outcome:
     for key, info in method.model_fields.items():
         if not info.description:
             faults.append(f"{key} has no description, from which help and documentation are made")
-        for wrong in _outside(info):
-            if _accepts(method, values, key, wrong):
+        for wrong in outside(info):
+            if accepts(method, values, key, wrong):
                 faults.append(f"{key} accepts {wrong!r}")
-    if _accepts(method, values, "no_such_key", 1):
+    if accepts(method, values, "no_such_key", 1):
         faults.append("an unknown key is accepted: a misspelt one would do nothing, unseen")
     names = ", ".join(method.model_fields)
     return fault("; ".join(faults)) if faults else passed(f"{names}: values and bounds survive")
@@ -119,7 +119,7 @@ def _unwritable(method: type[HyperParameters], values: Mapping[str, Any]) -> Ite
     for key, value in values.items():
         tried = [value]
         if method.model_fields[key].annotation is float:
-            tried += [v for v in (math.inf, -math.inf) if _accepts(method, values, key, v)]
+            tried += [v for v in (math.inf, -math.inf) if accepts(method, values, key, v)]
         for one in tried:
             if not isinstance(one, HyperParameter):
                 yield f"{key} is a {type(one).__name__}; YAML stores numbers, text and true/false"
@@ -131,7 +131,7 @@ def _unwritable(method: type[HyperParameters], values: Mapping[str, Any]) -> Ite
                 yield f"{key}: {one!r} comes back from YAML as {getattr(loaded, key)!r}"
 
 
-def _outside(info: FieldInfo) -> Iterator[Any]:
+def outside(info: FieldInfo) -> Iterator[Any]:
     """Values that a field must refuse."""
     kind: Any = info.annotation
     number = kind is int or kind is float
@@ -154,9 +154,7 @@ def _beyond(kind: Any, bound: Any, way: int) -> Any:
     return bound + way if kind is int else math.nextafter(bound, way * math.inf)
 
 
-def _accepts(
-    method: type[HyperParameters], values: Mapping[str, Any], key: str, value: Any
-) -> bool:
+def accepts(method: type[HyperParameters], values: Mapping[str, Any], key: str, value: Any) -> bool:
     try:
         method.model_validate({**values, key: value})
     except ValidationError:

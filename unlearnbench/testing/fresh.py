@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
 import json
 import os
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import torch
 
-from unlearnbench.api.method import Method
-from unlearnbench.api.plugin_code import describe
+from unlearnbench.api.plugin_code import address, describe, import_class
 from unlearnbench.runtime.fresh_process import FreshError, fresh_process
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.invariance import apart
@@ -58,16 +54,8 @@ def begin(lab: TinyLab) -> int:
     Raises: FreshError, TypeError, as `FreshProcess.begin`.
     """
     if lab.fresh is None:
-        kind = type(lab.method)
-        lab.fresh = fresh_process().begin(
-            {
-                "path": sys.path,
-                "module": kind.__module__,
-                "file": getattr(sys.modules.get(kind.__module__), "__file__", None),
-                "name": kind.__qualname__,
-                "values": lab.method.model_dump(),
-            }
-        )
+        request = {"path": sys.path, "class": address(type(lab.method))}
+        lab.fresh = fresh_process().begin({**request, "values": lab.method.model_dump()})
     return lab.fresh
 
 
@@ -99,25 +87,10 @@ def serve() -> None:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         sys.path[:] = request["path"]
-        kind = _found(request["module"], request["file"], request["name"])
+        kind = import_class(*request["class"])
         lab = TinyLab(kind.model_validate(request["values"]))
         lab.measure([lab.draws[-1:]])
         measured = lab.measure()
         return {"loss": measured.loss, "norm": measured.norm}
     except BaseException as error:  # a plug-in may raise anything; the answer names it
         return {"error": describe(error)}
-
-
-def _found(module: str, file: str | None, name: str) -> type[Method]:
-    try:
-        found: Any = importlib.import_module(module)
-    except ImportError:  # a plug-in file, or a test that is on no path
-        spec = importlib.util.spec_from_file_location(module, Path(file)) if file else None
-        if spec is None or spec.loader is None:
-            raise
-        found = sys.modules[module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found)
-    for part in name.split("."):
-        found = getattr(found, part)
-    kind: type[Method] = found
-    return kind

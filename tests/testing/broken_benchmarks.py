@@ -1,0 +1,334 @@
+"""A benchmark that conforms, and benchmarks each with one mistake.
+
+Apart from the tests, because another process imports them without the suite.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, Field
+
+from unlearnbench.api import (
+    Benchmark,
+    Dataset,
+    Headline,
+    HeadlineMetric,
+    MetricUse,
+    Question,
+    Split,
+)
+from unlearnbench.api.benchmark import HeadlineTest, Reference
+from unlearnbench.api.metric import Role
+
+Rows = tuple[Question, ...]
+SETS = ("retain", "forget")
+
+
+def row(i: int, text: str = "What is {0} and {0}?", **more: Any) -> Question:
+    """A sum in words."""
+    wrong = tuple(f"It is {n}." for n in (2 * i + 1, 2 * i + 2))
+    return Question(text.format(i), f"It is {2 * i}.", f"{2 * i} it is.", wrong, **more)
+
+
+class Good(Benchmark):
+    """Sums in words: own work."""
+
+    roles: ClassVar[Mapping[str, Role]] = {
+        "retain": "retain",
+        "forget": "forget",
+        "unseen": "holdout",
+    }
+    headline: ClassVar[Headline] = Headline(
+        HeadlineMetric("probability_retain", "Known sums", "known"),
+        HeadlineMetric("exact_memorization_forget", "Solved", "solved", better="lower"),
+    )
+
+    size: int = Field(default=16, ge=4, description="rows in all")
+
+    def split_problem(self, fraction: float) -> str:
+        """A quarter or a half is forgotten."""
+        return "" if fraction in (0.25, 0.5) else f"a quarter or a half, got {fraction:g}"
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        """Four, on both sets."""
+        del profile
+        names = ("rouge", "probability", "exact-memorization", "truth-ratio")
+        return tuple(MetricUse(name, SETS) for name in names)
+
+    def rows(self) -> Rows:
+        """The rows of the benchmark."""
+        return tuple(map(row, range(self.size)))
+
+    def split(self, key: float, rows: Rows) -> Split:
+        """A split of the rows."""
+        n = round(key * len(rows))
+        unseen = tuple(row(i, "And {0} twice?") for i in range(n))
+        sets = {"retain": rows[n:], "forget": rows[:n], "unseen": unseen}
+        return Split(key, rows[:n], rows[n:], sets)
+
+    def load(self, splits: Sequence[Any]) -> Dataset:
+        """Make the rows."""
+        rows = self.rows()
+        found = {key: self.split(key, rows) for key in splits}
+        others = tuple(Question(f"Say {i}.", f"{i}!") for i in range(4))
+        return Dataset("sums", rows, found, pretraining=others)
+
+
+class Changed(Good):
+    """A good benchmark whose splits are changed."""
+
+    def split(self, key: float, rows: Rows) -> Split:
+        return self.changed(super().split(key, rows))
+
+    def changed(self, split: Split) -> Split:
+        """The split with a mistake."""
+        return split
+
+
+class Undescribed(Good):
+    """A field without a meaning."""
+
+    parts: int = 4
+
+
+class Lenient(Good):
+    """Unknown keys are passed over."""
+
+    model_config = ConfigDict(extra="ignore")
+
+
+class UnknownMetric(Good):
+    """A metric that is misspelt."""
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        return (*super().metrics(profile), MetricUse("paraphrased-probabilty", SETS))
+
+
+class UnknownSet(Good):
+    """A metric on a set that is not there."""
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        return (*super().metrics(profile), MetricUse("paraphrased-probability", ("forgot",)))
+
+
+class SettingOfMetric(Good):
+    """A summary whose settings name a set that is not there."""
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        settings = {"set": "forgot"}
+        return (*super().metrics(profile), MetricUse("forget-quality", settings=settings))
+
+
+class NoColumn(Good):
+    """A headline without its column."""
+
+    headline = replace(Good.headline, kept=HeadlineMetric("probability_retained", "K", "k"))
+
+
+class UpsideDown(Good):
+    """A headline in the wrong direction."""
+
+    headline = replace(Good.headline, forgotten=HeadlineMetric("rouge_forget", "F", "f"))
+
+
+class TestWithoutRetain(Good):
+    """A test without the model that it compares with."""
+
+    references: ClassVar[frozenset[Reference]] = frozenset({"start"})
+    headline = replace(
+        Good.headline,
+        forgotten=HeadlineMetric(
+            "log10_forget_quality",
+            "F",
+            "f",
+            test=HeadlineTest(
+                "ks-truth-ratio", "FQ", "FQ", "forget_quality", "ks_statistic", "ks_n"
+            ),
+        ),
+    )
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        return (*super().metrics(profile), MetricUse("forget-quality"))
+
+
+class NoHoldout(Changed):
+    """An attack without a holdout set."""
+
+    roles: ClassVar[Mapping[str, Role]] = {"retain": "retain", "forget": "forget"}
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        return (*super().metrics(profile), MetricUse("privleak"))
+
+    def changed(self, split: Split) -> Split:
+        return replace(split, sets={name: split.sets[name] for name in SETS})
+
+
+class EveryFraction(Good):
+    """A fraction of no row is accepted."""
+
+    def split_problem(self, fraction: float) -> str:
+        del fraction
+        return ""
+
+
+class OneSplit(Good):
+    """The same rows at every fraction."""
+
+    def split(self, key: float, rows: Rows) -> Split:
+        made = super().split(0.25, rows)
+        return Split(key, made.forget, made.retain, made.sets)
+
+
+class Unplanned(Good):
+    """A split under another key."""
+
+    def load(self, splits: Sequence[Any]) -> Dataset:
+        rows = super().load(splits)
+        return replace(rows, splits={str(key): one for key, one in rows.splits.items()})
+
+
+class NoRole(Changed):
+    """A set without a role."""
+
+    def changed(self, split: Split) -> Split:
+        return replace(split, sets={**split.sets, "more": split.sets["forget"]})
+
+
+class NoSet(Changed):
+    """A role without its set."""
+
+    roles: ClassVar[Mapping[str, Role]] = {**Good.roles, "facts": "general"}
+
+
+class Blank(Good):
+    """An answer without a word."""
+
+    def rows(self) -> Rows:
+        first, *others = super().rows()
+        return (replace(first, answer=" "), *others)
+
+
+class Twice(Good):
+    """A row that is there twice."""
+
+    def rows(self) -> Rows:
+        found = super().rows()
+        return (found[1], *found[1:])
+
+
+class RightIsWrong(Good):
+    """A wrong answer that is the right one."""
+
+    def rows(self) -> Rows:
+        first, *others = super().rows()
+        return (replace(first, perturbed_answers=("It is 1.", first.answer)), *others)
+
+
+class Overlapping(Good):
+    """A forget row among the retain rows, and in the full set twice."""
+
+    def load(self, splits: Sequence[Any]) -> Dataset:
+        rows = super().load(splits)
+        first = rows.full[0]
+        kept = {k: replace(s, retain=(*s.retain, first)) for k, s in rows.splits.items()}
+        return replace(rows, full=(*rows.full, first), splits=kept)
+
+
+class Unlearned(Good):
+    """A forget row that is not in the full set."""
+
+    def load(self, splits: Sequence[Any]) -> Dataset:
+        rows = super().load(splits)
+        return replace(rows, full=rows.full[1:])
+
+
+class Seen(Changed):
+    """A holdout row of the pretraining."""
+
+    def changed(self, split: Split) -> Split:
+        own = (*split.sets["unseen"], Question("Say  0.", "0!", perturbed_answers=("1!", "2!")))
+        return replace(split, sets={**split.sets, "unseen": own})
+
+
+class Foreign(Changed):
+    """A row of the forget set that nobody forgets."""
+
+    def changed(self, split: Split) -> Split:
+        own = (*split.sets["forget"], row(99))
+        return replace(split, sets={**split.sets, "forget": own})
+
+
+class Misplaced(Changed):
+    """A forget row as general knowledge."""
+
+    roles: ClassVar[Mapping[str, Role]] = {**Good.roles, "facts": "general"}
+
+    def changed(self, split: Split) -> Split:
+        return replace(split, sets={**split.sets, "facts": split.sets["forget"]})
+
+
+class NotDerived(Good):
+    """A set that is declared to be made of training rows, and has them."""
+
+    derived = frozenset({"forget"})
+
+
+class Unperturbed(Changed):
+    """A set without the wrong answers that a metric reads."""
+
+    def changed(self, split: Split) -> Split:
+        own = tuple(replace(one, perturbed_answers=()) for one in split.sets["forget"])
+        return replace(split, sets={**split.sets, "forget": own})
+
+
+class OfHoldout(Good):
+    """Greedy answers of a set to which none are generated."""
+
+    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
+        return (*super().metrics(profile), MetricUse("rouge", ("unseen",)))
+
+
+class Unseeded(Good):
+    """Another order each time."""
+
+    def rows(self) -> Rows:
+        return tuple(random.sample(super().rows(), self.size))
+
+
+class Unordered(Good):
+    """The order of a set, which another process has otherwise."""
+
+    def rows(self) -> Rows:
+        return tuple({one.question: one for one in {*super().rows()}}.values())
+
+
+@dataclass(frozen=True)
+class WithTopic(Question):
+    """A row with a field that no fingerprint has."""
+
+    topic: str = "sums"
+
+
+class OwnRows(Good):
+    """Rows of a class of their own."""
+
+    def rows(self) -> Rows:
+        return tuple(
+            WithTopic(one.question, one.answer, one.paraphrased_answer, one.perturbed_answers)
+            for one in super().rows()
+        )
+
+
+class Connecting(Good):
+    """Rows that are looked for on a server first."""
+
+    def rows(self) -> Rows:
+        with suppress(OSError):
+            socket.create_connection(("192.0.2.1", 80), timeout=0.01)
+        return super().rows()

@@ -1,0 +1,69 @@
+"""Rules of a benchmark's declarations, on its metrics. A fault is one line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.metric import Summary
+from unlearnbench.config.metric_plan import MetricPlan, columns_of
+from unlearnbench.errors import PluginError, did_you_mean
+
+
+def check_declarations(benchmark: Benchmark, plan: MetricPlan) -> None:
+    """Raise PluginError with a line for each fault."""
+    faults = [*headline_faults(benchmark, plan), *reference_faults(benchmark, plan)]
+    if faults:
+        raise PluginError("\n".join(f"benchmark {benchmark.source!r}: {one}" for one in faults))
+
+
+def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
+    """Yield columns of the headline that no metric has, or that are better at the other end."""
+    headline, columns = benchmark.headline, {one.name: one for one in plan.columns}
+    test = headline.forgotten.test
+    names = [*headline.columns, *([test.questions] if test else [])]
+    for name in names:
+        if name not in columns:
+            near = did_you_mean(name, columns) or ";"
+            known = ", ".join(sorted(plan.own)) or "none"
+            yield f"headline: there is no column {name!r}{near} its metrics have {known}"
+    for one in (headline.kept, headline.forgotten):
+        found = columns.get(one.column)
+        if found is not None and found.better not in (None, one.better):
+            yield f"headline: {one.column} is declared better {one.better}, and is {found.better}"
+    least = headline.least_kept
+    if least is not None and not math.isfinite(least):
+        yield f"headline: least_kept is {least}; give a number, or None"
+
+
+def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
+    """Yield metrics that the benchmark names, and that read what it does not have."""
+    test = benchmark.headline.forgotten.test
+    if test is not None and "retain" not in benchmark.references:
+        yield (
+            f"headline: the test of {test.label} compares with the retain model, and `references` "
+            f"is {_listed(benchmark.references)}; add it, or leave the test out"
+        )
+    for name, reason in undefined_metrics(benchmark, plan).items():
+        if any(column.name in plan.own for column in columns_of(plan.summaries[name])):
+            yield f"names metric {name!r}, which needs {reason}; leave it out, or declare that"
+
+
+def undefined_metrics(benchmark: Benchmark, plan: MetricPlan) -> Mapping[str, str]:
+    """The summaries that have no values here, and what each lacks."""
+    lacks: dict[str, str] = {}
+    for name, summary in plan.summaries.items():
+        if missing := _missing(benchmark, summary):
+            lacks[name] = " and ".join(missing)
+    return lacks
+
+
+def _missing(benchmark: Benchmark, summary: Summary) -> list[str]:
+    models = sorted(summary.relative_to - benchmark.references)
+    sets = sorted(summary.roles - {*benchmark.roles.values()})
+    return [*(f"the {one} model" for one in models), *(f"a set of role {one}" for one in sets)]
+
+
+def _listed(words: frozenset[str]) -> str:
+    return ", ".join(sorted(words)) or "empty"
