@@ -1,8 +1,13 @@
-"""A benchmark in a file outside the project: swept to the table, without a retain model."""
+"""A benchmark of forty lines and a metric of ten, each in a file outside the project, swept.
+
+There is no retain model. What the files declare is in the table, in MLflow and on the page.
+"""
 
 from __future__ import annotations
 
 import csv
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -49,6 +54,17 @@ class Riddles(Benchmark):
         others = tuple(Question(f"Say {i}.", f"{i}!") for i in range(4))
         return Dataset("riddles", rows, {0.5: split}, pretraining=others)
 '''
+LAST_TOKEN = '''
+"""Rank of an answer's last token: 1 where it is the most probable one."""
+import numpy as np
+from unlearnbench.api import Metric
+class LastToken(Metric):
+    """hit_L, without EOS"""
+    label, reads, roles = "Last token", frozenset({"tokens"}), frozenset({"forget", "retain"})
+    def per_example(self, seen):
+        hits = seen.tokens.by_answer(seen.tokens.hit, eos=False)
+        return np.array([float(one[-1]) if one.size else np.nan for one in hits])
+'''
 CONFIG = """
 name: own
 data: {source: riddles, rows: 6}
@@ -58,27 +74,103 @@ models:
     architecture: {vocabulary: 300, hidden_size: 16, layers: 1, heads: 2, intermediate_size: 16}
     preparation: {epochs: 1, base_epochs: 1, batch_size: 4}
 forget_fractions: [0.5]
-methods: [gradient-ascent]
+methods: [gradient-ascent, gradient-difference]
 learning_rates: [1.0e-3]
-epochs: 1
+epochs: 2
 training: {batch_size: 2}
-tracking: {enabled: false}
+ray: {concurrent: 1}
 """
+FILES = ("--plugin", "riddles.py", "--plugin", "last_token.py")
+
+pytestmark = [
+    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
+    pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated"),
+    # Its engine leaves connections to the garbage collector, which may come at any test.
+    pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning"),
+]
 
 
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_a_benchmark_of_forty_lines_is_swept_to_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the two files and a configuration."""
     monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.chdir(tmp_path)
-    Path("riddles.py").write_text(RIDDLES)
+    for name, text in (("riddles", RIDDLES), ("last_token", LAST_TOKEN)):
+        Path(f"{name}.py").write_text(text)
     Path("own.yaml").write_text(CONFIG)
-    assert main(["run", "own.yaml", "--select", "0", "--plugin", "riddles.py"]) == 0
-    assert main(["report", "runs/own"]) == 0
-    with Path("runs/own/results.csv").open(newline="", encoding="utf-8") as file:
-        rows = list(csv.DictReader(file))
-    assert [row["kind"] for row in rows] == ["fine-tuned", "run"]
-    for row in rows:
-        for metric in ("rouge", "probability", "exact_memorization"):
-            assert 0 <= float(row[f"{metric}_forget"]) <= 1
+    return tmp_path
+
+
+def command(*args: str) -> int:
+    """Carry out a command as a process of its own would, which knows of no file."""
+    registry._files.clear()  # pyright: ignore[reportPrivateUsage]
+    return main(args)
+
+
+def table(folder: Path, name: str = "results.csv") -> list[dict[str, str]]:
+    with (folder / name).open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
+
+
+def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
+    """Names and steps of the metrics of each child run in an MLflow store."""
+    query = """
+        select t.value || ' ' || p.value, m.key, m.step from metrics m
+        join tags t on t.run_uuid = m.run_uuid and t.key = 'kind'
+        join params p on p.run_uuid = m.run_uuid and p.key = 'method'
+    """
+    found: dict[str, set[tuple[str, int]]] = {}
+    with closing(sqlite3.connect(store)) as connection:
+        for run, key, step in connection.execute(query):
+            found.setdefault(run, set()).add((key, step))
+    return found
+
+
+@pytest.mark.usefixtures("empty_store")
+def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = here / "runs" / "own"
+    assert command("sweep", "own.yaml", *FILES) == 0
+    assert "2 runs, all finished" in capsys.readouterr().out
+    rows = table(folder)
+    epochs = [("run", "1"), ("run", "2")]
+    assert [(row["kind"], row["epoch"]) for row in rows] == [("fine-tuned", "0"), *epochs, *epochs]
+    for metric in ("rouge", "probability", "exact_memorization", "last_token"):
+        for name in ("retain", "forget"):
+            assert all(0 <= float(row[f"{metric}_{name}"]) <= 1 for row in rows)
+
+    runs = logged(folder / "mlflow.db")
+    assert runs.keys() == {
+        "fine-tuned fine-tuned",
+        "run gradient-ascent",
+        "run gradient-difference",
+    }
+    metrics = {"forget/last_token", "retain/last_token", "forget/exact_memorization"}
+    for name in ("run gradient-ascent", "run gradient-difference"):
+        assert {(metric, k) for metric in metrics for k in (1, 2)} <= runs[name]
+    assert {(metric, 0) for metric in metrics} <= runs["fine-tuned fine-tuned"]
+
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    for label in ("Known riddles", "Solved", "Last token, forget", "Last token, retain"):
+        assert label in page
+
+    # Later commands need neither file: what they declare is in the records.
+    for file in ("riddles.py", "last_token.py"):
+        Path(file).rename(f"moved_{file}")
+    assert command("track", "runs/own", "--uri", "sqlite:///other.db") == 0
+    assert logged(Path("other.db")) == runs
+    assert command("report", "runs/own", "--out", "page.html") == 0
+    assert table(here, "page.csv") == rows
+    assert "Known riddles" in Path("page.html").read_text(encoding="utf-8")
+    capsys.readouterr()
+    assert command("compare", "gradient-ascent", "gradient-difference", "--in", "runs/own") == 0
+    assert "Solved" in capsys.readouterr().out
+
+    # To go on with the sweep takes both.
+    assert command("sweep", "own.yaml", *FILES) == 2
+    assert capsys.readouterr().err == "plugin file riddles.py does not exist\n"
+    assert command("sweep", "own.yaml") == 2
+    error = "own.yaml:3  data.source  expected one of synthetic, tofu, got the text 'riddles'; one"
+    assert capsys.readouterr().err.startswith(error)

@@ -79,7 +79,8 @@ def evaluate(
         str | None,
         option(
             "MODEL_OR_LOG",
-            "The retain model, which Forget Quality needs: its log, or the model itself.",
+            "The retain model, to which Forget Quality, Forgotten and Private are relative: its "
+            "log, or the model itself.",
         ),
     ] = None,
     start: Annotated[
@@ -103,7 +104,7 @@ def evaluate(
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
-    r"""Evaluate a model, and write its log in TOFU's format.
+    r"""Evaluate a model: its scorecard and metrics; its log and answers where they are wanted.
 
     Examples:
       unlearnbench evaluate ./my-model --data ~/tofu --forget 0.10 --out log.json
@@ -187,8 +188,13 @@ def evaluate(
 
 @command(app, "score", panel=ONE_MODEL)
 def score(
-    log: Annotated[str, argument("LOG", "JSON of a log, plain or gzipped.")],
-    retain: Annotated[str | None, option("LOG", "The retain model's, for Forget Quality.")] = None,
+    log: Annotated[
+        str, argument("LOG", "A log, plain or gzipped, or a record's epoch-<k>.safetensors.")
+    ],
+    retain: Annotated[
+        str | None,
+        option("LOG", "The retain model's, for Forget Quality, Forgotten and Private."),
+    ] = None,
     start: Annotated[
         str | None, option("LOG", "That of the model before unlearning, for Forgotten and Kept.")
     ] = None,
@@ -295,7 +301,8 @@ def _print_metrics(
     *,
     as_json: bool,
 ) -> int:
-    from unlearnbench.evaluation.summary import summarize
+    from unlearnbench.evaluation.privacy_control import failed_control
+    from unlearnbench.evaluation.summary import plan_of, summarize
     from unlearnbench.runtime.deferred_warnings import drain
 
     retain, start = others.get("retain"), others.get("start")
@@ -303,7 +310,10 @@ def _print_metrics(
         _check_same_evaluation(evaluation, start, benchmark)
     values = summarize(evaluation, retain, profile, start, benchmark)
     metrics = json_ready(values, lambda _: None)
-    for line in drain():
+    warnings = drain()
+    if start is not None:
+        warnings += [failed_control(plan_of(profile, benchmark).values(start.sets))]
+    for line in filter(None, warnings):
         Console().note(f"warning: {line}")
     counts = {name: len(found.answer_loss) for name, found in evaluation.sets.items()}
     console = Console()

@@ -19,7 +19,7 @@ app = new_group("Write a figure: SVG, PNG, PDF or HTML.")
 
 @command(app, "pareto", writes=[FIGURE])
 def draw_pareto(folder: Folder, out: Out) -> None:
-    """Draw Model Utility against log10 Forget Quality, a panel per model and forget fraction.
+    """Draw what is kept against what is forgotten, a panel per model and split.
 
     Examples:
       unlearnbench figures pareto runs/quickstart --out panels.svg

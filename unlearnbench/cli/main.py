@@ -65,9 +65,12 @@ Start here:
   unlearnbench compare npo+nll ce-u           which of two forgets more at equal utility, and
                                               how sure that is
   unlearnbench evaluate ./my-model --data ~/tofu
-                                              one model: TOFU's metrics, answers, log
+                                              one model: is it forgotten, is it private, is the
+                                              rest kept; all metrics, answers, log
   unlearnbench score log.json --retain retain90.json
-                                              Model Utility and Forget Quality of a TOFU log
+                                              the same of a log of TOFU's, or open-unlearning's
+  unlearnbench anchors check --log TOFU_EVAL.json
+                                              does this installation reproduce published numbers?
 
 \b
 A CONFIG is a YAML file or the name of a shipped one. `COMMAND --help` explains a command.

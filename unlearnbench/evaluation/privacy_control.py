@@ -18,9 +18,15 @@ standard errors of 400 retain rows against the 40 holdout rows of TOFU's forget0
 def control_warning(start: Values, model: str, split: SplitKey) -> str | None:
     """A line about the attacks that do not find the retain rows in the start model; None if all do.
 
-    start            its metrics; attacks without a control pass
+    start         its metrics; attacks without a control pass
     model, split  for the line
     """
+    problem = failed_control(start)
+    return f"{model}, {split_label(split)}: {problem}" if problem else None
+
+
+def failed_control(start: Values) -> str:
+    """The attacks that do not find the retain rows in the start model, as a sentence; else ""."""
     areas = {
         name.removesuffix(CONTROL): area
         for name, area in start.items()
@@ -28,11 +34,11 @@ def control_warning(start: Values, model: str, split: SplitKey) -> str | None:
     }
     failed = [f"{name} ({area:.2f})" for name, area in areas.items() if area < LEAST_AREA]
     if not failed:
-        return None
+        return ""
     return (
-        f"{model}, {split_label(split)}: in the start model, {', '.join(failed)} cannot tell "
-        f"retain rows from holdout rows (AUC below {LEAST_AREA}), so their values for forget rows "
-        "and `private` mean nothing; was the start model trained on the retain rows?"
+        f"in the start model, {', '.join(failed)} cannot tell retain rows from holdout rows (AUC "
+        f"below {LEAST_AREA}), so their values for forget rows and `private` mean nothing; was the "
+        "start model trained on the retain rows?"
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.config.benchmark_section import WITHOUT_PLUGIN
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.files.bounded import parse_json
@@ -79,11 +80,14 @@ def _span(records: Sequence[Record]) -> Span:
 
 
 def sweep_config(folder: Path) -> SweepConfig:
-    """Read the configuration in `plan.json`. Raises: RecordError."""
+    """Read the configuration in `plan.json`; its benchmark need not be installed.
+
+    Raises: RecordError.
+    """
     path = folder / PLAN_FILE
     try:
         plan: Mapping[str, Any] = parse_json(path.read_text(encoding="utf-8"))
-        return SweepConfig.model_validate_json(json.dumps(plan["config"]))
+        return SweepConfig.model_validate_json(json.dumps(plan["config"]), context=WITHOUT_PLUGIN)
     except FileNotFoundError:
         raise RecordError(f"{folder} is not a sweep folder: no {PLAN_FILE} in it") from None
     except (ValidationError, ValueError, KeyError, TypeError) as error:

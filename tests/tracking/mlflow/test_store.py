@@ -13,6 +13,8 @@ import pytest
 
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.profiles import TOFU as PROFILE
+from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.tracking import SweepTracker, replay, sweep_tracker
@@ -87,7 +89,8 @@ def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
     spec = dict(record.spec) | {"training": training}
     spec["model"] = {**record.spec["model"], "lora": lora}
     steps = tuple(replace(one, reported={"reward": 0.5}) for one in record.steps)
-    quality = [replace(one, metrics=kit.metrics(0.7, -1.0)) for one in record.epochs]
+    every = {column.name: 0.5 for column in plan_of(PROFILE).columns}
+    quality = [replace(one, metrics=every | kit.metrics(0.7, -1.0)) for one in record.epochs]
     records = [
         kit.start_model(),
         kit.record("aaaa", spec=spec, steps=steps, epochs=tuple(quality)),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -58,21 +58,25 @@ _Point = tuple[str, float | None, int, int]
 """Name, value, step, epoch."""
 
 
-def metric_name(name: str, known: Mapping[str, MetricColumn]) -> str:
+def metric_name(name: str, known: Mapping[str, MetricColumn], sets: Iterable[str] = ()) -> str:
     """Rename `rouge_forget` to `forget/rouge`, because MLflow groups by the part before a slash.
 
-    known  columns by name; others keep their name
+    known  columns by name
+    sets   names that other columns of a set end with, as those of a metric not installed here
     """
-    of_set = known[name].set if name in known else ""
+    ends = [one for one in sets if name.endswith(f"_{one}")]
+    of_set = known[name].set if name in known else max(ends, key=len, default="")
     return f"{of_set}/{name.removesuffix(f'_{of_set}')}" if of_set else name
 
 
 def _by_epoch(record: Record) -> Iterator[_Point]:
     known = known_columns()
+    columns = {name for one in record.epochs for name in one.metrics}
+    sets = {known[name].set for name in columns & known.keys()} - {""}
     for one in record.epochs:
         k = one.epoch
         for column, value in one.metrics.items():
-            yield metric_name(column, known), value, k, k
+            yield metric_name(column, known, sets), value, k, k
         yield "system/training_seconds", one.training_seconds, k, k
         yield "system/evaluation_seconds", one.evaluation_seconds, k, k
     if record.epochs:
