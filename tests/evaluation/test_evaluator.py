@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -20,6 +20,7 @@ from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, get_profile
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import Answer, Prompt, decode
+from unlearnbench.evaluation.observation_file import read_observations
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.scoring import score
@@ -266,6 +267,7 @@ TWO_PROCESSES = """
 import pickle, sys
 from pathlib import Path
 from transformers import AutoModelForCausalLM
+from unlearnbench.evaluation.observation_file import write_observations
 from unlearnbench.evaluation.tofu_log import write_log
 from unlearnbench.runtime.distributed import join_group, leave_group
 
@@ -276,6 +278,7 @@ join_group()
 done = []
 found = evaluator(model, progress=lambda now, whole: done.append(now))
 write_log(found, file)
+write_observations(found, file.with_suffix(".safetensors"))
 s = found.statistics
 file.with_suffix(".txt").write_text(f"{s.generated} {s.ties}")
 leave_group()
@@ -290,7 +293,8 @@ def test_two_processes_write_the_log_of_one_to_the_last_byte(
     sets: Any = {"retain": questions[4:7], "forget": questions[:4]}
     sets |= {"real_authors": questions[7:9], "world_facts": questions[9:]}
     profile = get_profile("tofu", max_length=80)
-    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 500)
+    how: Any = {"roles": ROLES, "extra": {"grad_norm"}}
+    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 500, **how)
     (tmp_path / "evaluator").write_bytes(pickle.dumps(evaluator))
     files = launch(TWO_PROCESSES, [str(tmp_path)], tmp_path, 2)
     alone = evaluator(sharp)
@@ -300,6 +304,11 @@ def test_two_processes_write_the_log_of_one_to_the_last_byte(
     for file in files:
         assert file.read_bytes() == (tmp_path / "alone.json").read_bytes()
         assert file.with_suffix(".txt").read_text() == f"{s.generated} {s.ties}"
+        for name, seen in read_observations(file.with_suffix(".safetensors")).sets.items():
+            two, one = (cast("Any", s.grad_norm) for s in (seen, alone.sets[name]))
+            assert (two is None) == (one is None) == (name not in ("retain", "forget"))
+            if one is not None:
+                np.testing.assert_allclose(two, one, rtol=1e-5)
 
 
 @pytest.mark.parametrize("template", ["plain", "phi"])

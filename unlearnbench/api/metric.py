@@ -37,6 +37,8 @@ Role = Literal["forget", "retain", "holdout", "general"]
 or other knowledge to keep."""
 MOMENTS: frozenset[Role] = frozenset({"forget", "holdout"})
 """Roles of sets for whose answers the moments of log-probabilities are computed (Min-K++)."""
+GRADIENTS: frozenset[Role] = frozenset({"forget", "retain", "holdout"})
+"""Roles of sets for which gradient norms are computed, where a metric reads them."""
 ON_REQUEST: frozenset[Role] = frozenset({"forget", "retain"})
 """Roles of the sets on which a metric without roles is reported where a configuration names it."""
 SCORED_ONLY: frozenset[Role] = frozenset({"holdout"})
@@ -44,7 +46,18 @@ SCORED_ONLY: frozenset[Role] = frozenset({"holdout"})
 Better = Literal["higher", "lower"]
 Compared = Literal["retain", "start"]
 """A model whose evaluation others are compared with."""
-Reads = Literal["tokens", "moments", "paraphrase", "perturbed", "generated", "rouge"]
+Reads = Literal[
+    "tokens",
+    "moments",
+    "paraphrase",
+    "perturbed",
+    "generated",
+    "rouge",
+    "grad_norm",
+    "start_loss",
+]
+EXTRA: frozenset[Reads] = frozenset({"grad_norm", "start_loss"})
+"""Observations that are made only where a metric that is reported reads them: they take time."""
 
 _HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
     "tokens": lambda seen: seen.token_columns is not None,
@@ -53,6 +66,8 @@ _HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
     "perturbed": lambda seen: seen.perturbed_loss.shape[1] > 0,
     "generated": lambda seen: len(seen.generated) == len(seen.answer_loss) > 0,
     "rouge": lambda seen: not np.isnan(seen.rouge_l_recall).all(),
+    "grad_norm": lambda seen: seen.grad_norm is not None,
+    "start_loss": lambda seen: seen.start_loss is not None,
 }
 
 
@@ -224,6 +239,8 @@ class Summary(HyperParameters, ABC):
     """Raised when the same observations come to give other numbers."""
     after: ClassVar[Set[str]] = frozenset()
     """Names of summaries whose columns this one reads."""
+    reads: ClassVar[frozenset[Reads]] = frozenset()
+    """Observations among `EXTRA` that it reads."""
     roles: ClassVar[frozenset[Role]] = frozenset()
     """Roles of the sets that it reads: every benchmark that has them reports it; none: only where a
     benchmark names it, or a configuration (`evaluation.metrics`)."""

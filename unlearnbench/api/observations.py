@@ -81,6 +81,12 @@ class SetEvaluation:
     """[n]"""
     token_columns: AnswerTokens | None = None
     """None where only means are known: in TOFU's and open-unlearning's logs, in early records."""
+    grad_norm: FloatArray | None = None
+    """[n] mean over the model's weight tensors of the norm of the true answer's mean loss's
+    gradient, EOS excluded, see `evaluation/gradient_norms.py`; None where no metric reads it."""
+    start_loss: FloatArray | None = None
+    """[n] mean negative log-likelihood of the greedy answer's tokens, EOS included, under the start
+    model; None where no metric reads it."""
     values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
     """[n] by metric: as stated in a log that lacks the columns to compute them."""
 

@@ -216,9 +216,20 @@ def _metrics(config: SweepConfig) -> Iterator[Fault]:
     """Chosen metrics that this benchmark cannot report."""
     for name, settings in config.evaluation.metrics.items():
         try:
-            benchmark_plan(TOFU, config.data, {name: settings})
+            plan = benchmark_plan(TOFU, config.data, {name: settings})
         except PluginError as error:
             yield Fault(("evaluation", "metrics", name), str(error))
+            continue
+        shared = next((one.name for one in config.models if _is_sharded(config, one.name)), None)
+        if plan.extra and shared is not None:
+            text = f"needs whole weights in each process, and runs of {shared} shard theirs"
+            fix = "set resources.parallel: ddp, or leave the metric out"
+            yield Fault(("evaluation", "metrics", name), f"{text}; {fix}")
+
+
+def _is_sharded(config: SweepConfig, model: str) -> bool:
+    resources = config.resources_of(model)
+    return resources.world_size > 1 and resources.parallel == "fsdp"
 
 
 def _metric(metric: Metric, key: Loc, config: SweepConfig) -> Iterator[Fault]:

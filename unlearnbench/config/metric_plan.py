@@ -14,6 +14,7 @@ from typing import Any, cast, get_args
 from unlearnbench.api.benchmark import Benchmark, MetricUse
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
+    EXTRA,
     ON_REQUEST,
     EvaluatedModel,
     Measure,
@@ -84,6 +85,13 @@ class MetricPlan:
         declared = {column.name for one in summaries.values() for column in one.columns()}
         columns = tuple(one for one in self.columns if one.name in declared | seen)
         return replace(self, measures=tuple(measures), summaries=summaries, columns=columns)
+
+    @property
+    def extra(self) -> frozenset[Reads]:
+        """Observations that are made because one of the metrics reads them."""
+        metrics: list[Metric | Summary] = [one.metric for one in self.measures]
+        metrics += self.summaries.values()
+        return EXTRA & {what for one in metrics for what in one.reads}
 
     def affected(self, metrics: Set[str]) -> frozenset[str]:
         """Columns of some metrics, and of the summaries that read them."""
@@ -306,8 +314,9 @@ def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role])
     """
     own, there = {*kind.roles}, {*roles.values()}
     _check_words(name, "roles", own, get_args(Role))
+    known = get_args(Reads) if issubclass(kind, Metric) else sorted(EXTRA)
+    _check_words(name, "reads", {*kind.reads}, known)
     if issubclass(kind, Metric):
-        _check_words(name, "reads", {*kind.reads}, get_args(Reads))
         if not isinstance(getattr(kind, "label", None), str):
             raise PluginError(f'metric {name!r} has no label; add `label = "{kind.__name__}"`')
         return bool(own & there)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.callbacks import ProgressCallback
-from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Role
+from unlearnbench.api.metric import GRADIENTS, MOMENTS, SCORED_ONLY, Reads, Role
 from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
@@ -31,12 +31,19 @@ from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.generation import Answer, Prompt, decode, min_steps
+from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.scoring import QuestionScores, score
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
+from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import all_gather, world_size
-from unlearnbench.runtime.out_of_memory import raise_oom_everywhere, retry_with_fewer_tokens
+from unlearnbench.runtime.out_of_memory import (
+    empty_cache,
+    is_out_of_memory,
+    raise_oom_everywhere,
+    retry_with_fewer_tokens,
+)
 from unlearnbench.stats.text_overlap import rouge_recall
 
 
@@ -80,20 +87,23 @@ class Evaluator:
         precision: Precision | None = None,
         roles: Mapping[SetName, Role] | None = None,
         moments: Collection[Role] = MOMENTS,
+        extra: Collection[Reads] = frozenset(),
     ) -> None:
         """Encode the sets.
 
         roles         what each set is for; one without a role is answered, and has no moments
         moments       roles of sets for whose answers the moments of log-probabilities are computed
+        extra         further observations to make, see `metric.EXTRA`
         batch_tokens  tokens of a forward pass, approximately; default: fast on the device
         precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
         """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
         self.precision: Precision | None = precision
+        self.extra, self.roles = frozenset(extra), dict(roles or {})
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
-            role = (roles or {}).get(name)
+            role = self.roles.get(name)
             how = role not in SCORED_ONLY, role in moments
             self.sets[name] = [self._item(q, *how) for q in rows]
 
@@ -126,7 +136,32 @@ class Evaluator:
         )
         if fitting != tokens:
             self.batch_tokens = fitting  # for good
-        return found
+        return self._with_gradients(found, model) if "grad_norm" in self.extra else found
+
+    def _with_gradients(self, found: Evaluation, model: Any) -> Evaluation:
+        """Add the gradient norms of the sets that are compared by them."""
+        names = [name for name in self.sets if self.roles.get(name) in GRADIENTS]
+        items = [item for name in names for item in self.sets[name]]
+        shifts = None
+        if isinstance(model, ShiftedModel):
+            shifts, model = Shifts(model.shift, [item.prompt for item in items]), model.model
+        rows = [(item.rows[0], item.prompt) for item in items]
+        try:
+            norms = gradient_norms(model, rows, self.encoder.eos, self.precision, shifts)
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            empty_cache()
+            warn_later(
+                "mia_grad_norm has no values: there is no memory for a gradient of all weights "
+                "beside the model; leave mia-grad-norm out of evaluation.metrics, or take a "
+                "larger device"
+            )
+            return found
+        parts = np.split(norms, np.cumsum([len(self.sets[name]) for name in names])[:-1])
+        own = zip(names, parts, strict=True)
+        sets = {name: replace(found.sets[name], grad_norm=part) for name, part in own}
+        return replace(found, sets={**found.sets, **sets})
 
     def _evaluated(
         self,

@@ -54,6 +54,8 @@ def made_up_set(
         rouge1_recall=rouge,
         rouge_l_recall=rouge * 0.9,
         token_columns=tokens,
+        grad_norm=means * rng.uniform(2, 3, n),
+        start_loss=rng.exponential(1, n),
     )
 
 
@@ -92,6 +94,8 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
             mean_logprob=np.full(total, -2, dtype=np.float32),
             logprob_variance=np.ones(total, dtype=np.float32),
         ),
+        grad_norm=np.full(n, own),
+        start_loss=np.full(n, own),
     )
 
 

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
+from unlearnbench.api.metric import EXTRA
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
 from unlearnbench.errors import EvaluationError
 from unlearnbench.files.bounded import QUESTIONS, decompress, parse_json, read_bytes
@@ -29,7 +30,7 @@ from unlearnbench.files.outputs import writing
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")
 _TOKENS, _VALUES = "tokens", "values"
-_COLUMNS = {f.name for f in fields(SetEvaluation)} - {*_TEXTS, "token_columns", "values"}
+_COLUMNS = {f.name for f in fields(SetEvaluation)} - {*_TEXTS, "token_columns", "values", *EXTRA}
 _TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)}
 _PER_ANSWER = ("perturbed_loss", "perturbed_tokens")
 """Columns [n, k]; the others are [n], or [T] by token."""
@@ -46,6 +47,7 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
     for name, seen in evaluation.sets.items():
         texts[name] = {key: list(getattr(seen, key)) for key in _TEXTS}
         columns: dict[str, Any] = {key: getattr(seen, key) for key in sorted(_COLUMNS)}
+        columns |= {key: v for key in sorted(EXTRA) if (v := getattr(seen, key)) is not None}
         columns |= {f"{_VALUES}.{key}": value for key, value in sorted(seen.values.items())}
         if seen.token_columns is not None:
             own = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
@@ -108,6 +110,7 @@ def _set(texts: Mapping[str, list[str]], columns: Mapping[str, NDArray[Any]]) ->
             tokens[key] = np.unpackbits(tokens[key], count=count).astype(np.bool_)
     known: dict[str, Any] = {key: tuple(texts[key]) for key in _TEXTS}
     known |= {key: columns[key] for key in _COLUMNS}
+    known |= {key: columns[key] for key in EXTRA & columns.keys()}
     found = SetEvaluation(
         **known,
         token_columns=AnswerTokens(**tokens) if tokens else None,
@@ -121,9 +124,10 @@ def _check_lengths(seen: SetEvaluation) -> None:
     n = len(seen.answer_loss)
     if n > QUESTIONS:
         raise ValueError(f"{n} questions; the bound is {QUESTIONS}")
-    if any(getattr(seen, key).ndim != 1 + (key in _PER_ANSWER) for key in _COLUMNS):
+    there = {*_COLUMNS, *(key for key in EXTRA if getattr(seen, key) is not None)}
+    if any(getattr(seen, key).ndim != 1 + (key in _PER_ANSWER) for key in there):
         raise ValueError("columns of another shape")
-    of_questions = [*(getattr(seen, key) for key in _COLUMNS), *seen.values.values()]
+    of_questions = [*(getattr(seen, key) for key in there), *seen.values.values()]
     of_questions += [part for part in (getattr(seen, key) for key in _TEXTS) if part]
     tokens = seen.token_columns
     if tokens is not None:

@@ -35,14 +35,23 @@ def needs_stored_weights(model: Any, precision: Precision | None) -> bool:
 
 
 @contextmanager
-def computing_in_precision(model: Any, precision: Precision | None) -> Generator[None, None, None]:
-    """Compute without gradients in `precision`, as `resolve_precision` resolves it for `model`.
+def computing_in_precision(
+    model: Any, precision: Precision | None, *, gradients: bool = False
+) -> Generator[None, None, None]:
+    """Compute in `precision`, as `resolve_precision` resolves it for `model`.
+
+    gradients  of the computation are wanted
 
     An autocast around it has no effect. Raises: EvaluationError.
     """
     import torch
 
     device = next(model.parameters()).device.type
+    if gradients:
+        mixed = not needs_stored_weights(model, precision)
+        with torch.enable_grad(), _autocast(device, enabled=mixed):
+            yield
+        return
     if needs_stored_weights(model, precision):
         with torch.inference_mode(), _autocast(device, enabled=False):
             yield

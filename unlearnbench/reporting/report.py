@@ -5,7 +5,7 @@ The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from unlearnbench.analysis.best_settings import headline_of_rows
 from unlearnbench.analysis.selection import read_selection
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
-from unlearnbench.errors import RecordError
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.errors import PluginError, RecordError
 from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.outputs import write_file
 from unlearnbench.plan.plan import PLAN_FILE
@@ -24,6 +26,7 @@ from unlearnbench.results.epoch_metrics import named_metrics
 from unlearnbench.results.outcomes import WITHOUT_RESULT
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.table import TableRow, table, to_csv
+from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.redaction import redact_tree
 
 REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
@@ -71,18 +74,42 @@ class Report:
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each start model in which membership attacks do not find the retain rows."""
+        """One line for each start model in which membership attacks do not find the retain rows.
+
+        And one for each metric that the configuration names, but records do not know.
+        """
         lines = (
             control_warning(r.epochs[0].metrics, r.model, r.forget_fraction)
             for r in self.records
             if r.kind == "fine-tuned" and r.epochs
         )
-        return tuple(line for line in lines if line)
+        return (*(line for line in lines if line), *_unobserved(self))
 
     @property
     def profile(self) -> str:
         """Name and hash of the evaluation's rules."""
         return next((r.profile for r in self.records if r.epochs), "")
+
+
+def _unobserved(report: Report) -> Iterator[str]:
+    """A line for each chosen metric that reads observations which records do not have."""
+    for name, settings in named_metrics(report.config).items():
+        try:
+            plan = plan_of(TOFU, None, {name: settings})
+        except PluginError:  # it is not installed here
+            continue
+        if not plan.extra:
+            continue
+        columns = plan.affected({name})
+        every = {row.run_id for row in report.rows}
+        known = {r.run_id for r in report.rows for c in columns if r.metrics.get(c) is not None}
+        if ids := every - known:
+            yield (
+                f"{name}: not known of {len(ids)} of {len(every)} records ({min(ids)} for one), "
+                f"which lack the observation it reads ({', '.join(plan.extra)}), as evaluations "
+                "do that are older than evaluation.metrics; to make it, delete their folders in "
+                "records/ and start the sweep again, or give the sweep another name"
+            )
 
 
 def make_report(
@@ -172,7 +199,10 @@ def write_report(folder: Path, out: Path | None = None) -> Path:
     out  path of the page (default: `report.html` in `folder`, with `results.csv`); the table is
          written beside it as `.csv`
     """
-    return publish(build_report(folder), folder, out)
+    report = build_report(folder)
+    for line in _unobserved(report):
+        warn_later(line)
+    return publish(report, folder, out)
 
 
 def publish(report: Report, folder: Path, out: Path | None = None) -> Path:

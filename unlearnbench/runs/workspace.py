@@ -100,6 +100,7 @@ class Workspace:
                 self.config.evaluation.batch_tokens,
                 self.config.evaluation.precision,
                 self.config.data.roles,
+                extra=self.metrics.extra,
             )
         return self._evaluators[key]
 

@@ -71,6 +71,8 @@ def run_sweep(
             plan = _run_to_the_end(plan, pipeline, state)
             tracker.settle()  # the page shows where its runs are in MLflow
             page = pipeline.report(folder)
+            for line in drain():
+                progress.warn(line)
             results = [page, page.with_name(TABLE)]
             storage.put([folder / PLAN_FILE, *results])
             files = [*results, folder / LOG_FILE, folder / SELECTION_FILE]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.api.metric import EvaluatedModel, MetricInputs, Reads
+from unlearnbench.api.metric import EXTRA, EvaluatedModel, MetricInputs, Reads
 from unlearnbench.api.observations import AnswerTokens, SetEvaluation
 from unlearnbench.evaluation.made_up_sets import made_up_set
 
@@ -29,6 +29,8 @@ def taken(seen: SetEvaluation, order: Sequence[int]) -> SetEvaluation:
 
 
 def _taken(column: Any, order: Sequence[int]) -> Any:
+    if column is None:
+        return None
     if isinstance(column, tuple):
         return tuple(column[i] for i in order) if column else ()
     return column[list(order)]
@@ -50,7 +52,8 @@ def _tokens_taken(tokens: AnswerTokens, order: Sequence[int]) -> AnswerTokens:
 def damaged(seen: SetEvaluation, example: int) -> SetEvaluation:
     """A set in which every number of one example is NaN, and none of its tokens is hit."""
     changed: dict[str, Any] = {}
-    for name in ("answer_loss", "base_loss", "perturbed_loss", "rouge1_recall", "rouge_l_recall"):
+    losses = ("answer_loss", "base_loss", "perturbed_loss", "rouge1_recall", "rouge_l_recall")
+    for name in (*losses, *(key for key in EXTRA if getattr(seen, key) is not None)):
         changed[name] = getattr(seen, name).copy()
         changed[name][example] = np.nan
     tokens = seen.tokens
@@ -82,6 +85,9 @@ def without(seen: SetEvaluation, what: Reads) -> SetEvaluation:
         return replace(seen, perturbed_loss=np.empty((n, 0)), perturbed_tokens=none)
     if what == "generated":
         return replace(seen, generated=())
+    if what in EXTRA:
+        absent: dict[str, Any] = {what: None}
+        return replace(seen, **absent)
     if what == "rouge":
         unknown = np.full(n, np.nan)
         return replace(seen, rouge1_recall=unknown, rouge_l_recall=unknown)

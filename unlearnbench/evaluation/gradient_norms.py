@@ -1,0 +1,102 @@
+"""Norms of the gradient of an answer's loss, for membership inference (GradNorm).
+
+For each example (1/P) Σ_p ‖∂/∂W_p (1/L) Σ_t −log p(y_t)‖₂ over the P weight tensors of the model
+and the L answer tokens without EOS: src/evals/metrics/mia/gradnorm.py of
+locuslab/open-unlearning@d3d7cf9, after Wang et al. 2024, arXiv:2402.17012. Unlike there, the model
+is in evaluation mode: dropout would draw other numbers each time.
+
+All weights count, also those that a method has frozen, so that models compare. Of a LoRA model they
+are the base's, whose gradient is that of the merged weights; the adapter's tensors do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from unlearnbench.api.observations import FloatArray
+from unlearnbench.config.choices import Precision
+from unlearnbench.data.encoding import Row
+from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.precision import computing_in_precision
+from unlearnbench.models.forward import predict
+from unlearnbench.models.prompt_shift import Shifts, Span, common_length
+from unlearnbench.runtime.fsdp import is_sharded
+from unlearnbench.runtime.out_of_memory import map_over_ranks
+
+_ADAPTER = "lora_"
+
+
+def gradient_norms(
+    model: Any,
+    rows: Sequence[tuple[Row, tuple[int, ...]]],
+    eos: int,
+    precision: Precision | None = None,
+    shifts: Shifts | None = None,
+) -> FloatArray:
+    """[n] the norm of each row, computed one at a time; NaN for an empty answer. Collective.
+
+    rows    each with its prompt, whose embeddings `shifts` may shift
+
+    Raises: EvaluationError for a sharded model; OutOfMemoryError in all processes.
+    """
+    if any(is_sharded(module) for module in model.modules()):
+        raise EvaluationError(
+            "gradient norms (metric mia-grad-norm) need whole weights in each process, and this "
+            "model is sharded; set resources.parallel: ddp, or leave the metric out"
+        )
+    weights = {n: p for n, p in model.named_parameters() if p.is_floating_point()}
+    weights = {name: p for name, p in weights.items() if _ADAPTER not in name}
+
+    def norm(one: tuple[Row, tuple[int, ...]]) -> float:
+        row, prompt = one
+        labels = row.ids[row.start + row.label :]
+        labels = labels[:-1] if labels and labels[-1] == eos else labels
+        if not labels:
+            return np.nan
+        first = row.start + row.label - 1  # predicts the first label
+        with (
+            _shifted(model, row, prompt, shifts),
+            computing_in_precision(model, precision, gradients=True),
+        ):
+            return _norm(model, row.ids, first, labels, [*weights.values()])
+
+    with _all_trained(weights):
+        return np.array(map_over_ranks(norm, rows), dtype=np.float64)
+
+
+def _norm(
+    model: Any, ids: Sequence[int], first: int, labels: Sequence[int], weights: Sequence[Tensor]
+) -> float:
+    device = weights[0].device
+    where = torch.arange(first, first + len(labels), device=device)
+    inputs = torch.tensor([ids[: first + len(labels)]], device=device)
+    logits, _ = predict(model, where, input_ids=inputs, use_cache=False)
+    loss = nn.functional.cross_entropy(logits, torch.tensor(labels, device=device))
+    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    norms = [one.float().norm() for one in found if one is not None]
+    return float(torch.stack(norms).mean())
+
+
+def _shifted(model: Any, row: Row, prompt: tuple[int, ...], shifts: Shifts | None) -> Any:
+    if shifts is None:
+        return nullcontext()
+    return shifts.added(model, [Span(prompt, 0, range(common_length(prompt, row.ids)))])
+
+
+@contextmanager
+def _all_trained(weights: Mapping[str, nn.Parameter]) -> Generator[None, None, None]:
+    """Let all weights take gradients."""
+    frozen = [one for one in weights.values() if not one.requires_grad]
+    try:
+        for one in frozen:
+            one.requires_grad_(True)
+        yield
+    finally:
+        for one in frozen:
+            one.requires_grad_(False)
