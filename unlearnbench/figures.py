@@ -73,7 +73,7 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
 
 
 def pareto(table: Table, *, title: str | None = None) -> Any:
-    """Model Utility against log10 Forget Quality, epoch by epoch, as a `plotly` Figure.
+    """What is kept against what is forgotten, epoch by epoch, as a `plotly` Figure.
 
     One figure: a row of panels per model, a column per forget fraction.
     """
@@ -85,7 +85,7 @@ def trajectories(
 ) -> Any:
     """Metrics by epoch, as a `plotly` Figure: a row per model and fraction, a column per metric.
 
-    metrics  columns of `results.csv` (default: utility, Forget Quality, and two of the forget set)
+    metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
     """
     return load("dashboards", "trajectories")(
         rows_of(table), **_set_options(metrics=metrics, title=title)

@@ -8,10 +8,10 @@ from typing import Any
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.analysis.best_settings import headline_of_rows, panel_label
 from unlearnbench.api.benchmark import split_order
 from unlearnbench.errors import UnlearnbenchError, did_you_mean
-from unlearnbench.evaluation.columns import column, filled_columns
+from unlearnbench.evaluation.columns import filled_columns
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text
@@ -23,7 +23,8 @@ from .tradeoff_plot import Style, draw, meta
 
 FONT = "Helvetica, Arial, sans-serif"
 GRID = "#e8eaed"
-COLUMNS = ("model_utility", "log10_forget_quality", "rouge_forget", "probability_forget")
+_OF_FORGET_SET = 2
+"""Metrics of the forget set that are drawn where none are named."""
 _LEGEND, _ENTRY = 160, 20
 """Pixels: width of the legend, height of a line of it."""
 _ABOVE, _BELOW, _LEGEND_LINE = 70, 100, 22
@@ -33,13 +34,22 @@ Cells = Mapping[tuple[int, int], Any]
 """Panels by row and column, from 1."""
 
 
-def pareto(
-    table: Sequence[TableRow], *, title: str = "Model Utility against Forget Quality"
-) -> go.Figure:
-    """Draw Model Utility against log10 Forget Quality: rows are models, columns forget fractions.
+def pareto(table: Sequence[TableRow], *, title: str | None = None) -> go.Figure:
+    """Draw what is kept against what is forgotten: rows are models, columns splits.
 
     table  `build_report(folder).rows`, or a part of them
+    title  default: the names of both numbers
+
+    Raises: UnlearnbenchError for a table without the benchmark's numbers.
     """
+    headline = headline_of_rows(table)
+    if title is None:
+        title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
+    if table and not table[0].metrics.keys() & {headline.kept.column, headline.forgotten.column}:
+        raise UnlearnbenchError(
+            f"a table without {headline.kept.column} and {headline.forgotten.column}: its "
+            "benchmark is not installed here; give the sweep's folder, whose records have it"
+        )
     style = Style.of(table)
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
@@ -61,15 +71,19 @@ def pareto(
 
 def trajectories(
     table: Sequence[TableRow],
-    metrics: Sequence[str] = COLUMNS,
+    metrics: Sequence[str] | None = None,
     *,
     title: str = "Forgetting, epoch by epoch",
 ) -> go.Figure:
     """Draw metrics by epoch: a row per model and forget fraction, a column per metric.
 
-    metrics  columns of `results.csv`; Raises: UnlearnbenchError for an unknown one
+    metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
+
+    Raises: UnlearnbenchError for an unknown one.
     """
-    known = filled_columns(row.metrics for row in table)
+    plan = table[0].schema.plan if table else None
+    known = filled_columns((row.metrics for row in table), plan)
+    metrics = _usual(table, known) if metrics is None else metrics
     for name in metrics:
         if name not in known:
             near = did_you_mean(name, known)
@@ -86,10 +100,21 @@ def trajectories(
         for j, metric in enumerate(metrics, start=1):
             cells[i, j] = go.Figure(curves(rows, metric, style))
             where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
-            titles[i, j] = column(metric).label + where
+            titles[i, j] = rows[0].schema.column(metric).label + where
     figure = compose(cells, titles, len(places), len(metrics))
     figure.add_traces(_legend(table, style, {}))
     return apply_layout(figure, title, len(places), len(metrics), size=(330, 270))
+
+
+def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
+    headline = headline_of_rows(table)
+    two = [one for one in (headline.kept.column, headline.forgotten.column) if one in known]
+    if not table:
+        return two
+    schema = table[0].schema
+    forget = schema.sets("forget")
+    further = [n for n in known if n not in two and schema.column(n).set in forget]
+    return [*two, *further[:_OF_FORGET_SET]]
 
 
 def compose(cells: Cells, titles: Mapping[tuple[int, int], str], rows: int, cols: int) -> go.Figure:

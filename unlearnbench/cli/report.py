@@ -7,7 +7,16 @@ from pathlib import Path
 from typing import Annotated
 
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Folder, Json, Layout, above_zero, record_in, sweep_folder
+from unlearnbench.cli.options import (
+    Folder,
+    Json,
+    Layout,
+    Plugins,
+    above_zero,
+    record_in,
+    register_plugins,
+    sweep_folder,
+)
 from unlearnbench.console import Console
 from unlearnbench.files.outputs import Output
 from unlearnbench.runtime.signals import handle_sigterm
@@ -36,6 +45,7 @@ def report(
     every: Annotated[
         float, option("SECONDS", "Time between two looks for new records.", parser=above_zero)
     ] = 5.0,
+    plugins: Plugins = None,
 ) -> None:
     """Write a sweep's page and table again, or keep them up to date while it runs.
 
@@ -47,6 +57,7 @@ def report(
       unlearnbench report runs/quickstart --watch          while the sweep runs elsewhere
       unlearnbench report runs/quickstart --watch --port 8080 --open
     """
+    register_plugins(plugins)
     place = Path(out) if out else None
     console = Console()
     if watched:

@@ -32,7 +32,7 @@ def column(name: str) -> MetricColumn:
 
 def known_columns() -> Mapping[str, MetricColumn]:
     """The columns of all installed benchmarks and metrics by name, in the order of a table."""
-    return _known(offers("metrics"), offers("benchmarks"))[0]
+    return _known(offers("metrics"), offers("benchmarks"))
 
 
 def own_columns() -> frozenset[str]:
@@ -40,18 +40,9 @@ def own_columns() -> frozenset[str]:
     return plan_of(TOFU).own
 
 
-def plan_with(names: Iterable[str]) -> MetricPlan:
-    """The plan of the benchmark that most of these columns are of; TOFU's in case of doubt."""
-    found = {*names}
-    plans = _known(offers("metrics"), offers("benchmarks"))[1]
-    return max(plans, key=lambda plan: sum(one.name in found for one in plan.columns))
-
-
 @lru_cache(maxsize=8)
-def _known(
-    metrics: tuple[Offer, ...], benchmarks: tuple[Offer, ...]
-) -> tuple[Mapping[str, MetricColumn], tuple[MetricPlan, ...]]:
-    """All columns, and the plan of each benchmark, TOFU's first."""
+def _known(metrics: tuple[Offer, ...], benchmarks: tuple[Offer, ...]) -> Mapping[str, MetricColumn]:
+    """All columns, TOFU's first."""
     del metrics  # a key of the cache: a plan has those on offer
     plans: list[MetricPlan] = []
     further: list[MetricColumn] = []
@@ -62,22 +53,27 @@ def _known(
             further += columns_on_request(TOFU, benchmark)
     listed = [*(one for plan in plans for one in plan.columns), *further]
     columns = {one.name: one for one in reversed(listed)}
-    return {one.name: columns[one.name] for one in listed}, tuple(plans)
+    return {one.name: columns[one.name] for one in listed}
 
 
-def filled_columns(metrics: Iterable[Mapping[str, float | None]]) -> tuple[str, ...]:
+def filled_columns(
+    metrics: Iterable[Mapping[str, float | None]], plan: MetricPlan | None = None
+) -> tuple[str, ...]:
     """The columns worth showing: those with a number in any row, and the benchmark's own.
 
-    Known ones come in the order of `known_columns`, others behind them by name. Without rows they
-    are the benchmark's own.
+    Those of the plan come first, then those of other installed benchmarks and metrics, others
+    behind them by name. Without rows they are the benchmark's own.
+
+    plan  the benchmark's; TOFU's if not given
     """
-    rows = list(metrics) or [dict.fromkeys(own_columns())]
+    plan = plan or plan_of(TOFU)
+    rows = list(metrics) or [dict.fromkeys(plan.own)]
     names = {name for keys in {tuple(row) for row in rows} for name in keys}
-    shown = names & plan_with(names).own
+    shown = names & plan.own
     empty = names - shown
     for row in rows:
         if found := [name for name in empty if row.get(name) is not None]:
             shown.update(found)
             empty.difference_update(found)
-    known = known_columns()
+    known = dict.fromkeys((*(one.name for one in plan.columns), *known_columns()))
     return (*(name for name in known if name in shown), *sorted(shown - known.keys()))

@@ -37,8 +37,13 @@ def stored_headline(provenance: Mapping[str, Any]) -> Headline:
     if KEY not in provenance:
         return default_headline()
     try:
-        return TypeAdapter(Headline).validate_python(provenance[KEY])
+        return _reader().validate_python(provenance[KEY])
     except ValidationError as error:
         first = error.errors()[0]
         place = ".".join(map(str, (KEY, *first["loc"])))
         raise ValueError(f"{place}: {first['msg']}") from None
+
+
+@cache
+def _reader() -> TypeAdapter[Headline]:
+    return TypeAdapter(Headline)

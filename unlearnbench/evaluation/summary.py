@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 
 import numpy as np
@@ -61,14 +61,31 @@ def summarize(
     runs begin the start model's; without them, and wherever a value is not a number, a metric is
     None. The benchmark is TOFU where none is given; `chosen` are a configuration's metrics.
     """
+    benchmark = benchmark or benchmark_named("tofu")
     _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
+    what, sets = benchmark.headline.forgotten.name, forget_sets(benchmark, evaluation)
+    return values_of(plan_of(profile, benchmark, chosen), sets, what, evaluation, retain, start)
+
+
+def values_of(
+    plan: MetricPlan,
+    forget: Iterable[SetName],
+    what: str,
+    evaluation: Evaluation,
+    retain: Evaluation | None,
+    start: Evaluation | None,
+) -> dict[str, float | None]:
+    """The metrics of a plan, by column.
+
+    forget  sets whose questions are to be the retain model's
+    what    compares them, for the message
+    """
     if retain is not None:
         _check_same_profile(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
         check_precision("the model", evaluation.precision, "the retain model", retain.precision)
-        _check_same_questions(evaluation, retain, benchmark or benchmark_named("tofu"))
-    plan = plan_of(profile, benchmark, chosen)
+        _check_same_questions(evaluation, retain, forget, what)
     others = (None if one is None else _known(plan, one) for one in (retain, start))
     return plan.values(evaluation.sets, *others)
 
@@ -112,14 +129,18 @@ def forget_sets(benchmark: Benchmark, *of: Evaluation) -> tuple[SetName, ...]:
     return tuple(name for name in names if all(name in one.sets for one in of))
 
 
-def _check_same_questions(model: Evaluation, retain: Evaluation, benchmark: Benchmark) -> None:
+def _check_same_questions(
+    model: Evaluation, retain: Evaluation, sets: Iterable[SetName], what: str
+) -> None:
     """Raise EvaluationError where questions differ; `ks_test` refuses unequal numbers."""
-    for name in forget_sets(benchmark, model, retain):
+    for name in sets:
+        if name not in model.sets or name not in retain.sets:
+            continue
         questions, others = (one.sets[name].questions for one in (model, retain))
         i = first_difference(questions, others)
         if i is not None:
             raise EvaluationError(
-                f"{benchmark.headline.forgotten.name}: {name} question {i} is "
+                f"{what}: {name} question {i} is "
                 f"{questions[i][:60]!r} for the model and {others[i][:60]!r} for the retain model; "
                 "what is relative to it needs the same questions on both sides: evaluate both on "
                 "the same forget split"

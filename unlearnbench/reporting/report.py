@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.analysis.best_settings import headline_of_rows
 from unlearnbench.analysis.selection import read_selection
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import PluginError, RecordError
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files.bounded import parse_json
@@ -25,7 +26,7 @@ from unlearnbench.reporting.tracker_links import read_links
 from unlearnbench.results.epoch_metrics import named_metrics
 from unlearnbench.results.outcomes import WITHOUT_RESULT
 from unlearnbench.results.records import Record, read_records
-from unlearnbench.results.table import TableRow, table, to_csv
+from unlearnbench.results.table import TableRow, mixed_versions, schema_of, table, to_csv
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.redaction import redact_tree
 
@@ -67,23 +68,27 @@ class Report:
         """Runs that failed or collapsed."""
         return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
 
+    @cached_property
+    def schema(self) -> BenchmarkSchema:
+        """The benchmark of the records."""
+        return next((row.schema for row in self.rows), None) or schema_of(self.records)
+
     @property
     def headline(self) -> Headline:
         """The two numbers that methods are ranked by."""
-        return headline_of_rows(self.rows)
+        return self.schema.headline
 
-    @property
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
-        """One line for each start model in which membership attacks do not find the retain rows.
-
-        And one for each metric that the configuration names, but records do not know.
-        """
-        lines = (
+        """Lines on what the numbers do not show: of the benchmark, its metrics and its attacks."""
+        controls = (
             control_warning(r.epochs[0].metrics, r.model, r.forget_fraction)
             for r in self.records
             if r.kind == "fine-tuned" and r.epochs
         )
-        return (*(line for line in lines if line), *_unobserved(self))
+        mixed = mixed_versions(self.records, self.schema.plan)
+        lines = (self.schema.warning, mixed, *controls, *_unobserved(self))
+        return tuple(dict.fromkeys(line for line in lines if line))
 
     @property
     def profile(self) -> str:

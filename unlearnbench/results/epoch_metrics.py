@@ -8,7 +8,6 @@ the configuration has come to give its metric other settings (`evaluation.metric
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache, partial
@@ -17,11 +16,10 @@ from typing import Any, NamedTuple
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.api.registry import Offer, offers
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
-from unlearnbench.config.profiles import profile_of_id
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, recorded_schema
+from unlearnbench.evaluation.summary import values_of
 from unlearnbench.evaluation.tofu_log import FILES
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations
 
@@ -78,7 +76,7 @@ def metrics_of(
     if record.kind == "retain":
         fill |= {name for name in columns if stored[name] is None}
     if changed := _changed(chosen_of(record), now):
-        fill |= plan_of(profile_of_id(record.profile), None, now).affected(changed) & {*columns}
+        fill |= _schema(record, result, now).plan.affected(changed) & {*columns}
     fill_in = partial(computed, record, result, references, now)
     return _Filled(stored, fill, fill_in) if fill else stored
 
@@ -115,10 +113,22 @@ def computed(
     if own is None:
         return {}
     try:
-        return _compute(offers("metrics"), json.dumps(chosen), own, retain, start)
+        schema = _schema(record, result, chosen)
+        sets = FILES if not schema.name else ()
+        forget, what = schema.sets("forget"), schema.headline.forgotten.name
+        found = _compute(schema.plan, forget, what, tuple(sets), own, retain, start)
     # Damage is reported where the files are needed; other versions may have other sets and rules.
-    except (UnlearnbenchError, OSError, LookupError):
+    except (UnlearnbenchError, OSError, LookupError, ValueError):
         return {}
+    if not schema.missing:
+        return found
+    # With which settings the benchmark uses its own metrics is not known here.
+    return {name: value for name, value in found.items() if name not in schema.plan.own}
+
+
+def _schema(record: Record, result: EpochResult, chosen: MetricChoices) -> BenchmarkSchema:
+    columns = result.metrics
+    return recorded_schema(record.spec, record.provenance, record.profile, columns, chosen)
 
 
 class _Filled(Mapping[str, float | None]):
@@ -162,23 +172,24 @@ def _file_of(record: Record, epoch: int) -> _File | None:
 
 @lru_cache(maxsize=4096)
 def _compute(
-    _on_offer: tuple[Offer, ...],
-    chosen: str,
+    plan: MetricPlan,
+    forget: tuple[str, ...],
+    what: str,
+    needed: tuple[str, ...],
     own: _File,
     retain: _File | None,
     start: _File | None,
 ) -> Values:
     """All metrics of an evaluation; kept for a page that is drawn again and again.
 
-    None of a benchmark with other sets than TOFU's: records do not name theirs.
+    forget  sets whose questions are to be the retain model's; what: compares them
+    needed  sets without which there are none: a record that names no benchmark may be of any
     """
     evaluation = own.read()
-    if not FILES.keys() <= evaluation.sets.keys():
+    if not {*needed} <= evaluation.sets.keys():
         return {}
-    others = (None if file is None else _reference(file) for file in (retain, start))
-    retained, started = others
-    profile = profile_of_id(evaluation.profile)
-    return summarize(evaluation, retained, profile, started, chosen=json.loads(chosen))
+    retained, started = (None if file is None else _reference(file) for file in (retain, start))
+    return values_of(plan, forget, what, evaluation, retained, started)
 
 
 @lru_cache(maxsize=8)

@@ -10,22 +10,34 @@ import csv
 import io
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices
-from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
 from unlearnbench.errors import RecordError
-from unlearnbench.evaluation.columns import filled_columns, known_columns, plan_with
-from unlearnbench.evaluation.headlines import default_headline, stored_headline
+from unlearnbench.evaluation.benchmark_schema import (
+    BenchmarkSchema,
+    default_schema,
+    metric_versions,
+    recorded_schema,
+    schema_with,
+    stored_versions,
+)
+from unlearnbench.evaluation.columns import filled_columns, known_columns
+from unlearnbench.evaluation.headlines import stored_headline
 from unlearnbench.evaluation.precision import distinct_precisions
-from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.files.outputs import spreadsheet_cell
-from unlearnbench.results.epoch_metrics import computed, finite, metrics_of, references_of
+from unlearnbench.results.epoch_metrics import (
+    chosen_of,
+    computed,
+    finite,
+    metrics_of,
+    references_of,
+)
 from unlearnbench.results.records import Record
 
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
@@ -55,8 +67,13 @@ class TableRow:
     status: str
     metrics: Mapping[str, float | None]
     """The table's columns, see `filled_columns`; None where undefined or not finite."""
-    headline: Headline = field(default_factory=default_headline, compare=False, repr=False)
+    schema: BenchmarkSchema = field(default_factory=default_schema, compare=False, repr=False)
     """Of the benchmark."""
+
+    @property
+    def headline(self) -> Headline:
+        """The two numbers that the benchmark is ranked by."""
+        return self.schema.headline
 
     @property
     def setting(self) -> tuple[Any, ...]:
@@ -85,19 +102,16 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
     """
     records = tuple(records)
     _refuse_mixed(records)
-    headlines = _headlines(records)
+    schema = schema_of(records, chosen)
     labels = Labels(records)
     references = references_of(records)
     results = [(record, result) for record in records for result in record.epochs]
-    plan = plan_with({name for _, result in results for name in result.metrics})
-    known = {column.name for column in plan.columns}
-    if chosen:
-        known |= plan_of(TOFU, None, chosen).affected(chosen.keys())
+    known = {column.name for column in schema.plan.columns}
     # One speaks for all of its version: the others' files are read when a number is asked for.
     early = {tuple(e.metrics): (r, e) for r, e in results if known - e.metrics.keys()}
     found = [e.metrics for _, e in results]
     found += [computed(*one, references, chosen or NO_CHOICES) for one in early.values()]
-    columns = filled_columns((dict.fromkeys(plan.own), *found))
+    columns = filled_columns((dict.fromkeys(schema.plan.own), *found), schema.plan)
     rows = [
         TableRow(
             run_id=record.id,
@@ -112,24 +126,79 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
             epoch=result.epoch,
             status=record.status,
             metrics=metrics_of(record, result, references, columns, chosen),
-            headline=headlines[record.id],
+            schema=schema,
         )
         for record, result in results
     ]
     return tuple(sorted(rows, key=lambda r: (*r.setting, r.seed, r.epoch, r.run_id)))
 
 
-def _headlines(records: Iterable[Record]) -> dict[str, Headline]:
-    """The headline of each evaluated record by its id, the same for all of them."""
+def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> BenchmarkSchema:
+    """The benchmark of the records of one table: the one that most of them name.
+
+    metrics  that the configuration names now; default: those that it named for the records
+
+    Raises: RecordError where evaluated ones are ranked by different numbers.
+    """
+    evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
+    _refuse_mixed_headlines(evaluated)
+    found = evaluated or sorted(records, key=lambda r: r.id)
+    if not found:
+        return default_schema()
+    sections = {r.id: json.dumps(json_ready(r.spec.get("data")), sort_keys=True) for r in found}
+    counts = Counter(sections.values())
+    named = [r for r in found if r.spec.get("data")] or found
+    one = max(named, key=lambda r: counts[sections[r.id]])
+    metrics = chosen_of(one) if metrics is None else metrics
+    keys = dict.fromkeys(tuple(result.metrics) for r in evaluated for result in r.epochs)
+    columns = dict.fromkeys(name for names in keys for name in names)
+    try:
+        return recorded_schema(one.spec, one.provenance, one.profile, columns, metrics)
+    except ValueError as error:
+        raise _unreadable(one, error) from None
+
+
+def _unreadable(record: Record, error: ValueError) -> RecordError:
+    return RecordError(
+        f"record {record.id}: provenance.{error}; remove it and start its sweep again"
+    )
+
+
+def mixed_versions(records: Iterable[Record], plan: MetricPlan) -> str:
+    """A line about the metrics of which the records have numbers of several versions; else "".
+
+    A column that a record does not have is computed here, by the version that is installed.
+    """
+    installed = metric_versions(plan)
+    evaluated = [r for r in records if r.epochs]
+    later = {name for r in evaluated for name in stored_versions(r.provenance)}
+    names = later | {name for name, version in installed.items() if version != 1}
+    found: dict[str, set[int]] = defaultdict(set)
+    for record in evaluated:
+        stored = stored_versions(record.provenance)
+        for name in names:
+            has = name in record.epochs[-1].metrics
+            found[name].add(stored.get(name, 1) if has else installed.get(name, 1))
+    mixed = [
+        f"{name} ({' and '.join(map(str, sorted(versions)))})"
+        for name, versions in sorted(found.items())
+        if len(versions) > 1
+    ]
+    if not mixed:
+        return ""
+    return (
+        f"numbers of different versions of a metric do not compare: {', '.join(mixed)}; evaluate "
+        "again, in a new folder, to have one version"
+    )
+
+
+def _refuse_mixed_headlines(records: Sequence[Record]) -> None:
     found: dict[str, Headline] = {}
     for record in records:
-        if record.epochs:
-            try:
-                found[record.id] = stored_headline(record.provenance)
-            except ValueError as error:
-                raise RecordError(
-                    f"record {record.id}: provenance.{error}; remove it and start its sweep again"
-                ) from None
+        try:
+            found[record.id] = stored_headline(record.provenance)
+        except ValueError as error:
+            raise _unreadable(record, error) from None
     if len(set(found.values())) > 1:
         by_name = {(h.kept.column, h.forgotten.column): i for i, h in found.items()}
         listed = ", ".join(f"{' and '.join(k)} (record {i})" for k, i in sorted(by_name.items()))
@@ -137,7 +206,6 @@ def _headlines(records: Iterable[Record]) -> dict[str, Headline]:
             f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
             "report them from separate folders"
         )
-    return found
 
 
 def _refuse_mixed(records: Sequence[Record]) -> None:
@@ -207,7 +275,8 @@ def to_csv(rows: Iterable[TableRow]) -> str:
     Text that a spreadsheet would take for a formula begins with an apostrophe.
     """
     rows = tuple(rows)
-    columns = filled_columns(row.metrics for row in rows)
+    plan = rows[0].schema.plan if rows else None
+    columns = filled_columns((row.metrics for row in rows), plan)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*FIRST, *columns, *LAST))
@@ -238,6 +307,7 @@ def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
     # Nothing, as CSV (empty text) and data frames (NaN, unlike itself) write it.
     lines = [{name: v if v != "" and v == v else None for name, v in d.items()} for d in lines]
     columns = _metric_columns(lines)
+    schema = schema_with(columns)
     found: list[TableRow] = []
     for number, cells in enumerate(lines, start=1):
         missing = [name for name in (*FIRST, *LAST) if name not in cells]
@@ -247,7 +317,7 @@ def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
                 "columns"
             )
         try:
-            found.append(_row_of(cells, columns))
+            found.append(_row_of(cells, columns, schema))
         except (TypeError, ValueError) as error:
             raise RecordError(f"line {number} is not one of `results.csv`: {error}") from None
     return tuple(found)
@@ -273,7 +343,7 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _row_of(cells: Mapping[str, Any], columns: Iterable[str]) -> TableRow:
+def _row_of(cells: Mapping[str, Any], columns: Iterable[str], schema: BenchmarkSchema) -> TableRow:
     kind, label = str(cells["kind"]), str(cells["method"])
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")
@@ -291,4 +361,5 @@ def _row_of(cells: Mapping[str, Any], columns: Iterable[str]) -> TableRow:
         epoch=int(cells["epoch"]),
         status=str(cells["status"]),
         metrics=finite({n: float(v) for n in columns if (v := cells.get(n)) is not None}, columns),
+        schema=schema,
     )

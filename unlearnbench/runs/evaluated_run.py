@@ -6,7 +6,7 @@ import time
 from typing import Any
 
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.evaluation.headlines import headline_entry
+from unlearnbench.evaluation.benchmark_schema import schema_entries
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
 from unlearnbench.runs.workspace import Workspace
@@ -25,7 +25,7 @@ def run_provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, A
         commits=space.commits(spec.model.name, "full"),
         begin=begin,
     )
-    return made | headline_entry(space.headline)
+    return made | schema_entries(space.config.data, space.profile, space.config.evaluation.metrics)
 
 
 class EvaluatedRun:

@@ -14,7 +14,7 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.loading import fingerprint
-from unlearnbench.evaluation.headlines import headline_entry
+from unlearnbench.evaluation.benchmark_schema import schema_entries
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.tofu_log import read_log
@@ -182,6 +182,7 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
         spec={
             "model": models.settings.model_dump(mode="json"),
             "target": target,
+            "data": space.config.data.model_dump(mode="json"),
             "identity": space.evaluation_identity(model, target, fraction),
         }
         | ({"metrics": chosen} if (chosen := space.config.evaluation.metrics) else {}),
@@ -195,7 +196,7 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
             commits=space.commits(model, target),
             begin=started,
         )
-        | headline_entry(space.headline),
+        | schema_entries(space.config.data, space.profile, space.config.evaluation.metrics),
         evaluations={0: evaluation},
     )
     if is_main_process():
