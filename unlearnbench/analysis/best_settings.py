@@ -31,6 +31,11 @@ def panel_label(model: str, split: SplitKey) -> str:
     return f"{model}, {split_percent(split)}"
 
 
+def split_kind(panels: Iterable[Panel]) -> str:
+    """`forget fraction` or `split`: what panels of one model differ by."""
+    return "split" if any(isinstance(key, str) for _, key in panels) else "forget fraction"
+
+
 def panel_order(panel: Panel) -> tuple[str, tuple[bool, SplitKey]]:
     """Sort key of panels."""
     return panel[0], split_order(panel[1])

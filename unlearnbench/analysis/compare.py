@@ -10,7 +10,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Panel, headline_of_rows, panel_label, panel_order
+from unlearnbench.analysis.best_settings import (
+    Panel,
+    headline_of_rows,
+    panel_label,
+    panel_order,
+    split_kind,
+)
 from unlearnbench.analysis.equal_utility import (
     TOLERANCE,
     Contender,
@@ -112,8 +118,8 @@ def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Compari
     at_a, at_b = ({(r.model, r.forget_fraction) for r in one.rows} for one in (a, b))
     if not at_a & at_b:
         raise EvaluationError(
-            f"{a.name} and {b.name} have no model and forget fraction in common: {a.name} ran on "
-            f"{_places(at_a)}, {b.name} on {_places(at_b)}"
+            f"{a.name} and {b.name} have no model and {split_kind(at_a | at_b)} in common: "
+            f"{a.name} ran on {_places(at_a)}, {b.name} on {_places(at_b)}"
         )
     found = [_panel(a, b, place, tolerance) for place in sorted(at_a & at_b, key=panel_order)]
     tested = [i for i, one in enumerate(found) if one.test is not None]

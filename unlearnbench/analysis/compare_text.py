@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, panel_label
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, panel_label, split_kind
 from unlearnbench.analysis.compare import Comparison, PanelComparison
 from unlearnbench.analysis.equal_utility import Side
 from unlearnbench.api.benchmark import Headline
@@ -23,9 +23,10 @@ def overview(comparison: Comparison) -> str:
         for name in (comparison.a, comparison.b)
     ]
     rest = len(panels) - sum(wins)
+    kind = split_kind((one.model, one.forget_fraction) for one in panels)
     return (
-        f"Of {len(panels)} panels (models × forget fractions), {comparison.a} forgets more on "
-        f"{wins[0]}, {comparison.b} on {wins[1]}; {rest} {'is' if rest == 1 else 'are'} undecided."
+        f"Of {len(panels)} panels (models × {kind}s), {comparison.a} forgets more on {wins[0]}, "
+        f"{comparison.b} on {wins[1]}; {rest} {'is' if rest == 1 else 'are'} undecided."
     )
 
 

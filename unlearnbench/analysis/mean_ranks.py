@@ -1,4 +1,4 @@
-"""Mean ranks of methods by their best settings, over models and forget fractions. Pure."""
+"""Mean ranks of methods by their best settings, over models and splits. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Best, Panel, panel_order
+from unlearnbench.analysis.best_settings import Best, Panel, panel_order, split_kind
 from unlearnbench.api.observations import FloatArray
 from unlearnbench.stats.t_interval import LEVEL
 
@@ -44,10 +44,10 @@ class Ranks:
     @property
     def summary(self) -> str:
         """Sentences on the data behind the ranks."""
-        count = len(self.panels)
-        what = f"{count} panels (models × forget fractions)"
+        count, kind = len(self.panels), split_kind(self.panels)
+        what = f"{count} panels (models × {kind}s)"
         if count < 2:
-            what = "one panel only (one model, one forget fraction); they may differ on others"
+            what = f"one panel only (one model, one {kind}); they may differ on others"
         text = f"Ranks of {len(self.ranks)} methods by their best settings, from {what}."
         last = [one for one in self.ranks if one.without]
         if last:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from importlib.util import find_spec
 from typing import Any
 
-from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.benchmark import Benchmark, split_name
 from unlearnbench.config.benchmark_section import whole_benchmark
 from unlearnbench.config.messages import MISSING, Fault, repeats
 from unlearnbench.config.method_specs import rates_of
@@ -36,11 +36,12 @@ def check_across(root: YamlNode, config: SweepConfig | None) -> Iterator[Fault]:
     for key in (*SPLITS, "seeds"):
         for fault in repeats(entry.plain() for entry in root.at((key,))[0].items):
             yield Fault((key, *fault.loc), fault.text)
-    yield from _splits(root)
+    data = data_of(root)
+    yield from _splits(root, data)
     for index, seed in _items(root, "seeds", int):
         if seed < 0:
             yield Fault(("seeds", index), f"must be at least 0, got {seed}")
-    yield from _models(root)
+    yield from _models(root, data)
     profile = root.at(("evaluation", "profile"))[0].value
     if isinstance(profile, str):
         try:
@@ -60,15 +61,19 @@ def check_across(root: YamlNode, config: SweepConfig | None) -> Iterator[Fault]:
             yield Fault(("name",), "'cache' is the folder of prepared models; choose another name")
 
 
+def data_of(root: YamlNode) -> Benchmark | None:
+    """The benchmark of a configuration; None where its section is wrong."""
+    return whole_benchmark((root.below("data") or YamlNode({}, root.place)).plain())
+
+
 def _items(root: YamlNode, key: str, kind: type | tuple[type, ...]) -> list[tuple[int, Any]]:
     """Entries of a top-level list that are of a type, with their positions."""
     values = [(i, item.value) for i, item in enumerate(root.at((key,))[0].items)]
     return [(i, v) for i, v in values if isinstance(v, kind) and not isinstance(v, bool)]
 
 
-def _splits(root: YamlNode) -> Iterator[Fault]:
+def _splits(root: YamlNode, data: Benchmark | None) -> Iterator[Fault]:
     """Splits by fraction and by name, of which a benchmark has one kind."""
-    data = _benchmark(root)
     if data is not None:
         own, other = SPLITS[::-1] if data.splits else SPLITS
         if root.below(other) is not None:
@@ -89,13 +94,9 @@ def _splits(root: YamlNode) -> Iterator[Fault]:
             yield Fault(("splits", index), wrong)
 
 
-def _benchmark(root: YamlNode) -> Benchmark | None:
-    section = root.below("data")
-    return whole_benchmark({} if section is None else section.plain())
-
-
-def _models(root: YamlNode) -> Iterator[Fault]:
+def _models(root: YamlNode, data: Benchmark | None) -> Iterator[Fault]:
     first: dict[str, int] = {}
+    known = [split_name("retain", name) for name in data.splits] if data is not None else []
     for index, model in enumerate(root.at(("models",))[0].items):
         name = model.at(("name",))[0].value
         if isinstance(name, str) and first.setdefault(name, index) != index:
@@ -103,8 +104,12 @@ def _models(root: YamlNode) -> Iterator[Fault]:
             yield Fault(("models", index, "name"), message)
         retain = model.below("retain")
         for split in retain.section if retain is not None else ():
-            if not re.fullmatch(r"retain\d\d(\.\d+)?", split):
+            if known:
+                good, rule = split in known, f"expected one of {', '.join(known)}"
+            else:
+                good = re.fullmatch(r"retain\d\d(\.\d+)?", split) is not None
                 rule = "expected a split such as retain90"
+            if not good:
                 yield Fault(("models", index, "retain", split), rule)
 
 
@@ -283,7 +288,7 @@ def too_many_runs(root: YamlNode) -> Problem | None:
     keys = (("search", "kind"), ("search", "trials"), ("epochs",), ("epochs_as",))
     search, trials, epochs, as_what = (root.at(key)[0].value for key in keys)
     others = math.prod(_count(root.below(key)) for key in ("models", *SPLITS, "seeds"))
-    if root.below("splits") is None and (data := _benchmark(root)) is not None:
+    if root.below("splits") is None and (data := data_of(root)) is not None:
         others *= max(len(data.splits), 1)
     if as_what == "runs" and isinstance(epochs, int):
         others *= max(epochs, 1)

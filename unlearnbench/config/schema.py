@@ -310,17 +310,17 @@ class SweepConfig(Settings):
     @model_serializer(mode="wrap")
     def _one_kind_of_splits(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
         found: dict[str, Any] = fields(self)
-        if self.data.splits:
+        if self.forget_fractions:
+            del found["splits"]
+        else:
             del found["forget_fractions"]
             found["splits"] = self.split_keys
-        else:
-            del found["splits"]
         return found
 
     @property
     def split_keys(self) -> tuple[SplitKey, ...]:
         """The splits, in the order of the configuration."""
-        return self.splits or self.data.splits or self.forget_fractions
+        return self.forget_fractions or self.splits or self.data.splits
 
     @property
     def cache_folder(self) -> Path:

@@ -121,7 +121,7 @@ class SearchSettings(Settings):
         default=None,
         ge=1,
         le=100_000,
-        description="random, optuna: settings of each method entry, per model and forget fraction",
+        description="random, optuna: settings of each method entry, per model and split",
     )
     seed: int = Field(default=0, ge=0, description="seed of the draws")
     metric: Metric | None = Field(

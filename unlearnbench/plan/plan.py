@@ -88,7 +88,7 @@ class Plan:
 
     def counts(self) -> dict[str, int]:
         """Number of distinct values of each axis, and of runs."""
-        splits = "splits" if self.config.data.splits else "forget_fractions"
+        splits = "forget_fractions" if self.config.forget_fractions else "splits"
         axes: dict[str, set[Any]] = {
             "models": {run.model.name for run in self.runs},
             splits: {run.forget_fraction for run in self.runs},

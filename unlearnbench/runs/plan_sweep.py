@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
@@ -13,7 +14,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
 from unlearnbench.config import method_specs
 from unlearnbench.config.benchmark_rules import check_declarations
-from unlearnbench.config.benchmark_section import whole_benchmark
+from unlearnbench.config.cross_checks import data_of
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.config.step_schedule import Schedule
@@ -230,17 +231,18 @@ def input_problems(root: YamlNode) -> list[Problem]:
         settings = _model(entry)
         found = source_errors(settings) if settings is not None else ()
         errors += [(("models", index, *loc), error) for loc, error in found]
-    data = whole_benchmark((root.below("data") or YamlNode({}, root.place)).plain())
-    fractions = root.below("forget_fractions")
-    listed = [item.value for item in fractions.items] if fractions is not None else []
+    data = data_of(root)
     if data is not None and data.repository is None:
-        usable = [one for one in listed if _is_split(one, data)]
+        listed = root.below("splits" if data.splits else "forget_fractions")
+        keys = data.splits if listed is None else [item.value for item in listed.items]
+        usable = [one for one in keys if _is_split(one, data)]
         errors += _load(data, usable)[1] if usable else _refusals(data)
     return [Problem(root.at(loc)[0].place, dotted(loc), str(error)) for loc, error in errors]
 
 
-def _is_split(fraction: object, data: Benchmark) -> bool:
-    return isinstance(fraction, float) and 0 < fraction < 1 and not data.split_problem(fraction)
+def _is_split(key: Any, data: Benchmark) -> bool:
+    possible = isinstance(key, str) or (isinstance(key, float) and 0 < key < 1)
+    return possible and not data.problem_with(key)
 
 
 def _load(

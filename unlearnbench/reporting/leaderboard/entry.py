@@ -34,6 +34,7 @@ import numpy as np
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
+from unlearnbench.config.benchmark_section import WITHOUT_PLUGIN
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of_id
@@ -143,7 +144,8 @@ def leaves(identity: Mapping[str, Any], above: str = "") -> Iterator[tuple[str, 
 def _identity(record: Record) -> Any:
     if record.kind == "run":
         try:
-            return RunSpec.model_validate_json(json.dumps(record.spec)).identity
+            spec = json.dumps(record.spec)
+            return RunSpec.model_validate_json(spec, context=WITHOUT_PLUGIN).identity
         except ValueError:
             raise RecordError(
                 "its spec is of another version; export it with the version that wrote it"

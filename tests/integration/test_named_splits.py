@@ -1,0 +1,234 @@
+"""A benchmark whose splits have names: configured, run, reported, compared and tracked by them."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import (
+    Benchmark,
+    SplitKey,
+    split_label,
+    split_name,
+    split_of,
+    split_order,
+    split_percent,
+    split_text,
+)
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.cli.main import main
+from unlearnbench.config.loader import load_config
+from unlearnbench.errors import ConfigError
+from unlearnbench.figures import rows_of
+
+SHELVES = '''
+"""Shelves: generated authors on two shelves, one of which is to be forgotten."""
+
+from dataclasses import replace
+
+from unlearnbench.benchmarks.synthetic import Synthetic
+
+SHARES = {"news": 0.5, "books": 0.25}
+
+
+class Shelves(Synthetic):
+    """Synthetic authors, forgotten by the shelf."""
+
+    splits = ("news", "books")
+
+    def load(self, splits):
+        rows = super().load([SHARES[name] for name in splits])
+        found = {name: replace(rows.splits[SHARES[name]], key=name) for name in splits}
+        return replace(rows, name="shelves", splits=found)
+'''
+CONFIG = """\
+name: shelves
+data: {source: shelves, authors: 4, questions_per_author: 2, pretraining_authors: 1}
+models:
+  - name: tiny
+    base: tiny
+    architecture: {vocabulary: 1000, hidden_size: 16, layers: 1, heads: 2, intermediate_size: 16}
+    preparation: {epochs: 1, base_epochs: 1, batch_size: 8, rehearse_facts: false}
+methods: [gradient-ascent, ce-u]
+learning_rates: [1.0e-4]
+epochs: 1
+training: {batch_size: 8}
+evaluation: {rows: 2, max_length: 72}
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the benchmark and its configuration."""
+    monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "shelves.py").write_text(SHELVES)
+    (tmp_path / "shelves.yaml").write_text(CONFIG)
+    registry.register_file("shelves.py")
+    return tmp_path
+
+
+@pytest.mark.filterwarnings(  # the last two as in `tests/tracking/conftest.py`
+    "ignore::UserWarning",
+    "ignore:The ``noload`` loader strategy is deprecated",
+    "ignore:unclosed database:ResourceWarning",
+)
+def test_named_splits_are_planned_run_reported_compared_and_tracked(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert main(["plan", "shelves.yaml", "--schedule"]) == 0
+    assert "books · gradient-ascent, ce-u · lr 0.0001" in capsys.readouterr().out
+    for position in range(4):
+        assert main(["run", "shelves.yaml", "--select", str(position)]) == 0
+    printed = capsys.readouterr()
+    assert "tiny: evaluate fine-tuned on news" in printed.err
+    assert "tiny: evaluate books-retain" in printed.err
+    assert "ce-u · tiny · books · lr 0.0001 · 1 epoch · seed 0" in printed.err
+    sweep = folder / "runs" / "shelves"
+    monkeypatch.setattr(registry, "_files", {})  # the folder is enough from here
+    assert main(["report", str(sweep)]) == 0
+    assert main(["compare", "ce-u", "gradient-ascent", "--in", str(sweep)]) == 0
+    assert "Of 2 panels (models × splits)" in capsys.readouterr().out
+
+    documents = [json.loads(p.read_text()) for p in sweep.glob("records/*/record.json")]
+    assert sorted((one["forget_fraction"], one["kind"]) for one in documents) == [
+        (split, kind)
+        for split in ("books", "news")
+        for kind in ("fine-tuned", "retain", "run", "run")
+    ]
+    with (sweep / "results.csv").open(newline="", encoding="utf-8") as file:
+        assert [line["forget_fraction"] for line in csv.DictReader(file)] == ["books"] * 4 + [
+            "news"
+        ] * 4
+    assert {row.forget_fraction for row in rows_of(sweep / "results.csv")} == {"books", "news"}
+    plan = json.loads((sweep / "plan.json").read_text())
+    assert list(plan["data"]) == list(plan["rows"]) == ["news", "books"]
+    assert plan["config"]["splits"] == ["news", "books"], "all, where none are listed"
+    assert "forget_fractions" not in plan["config"]
+    page = (sweep / "report.html").read_text()
+    data = json.loads(page.partition('id="data">')[2].partition("</script>")[0])
+    assert [(one["model"], one["fraction"]) for one in data["panels"]] == [
+        ("tiny", "books"),
+        ("tiny", "news"),
+    ]
+    assert "tiny, books" in page
+    assert "forget books" not in page
+
+    board = folder / "board.jsonl"
+    assert main(["leaderboard", "export", str(sweep), "--out", str(board)]) == 0
+    assert len(board.read_text().splitlines()) == len(documents)
+    assert main(["track", str(sweep)]) == 0
+    from mlflow import MlflowClient
+
+    client = MlflowClient(f"sqlite:///{sweep / 'mlflow.db'}")
+    runs = client.search_runs(
+        [one.experiment_id for one in client.search_experiments()],
+        "params.forget_fraction = 'books' and params.method = 'ce-u'",
+    )
+    assert [run.info.run_name for run in runs] == ["ce-u · tiny · books · lr 0.0001 · seed 0"]
+    inputs: Any = runs[0].inputs
+    assert {one.dataset.name for one in inputs.dataset_inputs} == {
+        *("shelves-books", "shelves-books-retain", "shelves-evaluation-books")
+    }
+
+
+@pytest.mark.parametrize(
+    ("line", "key", "message"),
+    [
+        (
+            "splits: [boks]",
+            "splits.0",
+            "shelves has the splits news, books, got boks; did you mean 'books'?",
+        ),
+        ("splits: []", "splits", "is empty: a sweep of zero runs"),
+        ("splits: [books, books]", "splits.1", "the same as entry 0: duplicate run"),
+        ("splits: books", "splits", "expected a list, got the text 'books' (write [books])"),
+        ("splits: [0.1]", "splits.0", "expected text, got 0.1 (quote it to make it text)"),
+        (
+            "forget_fractions: [0.25]",
+            "forget_fractions",
+            "shelves has splits by names: news, books; list them in splits instead",
+        ),
+    ],
+)
+def test_wrong_splits_are_one_line(folder: Path, line: str, key: str, message: str) -> None:
+    (folder / "shelves.yaml").write_text(f"{CONFIG}{line}\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config("shelves.yaml")
+    assert [(p.place, p.key, p.message) for p in caught.value.problems] == [
+        ("shelves.yaml:13", key, message)
+    ]
+
+
+def test_names_for_a_benchmark_of_fractions_are_one_line(folder: Path) -> None:
+    text = CONFIG.replace("source: shelves, ", "")
+    (folder / "shelves.yaml").write_text(f"{text}splits: [books]\nforget_fractions: [0.25]\n")
+    with pytest.raises(ConfigError) as caught:
+        load_config("shelves.yaml")
+    assert [(p.key, p.message) for p in caught.value.problems] == [
+        (
+            "splits",
+            "synthetic has splits by fractions, such as 0.1; list them in forget_fractions instead",
+        )
+    ]
+
+
+def test_retain_models_are_given_by_the_name_of_a_split(folder: Path) -> None:
+    for name, wrong in (("books-retain", []), ("retain75", ["models.0.retain.retain75"])):
+        retain = f"retain: {{{name}: ./retained}}\n    base: tiny"
+        (folder / "shelves.yaml").write_text(CONFIG.replace("base: tiny", retain))
+        try:
+            load_config("shelves.yaml")
+            found: list[str] = []
+        except ConfigError as error:
+            found = [one.key for one in error.problems]
+        assert found == wrong
+
+
+@pytest.mark.parametrize("names", [("0.1",), ("my books",), ("a", "a"), ("",), ("x" * 65,)])
+def test_names_that_could_be_mistaken_are_refused(names: tuple[str, ...]) -> None:
+    class Odd(Synthetic):
+        splits = names
+
+    with pytest.raises(ValueError, match=r"Odd\.splits: .* is no name for a split"):
+        Odd()
+
+
+def test_splits_may_depend_on_the_fields() -> None:
+    class Numbered(Synthetic):
+        @property
+        def splits(self) -> tuple[str, ...]:  # type: ignore[override]
+            return tuple(f"part{i}" for i in range(self.authors))
+
+    benchmark: Benchmark = Numbered(authors=3)
+    assert benchmark.problem_with("part2") == ""
+    assert benchmark.problem_with("part3").endswith("got part3; did you mean 'part2'?")
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "label", "percent", "forget", "retain", "holdout"),
+    [
+        (0.1, "0.1", "forget 0.1", "forget 10 %", "forget10", "retain90", "holdout10"),
+        (0.05, "0.05", "forget 0.05", "forget 5 %", "forget05", "retain95", "holdout05"),
+        ("books", "books", "books", "books", "books", "books-retain", "books-holdout"),
+        ("nan", "nan", "nan", "nan", "nan", "nan-retain", "nan-holdout"),
+    ],
+)
+def test_keys_as_text(
+    key: Any, text: str, label: str, percent: str, forget: str, retain: str, holdout: str
+) -> None:
+    assert (split_text(key), split_label(key), split_percent(key)) == (text, label, percent)
+    assert split_of(text) == split_of(key) == key
+    assert split_name("forget", key) == forget
+    assert split_name("retain", key) == retain
+    assert split_name("holdout", key) == holdout
+
+
+def test_fractions_come_before_names_in_order() -> None:
+    keys: list[SplitKey] = ["news", 0.1, "books", 0.05]
+    assert sorted(keys, key=split_order) == [0.05, 0.1, "books", "news"]
