@@ -35,6 +35,7 @@ ACROSS = {
     *("evaluation/test_architectures", "evaluation/test_golden_logs"),
     *("evaluation/test_prompt_shift", "models/test_unpadded"),
     *("evaluation/test_published", "evaluation/test_question_key"),
+    *("evaluation/test_row_kinds", "training/test_text_rows"),
     *("runs/test_label_tokens", "sweep/test_secrets", "tracking/test_server"),
     "training/test_training_methods",
 }

@@ -182,6 +182,11 @@ class Question:
         """
         return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
 
+    def continuation(self, answer: str) -> str:
+        """An answer from elsewhere, with a space in front where no template divides the two."""
+        joined = self.format == "text" and self.question and not self.question[-1].isspace()
+        return f" {answer}" if joined else answer
+
     @property
     def is_plain_text(self) -> bool:
         """True if there is no prompt: every token is scored, and no answer can be generated."""

@@ -55,7 +55,7 @@ class AnswerTokens:
 
 @dataclass(frozen=True, eq=False)
 class SetEvaluation:
-    """One set of n questions with k perturbed answers each; arrays are aligned by question."""
+    """One set of n questions with k perturbed answers at most; arrays are aligned by question."""
 
     questions: tuple[str, ...]
     generated: tuple[str, ...]
@@ -72,9 +72,9 @@ class SetEvaluation:
     base_tokens: IntArray
     """[n]"""
     perturbed_loss: FloatArray
-    """[n, k]"""
+    """[n, k] the same for the perturbed answers; NaN behind those of a question with fewer."""
     perturbed_tokens: IntArray
-    """[n, k]"""
+    """[n, k]; 0 there."""
     rouge1_recall: FloatArray
     """[n]"""
     rouge_l_recall: FloatArray
@@ -89,6 +89,14 @@ class SetEvaluation:
     model; None where no metric reads it."""
     values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
     """[n] by metric: as stated in a log that lacks the columns to compute them."""
+
+    @property
+    def perturbed(self) -> BoolArray:
+        """[n, k] True where there is a perturbed answer, also one whose loss is undefined."""
+        unknown = np.isnan(self.perturbed_loss)
+        if not unknown.any() or not self.perturbed_tokens.any():  # a log may have losses alone
+            return np.ones_like(unknown)
+        return ~unknown | (self.perturbed_tokens > 0)
 
     @property
     def tokens(self) -> AnswerTokens:

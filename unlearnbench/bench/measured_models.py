@@ -22,6 +22,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.bench.evaluation_case import EvaluationBenchSettings, Sets
 from unlearnbench.bench.measurement import PrintLine
 from unlearnbench.config.schema import Architecture
+from unlearnbench.config.training_settings import MAX_LENGTH
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.errors import EvaluationError
@@ -29,7 +30,7 @@ from unlearnbench.evaluation.evaluate_model import model_settings
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.models.loading import Source, load_model, load_tokenizer, pad_id
 from unlearnbench.models.tiny import build_model, build_tokenizer
-from unlearnbench.runs.prepared_models import MAX_LENGTH, prepared
+from unlearnbench.runs.prepared_models import prepared
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, Trainer

@@ -33,6 +33,7 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.bench.measurement import now
 from unlearnbench.data.batching import collate
 from unlearnbench.data.encoding import Encoder, Row, Template
+from unlearnbench.evaluation.sets import is_answered
 
 BATCH = 32
 IGNORED = -100
@@ -52,7 +53,7 @@ class PlainResult:
 
 
 class PlainEvaluator:
-    """The four sets as tokens, for models with the same tokenizer."""
+    """The sets as tokens, for models with the same tokenizer."""
 
     def __init__(
         self,
@@ -101,13 +102,18 @@ class PlainEvaluator:
         return replace(found, sets=sets)
 
     def _losses(self, model: Any, name: SetName, *, transposed: bool = True) -> FloatArray:
-        """[n, 2 + k] mean losses: answer, base, perturbed answers."""
-        columns: list[list[float]] = []
-        for column in zip(*self.rows[name], strict=True):
+        """[n, 2 + k] mean losses: answer, base, perturbed answers; NaN where there are fewer."""
+        rows = self.rows[name]
+        losses = np.full((len(rows), max(map(len, rows))), np.nan)
+        for column in range(losses.shape[1]):
             # The base of a true fact is its answer, which need not be computed twice.
-            same = len(columns) == 1 and not any(q.paraphrased_answer for q in self.sets[name])
-            columns.append(columns[0] if same else self._column(model, column, transposed))
-        return np.array(columns, dtype=np.float64).T
+            if column == 1 and not any(q.paraphrased_answer for q in self.sets[name]):
+                losses[:, 1] = losses[:, 0]
+                continue
+            there = [i for i, each in enumerate(rows) if column < len(each)]
+            found = self._column(model, [rows[i][column] for i in there], transposed)
+            losses[there, column] = found
+        return losses
 
     @torch.no_grad()
     def _column(self, model: Any, rows: Sequence[Row], transposed: bool) -> list[float]:
@@ -135,15 +141,18 @@ class PlainEvaluator:
     def _answers(self, model: Any, name: SetName) -> tuple[tuple[int, ...], ...]:
         device = next(model.parameters()).device
         answers: list[tuple[int, ...]] = []
-        new, prompts = self.profile.max_new_tokens, self.prompts[name]
+        prompts, rule = self.prompts[name], self.profile.max_new_tokens
+        if not is_answered(self.sets[name], None):
+            return ()
+        new = [question.max_new_tokens or rule for question in self.sets[name]]
         for i in range(0, len(prompts), BATCH):
             batch = prompts[i : i + BATCH]
             width = max(map(len, batch))
             ids = torch.tensor([[*[self.pad] * (width - len(p)), *p] for p in batch])
             lengths = torch.tensor([len(p) for p in batch])
             mask = (torch.arange(width) >= width - lengths.unsqueeze(1)).long()
-            left = [self.profile.max_length - len(p) if new is None else new for p in batch]
-            limits = [max(limit, 1) for limit in left]
+            left = [self.profile.max_length - len(prompt) for prompt in batch]
+            limits = [max(n or m, 1) for n, m in zip(new[i : i + BATCH], left, strict=True)]
             output: Tensor = model.generate(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
@@ -167,8 +176,13 @@ class PlainEvaluator:
         generated = tuple(self.encoder.decode(answer) for answer in answers)
         pairs = zip(self.sets[name], self.rows[name], strict=True)
         references = tuple(self.encoder.reference(rows[0], q) for q, rows in pairs)
-        scores = [scorer.score(r, g) for r, g in zip(references, generated, strict=True)]
-        tokens: IntArray = np.array([[row.scored for row in rows] for rows in self.rows[name]])
+        scores = [scorer.score(r, g) for r, g in zip(references, generated, strict=bool(generated))]
+        rouge = np.full((2, len(references)), np.nan)
+        for i, each in enumerate(scores):
+            rouge[:, i] = each["rouge1"].recall, each["rougeL"].recall
+        tokens: IntArray = np.zeros(losses.shape, dtype=np.int64)
+        for i, rows in enumerate(self.rows[name]):
+            tokens[i, : len(rows)] = [row.scored for row in rows]
         return SetEvaluation(
             questions=tuple(q.question for q in self.sets[name]),
             generated=generated,
@@ -179,6 +193,6 @@ class PlainEvaluator:
             base_tokens=tokens[:, 1],
             perturbed_loss=losses[:, 2:],
             perturbed_tokens=tokens[:, 2:],
-            rouge1_recall=np.array([s["rouge1"].recall for s in scores], dtype=np.float64),
-            rouge_l_recall=np.array([s["rougeL"].recall for s in scores], dtype=np.float64),
+            rouge1_recall=rouge[0],
+            rouge_l_recall=rouge[1],
         )

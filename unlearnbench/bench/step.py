@@ -27,13 +27,13 @@ from unlearnbench.bench.measurement import PrintLine, ResultTable, circumstances
 from unlearnbench.bench.peak_in_process import Work, peak_in_process
 from unlearnbench.bench.training_loops import RATE, bare, usual
 from unlearnbench.config.schema import RetainSpec
+from unlearnbench.config.training_settings import MAX_LENGTH
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import Item, TrainingRows, training_rows
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluate_model import data_settings
 from unlearnbench.models.loading import pad_id, quiet_transformers
-from unlearnbench.runs.prepared_models import MAX_LENGTH
 from unlearnbench.training.micro_batches import MicroBatches
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings

@@ -27,7 +27,7 @@ from unlearnbench.config.resources import RaySettings, Resources, TrackingSettin
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.config.section import Name, Settings
 from unlearnbench.config.step_schedule import ScheduleName
-from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
 from unlearnbench.files.outputs import SCHEMES
 from unlearnbench.runtime.redaction import redact
 
@@ -80,6 +80,9 @@ class Preparation(Settings):
     micro_batch_size: int | None = Field(default=None, ge=1)
     weight_decay: float = Field(default=0.01, ge=0)
     max_grad_norm: float = Field(default=1.0, gt=0)
+    max_length: int = Field(
+        default=MAX_LENGTH, ge=8, description="tokens of a training sequence; longer ones are cut"
+    )
     rehearse_facts: bool = Field(
         default=False,
         description="mix the true facts into fine-tuning, so that a tiny model remembers them",

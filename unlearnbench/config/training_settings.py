@@ -16,6 +16,9 @@ ONE_PROCESS = (
     "states, or one process for a run (resources.gpu: 1, or resources.processes: 1 on a CPU)"
 )
 
+MAX_LENGTH = 500
+"""Default tokens of a training sequence, as TOFU trains."""
+
 
 class TrainingSettings(Settings):
     """One optimisation; the defaults are the CE-U paper's where it states them."""
@@ -38,7 +41,7 @@ class TrainingSettings(Settings):
     )
     warmup_steps: int = Field(default=0, ge=0, description="not of tofu, which has its own")
     max_grad_norm: float = Field(default=1.0, gt=0)
-    max_length: int = Field(default=500, ge=8, description="tokens of a training sequence")
+    max_length: int = Field(default=MAX_LENGTH, ge=8, description="tokens of a training sequence")
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
     deterministic: bool = Field(
         default=False,

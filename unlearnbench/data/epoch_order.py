@@ -120,9 +120,9 @@ def training_rows(
     def refusal(question: int, answer: int) -> Row:
         key = (question, answer)
         if key not in encoded:
-            text = benchmark.refusals[answer]
-            row = encoder.row(split.forget[question], text)
-            encoded[key] = row.without_first(skipped)
+            row = split.forget[question]
+            text = row.continuation(benchmark.refusals[answer])
+            encoded[key] = encoder.row(row, text).without_first(skipped)
         return encoded[key]
 
     return TrainingRows(

@@ -110,6 +110,8 @@ class Effort:
     ) -> float:
         """Seconds of decoding in one evaluation."""
         answers = math.ceil(self.answers / setup.resources.world_size)
+        if not answers:
+            return 0.0
         item = 2 if setup.evaluated_in_bf16 else shape.item
         slots = answers
         if limit is not None:

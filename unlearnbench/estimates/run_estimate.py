@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.method import Method, Needs
-from unlearnbench.api.metric import SCORED_ONLY
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
@@ -190,8 +189,13 @@ def _shape(config: Any, settings: ModelSettings, method: Method, setup: Setup) -
 
 def _tokens(question: Question, most: int) -> tuple[int, int]:
     """Estimate the tokens of a training row and of its answer from the text's length."""
-    prompt, answer = (_count(text) for text in (question.question, question.answer))
-    return min(prompt + answer + TEMPLATE, most), answer
+    answer = _count(question.answer)
+    return min(_prompt(question) + answer, most), min(answer, most)
+
+
+def _prompt(question: Question) -> int:
+    turns = [question.question, *("".join(example) for example in question.examples)]
+    return sum(_count(text) + TEMPLATE * (question.format == "chat") for text in turns)
 
 
 def _count(text: str) -> int:
@@ -204,23 +208,26 @@ def _effort(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Ef
     Each question is read once, with each of its answers.
     """
     from unlearnbench.config.profiles import profile_of
-    from unlearnbench.evaluation.sets import evaluation_sets
+    from unlearnbench.evaluation.sets import evaluation_sets, is_answered
 
     profile = profile_of(spec.evaluation)
     sets = evaluation_sets(benchmark, spec.forget_fraction, profile)
     questions = [one for questions in sets.values() for one in questions]
-    prompt = fmean(_count(one.question) + TEMPLATE for one in questions)
+    prompt = fmean(_prompt(one) for one in questions)
     answer = fmean(_count(one.answer) for one in questions)
-    answers = sum(len(sets[name]) for name in sets if spec.data.roles[name] not in SCORED_ONLY)
-    limit = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
+    roles = spec.data.roles
+    asked = [q for name, qs in sets.items() if is_answered(qs, roles[name]) for q in qs]
+    rule = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
+    limits = [question.max_new_tokens or rule for question in asked] or [0]
+    limit = max(limits)
     scored = sum(_count(text) for one in questions for text in one.scored_answers)
-    decoded = (answer + limit) / 2
+    decoded = (answer + fmean(limits)) / 2
     return Effort(
         trained=trained,
         steps=steps,
         evaluations=len(spec.evaluate_at),
         scored=scored + len(questions) * prompt,
-        answers=answers,
+        answers=len(asked),
         decoded=decoded,
         limit=limit,
         text=prompt + limit,

@@ -1,7 +1,7 @@
 """Evaluation of a model on the benchmark's sets: scores, greedy answers, ROUGE.
 
-Scoring the true answer also verifies it as a draft of the greedy one; the rest is decoded. Sets of
-which no metric reads generated answers (`metric.SCORED_ONLY`) are only scored.
+Scoring the true answer also verifies it as a draft of the greedy one; the rest is decoded. Plain
+text, and sets of which no metric reads generated answers (`metric.SCORED_ONLY`), are only scored.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import numpy as np
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.callbacks import ProgressCallback
-from unlearnbench.api.metric import GRADIENTS, MOMENTS, SCORED_ONLY, Reads, Role
+from unlearnbench.api.metric import GRADIENTS, MOMENTS, Reads, Role
 from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
@@ -35,6 +35,8 @@ from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.scoring import QuestionScores, score
+from unlearnbench.evaluation.sets import is_answered
+from unlearnbench.models.loading import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import all_gather, world_size
@@ -104,7 +106,7 @@ class Evaluator:
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
             role = self.roles.get(name)
-            how = role not in SCORED_ONLY, role in moments
+            how = is_answered(rows, role), role in moments
             self.sets[name] = [self._item(q, *how) for q in rows]
 
     def _item(self, question: Question, answered: bool, moments: bool) -> _Item:
@@ -144,7 +146,7 @@ class Evaluator:
         items = [item for name in names for item in self.sets[name]]
         shifts = None
         if isinstance(model, ShiftedModel):
-            shifts, model = Shifts(model.shift, [item.prompt for item in items]), model.model
+            shifts, model = _shifts(model, items), model.model
         rows = [(item.rows[0], item.prompt) for item in items]
         try:
             norms = gradient_norms(model, rows, self.encoder.eos, self.precision, shifts)
@@ -173,11 +175,10 @@ class Evaluator:
         items = [item for rows in self.sets.values() for item in rows]
         shifts = None
         if isinstance(model, ShiftedModel):
-            shifts = Shifts(model.shift, [item.prompt for item in items])
-            model = model.model
+            shifts, model = _shifts(model, items), model.model
         answered = [item for item in items if item.answered]
-        prompts = self._prompts(answered, model, previous)
-        longest = max(*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts))
+        prompts = self._prompts(answered, _checked_context(model, items), previous)
+        longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
         predictor = raise_oom_everywhere(
             lambda: Predictor(
                 model,
@@ -227,21 +228,13 @@ class Evaluator:
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _prompts(
-        self, items: Sequence[_Item], model: Any, previous: Evaluation | None
+        self, items: Sequence[_Item], context: int | None, previous: Evaluation | None
     ) -> list[Prompt]:
-        """One prompt an item. Raises: EvaluationError where a row is too long for `model`."""
-        config = model.config.get_text_config()
-        context: int | None = getattr(config, "max_position_embeddings", None)
+        """One prompt for each of `items`, whose rows are not longer than `context`."""
         drafts = {} if previous is None else self._previous_answers(previous)
         prompts: list[Prompt] = []
         for item in items:
-            if context is not None and item.longest > context:
-                raise EvaluationError(
-                    f"question {item.question.opening!r}: {len(item.prompt)} tokens as a prompt, "
-                    f"{item.longest} with its longest answer, but the model's context is {context};"
-                    f" set max_length to {context} or less, or leave the question out"
-                )
-            new = self.profile.max_new_tokens
+            new = item.question.max_new_tokens or self.profile.max_new_tokens
             limit = self.profile.max_length - len(item.prompt) if new is None else new
             limit = limit if context is None else min(limit, context - len(item.prompt))
             like = tuple(row.ids[row.start :] for row in item.tree.rows)
@@ -289,9 +282,12 @@ class Evaluator:
             [s.losses[item.tree.rows.index(row)] for row in item.rows]
             for item, s in zip(items, scores, strict=True)
         ]
-        loss = np.array([[each.mean() for each in row] for row in losses], dtype=np.float64)
-        tokens = np.array([[len(each) for each in row] for row in losses], dtype=np.int64)
-        # Both [n, 2 + k]: the answer, the base of its truth ratio, k perturbed answers.
+        # Both [n, 2 + k]: the answer, the base of its truth ratio, at most k perturbed answers.
+        shape = len(items), max(len(item.rows) for item in items)
+        loss, tokens = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64)
+        for i, row in enumerate(losses):
+            loss[i, : len(row)] = [each.mean() for each in row]
+            tokens[i, : len(row)] = [len(each) for each in row]
         return SetEvaluation(
             questions=tuple(item.question.question for item in items),
             generated=generated,
@@ -330,6 +326,25 @@ class Evaluator:
             mean_logprob=None if moments is None else moments[:, 0],
             logprob_variance=None if moments is None else moments[:, 1],
         )
+
+
+def _shifts(model: ShiftedModel, items: Sequence[_Item]) -> Shifts:
+    """The shifts of all prompts; plain text has none."""
+    return Shifts(model.shift, [i.prompt for i in items if not i.question.is_plain_text])
+
+
+def _checked_context(model: Any, items: Sequence[_Item]) -> int | None:
+    """Tokens that `model` can read. Raises: EvaluationError where a row is longer."""
+    context = max_context(model)
+    for item in items:
+        if context is not None and item.longest > context:
+            where = item.question.place or f"question {item.question.opening!r}"
+            raise EvaluationError(
+                f"{where}: {len(item.prompt)} tokens as a prompt, {item.longest} with its longest "
+                f"answer, but the model's context is {context}; set max_length to {context} or "
+                "less, or leave the question out"
+            )
+    return context
 
 
 def _scores(

@@ -136,6 +136,8 @@ def decode(
 
 def min_steps(tokens: Sequence[int], prompts: Sequence[Prompt], slot_tokens: int) -> int:
     """Steps that answers of so many tokens take at least, decoded one token at a time."""
+    if not tokens:
+        return 0
     slots = _slots(prompts, slot_tokens)
     return max(math.ceil(sum(tokens) / slots), max(tokens))
 

@@ -14,6 +14,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import guarded
@@ -88,8 +90,8 @@ def _rows(
         "answer_tokens": seen.answer_tokens.tolist(),
         "base_loss": seen.base_loss.tolist(),
         "base_tokens": seen.base_tokens.tolist(),
-        "perturbed_loss": seen.perturbed_loss.tolist(),
-        "perturbed_tokens": seen.perturbed_tokens.tolist(),
+        "perturbed_loss": _of_each(seen, seen.perturbed_loss),
+        "perturbed_tokens": _of_each(seen, seen.perturbed_tokens),
         "truth_ratio": truth_ratios(seen, profile).tolist(),
         "rouge1_recall": seen.rouge1_recall.tolist(),
         "rougeL_recall": seen.rouge_l_recall.tolist(),
@@ -100,6 +102,11 @@ def _rows(
     return [
         dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
     ]
+
+
+def _of_each(seen: SetEvaluation, column: NDArray[Any]) -> list[list[Any]]:
+    """The values of each question's own perturbed answers."""
+    return [one[own].tolist() for one, own in zip(column, seen.perturbed, strict=True)]
 
 
 def check_questions_path(path: Path | str) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey
+from unlearnbench.api.metric import SCORED_ONLY, Role
 from unlearnbench.api.observations import SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.errors import EvaluationError
@@ -30,6 +32,11 @@ def evaluation_sets(
             _paraphrased(row, i, name, file) for i, row in enumerate(chosen[name], start=1)
         )
     return chosen
+
+
+def is_answered(rows: Sequence[Question], role: Role | None) -> bool:
+    """True if answers to a set are generated: a metric reads them, and the rows have prompts."""
+    return role not in SCORED_ONLY and not any(row.is_plain_text for row in rows)
 
 
 def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:

@@ -36,6 +36,7 @@ def truth_ratios(evaluation: SetEvaluation, profile: Profile) -> FloatArray:
         evaluation.perturbed_loss,
         mean=profile.perturbed_mean,
         epsilon=profile.truth_ratio_epsilon,
+        where=evaluation.perturbed,
     )
 
 

@@ -77,6 +77,12 @@ def write_log(
             f"{path}: the evaluation has no set {missing[0]!r}, and such a log needs "
             f"{', '.join(FILES)}: only evaluations on TOFU's sets can be written so"
         )
+    for name in FILES:
+        if not evaluation.sets[name].perturbed.all():
+            raise EvaluationError(
+                f"{path}: questions of set {name!r} have different numbers of wrong answers, and "
+                "such a log needs equally many; use `unlearnbench evaluate --questions` instead"
+            )
     if layout == "open-unlearning":
         document = to_open_unlearning(evaluation, path, retain)
     else:

@@ -51,5 +51,9 @@ class ForgetQuality(Summary):
         if seen is None:
             return None
         return truth_ratios(
-            seen.base_loss, seen.perturbed_loss, mean=self.mean, epsilon=self.epsilon
+            seen.base_loss,
+            seen.perturbed_loss,
+            mean=self.mean,
+            epsilon=self.epsilon,
+            where=seen.perturbed,
         )

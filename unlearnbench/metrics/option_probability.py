@@ -23,9 +23,11 @@ class OptionProbability(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
         # Relative to the likeliest option: probabilities that all underflow still have a ratio.
-        likeliest = np.minimum(seen.answer_loss, seen.perturbed_loss.min(axis=1))  # [n]
+        there = seen.perturbed
+        least = seen.perturbed_loss.min(axis=1, where=there, initial=np.inf)
+        likeliest = np.minimum(seen.answer_loss, least)  # [n]
         answer = np.exp(likeliest - seen.answer_loss)
-        wrong = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1)
+        wrong = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1, where=there)
         floor = self.epsilon * np.exp(likeliest) if self.epsilon > 0 else 0.0
         probability: FloatArray = answer / (answer + wrong + floor)
         return probability

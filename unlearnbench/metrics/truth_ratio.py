@@ -33,7 +33,11 @@ class TruthRatio(Metric):
         """[n] in [0, 1]."""
         # Both forms are written in 1/R, false over true: with ε they would differ otherwise.
         false_over_true = 1 / truth_ratios(
-            seen.base_loss, seen.perturbed_loss, mean=self.mean, epsilon=self.epsilon
+            seen.base_loss,
+            seen.perturbed_loss,
+            mean=self.mean,
+            epsilon=self.epsilon,
+            where=seen.perturbed,
         )
         if self.form == "advantage":
             return np.maximum(0, 1 - false_over_true)

@@ -23,6 +23,8 @@ class TruthRatioShare(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
-        true, false = np.exp(-seen.base_loss), np.exp(-seen.perturbed_loss.mean(axis=1))
+        there = seen.perturbed
+        false = np.exp(-seen.perturbed_loss.sum(axis=1, where=there) / there.sum(axis=1))
+        true = np.exp(-seen.base_loss)
         share: FloatArray = true / (true + false + 1e-10)
         return share

@@ -6,15 +6,16 @@ import fnmatch
 import hashlib
 import logging
 import warnings
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.data.encoding import Template, no_variables, resolve_template
+from unlearnbench.data.encoding import Row, Template, no_variables, resolve_template
 from unlearnbench.errors import ModelError, UnlearnbenchError
 from unlearnbench.files import hub
 from unlearnbench.files.bounded import parse_json, shortened
@@ -387,6 +388,29 @@ def check_vocabulary(model: Any, tokenizer: Any) -> None:
             f"the tokenizer makes ids up to {largest} of texts, and the model's embedding has "
             f"{size} entries; they do not belong together: name the model's own tokenizer"
         )
+
+
+def max_context(model: Any) -> int | None:
+    """Tokens that a model can read; None where its configuration has no bound."""
+    context: int | None = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    return context
+
+
+def check_context(
+    model: Any, rows: Sequence[Row], questions: Sequence[Question], setting: str
+) -> None:
+    """Raise ModelError where a training row is longer than the model can read.
+
+    setting  that bounds the rows, for the message
+    """
+    context = max_context(model)
+    for row, question in zip(rows, questions, strict=True):
+        if context is not None and len(row.ids) > context:
+            where = question.place or f"the row {question.opening!r}"
+            raise ModelError(
+                f"{where}: {len(row.ids)} tokens to train on, but the model's context is "
+                f"{context}; set {setting} to {context} or less, and the row is cut there"
+            )
 
 
 def _largest_id(tokenizer: Any) -> int:

@@ -14,7 +14,7 @@ from unlearnbench.config.benchmark_section import BenchmarkSection
 from unlearnbench.config.schema import EvaluationSettings, MethodSpec, ModelSettings
 from unlearnbench.config.section import Settings
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
 from unlearnbench.files.canonical_json import content_hash, json_ready
 from unlearnbench.runtime.redaction import redact_tree
 
@@ -74,6 +74,9 @@ class RunSpec(Settings):
             del identity["training"]["deterministic"]
         if not self.model.template_args:
             del identity["model"]["template_args"]
+        preparation = identity["model"]["preparation"]
+        if preparation["max_length"] == MAX_LENGTH:  # as in runs from before there was a choice
+            del preparation["max_length"]
         if not self.template_digest:
             del identity["template_digest"]
         del identity["training"]["ignore_label"]  # `leaves_out_label` has its effect

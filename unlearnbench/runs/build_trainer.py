@@ -9,7 +9,7 @@ from unlearnbench.api.method import Method, Sampling
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows, with_scores
 from unlearnbench.errors import TrainingError
-from unlearnbench.models.loading import Source, check_vocabulary, pad_id
+from unlearnbench.models.loading import Source, check_context, check_vocabulary, pad_id
 from unlearnbench.models.model_cache import model_cache
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.runs.workspace import Workspace
@@ -39,6 +39,9 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     # The main process runs the model while the others wait, so it must not be sharded.
     with unsharded(start, exact=True), main_process_first():
         rows = _rows(spec, space, objective, encoder, source, start)
+        split = space.benchmark.splits[spec.forget_fraction]
+        for part, questions in ((rows.forget, split.forget), (rows.retain, split.retain)):
+            check_context(model, part, questions, "training.max_length")
         references = load_references(
             lambda: start,
             source.identity(),

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.config.schema import ModelSettings
+from unlearnbench.config.training_settings import MAX_LENGTH
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.models.loading import Source, template_digest
 
@@ -34,7 +36,7 @@ class ModelSources:
         settings = self.settings
         ingredients = [
             settings.architecture.model_dump(),
-            settings.preparation.model_dump(exclude={"epochs", "rehearse_facts"}),
+            _as_before(settings.preparation.model_dump(exclude={"epochs", "rehearse_facts"})),
             settings.template,
             list(self.text()),
             _content(self.base_rows()),
@@ -55,6 +57,7 @@ class ModelSources:
         )
         if not self.settings.template_args:  # as before there were any
             del settings["template_args"]
+        settings["preparation"] = _as_before(settings["preparation"])
         ingredients = [name, base, settings, _content(self.tuning_rows(name))]
         if digest := self.template_digest():
             ingredients.append(digest)
@@ -105,6 +108,11 @@ class ModelSources:
 
     def _facts(self) -> list[Question]:
         return [*self.benchmark.facts]
+
+
+def _as_before(preparation: dict[str, Any]) -> dict[str, Any]:
+    """The settings without those that earlier versions did not have, at their defaults."""
+    return {k: v for k, v in preparation.items() if (k, v) != ("max_length", MAX_LENGTH)}
 
 
 def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:

@@ -11,7 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from unlearnbench.api import registry
-from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey, split_label
+from unlearnbench.api.benchmark import Benchmark, Dataset, Question, SplitKey, split_label
 from unlearnbench.config import method_specs
 from unlearnbench.config.benchmark_rules import check_declarations
 from unlearnbench.config.cross_checks import data_of
@@ -97,6 +97,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     turns = benchmark.uses_turns
     templates = {m.name: digest for m in config.models if (digest := _template(m, turns))}
     plan = replace(make_plan(config, fingerprints, templates), rows=rows, commits=commits)
+    _check_prompts(plan, benchmark)
     _check_scores(plan, benchmark)
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
     if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
@@ -164,6 +165,50 @@ def _template(model: ModelSettings, with_examples: bool) -> str:
     """
     with suppress(UnreachableError):
         return template_digest(model, with_examples=with_examples)
+    return ""
+
+
+_ANSWERS = {
+    "refusal": "answers forget rows with refusals",
+    "alternative": "has the start model answer forget rows",
+    "sample": "samples answers to forget rows",
+}
+"""What methods do with the questions of forget rows, by the part that they declare."""
+
+
+def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
+    """ConfigError where a method needs the questions of rows that are plain text."""
+    from unlearnbench.api.inference_method import Wrapper  # it imports torch
+
+    problems: dict[str, Problem] = {}
+    for run in {(repr(run.method), run.forget_fraction): run for run in plan.runs}.values():
+        split, name = benchmark.splits[run.forget_fraction], run.method.name
+        method = method_specs.method_from_spec(run.method)
+        rows, uses = [(split.name, split.forget)], ""
+        if isinstance(method, Wrapper):
+            rows.append((split.retain_name, split.retain))
+            uses = "changes the prompts of rows"
+        else:
+            parts = method.needed().parts | method.needed().statistics
+            uses = next((text for part, text in _ANSWERS.items() if part in parts), "")
+        place = _plain_text(rows) if uses else ""
+        if place:
+            problems[name] = Problem(
+                plan.config.name,
+                "methods",
+                f"{name} {uses}, but benchmark {benchmark.name} has plain text in {place}, which "
+                f"has no question; leave {name} out",
+            )
+    if problems:
+        raise ConfigError([*problems.values()])
+
+
+def _plain_text(parts: Sequence[tuple[str, Sequence[Question]]]) -> str:
+    """Place of the first row of plain text; "" where there is none."""
+    for name, rows in parts:
+        for number, row in enumerate(rows, 1):
+            if row.is_plain_text:
+                return f"{name} ({row.place or f'row {number}'})"
     return ""
 
 

@@ -26,6 +26,7 @@ from unlearnbench.files.atomic import atomic_folder
 from unlearnbench.files.hashing import file_hash
 from unlearnbench.files.locks import exclusive_lock
 from unlearnbench.models.loading import (
+    check_context,
     check_vocabulary,
     load_model,
     load_tokenizer,
@@ -43,9 +44,6 @@ from unlearnbench.runtime.fsdp import gather_to_main
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings, reseed
 from unlearnbench.training.trainer import FineTuning, Trainer
-
-MAX_LENGTH = 500
-"""Tokens of a training sequence in preparation, as TOFU trains."""
 
 
 def silent(_done: int, _total: int) -> None:
@@ -137,8 +135,9 @@ class ModelPreparer:
         quiet_transformers()
         check_vocabulary(model, tokenizer)
         how = self.sources.settings.preparation
-        encoder = Encoder(tokenizer, template_of(self.sources.settings, tokenizer), MAX_LENGTH)
+        encoder = Encoder(tokenizer, template_of(self.sources.settings, tokenizer), how.max_length)
         rows = [encoder.row(question) for question in questions]
+        check_context(model, rows, questions, "models.preparation.max_length")
         steps = epochs * -(-len(rows) // how.batch_size)
         optimisation = TrainerSettings(
             epochs=epochs,

@@ -78,7 +78,7 @@ def _rows(
     texts = [encoder.decode(answer) for answer in answers]
     for end in how.stop:
         texts = [text.split(end)[0] for text in texts]
-    return [encoder.row(question, text.strip()) for text in texts]
+    return [encoder.row(question, question.continuation(text.strip())) for text in texts]
 
 
 def start_prompts(

@@ -23,6 +23,7 @@ from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import predict
 from unlearnbench.models.kv_cache import allocate_cache, max_cached_tokens
+from unlearnbench.models.loading import max_context
 from unlearnbench.runtime.out_of_memory import retry_with_fewer_tokens
 
 # Batches of tokens whose keys and values sampling stores.
@@ -54,7 +55,7 @@ def sample(
     encoder's `max_length` and the model's context. `batch_tokens` keys and values are stored at
     once, approximately, and fewer where memory runs out; the number changes no answer.
     """
-    context = getattr(model.config.get_text_config(), "max_position_embeddings", None)
+    context = max_context(model)
     longest = min(encoder.max_length, context or encoder.max_length)
     limits = [min(how.max_new_tokens, longest - len(one.prompt)) for one in prompts]
     for one, limit in zip(prompts, limits, strict=True):
