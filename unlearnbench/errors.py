@@ -47,6 +47,10 @@ class PluginError(UnlearnbenchError):
     """A method, config or dashboard that is unknown, duplicate or broken."""
 
 
+class UnavailableError(PluginError):
+    """A download or setting without which a plug-in works nowhere; the plug-in is not at fault."""
+
+
 class TrainingError(UnlearnbenchError):
     """A run that cannot continue, such as with a loss that is not finite."""
 

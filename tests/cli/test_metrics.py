@@ -35,7 +35,7 @@ def test_list_has_reads_sets_direction_and_package(run: Run) -> None:
     _, out, _ = run("metrics", "list", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
     assert rows.keys() == {*registry.names("metrics")} == {*completion("metrics")()}
-    assert rows["rouge"]["sets"] == ["named by a benchmark"]
+    assert rows["rouge"]["sets"] == ["where it is named"]
     assert rows["forgotten"]["reads"] == ["retain model", "start model"]
     assert rows["private"]["reads"][0] == "retain model"
 

@@ -567,3 +567,34 @@ class TestARepeatableRun:
             "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
         }
         assert found == (on_gpu if gpu else dict.fromkeys(on_gpu))
+
+
+def test_metrics_on_request_are_observed_and_reported(place: Path) -> None:
+    """Of the start model, the retain model and the run; a run that has them keeps its id."""
+    chosen: Any = {"fluency": {}, "mia-grad-norm": {}}
+    plain = config_of(place, epochs=1)
+    evaluation = EvaluationSettings(rows=4, max_length=96, metrics=chosen)
+    config = config_of(place, epochs=1, evaluation=evaluation, output=str(place / "other"))
+    (spec,) = runs_of(config)
+    assert [spec.id] == [run.id for run in runs_of(plain)]
+    folder = place / "other" / "small"
+    tasks = preparation_tasks(config, [spec], folder)
+    after = next(task.after for task in tasks if task.id == "tiny/retain50@0.5")
+    assert {"tiny/retain50", "tiny/full"} == {*after}
+    record = run_single(spec, config, folder, lambda _: None)
+    rows = {row.kind: row for row in table(read_records(folder), chosen)}
+    for row in rows.values():
+        assert all(row.metrics[f"fluency_{name}"] for name in ("forget", "retain"))
+        assert row.metrics["mia_grad_norm"] is not None
+    start = rows["fine-tuned"].metrics["fluency_retain"]
+    assert start is not None
+    assert start > (rows["run"].metrics["fluency_forget"] or 0), "the run says other things"
+    assert record.evaluations[1].sets["forget"].start_loss is not None
+    earlier = run_single(spec, plain, place / "runs" / "small", lambda _: None)
+    assert "fluency_forget" not in earlier.epochs[0].metrics
+    old = {row.kind: row for row in table(read_records(place / "runs" / "small"), chosen)}
+    assert old["run"].metrics.get("fluency_forget") is None, "not known"
+    stored = rows["run"].metrics
+    assert {n: stored[n] for n in earlier.epochs[0].metrics} == {
+        n: old["run"].metrics[n] for n in earlier.epochs[0].metrics
+    }

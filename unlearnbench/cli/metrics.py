@@ -19,12 +19,13 @@ def _row(name: str, metric: type[Metric | Summary]) -> dict[str, Any]:
     if issubclass(metric, Metric):
         read = [*sorted(metric.reads)] or ["losses"]
     else:
-        read = [f"{one} model" for one in sorted(metric.relative_to)]
+        read = [*sorted(metric.reads)]
+        read += [f"{one} model" for one in sorted(metric.relative_to)]
         read += [f"columns of {one}" for one in sorted(metric.after)]
         read = read or ["sets, columns"]
     return {
         "reads": read,
-        "sets": [*map(str, sorted(metric.roles))] or ["named by a benchmark"],
+        "sets": [*map(str, sorted(metric.roles))] or ["where it is named"],
         "better": [*dict.fromkeys(c.better or "neither" for c in _columns(name, metric))],
     }
 

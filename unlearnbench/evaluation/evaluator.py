@@ -165,6 +165,41 @@ class Evaluator:
         sets = {name: replace(found.sets[name], grad_norm=part) for name, part in own}
         return replace(found, sets={**found.sets, **sets})
 
+    def with_start_losses(self, found: Evaluation, start: Any) -> Evaluation:
+        """Add the losses of greedy answers under the start model. Collective.
+
+        found  of this evaluator; one that was read from a log has no tokens, and gets no losses
+        start  in evaluation mode, whole in each process
+        """
+        if found.answers is None:
+            return found
+        names = [name for name, answers in found.answers.items() if answers]
+        rows: list[Row] = []
+        for name in names:
+            for item, answer in zip(self.sets[name], found.answers[name], strict=True):
+                # Behind a cut answer, too, so that an empty one has a loss.
+                ids = (*item.prompt, *answer, self.encoder.eos)
+                rows.append(Row(ids, max(len(item.prompt), 1)))
+        trees = [build_tree((row,), row.ids[: row.start]) for row in rows]
+        longest = max(len(row.ids) for row in rows)
+
+        def losses(batch_tokens: int) -> FloatArray:
+            how: Any = {"pad": self.pad, "longest": longest, "batch_tokens": batch_tokens}
+            predictor = raise_oom_everywhere(
+                lambda: Predictor(start, trees[0], precision=self.precision, **how)
+            )
+            with predictor.ready():
+                return np.array([one.losses[0].mean() for one in score(predictor, trees)])
+
+        tokens = self.batch_tokens or fast_batch_tokens(next(start.parameters()).device)
+        parts = np.split(
+            retry_with_fewer_tokens(losses, tokens)[0],
+            np.cumsum([len(self.sets[name]) for name in names])[:-1],
+        )
+        own = zip(names, parts, strict=True)
+        sets = {name: replace(found.sets[name], start_loss=part) for name, part in own}
+        return replace(found, sets={**found.sets, **sets})
+
     def _evaluated(
         self,
         model: Any,

@@ -50,6 +50,8 @@ class EvaluatedRun:
         before = self.evaluator.batch_tokens
         evaluation = self.evaluator(model, self._last_evaluation())
         self.oom_retry.evaluation(epoch, before, self.evaluator.batch_tokens)
+        place = self.spec.model.name, self.spec.forget_fraction
+        evaluation = self.space.with_start_losses(*place, evaluation)
         self.evaluations[epoch] = evaluation
         metrics = self.space.summary(evaluation, self.retain, self.start)
         seconds = time.monotonic() - evaluation_begin

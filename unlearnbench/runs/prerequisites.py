@@ -70,6 +70,7 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
         full = (add("full", f"{name}: fine-tuned model", base, None),)
     # Models before evaluations: two that train side by side leave none to train alone at the end.
     ready: dict[SplitKey, tuple[str, ...]] = {}
+    scored = full if "start_loss" in space.metrics.extra else ()
     for fraction in fractions:
         retain = split_name("retain", fraction)
         ready[fraction] = base
@@ -79,7 +80,8 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
         after: tuple[str, ...] = full
         if "retain" in references:
             retain = split_name("retain", fraction)
-            after += (add(retain, f"{name}: evaluate {retain}", ready[fraction], fraction),)
+            first = (*ready[fraction], *scored)
+            after += (add(retain, f"{name}: evaluate {retain}", first, fraction),)
         if "start" in references:
             forget = split_name("forget", fraction)
             add("full", f"{name}: evaluate fine-tuned on {forget}", after, fraction)
@@ -162,7 +164,7 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
     models = space.models(model)
     space.preparer(model).ensure_prepared(target)
     source = models.target(target)
-    evaluation = _model_evaluation(space, model, source, fraction)
+    evaluation = _model_evaluation(space, model, source, fraction, is_start=target == "full")
     if target == "full":
         retain, start = space.retain_evaluation(model, fraction), evaluation
     else:  # evaluated before the start model: `metrics_of` gives what is relative to that one
@@ -205,7 +207,7 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
 
 
 def _model_evaluation(
-    space: Workspace, model: str, source: Source, fraction: SplitKey
+    space: Workspace, model: str, source: Source, fraction: SplitKey, *, is_start: bool = False
 ) -> Evaluation:
     if is_log(source.place):
         return read_log(Path(source.place))
@@ -213,4 +215,6 @@ def _model_evaluation(
     quiet_transformers()
     loaded = load_model(source, settings)
     check_vocabulary(loaded, space.tokenizer(model))
-    return space.evaluator(model, fraction)(loaded)
+    found, start = space.evaluator(model, fraction)(loaded), loaded if is_start else None
+    del loaded  # there is to be memory for the start model
+    return space.with_start_losses(model, fraction, found, start)

@@ -20,11 +20,12 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.files import hub
 from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.models.loading import load_tokenizer, pad_id, template_of
+from unlearnbench.models.loading import load_model, load_tokenizer, pad_id, template_of
 from unlearnbench.results.records import read_record
 from unlearnbench.results.remote_copies import storage_of
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
+from unlearnbench.runtime.out_of_memory import raise_oom_everywhere
 
 
 class Workspace:
@@ -41,6 +42,7 @@ class Workspace:
         self._evaluators: dict[tuple[str, SplitKey], Evaluator] = {}
         self._rows: dict[tuple[str, SplitKey, int, bool, int], TrainingRows] = {}
         self._identities: dict[tuple[str, str, SplitKey], list[str | float]] = {}
+        self._start: tuple[str, Any] | None = None
         self._compared: dict[str, Evaluation] = {}
 
     @property
@@ -103,6 +105,27 @@ class Workspace:
                 extra=self.metrics.extra,
             )
         return self._evaluators[key]
+
+    def with_start_losses(
+        self, model: str, fraction: SplitKey, found: Evaluation, start: Any = None
+    ) -> Evaluation:
+        """Add the losses of an evaluation's answers under the start model, where they are read.
+
+        start  the start model, if it is loaded; else it stays in memory from now on
+
+        Collective.
+        """
+        if "start_loss" not in self.metrics.extra:
+            return found
+        if start is None:
+            if self._start is None or self._start[0] != model:
+                self._start = None  # its memory must be free before the next one is loaded
+                self.preparer(model).ensure_prepared("full")
+                models = self.models(model)
+                loaded = raise_oom_everywhere(lambda: load_model(models.full(), models.settings))
+                self._start = model, loaded
+            start = self._start[1]
+        return self.evaluator(model, fraction).with_start_losses(found, start)
 
     def commits(self, model: str, target: str) -> dict[str, str]:
         """Commits of the hub at which the model called `target` and the data are read."""

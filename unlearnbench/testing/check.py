@@ -13,7 +13,12 @@ from typing import Any, ClassVar, Literal
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import describe, source_file
 from unlearnbench.api.registry import Kind
-from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.errors import (
+    PluginError,
+    UnavailableError,
+    UnlearnbenchError,
+    did_you_mean,
+)
 
 Verdict = Literal["passed", "fault", "not declared", "not applicable", "not run"]
 """`not declared`: there is no value to compare with; `not applicable`: the claim has no meaning for
@@ -197,6 +202,8 @@ def run_check(check: Check, subject: Any, plugin: HyperParameters, seen: dict[st
     """The outcome of a check on its subject; whatever the plug-in raises is a fault."""
     try:
         return check.run(subject)
+    except UnavailableError as error:
+        return not_applicable(str(error))
     except UnlearnbenchError as error:  # its message names the plug-in and the place already
         return raised(str(error), check, seen)
     except Exception as error:  # a plug-in may raise anything; it becomes an outcome

@@ -1,0 +1,97 @@
+"""Fluency of a generated answer by a text classifier, which this metric alone loads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from pydantic import Field
+
+from unlearnbench.api.hyperparameters import Name
+from unlearnbench.api.metric import Better, Metric, Role
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.errors import PluginError, UnavailableError
+from unlearnbench.files import hub
+
+
+class ClassifierFluency(Metric):
+    """Probability that a classifier gives a greedy answer for `target`; an empty answer has 0.
+
+    open-unlearning's `forget_Q_A_gibberish` (locuslab/open-unlearning@d3d7cf9,
+    configs/eval/tofu_metrics) is the probability of `clean` for the first 32 tokens by
+    madhurjindal/autonlp-Gibberish-Detector-492513457. It detects collapse; a refusal is as clean as
+    a good answer.
+
+    Only where `evaluation.metrics` names it, and its `model`: nothing else is downloaded. It is
+    loaded once in a process and runs on the CPU, a text at a time, so that no number depends on
+    other texts.
+    """
+
+    label = "Classifier fluency"
+    reads = frozenset({"generated"})
+    knows = None
+
+    model: Name | None = Field(
+        default=None, description="hub id or folder of a sequence classifier in safetensors"
+    )
+    revision: Name | None = Field(default=None, description="commit or tag of the hub's model")
+    target: str = Field(default="clean", description="label whose probability counts")
+    max_tokens: int = Field(default=32, ge=1, description="tokens of a text that are read")
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        if self.model is None:
+            raise UnavailableError(
+                "classifier-fluency has no classifier: set its `model` in evaluation.metrics, "
+                "madhurjindal/autonlp-Gibberish-Detector-492513457 for open-unlearning's"
+            )
+        probability = _classifier(self.model, self.revision, self.target, self.max_tokens)
+        return np.array([probability(text) if text else 0.0 for text in seen.generated])
+
+    def better(self, role: Role) -> Better | None:
+        """Higher on every set that is answered."""
+        return None if role == "holdout" else "higher"
+
+
+@lru_cache(maxsize=2)
+def _classifier(
+    name: str, revision: str | None, target: str, max_tokens: int
+) -> Callable[[str], float]:
+    """The probability of a text's label. Raises: PluginError where there is none."""
+    import torch
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+
+    try:
+        folder = Path(name)
+        if not folder.is_dir() and name.startswith((".", "/", "~")):
+            raise OSError("there is no such folder")
+        if not folder.is_dir():
+            repository = hub.Repository("model", name, revision)
+            folder = hub.snapshot(repository, (*hub.SMALL, *hub.WEIGHTS))
+        tokenizer: Any = AutoTokenizer.from_pretrained(folder)
+        model: Any = AutoModelForSequenceClassification.from_pretrained(
+            folder, use_safetensors=True, dtype=torch.float32
+        ).eval()
+    except (hub.HubError, OSError, ValueError, KeyError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise UnavailableError(
+            f"classifier-fluency: the classifier {name!r} cannot be loaded ({reason}); name a "
+            "folder with it in evaluation.metrics, let the hub be reached once, or leave the "
+            "metric out"
+        ) from None
+    labels = {str(label): int(place) for place, label in model.config.id2label.items()}
+    if target not in labels:
+        raise PluginError(
+            f"classifier-fluency: {name!r} has no label {target!r}; set target to one of "
+            f"{', '.join(labels)}"
+        )
+
+    def probability(text: str) -> float:
+        encoded = tokenizer(text, truncation=True, max_length=max_tokens, return_tensors="pt")
+        with torch.inference_mode():
+            return float(model(**encoded).logits[0].softmax(0)[labels[target]])
+
+    return probability
