@@ -152,7 +152,8 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
         (
             "forget_fractions: [0.25]",
             "forget_fractions",
-            "shelves has splits by names: news, books; list them in splits instead",
+            "shelves has splits by names: news, books; list them in splits and leave this out "
+            "(null, where another file has it)",
         ),
     ],
 )
@@ -173,9 +174,18 @@ def test_names_for_a_benchmark_of_fractions_are_one_line(folder: Path) -> None:
     assert [(p.key, p.message) for p in caught.value.problems] == [
         (
             "splits",
-            "synthetic has splits by fractions, such as 0.1; list them in forget_fractions instead",
+            "synthetic has splits by fractions, such as 0.1; list them in forget_fractions and "
+            "leave this out (null, where another file has it)",
         )
     ]
+
+
+def test_a_configuration_may_extend_one_of_the_other_kind(folder: Path) -> None:
+    (folder / "parent.yaml").write_text(f"{CONFIG}forget_fractions: [0.5]\n")
+    child = "extends: parent.yaml\nforget_fractions: null\n"
+    (folder / "shelves.yaml").write_text(child)
+    assert load_config("shelves.yaml").split_keys == ("news", "books")
+    assert load_config("shelves.yaml", ["splits=[books]"]).split_keys == ("books",)
 
 
 def test_retain_models_are_given_by_the_name_of_a_split(folder: Path) -> None:

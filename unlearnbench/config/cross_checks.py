@@ -78,7 +78,8 @@ def _splits(root: YamlNode, data: Benchmark | None) -> Iterator[Fault]:
         own, other = SPLITS[::-1] if data.splits else SPLITS
         if root.below(other) is not None:
             what = f"names: {', '.join(data.splits)}" if data.splits else "fractions, such as 0.1"
-            yield Fault((other,), f"{data.source} has splits by {what}; list them in {own} instead")
+            fix = f"list them in {own} and leave this out (null, where another file has it)"
+            yield Fault((other,), f"{data.source} has splits by {what}; {fix}")
         elif root.below(own) is None and not data.splits:
             yield Fault((own,), MISSING)
     for index, fraction in _items(root, "forget_fractions", (int, float)):

@@ -17,7 +17,7 @@ from pydantic import BaseModel, ValidationError, create_model
 
 from unlearnbench.api import registry
 from unlearnbench.config.benchmark_section import DEFAULT, benchmark_class
-from unlearnbench.config.cross_checks import check_across, too_many_runs
+from unlearnbench.config.cross_checks import SPLITS, check_across, too_many_runs
 from unlearnbench.config.messages import Fault, faults_of
 from unlearnbench.config.method_entries import SweepContext, entry_model, read_grid, read_rates
 from unlearnbench.config.schema import MethodGrid, MethodSpec, SweepConfig
@@ -116,6 +116,9 @@ def load_config(
         raise ConfigError(problems)
     for text in overrides:
         root = with_override(root, text, problems)
+    # Null leaves a key out that another file has: a benchmark takes one of the two.
+    unset = [key for key in SPLITS if (entry := root.below(key)) and entry.value is None]
+    root = YamlNode({k: v for k, v in root.section.items() if k not in unset}, root.place)
     config = _validated(root, problems)
     if config is None or problems:
         problems += inputs(root) if inputs is not None else ()
