@@ -501,7 +501,7 @@ evaluation:
     assert found["mia-mink"][1].startswith("unknown metric 'mia-mink'; did you mean 'mia-min-k'?")
     assert found["mia-min-k.shares"] == (
         f"{place}:14",
-        "unknown key; did you mean 'share'? mia-min-k takes: members, others, share",
+        "unknown key; did you mean 'share'? mia-min-k takes: members, others, control, share",
     )
     assert found["mia-zlib.level"][0] == f"{place}:16"
     assert found["mia-loss"] == (
