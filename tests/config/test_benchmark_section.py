@@ -88,8 +88,12 @@ def test_source_names_the_benchmark(write: Write) -> None:
         ),
         ("{source: tofu, pathh: x}", "data.pathh", "unknown key; did you mean 'path'? data takes:"),
         ("{path: x}", "data.path", "unknown key; did you mean"),
-        ("{source: tofo}", "data.source", "expected one of synthetic, tofu, got the text 'tofo'; "),
-        ("{source: 3}", "data.source", "expected one of synthetic, tofu, got 3"),
+        (
+            "{source: tofo}",
+            "data.source",
+            "expected one of passages, synthetic, tofu, got the text 'tofo'; ",
+        ),
+        ("{source: 3}", "data.source", "expected one of passages, synthetic, tofu, got 3"),
         ("{refusals: 3}", "data.refusals", "expected text, got 3"),
     ],
 )

@@ -100,7 +100,7 @@ def test_defaults_and_conversions(write: Write) -> None:
             "{source: tofuu}",
             2,
             "data.source",
-            "expected one of synthetic, tofu, g",
+            "expected one of passages, synthetic, tofu, g",
         ),
         ("[1.0e-5]", "['1e-5']", 8, "learning_rates.0", "expected a float, got the text '1e-5' (w"),
         ("[1.0e-5]", "[]", 8, "learning_rates", "is empty: a sweep of zero runs"),

@@ -16,6 +16,7 @@ from unlearnbench.testing import BENCHMARK_CHECKS, BenchmarkConformance, check_b
 from . import broken_benchmarks as broken
 
 SMALL: dict[str, dict[str, Any]] = {
+    "passages": {"authors": 4, "chapters": 1, "sentences": 2, "pretraining_authors": 2},
     "synthetic": {"authors": 10, "questions_per_author": 4, "pretraining_authors": 4},
     "tofu": {"pretraining_authors": 2},
 }
