@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from unlearnbench.cli.options import completion
 from unlearnbench.testing import METRIC_CHECKS
 
 Run = Callable[..., tuple[int, str, str]]
+PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
 
 MINE = """\
 from unlearnbench.api import Metric
@@ -38,6 +40,27 @@ def test_list_has_reads_sets_direction_and_package(run: Run) -> None:
     assert rows["rouge"]["sets"] == ["where it is named"]
     assert rows["forgotten"]["reads"] == ["retain model", "start model"]
     assert rows["private"]["reads"][0] == "retain model"
+
+
+def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
+    _, out, _ = run("metrics", "list", "--json")
+    cells = (re.split(r" \| ", line) for line in PAGE.splitlines() if line.startswith("| `"))
+    rows = {line[0].strip("| `"): line for line in cells if len(line) == 6}
+    assert rows.keys() == {*registry.names("metrics")}
+    for one in json.loads(out):
+        better, sets, reads = (cell.strip(" |") for cell in rows[one["name"]][3:])
+        assert better == ", ".join(one["better"]), one["name"]
+        assert sets == ", ".join(one["sets"]), one["name"]
+        if one["reads"] != ["sets, columns"]:  # of a summary, in which it is not declared
+            assert reads == ", ".join(one["reads"]), one["name"]
+
+
+def test_the_example_of_the_page_is_a_metric(run: Run, tmp_path: Path) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    (tmp_path / "first_token.py").write_text(code)
+    assert run("metrics", "check", str(tmp_path / "first_token.py"))[0] == 0
+    body = code.partition("class ")[2].strip().splitlines()
+    assert len(body) <= 10
 
 
 def test_a_broken_metric_is_listed(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from unlearnbench.api.observations import FloatArray, SetEvaluation
 class Compressibility(Metric):
     """Bytes of the generated answer after zlib (level 6), as a share of its UTF-8 bytes.
 
-    About 1 for a sentence, near 0 for a loop, above 1 for a few words; an empty answer has 0.
+    About 1 for a sentence, near 0 for a loop, above 1 for a few words; an empty answer has 0. Own
+    work.
     """
 
     label = "Compressed size"
