@@ -73,7 +73,7 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
 
 
 def pareto(table: Table, *, title: str | None = None) -> Any:
-    """What is kept against what is forgotten, epoch by epoch, as a `plotly` Figure.
+    """Trade-off of what is kept against what is forgotten, as a `plotly` Figure.
 
     One figure: a row of panels per model, a column per forget fraction.
     """

@@ -82,7 +82,7 @@ def plugin(*, top: str = "", field: str = "", loss: str = "return value") -> str
         ("1 / 0", "", "ZeroDivisionError: division by zero (odd.py:2)"),
         ("raise OSError('a\\n\\x1b[31mred\\x07\\u202e')", "", "OSError: a red (odd.py:2)"),
         ("import math; math.sqroot", "", "has no attribute 'sqroot'; did you mean 'sqrt'? (odd"),
-        ("def", "", "SyntaxError: invalid syntax (odd.py, line 2) (odd.py:2)"),
+        ("def", "", "SyntaxError: invalid syntax (odd.py:2)"),
         ("", "needs = Needs(parts={'forgett'})", "unknown part 'forgett'; did you mean 'forget'?"),
         ("", "retain: float = 1.0", "Odd.retain: a hyper-parameter cannot be called 'retain'"),
         ("", "method: str = 'x'", "Odd.method: a hyper-parameter cannot be called 'method'"),
@@ -93,7 +93,7 @@ def plugin(*, top: str = "", field: str = "", loss: str = "return value") -> str
 def test_import_errors_are_one_line(run: Run, top: str, field: str, said: str) -> None:
     code, out, err = run("methods", "list", "--plugin", plugin(top=top, field=field))
     assert (code, out) == (2, "")
-    assert err.startswith("method 'odd' of odd.py (")
+    assert err.startswith("plug-in 'odd' of odd.py (")
     assert "is broken: " in err
     assert said in err
     assert err.count("\n") == 1

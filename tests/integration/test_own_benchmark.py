@@ -140,6 +140,7 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     for metric in ("rouge", "probability", "exact_memorization", "last_token"):
         for name in ("retain", "forget"):
             assert all(0 <= float(row[f"{metric}_{name}"]) <= 1 for row in rows)
+    assert "model_utility" not in rows[0], "nothing of TOFU's"
 
     runs = logged(folder / "mlflow.db")
     assert runs.keys() == {
@@ -155,6 +156,13 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     page = (folder / "report.html").read_text(encoding="utf-8")
     for label in ("Known riddles", "Solved", "Last token, forget", "Last token, retain"):
         assert label in page
+
+    Path("last_token.py").write_text(f"{LAST_TOKEN}# changed\n")
+    assert command("sweep", "own.yaml", *FILES) == 0
+    output = capsys.readouterr()
+    assert "2 runs, all finished" in output.out
+    assert "metric 'last-token': its file has changed since this sweep began" in output.err
+    assert table(folder) == rows
 
     # Later commands need neither file: what they declare is in the records.
     for file in ("riddles.py", "last_token.py"):
@@ -174,3 +182,31 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     assert command("sweep", "own.yaml") == 2
     error = "own.yaml:3  data.source  expected one of synthetic, tofu, got the text 'riddles'; one"
     assert capsys.readouterr().err.startswith(error)
+
+
+@pytest.mark.usefixtures("here")
+@pytest.mark.parametrize(
+    ("old", "new", "said"),
+    [
+        ('MetricUse("rouge",', 'MetricUse("ruge",', "unknown metric 'ruge'; did you mean 'rouge'?"),
+        ('("rouge", ("retain"', '("rouge", ("ret"', "the benchmark has no set 'ret'"),
+        ('("rouge", ("retain", "forget"))', '("mia-loss")', "which needs a set of role"),
+        ('"forget": "forget"}', '"forget": "forgot"}', "set 'forget' has role 'forgot'"),
+        ("return (\n", "return None and (\n", "must return a tuple of MetricUse"),
+        ("len(rows) // 2", "len(rows) // 0", "`load` of benchmark Riddles raised Zero"),
+        ("return Dataset(", "return None and Dataset(", "returned NoneType; it must return a Data"),
+        ("{0.5: split}", "{0.4: split}", "has no split 0.5 in it"),
+        ('"" if fraction == 0.5', '"" if 1 / 0', "`split_problem` of benchmark Riddles"),
+        ('f"It is {2 * i}."', '" "', "full, row 1: the answer is empty"),
+        ("rows[half:], sets)", "rows, sets)", "a row is forgotten or retained"),
+    ],
+)
+def test_what_is_wrong_with_a_benchmark_is_one_line(
+    old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert old in RIDDLES
+    Path("riddles.py").write_text(RIDDLES.replace(old, new))
+    assert command("plan", "own.yaml", *FILES) == 2
+    lines = capsys.readouterr().err.splitlines()
+    assert said in lines[0]
+    assert lines[1:] in ([], ["1 error; no run was started."])

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, SupportsIndex
@@ -19,6 +20,7 @@ from pydantic import Field, model_validator
 from unlearnbench.api import registry
 from unlearnbench.api.hyperparameters import HyperParameters, Name
 from unlearnbench.api.metric import Better, Role
+from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.errors import did_you_mean
 from unlearnbench.files.hub import Repository
 
@@ -389,7 +391,8 @@ class Benchmark(HyperParameters, ABC):
             return f"{self.source} has the splits {', '.join(self.splits)}, got {given}{near}"
         if isinstance(key, str):
             return f"{self.source} has no named splits, got {key!r}; give a fraction, such as 0.1"
-        return self.split_problem(key)
+        with guarded_call(self, "split_problem"):
+            return self.split_problem(key)
 
     @property
     def folder(self) -> str | None:
@@ -400,6 +403,15 @@ class Benchmark(HyperParameters, ABC):
     def repository(self) -> Repository | None:
         """The hub's repository that rows are read from."""
         return None
+
+
+def guarded_call(benchmark: Benchmark, name: str) -> AbstractContextManager[None]:
+    """Guard a call of a benchmark's function: what it raises becomes a PluginError with its place.
+
+    name  the function's
+    """
+    kind = type(benchmark)
+    return plugin_code(f"`{name}` of benchmark {kind.__name__}", source_file(kind))
 
 
 def _blank(path: Path, text: bytes) -> Benchmark:

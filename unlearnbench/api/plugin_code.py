@@ -94,7 +94,8 @@ def describe(error: BaseException, file: str = "") -> str:
     """`TypeError: message (file.py:12)` in one line that is safe to print."""
     text = near = ""
     with suppress(Exception):  # `__str__` and `__dir__` are plug-in code as well
-        text = plain_line(str(error))
+        # A SyntaxError's text ends with its place.
+        text = plain_line(str(error.msg if isinstance(error, SyntaxError) else error))
         if isinstance(error, AttributeError) and error.name is not None:
             known = [name for name in dir(error.obj) if not name.startswith("_")]
             near = did_you_mean(error.name, known)

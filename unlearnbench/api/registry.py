@@ -218,6 +218,10 @@ def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
         del sys.modules[module_name]
         raise
     kinds: list[Kind] = [kind for kind in CLASSES if _classes(kind, module)]
+    if not kinds:
+        bases = ", ".join(base.__name__ for one in CLASSES for base in _bases(one))
+        reason = f"it must define exactly one method, metric or benchmark, of {bases}: none"
+        raise broken(offer, reason, "plug-in")
     kind: Kind = kinds[0] if len(kinds) == 1 else "methods"
     value = _only_class(replace(offer, kind=kind), module)
     return kind, value
@@ -284,17 +288,18 @@ def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
 
 def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
     """Import by calling `load`. Raises: PluginError for any exception of the imported module."""
+    what = "plug-in" if file else ""  # of which kind is not known yet
     try:
         with plugin_code("it", file):
             return load()
     except PluginError as error:  # just above, or by this package for a refused declaration
         cause = error.__cause__
         if cause is not None and not isinstance(cause, SystemExit):
-            raise broken(offer, describe(cause, file)) from cause
+            raise broken(offer, describe(cause, file), what) from cause
         where = place(error, file) if cause is None else ""
-        raise broken(offer, str(error) + (f" ({where})" if where else "")) from error
+        raise broken(offer, str(error) + (f" ({where})" if where else ""), what) from error
     except UnlearnbenchError as error:
-        raise broken(offer, describe(error, file)) from error
+        raise broken(offer, describe(error, file), what) from error
 
 
 def _checked(offer: Offer, value: Any) -> Any:
@@ -341,10 +346,14 @@ def _modules(package: str) -> list[str]:
     return [m.name for m in iter_modules(places) if not m.name.startswith("_")] if places else []
 
 
-def broken(offer: Offer, reason: str) -> PluginError:
-    """The error for a plug-in that cannot be used."""
+def broken(offer: Offer, reason: str, what: str = "") -> PluginError:
+    """The error for a plug-in that cannot be used.
+
+    what  it is, if not of the offer's kind
+    """
+    one = what or _one(offer.kind)
     return PluginError(
-        f"{_one(offer.kind)} {offer.name!r} of {offer.source} ({offer.target}) is broken: {reason}"
+        f"{one} {offer.name!r} of {offer.source} ({offer.target}) is broken: {reason}"
     )
 
 

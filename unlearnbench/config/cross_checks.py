@@ -87,7 +87,7 @@ def _splits(root: YamlNode, data: Benchmark | None) -> Iterator[Fault]:
         if not 0 < fraction < 1:
             wrong = f"must lie between 0 and 1, got {fraction:g}"
         elif data is not None and not data.splits:
-            wrong = data.split_problem(fraction)
+            wrong = data.problem_with(fraction)
         if wrong:
             yield Fault(("forget_fractions", index), wrong)
     for index, name in _items(root, "splits", str):

@@ -11,7 +11,7 @@ from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
 from typing import Any, cast, get_args
 
-from unlearnbench.api.benchmark import Benchmark, MetricUse
+from unlearnbench.api.benchmark import Benchmark, MetricUse, guarded_call
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
     EXTRA,
@@ -196,7 +196,7 @@ def benchmark_plan(
 def _benchmark_plan(
     profile: Profile, benchmark: Benchmark, chosen: str, on_offer: tuple[Offer, ...]
 ) -> MetricPlan:
-    uses = benchmark.metrics(profile)
+    uses = _uses(profile, benchmark)
     metrics = {use.metric: load("metrics", use.metric) for use in uses}
     faults: list[PluginError] = []
     for name in sorted({offer.name for offer in on_offer} - metrics.keys()):
@@ -210,9 +210,26 @@ def _benchmark_plan(
     return plan
 
 
+def _uses(profile: Profile, benchmark: Benchmark) -> tuple[MetricUse, ...]:
+    """The metrics that a benchmark names. Raises: PluginError where it fails to."""
+    for name, role in benchmark.roles.items():
+        if role not in get_args(Role):
+            near = did_you_mean(role, get_args(Role)) or f"; known: {', '.join(get_args(Role))}"
+            raise PluginError(
+                f"benchmark {benchmark.source!r}: set {name!r} has role {role!r}{near}"
+            )
+    with guarded_call(benchmark, "metrics"):
+        uses = cast("object", benchmark.metrics(profile))  # a plug-in may return anything
+    if not isinstance(uses, tuple) or not all(isinstance(use, MetricUse) for use in uses):
+        raise PluginError(
+            f"`metrics` of benchmark {type(benchmark).__name__} must return a tuple of MetricUse"
+        )
+    return uses
+
+
 def columns_on_request(profile: Profile, benchmark: Benchmark) -> Iterator[MetricColumn]:
     """Columns of the metrics without roles, which are reported where a configuration names them."""
-    named = {use.metric for use in benchmark.metrics(profile)}
+    named = {use.metric for use in _uses(profile, benchmark)}
     for name in sorted({*names("metrics")} - named):
         with suppress(PluginError):  # it is broken, or needs settings
             kind = load("metrics", name)

@@ -8,11 +8,19 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
-from typing import Any
+from typing import Any, cast
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, Question, Split, SplitKey
+from unlearnbench.api.benchmark import (
+    Benchmark,
+    Dataset,
+    Question,
+    Split,
+    SplitKey,
+    guarded_call,
+    split_text,
+)
 from unlearnbench.data.dataset_rules import sound_rows
-from unlearnbench.errors import DataError
+from unlearnbench.errors import DataError, PluginError
 from unlearnbench.files.bounded import TEXT_BYTES, BoundsError, expand_user, read_bytes, shortened
 from unlearnbench.files.canonical_json import content_hash
 
@@ -26,7 +34,16 @@ def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
     for wrong in filter(None, map(benchmark.problem_with, splits)):
         raise DataError(f"{'splits' if benchmark.splits else 'forget_fractions'}: {wrong}")
     refusals = read_refusals(benchmark.refusals)
-    rows = replace(benchmark.load(splits), refusals=refusals)
+    with guarded_call(benchmark, "load"):
+        loaded = cast("object", benchmark.load(splits))  # a plug-in may return anything
+    if not isinstance(loaded, Dataset):
+        raise PluginError(
+            f"`load` of benchmark {type(benchmark).__name__} returned {type(loaded).__name__}; it "
+            "must return a Dataset"
+        )
+    if missing := [split_text(key) for key in splits if key not in loaded.splits]:
+        raise DataError(f"`load` of benchmark {benchmark.source!r} has no split {missing[0]} in it")
+    rows = replace(loaded, refusals=refusals)
     for fault in sound_rows(benchmark, rows):
         raise DataError(fault)
     return replace(rows, fingerprint=fingerprint(rows))

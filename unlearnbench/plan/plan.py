@@ -59,6 +59,11 @@ class Plan:
         """Folder of the sweep's files."""
         return Path(self.config.output) / self.config.name
 
+    @property
+    def metric_files(self) -> dict[str, str]:
+        """Digests of the plug-in files that metrics come from, by name."""
+        return {one.name: one.digest for one in registry.offers("metrics") if one.digest}
+
     def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
         """The runs of one setting: one per seed, or per seed of the selection."""
         config, (spec, rate) = self.config, point
@@ -109,6 +114,7 @@ class Plan:
             "rows": {split_text(fraction): dict(sets) for fraction, sets in self.rows.items()},
             "hub": dict(self.commits),
             "plugin_files": [str(path) for path, _ in registry.plugin_files()],
+            "metric_files": self.metric_files,
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
             "runs": [
                 {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs

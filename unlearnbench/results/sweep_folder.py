@@ -31,6 +31,7 @@ from unlearnbench.results.records import (
     read_record,
     read_records,
 )
+from unlearnbench.runtime.deferred_warnings import warn_later
 
 LOCK_FILE = ".lock"
 STALE_SECONDS = 3600.0
@@ -55,10 +56,25 @@ def claim_folder(plan: Plan) -> Path:
     """
     folder = plan.folder
     check_owner(plan)
+    _warn_of_changed_metrics(plan)
     # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
     text = json.dumps(plan.to_json(), indent=1, allow_nan=False)
     write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
     return folder
+
+
+def _warn_of_changed_metrics(plan: Plan) -> None:
+    """Warn of plug-in files of metrics whose text differs from that of the plan in the folder."""
+    try:
+        written = parse_json((plan.folder / PLAN_FILE).read_text(encoding="utf-8"))["metric_files"]
+        changed = [n for n, text in plan.metric_files.items() if written.get(n, text) != text]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return  # none yet, of an earlier version, or damaged, which `check_owner` reports
+    for name in changed:
+        warn_later(
+            f"metric {name!r}: its file has changed since this sweep began; finished runs keep "
+            "their numbers, so choose another folder with --set name=… to have them all anew"
+        )
 
 
 def check_owner(plan: Plan) -> None:
