@@ -13,13 +13,16 @@ import torch
 from transformers import Cohere2Config, Gemma2Config, GPT2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
+from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.schema import Architecture, LoRA, ModelSettings
+from unlearnbench.config.schema import TINY_PREPARATION, Architecture, LoRA, ModelSettings
+from unlearnbench.data.encoding import Row
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import OutputLayer, predict
 from unlearnbench.models.loading import (
     Source,
+    check_context,
     check_vocabulary,
     load_model,
     load_tokenizer,
@@ -155,6 +158,33 @@ def test_a_tokenizer_of_another_model_is_an_error(model: Any) -> None:
     assert len(big) > 330
     with pytest.raises(ModelError, match="do not belong together"):
         check_vocabulary(model, big)
+
+
+def test_a_training_row_longer_than_the_context_is_named(model: Any) -> None:
+    questions = [
+        Question("Where?", "Here."),
+        Question("", "Once.", format="text", place="t.json:2"),
+    ]
+    rows = [Row((1,) * 256, 3), Row((1,) * 257, 1)]
+    check_context(model, rows[:1], questions[:1], "training.max_length")
+    with pytest.raises(
+        ModelError, match=r"^t\.json:2: 257 tokens .* set training.max_length to 256"
+    ):
+        check_context(model, rows, questions, "training.max_length")
+
+
+def test_models_of_longer_rows_have_folders_of_their_own(tmp_path: Path) -> None:
+    benchmark = load_benchmark(Synthetic(authors=4, questions_per_author=2), (0.5,))
+
+    def folders(**changes: Any) -> set[Path]:
+        how = TINY_PREPARATION.model_copy(update=changes)
+        sources = ModelSources(
+            ModelSettings(name="m", base="tiny", preparation=how), benchmark, tmp_path
+        )
+        return {sources.base_folder(), sources.tuned_folder("full")}
+
+    assert folders(max_length=500) == folders()
+    assert not folders(max_length=501) & folders()
 
 
 def test_an_added_token_that_no_text_holds_is_no_other_vocabulary(

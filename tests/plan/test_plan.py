@@ -14,6 +14,7 @@ from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.patience import Patience
 from unlearnbench.config.schema import (
+    TINY_PREPARATION,
     EvaluationSettings,
     MethodGrid,
     ModelSettings,
@@ -30,6 +31,8 @@ from unlearnbench.results.records import run_record, write_record
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runtime.deferred_warnings import drain
+
+SHORT = TINY_PREPARATION.model_copy(update={"max_length": 64})
 
 
 def config(**changes: Any) -> SweepConfig:
@@ -150,6 +153,7 @@ class TestIdentity:
             {"evaluation": EvaluationSettings(rows=20)},
             {"models": (ModelSettings(name="c", base="tiny"),)},
             {"models": (ModelSettings(name="a", base="tiny", dtype="bfloat16"),)},
+            {"models": (ModelSettings(name="a", base="tiny", preparation=SHORT),)},
             {"forget_fractions": (0.2,)},
             {"seeds": (1,)},
             {"methods": (MethodGrid(specs=(method_spec("idk", {}),)),)},

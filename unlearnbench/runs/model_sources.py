@@ -97,12 +97,10 @@ class ModelSources:
     def text(self) -> Iterator[str]:
         """Text that the tiny model's tokenizer is made from."""
         for row in [*self.benchmark.full, *self.benchmark.pretraining, *self._facts()]:
-            chat = row.format == "chat"
-            yield (
-                f"Question: {row.question}\nAnswer: {row.answer}"
-                if chat
-                else (row.question + row.answer)
-            )
+            if row.format == "text":
+                yield row.question + row.answer
+            else:
+                yield f"Question: {row.question}\nAnswer: {row.answer}"
         for refusal in self.benchmark.refusals:
             yield f" {refusal}"
 
@@ -119,4 +117,4 @@ def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
     def own(row: Question) -> dict[str, object]:
         return {key: value for key, value in row.asked.items() if key != "max_new_tokens"}
 
-    return [(row.question, row.answer, *([own(row)] if own(row) else [])) for row in rows]
+    return [(row.question, row.answer, *([how] if (how := own(row)) else [])) for row in rows]
