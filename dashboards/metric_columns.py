@@ -9,41 +9,37 @@ from typing import Any, get_args
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.config.profiles import TOFU, profile_of_id
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.columns import column, filled_columns, own_columns
-from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.evaluation.columns import filled_columns
 from unlearnbench.results.table import TableRow
-
-
-def metric_plan_of(profile: str) -> MetricPlan:
-    """The metrics under the rules with this id; under TOFU's if this version does not know them."""
-    try:
-        return plan_of(profile_of_id(profile))
-    except EvaluationError:
-        return plan_of(TOFU)
 
 
 @dataclass(frozen=True)
 class PageColumns:
     """The columns of a report's rows."""
 
-    plan: MetricPlan
+    schema: BenchmarkSchema
     own: tuple[MetricColumn, ...]
     """Those that the benchmark names itself."""
     further: tuple[MetricColumn, ...]
     """All others with a number in any row."""
 
     @classmethod
-    def of(cls, rows: Sequence[TableRow], profile: str) -> PageColumns:
+    def of(cls, rows: Sequence[TableRow], schema: BenchmarkSchema) -> PageColumns:
         """Find the columns with a number."""
-        plan, named = metric_plan_of(profile), own_columns()
-        found = [column(name) for name in filled_columns(row.metrics for row in rows)]
+        named = schema.plan.own
+        names = filled_columns((row.metrics for row in rows), schema.plan)
+        found = [schema.column(name) for name in names]
         return cls(
-            plan,
+            schema,
             tuple(one for one in found if one.name in named),
             tuple(one for one in found if one.name not in named),
         )
+
+    @property
+    def plan(self) -> MetricPlan:
+        """The benchmark's metrics."""
+        return self.schema.plan
 
     @property
     def all(self) -> tuple[MetricColumn, ...]:
@@ -58,9 +54,9 @@ class PageColumns:
 
     @property
     def sets(self) -> Mapping[str, str]:
-        """Evaluation sets that metrics are reported on, and their titles; the forget set first."""
-        names = dict.fromkeys(name for one in self.plan.measures for name in one.sets)
-        return {name: set_title(name) for name in sorted(names, key=lambda name: name != "forget")}
+        """The evaluation sets and their titles; those of forget rows first."""
+        roles = self.schema.roles
+        return {name: set_title(name) for name in sorted(roles, key=lambda n: roles[n] != "forget")}
 
     def measures(self, among: Iterable[MetricColumn]) -> Mapping[str, Mapping[str, str]]:
         """Columns of metrics by set: the metric's name → set → column."""

@@ -7,7 +7,7 @@ compressed, and loaded when they are first needed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from importlib.metadata import version
 from importlib.resources import files
@@ -19,6 +19,8 @@ from plotly.offline import get_plotlyjs
 
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.api.benchmark import Headline
+from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import tally
 from unlearnbench.results.table import TableRow
@@ -26,7 +28,7 @@ from unlearnbench.results.table import TableRow
 from .figures.palette import PALETTE
 from .figures.tradeoff_plot import draw
 from .formatting import rate_text, short
-from .metric_columns import digits
+from .metric_columns import digits, set_title
 from .page_budget import initial_selection
 from .page_data import compressed, compressed_size, to_json
 from .report_section import PageContext, ReportSection
@@ -49,21 +51,26 @@ LAST = ("status", "run_id", "family")
 def build(report: Report) -> str:
     """Build the whole page."""
     context = PageContext.of(report)
-    parts = [part for section in SECTIONS if (part := _render(section, context)) is not None]
+    found = [(section, _render(section, context)) for section in SECTIONS]
+    parts = [part for _, part in found if part is not None]
+    shown = [section for section, part in found if part is not None]
     # Without `<`, no text in the data can end its script element.
-    data = Markup(to_json(_data(context)).replace("<", "\\u003c"))
+    data = Markup(to_json(_data(context, shown)).replace("<", "\\u003c"))
     room = MAX_BYTES - _FRAME_BYTES - len(_plotly()) - len(data.encode())
     shared = (f"templates/{name}" for name in SCRIPTS)
     return render(
         "templates/page.html.j2",
         report=report,
+        kept=report.headline.kept,
+        forgotten=report.headline.forgotten,
+        tofu=report.headline == default_headline(),
         status=_status(report),
         faulty=[panel.begins for panel in context.panels if panel.begins.fault],
         sections=parts,
-        styles=_joined("templates/page.css", *_section_files(".css")),
-        scripts=_joined(*shared, *_section_files(".js"), "templates/startup.js"),
+        styles=_joined("templates/page.css", *_section_files(".css", shown)),
+        scripts=_joined(*shared, *_section_files(".js", shown), "templates/startup.js"),
         data=data,
-        lazy_data=compressed(to_json(_lazy_data(context, room))),
+        lazy_data=compressed(to_json(_lazy_data(context, room, shown))),
         plotly=_plotly(),
         version=version("unlearnbench"),
     )
@@ -104,9 +111,9 @@ def _resource(path: str) -> str:
     return files(__package__ or "dashboards").joinpath(path).read_text(encoding="utf-8")
 
 
-def _section_files(suffix: str) -> Iterator[str]:
-    """List the files of all sections with a suffix, by section and name."""
-    for section in SECTIONS:
+def _section_files(suffix: str, sections: Iterable[ReportSection]) -> Iterator[str]:
+    """List the files of sections with a suffix, by section and name."""
+    for section in sections:
         folder = f"sections/{section.folder}"
         found = files(__package__ or "dashboards").joinpath(folder).iterdir()
         yield from sorted(f"{folder}/{one.name}" for one in found if one.name.endswith(suffix))
@@ -124,7 +131,7 @@ def _status(report: Report) -> str:
     return f"{text}; {report.unplanned} in the folder that are not in the present plan left out"
 
 
-def _data(context: PageContext) -> dict[str, Any]:
+def _data(context: PageContext, sections: Sequence[ReportSection] = SECTIONS) -> dict[str, Any]:
     """Collect the data that scripts read at once."""
     report, style, columns = context.report, context.style, context.columns
     fields = (*FIRST, *(one.name for one in columns.own), *LAST)
@@ -140,9 +147,7 @@ def _data(context: PageContext) -> dict[str, Any]:
                 "model": panel.model,
                 "fraction": panel.forget_fraction,
                 "figure": draw(panel, style, context.panel_size).to_plotly_json(),
-                "low": min(
-                    (s.metrics["log10_forget_quality"] or 0.0 for s in panel.below), default=None
-                ),
+                "low": min((s.forgotten or 0.0 for s in panel.below), default=None),
             }
             for panel in context.panels
         ],
@@ -155,12 +160,31 @@ def _data(context: PageContext) -> dict[str, Any]:
             }
             for one in columns.all
         },
+        "headline": _axes(report.headline),
+        "retain": any(panel.retain for panel in context.panels),
+        "forget": [*columns.schema.sets("forget")],
         "compared": [one.name for one in columns.compared],
-        "sets": columns.sets,
+        "sets": {**columns.sets, **_other_sets(context)},
         "measures": {columns.label(n): by for n, by in columns.measures(columns.own).items()},
         "first": initial_selection(rows_with_valid_start(report.rows)),
-        "sections": {one.id: one.data(context) for one in SECTIONS if one.data is not None},
+        "sections": {one.id: one.data(context) for one in sections if one.data is not None},
     }
+
+
+def _other_sets(context: PageContext) -> dict[str, str]:
+    """Name the evaluated sets that the benchmark does not have, as those of early records."""
+    evaluated = (name for one in context.evaluations.evaluations.values() for name in one.sets)
+    known = context.columns.schema.roles
+    return {name: set_title(name) for name in dict.fromkeys(evaluated) if name not in known}
+
+
+def _axes(headline: Headline) -> list[dict[str, Any]]:
+    """Describe the numbers of the headline, kept and forgotten; `name` is for narrow tables."""
+    kept, forgotten = headline.kept, headline.forgotten
+    return [
+        {"column": one.column, "label": one.label, "digits": one.digits, "name": name}
+        for one, name in ((kept, kept.label), (forgotten, forgotten.short))
+    ]
 
 
 def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
@@ -169,10 +193,12 @@ def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
     return [short(value, 6) if isinstance(value, float) else value for value in found]
 
 
-def _lazy_data(context: PageContext, room: int) -> Mapping[str, Any]:
+def _lazy_data(
+    context: PageContext, room: int, sections: Sequence[ReportSection] = SECTIONS
+) -> Mapping[str, Any]:
     """Collect the data loaded on demand in at most `room` bytes, as far as it can be cut."""
-    data = {one.id: one.lazy_data(context) for one in SECTIONS if one.lazy_data is not None}
-    for one in SECTIONS:
+    data = {one.id: one.lazy_data(context) for one in sections if one.lazy_data is not None}
+    for one in sections:
         if one.lazy_data_within is not None:
             data[one.id] = one.lazy_data_within(context, room - compressed_size(data))
     return data

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from unlearnbench.analysis.best_settings import Setting, best_per_method
+from unlearnbench.analysis.best_settings import Setting, best_per_method, merit_of
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -44,9 +44,7 @@ def embedded_evaluations(
 
 def initial_selection(rows: Iterable[TableRow]) -> tuple[str, int] | None:
     """Choose the run and epoch that are shown first: the best setting that forgets most."""
-    best = max(
-        best_settings(rows), key=lambda s: s.metrics["log10_forget_quality"] or 0.0, default=None
-    )
+    best = max(best_settings(rows), key=lambda s: merit_of(s) or (), default=None)
     return None if best is None else (best.rows[0].run_id, best.epoch)
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -49,7 +50,7 @@ class PageContext:
             panels=panels(report.rows, published=_is_ceu_benchmark(report)),
             claims=assess_order(rows_with_valid_start(report.rows), report.records),
             evaluations=embedded_evaluations(report.records, report.rows),
-            columns=PageColumns.of(report.rows, report.profile),
+            columns=PageColumns.of(report.rows, report.schema),
         )
 
     @property
@@ -71,9 +72,10 @@ def _is_in(one: TableRow | Record, panel: Panel) -> bool:
 
 
 def _is_ceu_benchmark(report: Report) -> bool:
-    """Check whether the CE-U paper's points are comparable: TOFU's data and TOFU's rules."""
+    """Check whether the CE-U paper's points are comparable: TOFU's data, headline and rules."""
     sources = {r.spec.get("data", {}).get("source") for r in report.records if r.kind == "run"}
-    return sources == {"tofu"} and report.profile.startswith("tofu")
+    own = sources == {"tofu"} and report.profile.startswith("tofu")
+    return own and report.headline == default_headline()
 
 
 def _no_values(_: PageContext) -> Mapping[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from functools import cache
 from html import escape, unescape
 from itertools import groupby
 from typing import Any
@@ -12,7 +11,7 @@ from unlearnbench.analysis.best_settings import Setting, average_seeds
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text, short, signed
-from ..metric_columns import PageColumns, metric_plan_of
+from ..metric_columns import PageColumns
 from .axis_range import axis_range
 from .palette import faded
 from .tradeoff_axes import INK, MUTED
@@ -69,6 +68,8 @@ def curves(
     Lines start at the fine-tuned model; the retain model's value is the dotted level. With several
     seeds, bars are t intervals.
     """
+    of = rows[0].schema.column(metric)
+    shares = of.set and of.bounds == (0.0, 1.0)  # which all have the same scale
     start = _value(rows, "fine-tuned", metric)
     goal = _value(rows, "retain", metric)
     settings = average_seeds(rows) if settings is None else settings
@@ -77,20 +78,12 @@ def curves(
     layout = small_layout(title, "epoch", dtick=1)
     if goal is not None:
         layout |= _level(goal)
-    if metric in _shares():
+    if shares:
         layout["yaxis"]["range"] = [-0.02, 1.04]
     else:
         levels = [v for v in (start, goal) if v is not None]
         set_axis_range(layout, lines, log=False, levels=levels)
     return {"data": lines, "layout": layout}
-
-
-@cache
-def _shares() -> frozenset[str]:
-    """Columns of metrics by set that lie in [0, 1], which all have the same scale."""
-    plan = metric_plan_of("")
-    by_set = {f"{one.name}_{name}" for one in plan.measures for name in one.sets}
-    return frozenset(c.name for c in plan.columns if c.name in by_set and c.bounds == (0.0, 1.0))
 
 
 def _value(rows: Sequence[TableRow], kind: str, metric: str) -> float | None:

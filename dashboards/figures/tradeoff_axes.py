@@ -8,36 +8,41 @@ from unlearnbench.analysis.best_settings import Setting, panel_label
 
 from .label_placement import Size
 from .palette import faded
-from .tradeoff_data import SIGNIFICANCE, Panel, position
+from .tradeoff_data import Panel, position
 
 INK = "#1c2024"
 MUTED = "#5d6670"
 _PAD = 0.06
 
 Extent = tuple[tuple[float, float], tuple[float, float]]
-"""(Model Utility from, to), (log10 Forget Quality from, to)."""
+"""(kept from, to), (forgotten from, to)."""
 
 
 def extent(panel: Panel) -> Extent:
     """Compute the initial axis ranges of a panel."""
     shown = [xy for t in panel.trajectories for s in t.points if (xy := position(s)) is not None]
     shown += [xy for r in (panel.fine_tuned, panel.retain) if r and (xy := position(r))]
-    shown += [corner for t in panel.trajectories for s in t.points for corner in _corners(s)]
-    shown = [(x, max(y, panel.low)) for x, y in shown] or [(0.0, panel.low), (1.0, 0.0)]
+    two = panel.headline.kept.column, panel.headline.forgotten.column
+    shown += [corner for t in panel.trajectories for s in t.points for corner in _corners(s, *two)]
+    if panel.low is not None:
+        shown = [(x, max(y, panel.low)) for x, y in shown] or [(0.0, panel.low)]
+    shown = shown or [(0.0, 0.0), (1.0, 1.0)]
     width = max(x for x, _ in shown) - min(x for x, _ in shown) or 0.1
     left, right = min(x for x, _ in shown) - _PAD * width, max(x for x, _ in shown) + 0.1 * width
-    top = max(0.0, *(y for _, y in shown))
-    bottom = min(*(y for _, y in shown), 2 * SIGNIFICANCE)
-    height = top - bottom
+    ends = [y for _, y in shown]
+    if panel.significance is not None:
+        ends += [0.0, 2 * panel.significance]
+    top, bottom = max(ends), min(ends)
+    height = top - bottom or 0.1
     return (left, right), (bottom - _PAD * height, top + _PAD * height)
 
 
-def _corners(setting: Setting) -> list[tuple[float, float]]:
+def _corners(setting: Setting, *columns: str) -> list[tuple[float, float]]:
     """List the ends of a point's error bars."""
-    utility, quality = (setting.interval(m) for m in ("model_utility", "log10_forget_quality"))
-    if utility is None or quality is None:
+    kept, forgotten = (setting.interval(name) for name in columns)
+    if kept is None or forgotten is None:
         return []
-    return [(utility.low, quality.low), (utility.high, quality.high)]
+    return [(kept.low, forgotten.low), (kept.high, forgotten.high)]
 
 
 def layout(
@@ -45,11 +50,15 @@ def layout(
 ) -> Any:
     """Make Plotly's layout of a panel; shapes and notes have names, for tests and for the page."""
     axis = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
-    shapes = [_level("significance", SIGNIFICANCE, "dot")]
-    notes = [
-        _note("significance", "p = 0.05", 0, SIGNIFICANCE, yref="y", yanchor="top"),
-        _note("better", "better ↗", 1, 1, xanchor="right"),
-    ]
+    kept, forgotten, level = panel.headline.kept, panel.headline.forgotten, panel.significance
+    shapes: list[dict[str, Any]] = []
+    notes = [_note("better", "better ↗", 1, 1, xanchor="right")]
+    if forgotten.better == "lower":
+        notes = [_note("better", "better ↘", 1, 0, xanchor="right")]
+    if level is not None and forgotten.test is not None:
+        shapes.append(_level("significance", level, "dot"))
+        text = f"p = {forgotten.test.level:g}"
+        notes.insert(0, _note("significance", text, 0, level, yref="y", yanchor="top"))
     if panel.floor is not None:
         shapes.append(_level("floor", panel.floor, "dash"))
         if panel.floor > y_range[0]:
@@ -61,12 +70,12 @@ def layout(
     return {
         "xaxis": {
             **axis,
-            "title": {"text": "Model Utility", "standoff": 6},
+            "title": {"text": kept.label, "standoff": 6},
             "range": list(x_range),
         },
         "yaxis": {
             **axis,
-            "title": {"text": "log₁₀ Forget Quality", "standoff": 4},
+            "title": {"text": forgotten.label, "standoff": 4},
             "range": list(y_range),
         },
         "shapes": shapes,

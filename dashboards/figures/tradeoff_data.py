@@ -1,4 +1,4 @@
-"""Data of the trade-off panels: Model Utility against log10 Forget Quality, as in the CE-U paper.
+"""Data of the trade-off panels: what is kept against what is forgotten, by the headline.
 
 `panels` computes everything that is shown, as values that a test can read; `tradeoff_plot.py` only
 draws them. Points left out of a panel are counted in it.
@@ -22,13 +22,12 @@ from unlearnbench.analysis.best_settings import (
     best_per_method,
 )
 from unlearnbench.analysis.start_models import Start, start_of
-from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.benchmark import Headline, Reference, SplitKey
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
 
 COLLAPSE_SHARE = 0.5
 """Below this share of the fine-tuned model's utility a model counts as collapsed."""
-SIGNIFICANCE = math.log10(0.05)
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class PublishedSeries:
 
     name: str
     points: tuple[tuple[float, float], ...]
-    """(Model Utility, log10 Forget Quality) in the figure's order."""
+    """(kept, forgotten) in the figure's order."""
 
 
 @dataclass(frozen=True)
@@ -67,18 +66,31 @@ class Panel:
     fine_tuned: TableRow | None
     retain: TableRow | None
     questions: int | None
-    """Forget questions behind each Forget Quality (n of the KS test)."""
+    """Forget questions behind the headline's test; None without one, and where they differ."""
     floor: float | None
     """log10 of the smallest p that n questions on either side can give."""
     collapse_below: float | None
-    """Model Utility below which a model counts as collapsed."""
+    """What is kept below which a model counts as collapsed."""
     undrawn: int
     """Number of settings without both metrics."""
-    low: float
-    """Lower end of the panel, until the reader chooses to see all of it."""
+    low: float | None
+    """Lower end of the panel, until the reader chooses to see all of it; None: all of it."""
     below: tuple[Setting, ...]
     """Collapsed settings below that."""
+    references: frozenset[Reference]
+    """Models that the benchmark has besides those of the runs."""
     published: tuple[PublishedSeries, ...] = ()
+
+    @property
+    def headline(self) -> Headline:
+        """The two numbers of the axes."""
+        return self.begins.headline
+
+    @property
+    def significance(self) -> float | None:
+        """Level of the headline's test, on the axis; None without a test."""
+        test = self.headline.forgotten.test
+        return None if test is None else math.log10(test.level)
 
     @property
     def start(self) -> tuple[float, float] | None:
@@ -87,10 +99,9 @@ class Panel:
 
 
 def position(point: TableRow | Setting) -> tuple[float, float] | None:
-    """Look up (Model Utility, log10 Forget Quality); None unless both are numbers."""
-    utility = point.metrics["model_utility"]
-    quality = point.metrics["log10_forget_quality"]
-    return None if utility is None or quality is None else (utility, quality)
+    """Look up (kept, forgotten) by the headline; None unless both are numbers."""
+    kept, forgotten = point.kept, point.forgotten
+    return None if kept is None or forgotten is None else (kept, forgotten)
 
 
 def panels(rows: Sequence[TableRow], *, published: bool = False) -> tuple[Panel, ...]:
@@ -108,8 +119,10 @@ def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published
     settings = average_seeds(rows)
     placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
     moved = [(s, xy) for s, xy in placed if s.epoch > 0]
-    front = tuple(moved[i][0] for i in pareto_front([xy for _, xy in moved]))
     start = start_of(rows, model, fraction)
+    forgotten = start.headline.forgotten
+    better = [(kept, forgotten.oriented(left)) for _, (kept, left) in moved]
+    front = tuple(moved[i][0] for i in pareto_front(better))
     # A share of a faulty start model's utility would be meaningless.
     utility = None if start.fault else start.utility
     collapse = None if utility is None else COLLAPSE_SHARE * utility
@@ -117,9 +130,13 @@ def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published
     fine_tuned = next((r for r in rows if r.kind == "fine-tuned"), None)
     retain = next((r for r in rows if r.kind == "retain"), None)
     references = [xy for r in (fine_tuned, retain) if r and (xy := position(r)) is not None]
-    low = _low(references, [xy for _, xy in placed], collapse)
-    counts = {int(n) for r in rows if r.kind == "run" and (n := r.metrics["ks_n"]) is not None}
-    questions = counts.pop() if len(counts) == 1 else None
+    low, questions = None, None
+    if (test := forgotten.test) is not None:
+        level = math.log10(test.level)
+        low = _low(references, [xy for _, xy in placed], collapse, level)
+        runs = (r for r in rows if r.kind == "run")
+        counts = {int(n) for r in runs if (n := r.metrics.get(test.questions)) is not None}
+        questions = counts.pop() if len(counts) == 1 else None
     return Panel(
         model=model,
         forget_fraction=fraction,
@@ -134,7 +151,8 @@ def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published
         collapse_below=collapse,
         undrawn=len(settings) - len(placed),
         low=low,
-        below=tuple(s for s, (_, quality) in placed if quality < low),
+        below=tuple(s for s, (_, quality) in placed if low is not None and quality < low),
+        references=rows[0].schema.references,
         published=published_series(model, fraction) if published else (),
     )
 
@@ -152,6 +170,7 @@ def _low(
     references: Sequence[tuple[float, float]],
     points: Sequence[tuple[float, float]],
     collapse: float | None,
+    level: float,
 ) -> float:
     """Compute the lower end of a panel, so that collapsed models do not squeeze the others.
 
@@ -159,10 +178,10 @@ def _low(
     """
     working = [q for u, q in points if collapse is None or u >= collapse]
     inside = min([q for _, q in references] + working, default=None)
-    lowest = min((q for _, q in points), default=SIGNIFICANCE)
+    lowest = min((q for _, q in points), default=level)
     if inside is None:
         return lowest
-    return max(min(inside, lowest), 1.5 * min(inside, SIGNIFICANCE * 2))
+    return max(min(inside, lowest), 1.5 * min(inside, level * 2))
 
 
 def ks_floor(n: int) -> float:

@@ -68,6 +68,7 @@ def draw(panel: Panel, style: Style, size: Size = MEDIUM) -> go.Figure:
 def _trajectory(panel: Panel, trajectory: Trajectory, style: Style) -> go.Scatter:
     colour = style.colour(trajectory.family)
     points = trajectory.points
+    kept, forgotten = panel.headline.kept, panel.headline.forgotten
     # The line starts at the fine-tuned model, which has its own mark: an invisible first point.
     lead = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
     xy = lead + _positions(points)
@@ -88,8 +89,8 @@ def _trajectory(panel: Panel, trajectory: Trajectory, style: Style) -> go.Scatte
             "color": colour,
             **marks(panel, trajectory, style.symbols[trajectory.family], len(lead)),
         },
-        error_x=bars(points, "model_utility", len(lead), colour, width=0, thickness=1.2),
-        error_y=bars(points, "log10_forget_quality", len(lead), colour, width=0, thickness=1.2),
+        error_x=bars(points, kept.column, len(lead), colour, width=0, thickness=1.2),
+        error_y=bars(points, forgotten.column, len(lead), colour, width=0, thickness=1.2),
         hoverinfo="text",
         hovertext=[""] * len(lead) + [hover(s, panel) for s in points],
         customdata=[[0, ""]] * len(lead) + [[s.epoch, s.rows[0].run_id] for s in points],
@@ -140,12 +141,14 @@ def _named(panel: Panel, style: Style, shown: Extent, size: Size) -> list[go.Sca
         if b.setting is not None and (xy := position(b.setting)) is not None
     ]
     chosen = {b.family: b.setting for b in panel.best if b.setting is not None}
-    top = max(best, key=lambda label: label.at[1], default=None)
+    oriented = panel.headline.forgotten.oriented
+    top = max(best, key=lambda label: oriented(label.at[1]), default=None)
     traces: list[go.Scatter] = []
     for label, side in place([*references, *best], *shown, size):
         if label in references:
             row, symbol, points, title = references[label]
-            traces.append(_reference(row, label, side or "middle right", symbol, points, title))
+            side = side or "middle right"
+            traces.append(_reference(panel, row, label, side, symbol, points, title))
         else:
             setting = chosen[label.family]
             traces.append(_ring(label, side, style, setting, bold=label is top))
@@ -153,7 +156,7 @@ def _named(panel: Panel, style: Style, shown: Extent, size: Size) -> list[go.Sca
 
 
 def _reference(
-    row: TableRow, label: Label, side: str, symbol: str, size: int, title: str
+    panel: Panel, row: TableRow, label: Label, side: str, symbol: str, size: int, title: str
 ) -> go.Scatter:
     utility, quality = label.at
     return go.Scatter(
@@ -166,10 +169,7 @@ def _reference(
         textfont={"color": INK, "size": 12},
         marker={"symbol": symbol, "size": size, "color": INK},
         hoverinfo="text",
-        hovertext=[
-            f"<b>{title}</b><br>Model Utility {utility:.3f}<br>"
-            f"log₁₀ Forget Quality {signed(quality, 2)}"
-        ],
+        hovertext=[f"<b>{title}</b><br>{_numbers(panel, utility, quality)}"],
         customdata=[[row.epoch, row.run_id]],
         cliponaxis=False,
         meta=meta("reference"),
@@ -204,6 +204,12 @@ def _ring(
     )
 
 
+def _numbers(panel: Panel, utility: float, quality: float) -> str:
+    """Write the two numbers of a point, for its hover text."""
+    both = ((panel.headline.kept, utility), (panel.headline.forgotten, quality))
+    return "<br>".join(f"{html.escape(m.label)} {signed(v, m.digits)}" for m, v in both)
+
+
 def _published(panel: Panel) -> list[go.Scatter]:
     return [
         go.Scatter(
@@ -216,7 +222,7 @@ def _published(panel: Panel) -> list[go.Scatter]:
             hoverinfo="text",
             hovertext=[
                 f"<b>published</b>: {html.escape(series.name)}, point {k}<br>"
-                f"Model Utility {x:.3f}<br>log₁₀ Forget Quality {y:.2f}"
+                f"{_numbers(panel, x, y)}"
                 for k, (x, y) in enumerate(series.points, start=1)
             ],
             visible=False,

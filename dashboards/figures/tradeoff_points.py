@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import rate_text, short, signed
@@ -48,22 +49,30 @@ def bars(
 def hover(setting: Setting, panel: Panel) -> str:
     """Write the hover text: means with intervals, the range over seeds, and caveats."""
     utility, quality = position(setting) or (0.0, 0.0)
-    statistic = setting.metrics["ks_statistic"]
-    distance = "" if statistic is None else f"  (KS D {statistic:.3f})"
+    kept, forgotten, distance = panel.headline.kept, panel.headline.forgotten, ""
+    if forgotten.test is not None:
+        statistic = setting.metrics.get(forgotten.test.distance)
+        distance = "" if statistic is None else f"  (KS D {statistic:.3f})"
     share = ""
     if panel.start and panel.start[0] > 0:
         share = f"  ({utility / panel.start[0]:.0%} of the start)"
     lines = [
         f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
         f"  epoch {setting.epoch}",
-        f"Model Utility {_mean(utility, setting.interval('model_utility'), 3)}{share}",
-        "log₁₀ Forget Quality "
-        f"{_mean(quality, setting.interval('log10_forget_quality'), 2)}{distance}",
-        *_seeds(setting),
+        _line(setting, kept, utility) + share,
+        _line(setting, forgotten, quality) + distance,
+        *_seeds(setting, kept, forgotten),
     ]
     if panel.collapse_below is not None and utility < panel.collapse_below:
-        lines.append("<i>collapsed: high Forget Quality would be no success here</i>")
+        good = "high" if forgotten.better == "higher" else "low"
+        name = html.escape(forgotten.name)
+        lines.append(f"<i>collapsed: {good} {name} would be no success here</i>")
     return "<br>".join(lines)
+
+
+def _line(setting: Setting, metric: HeadlineMetric, mean: float) -> str:
+    shown = _mean(mean, setting.interval(metric.column), metric.digits)
+    return f"{html.escape(metric.label)} {shown}"
 
 
 def _mean(mean: float, interval: Interval | None, digits: int) -> str:
@@ -75,17 +84,20 @@ def _mean(mean: float, interval: Interval | None, digits: int) -> str:
     return f"{text} {name}[{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
 
 
-def _seeds(setting: Setting) -> list[str]:
+def _seeds(setting: Setting, kept: HeadlineMetric, forgotten: HeadlineMetric) -> list[str]:
     if len(setting.rows) == 1:
         return [f"seed {setting.rows[0].seed}"]
-    utility, quality = setting.spread("model_utility"), setting.spread("log10_forget_quality")
+    utility, quality = setting.spread(kept.column), setting.spread(forgotten.column)
     if utility is None or quality is None:
         return []
-    interval = setting.interval("model_utility")
+    interval = setting.interval(kept.column)
     if interval is None or interval.is_range:
         return [f"mean of {len(setting.rows)} seeds; min-max: their smallest and largest value"]
     return [
         f"mean of {len(setting.rows)} seeds; brackets: {interval.level:.0%} interval of the mean",
-        f"range over seeds: {signed(utility[0], 3)} to {signed(utility[1], 3)}, "
-        f"{signed(quality[0], 2)} to {signed(quality[1], 2)}",
+        f"range over seeds: {_range(utility, kept.digits)}, {_range(quality, forgotten.digits)}",
     ]
+
+
+def _range(ends: tuple[float, float], digits: int) -> str:
+    return " to ".join(signed(end, digits) for end in ends)

@@ -19,6 +19,7 @@ page.element = (tag, attributes = {}, ...children) => {
   node.append(...children.filter((child) => child !== null && child !== undefined));
   return node;
 };
+page.headline = page.data.headline; // what is kept, what is forgotten: { column, label, digits, name }
 page.byId = (id) => document.getElementById(id);
 
 page.shows = (family, rate, method = null) => {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.columns import own_columns
@@ -113,6 +114,51 @@ def with_tokens(
         return replace(one, sets=sets)
 
     return replace(record, evaluations={k: seen(one) for k, one in record.evaluations.items()})
+
+
+POEMS = Headline(
+    kept=HeadlineMetric("rouge_known", "Known poems", "known"),
+    forgotten=HeadlineMetric("exact_memorization_gone", "Recited", "recited", better="lower"),
+)
+"""Headline of a benchmark with other sets than TOFU's, without a test and a retain model."""
+
+
+def of_poems(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Turn records into those of a benchmark that is not installed, without retain models."""
+    entries = {
+        "headline": asdict(POEMS),
+        "benchmark": {
+            "roles": {"known": "retain", "gone": "forget", "unseen_lines": "holdout"},
+            "references": ["start"],
+        },
+    }
+
+    def numbers(stored: Mapping[str, float | None]) -> dict[str, float | None]:
+        left = stored["probability_forget"]
+        return {
+            "rouge_gone": left,
+            "rouge_known": stored["model_utility"],
+            "exact_memorization_gone": left,
+            "exact_memorization_known": 0.5,
+        }
+
+    def seen(one: Evaluation) -> Evaluation:
+        silent = {"generated": (), "rouge_l_recall": np.full(3, np.nan)}
+        holdout: Any = {"questions": ("",) * 3} | silent
+        sets = {"known": one.sets["retain"], "gone": one.sets["forget"]}
+        return replace(one, sets=sets | {"unseen_lines": replace(sets["gone"], **holdout)})
+
+    return tuple(
+        replace(
+            record,
+            spec={**record.spec, "data": {"source": "poems"}},
+            provenance={**record.provenance, **entries},
+            epochs=tuple(replace(e, metrics=numbers(e.metrics)) for e in record.epochs),
+            evaluations={k: seen(one) for k, one in record.evaluations.items()},
+        )
+        for record in records
+        if record.kind != "retain"
+    )
 
 
 @dataclass(frozen=True)

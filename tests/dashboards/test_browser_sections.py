@@ -314,10 +314,16 @@ class TestMetricsOfAnyOrigin:
         expect(part.locator("td")).to_have_count(3)  # read from the page's lazy data
         npo.get_by_role("button", name="parts").click()
         assert table.locator(".behind").count() == 0
-        warnings = page.locator(".beyond li")
+        folded, warnings = page.locator(".beyond"), page.locator(".beyond li")
+        assert [one.inner_text() for one in folded.locator("summary").all()] == [
+            "⚠ 1 × over-forgotten: below the retain model, which never saw the forget rows",
+            "⚠ 1 × forget rows that look less familiar than rows that no model has seen",
+        ]
+        assert not warnings.first.is_visible()
+        folded.first.locator("summary").click()
         assert "over-forgotten: extraction strength" in warnings.first.inner_text()
         page.click("#families button[data-family=npo]")
-        assert not warnings.first.is_visible()
+        assert not folded.first.is_visible(), "of another method"
         assert table.locator("tbody").first.locator("tr:visible").count() == 1
         page.set_viewport_size({"width": 390, "height": 900})
         until(page, "document.documentElement.scrollWidth <= 390")

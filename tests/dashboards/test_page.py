@@ -9,6 +9,7 @@ import re
 import zlib
 from dataclasses import replace
 from html.parser import HTMLParser
+from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -18,7 +19,7 @@ from unlearnbench.api import registry
 from unlearnbench.reporting.report import Report, make_report
 from unlearnbench.results.records import EpochResult
 
-from .conftest import metrics
+from .conftest import metrics, of_poems
 
 if TYPE_CHECKING:
     from .conftest import Fabric
@@ -249,3 +250,92 @@ class TestContent:
         records = fabric.sweep(fractions=(0.1,), epochs=1)
         first, second = (make_report(r, name="x") for r in (records, tuple(reversed(records))))
         assert build(first) == build(second)
+
+
+@pytest.fixture(scope="module")
+def poems(fabric: Fabric) -> Page:
+    """The page of a benchmark that is not TOFU's."""
+    records = of_poems(fabric.sweep(fractions=(0.1,), seeds=(0, 1, 2), epochs=2))
+    return Page(build(make_report(records, name="poems", config={"name": "poems"})))
+
+
+class TestOtherBenchmark:
+    """A benchmark with its own sets and numbers, without a test, a retain model and its plug-in."""
+
+    def test_its_numbers_are_on_the_axes_and_the_lowest_is_best(self, poems: Page) -> None:
+        data = json.loads(poems.payload("data"))
+        (panel,) = data["panels"]
+        layout = panel["figure"]["layout"]
+        titles = [layout[axis]["title"]["text"] for axis in ("xaxis", "yaxis")]
+        assert titles == ["Known poems", "Recited"]
+        notes = {note["name"]: note["text"] for note in layout["annotations"]}
+        assert notes["better"] == "better ↘"
+        assert "significance" not in notes
+        assert [shape["name"] for shape in layout["shapes"]] == ["collapse"]
+        assert panel["low"] is None
+        names = [one["column"] for one in data["headline"]]
+        assert names == ["rouge_known", "exact_memorization_gone"]
+        run, epoch = data["first"]
+        at = {name: i for i, name in enumerate(data["columns"])}
+        kept, left = (at[name] for name in names)
+        (start,) = (row for row in data["rows"] if row[at["kind"]] == "fine-tuned")
+        by_setting: dict[tuple[Any, ...], list[Any]] = {}
+        for row in data["rows"]:
+            key = tuple(row[at[name]] for name in ("method", "learning_rate", "epoch"))
+            by_setting.setdefault(key, []).append(row)
+        means = {
+            key: fmean(row[left] for row in rows)
+            for key, rows in by_setting.items()
+            if rows != [start] and fmean(row[kept] for row in rows) >= 0.8 * start[kept]
+        }
+        best = min(means, key=lambda key: means[key])
+        run, epoch = data["first"]
+        assert epoch == best[-1]
+        assert run in {row[at["run_id"]] for row in by_setting[best]}
+
+    def test_it_has_no_word_of_tofu_and_no_empty_section(self, poems: Page) -> None:
+        words = " ".join(poems.words.split())
+        for foreign in ("Forget Quality", "Model Utility", "FQ", "p = ", "NaN", "nan", "None"):
+            assert foreign not in words
+        for of_retain in ("the retain model", "Truth ratios", "Scorecard", "KS D", "CE-U paper"):
+            assert of_retain not in words
+        assert "Down and to the right is better" in words
+        assert "the lowest Recited of those that keep at least 80% of the fine-tuned" in words
+        links = [of["href"] for tag, of in poems.tags if tag == "a"]
+        assert "#curves" in links
+        assert not {"#ratios", "#scorecard"} & {*links}
+        shown = {of["id"] for tag, of in poems.tags if tag == "section"}
+        assert shown == {link[1:] for link in links if link and link != "#trade-off"} | {
+            "trade-off"
+        }
+
+    def test_its_sets_have_readable_names_in_order(self, poems: Page) -> None:
+        data = json.loads(poems.payload("data"))
+        assert data["sets"] == {"gone": "gone", "known": "known", "unseen_lines": "unseen lines"}
+        assert next(iter(data["sets"])) == "gone", "the forget rows come first"
+        assert data["forget"] == ["gone"]
+        evaluations = poems.lazy_data()["answers"]["answers"]
+        for by_epoch in evaluations.values():
+            for sets in by_epoch.values():
+                assert sets["unseen_lines"][1] == [], "it is only scored"
+                assert sets["unseen_lines"][2] == [None] * 3
+                assert all(0 <= p <= 100 for p in sets["unseen_lines"][3])
+
+    def test_the_missing_plug_in_is_a_folded_warning(self, poems: Page) -> None:
+        words = " ".join(poems.words.split())
+        assert "1 warning unknown benchmark 'poems'. Available: synthetic, tofu; one in" in words
+        assert words.count("unknown benchmark") == 1
+
+
+def test_every_warning_is_on_the_page_once(fabric: Fabric) -> None:
+    weak = {"mia_loss_control": 0.5, "mia_zlib_control": 0.5}
+    start = fabric.reference("fine-tuned")
+    epoch = replace(start.epochs[0], metrics={**start.epochs[0].metrics, **weak})
+    later = {"metric_versions": {"rouge_forget": 2}}
+    runs = [fabric.run(), replace(fabric.run(seed=1), provenance=later)]
+    report = make_report([replace(start, epochs=(epoch,)), *runs], name="x")
+    words = " ".join(Page(build(report)).words.split())
+    assert "2 warnings" in words
+    assert len(report.warnings) == 2
+    for line in report.warnings:
+        assert words.count(line) == 1

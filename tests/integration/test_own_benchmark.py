@@ -156,6 +156,8 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     page = (folder / "report.html").read_text(encoding="utf-8")
     for label in ("Known riddles", "Solved", "Last token, forget", "Last token, retain"):
         assert label in page
+    for foreign in ("Forget Quality", "Model Utility", "Truth ratios"):
+        assert foreign not in page
 
     Path("last_token.py").write_text(f"{LAST_TOKEN}# changed\n")
     assert command("sweep", "own.yaml", *FILES) == 0

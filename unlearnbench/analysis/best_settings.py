@@ -208,9 +208,10 @@ def best_per_method(
     groups: dict[tuple[str, SplitKey, str], list[Setting]] = defaultdict(list)
     for setting in average_seeds(rows):
         groups[setting.model, setting.forget_fraction, setting.family].append(setting)
+    starts = {panel: start_utility(rows, *panel) for panel in {key[:2] for key in groups}}
     best: list[Best] = []
     for (model, fraction, family), settings in groups.items():
-        start = start_utility(rows, model, fraction)
+        start = starts[model, fraction]
         chosen = None if start is None else best_of(settings, utility_share * start)
         label = family if chosen is None else chosen.method
         best.append(Best(model, fraction, label, family, chosen))

@@ -35,9 +35,12 @@ class Numbers(dict[str, float | None]):
         return None
 
 
-def finite(metrics: Values, columns: Iterable[str]) -> Numbers:
+def finite(metrics: Values, columns: Sequence[str]) -> Numbers:
     """The numbers of `columns`; None for those that are not finite."""
     get, low, high = metrics.get, -math.inf, math.inf
+    values = [get(name) for name in columns]
+    if low < sum(filter(None, values)) < high:  # then each is: most rows, in a third of the time
+        return Numbers(zip(columns, values, strict=True))
     return Numbers(
         {
             name: value if (value := get(name)) is None or low < value < high else None
@@ -139,7 +142,7 @@ class _Filled(Mapping[str, float | None]):
 
     @cached_property
     def _computed(self) -> Numbers:
-        return finite(self._compute(), self._fill)
+        return finite(self._compute(), [*self._fill])
 
     def __getitem__(self, name: str) -> float | None:
         return self._computed[name] if name in self._fill else self._stored[name]

@@ -112,24 +112,27 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
     found = [e.metrics for _, e in results]
     found += [computed(*one, references, chosen or NO_CHOICES) for one in early.values()]
     columns = filled_columns((dict.fromkeys(schema.plan.own), *found), schema.plan)
-    rows = [
-        TableRow(
-            run_id=record.id,
-            kind=record.kind,
-            model=record.model,
-            forget_fraction=record.forget_fraction,
-            method=labels.of(record),
-            family=record.method if record.kind == "run" else record.kind,
-            hyperparameters=hyperparameters_of(record),
-            learning_rate=record.learning_rate,
-            seed=record.seed,
-            epoch=result.epoch,
-            status=record.status,
-            metrics=metrics_of(record, result, references, columns, chosen),
-            schema=schema,
-        )
-        for record, result in results
-    ]
+    rows: list[TableRow] = []
+    for record in records:
+        hyperparameters = hyperparameters_of(record)
+        rows += [
+            TableRow(
+                run_id=record.id,
+                kind=record.kind,
+                model=record.model,
+                forget_fraction=record.forget_fraction,
+                method=labels.of(record),
+                family=record.method if record.kind == "run" else record.kind,
+                hyperparameters=hyperparameters,
+                learning_rate=record.learning_rate,
+                seed=record.seed,
+                epoch=result.epoch,
+                status=record.status,
+                metrics=metrics_of(record, result, references, columns, chosen),
+                schema=schema,
+            )
+            for result in record.epochs
+        ]
     return tuple(sorted(rows, key=lambda r: (*r.setting, r.seed, r.epoch, r.run_id)))
 
 
@@ -343,7 +346,7 @@ def _is_number(value: Any) -> bool:
         return False
 
 
-def _row_of(cells: Mapping[str, Any], columns: Iterable[str], schema: BenchmarkSchema) -> TableRow:
+def _row_of(cells: Mapping[str, Any], columns: Sequence[str], schema: BenchmarkSchema) -> TableRow:
     kind, label = str(cells["kind"]), str(cells["method"])
     if kind not in KINDS:
         raise ValueError(f"kind {kind!r} is none of {', '.join(KINDS)}")

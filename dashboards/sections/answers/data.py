@@ -63,7 +63,7 @@ def answer_data(
 
     lists    per question list [questions, per question its texts: the true answer, others]
     answers  record → epoch → set → [list, text numbers, 100 · ROUGE-L recall, 100 · probability,
-             100 · memorization if it is known]
+             100 · memorization if it is known]; no text numbers of a set that is only scored
     rows     set → [embedded questions, all questions]
     models   [embedded evaluations, all evaluations]
     """
@@ -122,7 +122,7 @@ def _encode(
     for (record_id, epoch), evaluation in evaluations.items():
         sets = answers.setdefault(record_id, {}).setdefault(str(epoch), {})
         for name, part in sorted(evaluation.sets.items()):
-            if part.generated:
+            if part.generated or part.references:
                 sets[name] = _encode_set(part, rows, lists)
                 if (known := strengths.get((record_id, epoch, name))) is not None:
                     sets[name].append([_hundredths(share) for share in known[:rows].tolist()])

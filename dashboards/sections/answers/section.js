@@ -18,7 +18,8 @@
     const answers = model && encoded(model, embeddedEpochs(model)[0], set);
     return answers && answers[0] === list ? answers : null;
   };
-  const answer = (from, i) => from && { text: data.lists[from[0]][1][i][from[1][i]], rouge: from[2][i], p: [from[3][i]], es: [from[4]?.[i] ?? null] };
+  // A set that is only scored has no text.
+  const answer = (from, i) => from && { text: from[1].length ? data.lists[from[0]][1][i][from[1][i]] : null, rouge: from[2][i], p: [from[3][i]], es: [from[4]?.[i] ?? null] };
 
   // Answers to a question by epoch; equal ones of neighbouring epochs are joined.
   const byEpoch = (one, set, list, i) => {
@@ -28,7 +29,7 @@
       if (!from || from[0] !== list) continue;
       const next = answer(from, i);
       const last = lines.at(-1);
-      if (last && last.text === next.text && last.rouge === next.rouge) {
+      if (last && next.text !== null && last.text === next.text && last.rouge === next.rouge) {
         last.epochs.push(epoch);
         last.p.push(...next.p);
         last.es.push(...next.es);
@@ -49,10 +50,10 @@
       const before = one.kind === "run" ? answer(start, i) : null;
       const lines = byEpoch(one, set, list, i);
       const beside = other ? byEpoch(other, set, list, i) : [];
-      const from = (before ?? { text: truth }).text;
+      const from = before?.text ?? truth;
       const now = lineAt(lines, selection.epoch);
-      const change = now ? wordDiff.distance(from, now.text) : 0;
-      const apart = now && beside.length ? wordDiff.distance(now.text, lineAt(beside, selection.epoch).text) : 0;
+      const change = now && now.text !== null ? wordDiff.distance(from, now.text) : 0;
+      const apart = now && now.text !== null && beside.length ? wordDiff.distance(now.text, lineAt(beside, selection.epoch).text ?? "") : 0;
       const memorized = now ? now.es.at(now.epochs.indexOf(selection.epoch)) : null;
       return { question, truth, memorized, before, lines, beside, goal: one.kind === "run" ? answer(goal, i) : null, from, change, apart };
     });
@@ -62,10 +63,11 @@
   const scores = (line) => {
     const ends = (values) => [...new Set([values[0], values.at(-1)].map(hundredths))].join(" → ");
     const strength = line.es.includes(null) ? "" : ` · ES ${ends(line.es)}`;
-    return `ROUGE-L ${hundredths(line.rouge)} · p ${ends(line.p)}${strength}`;
+    return `${line.text === null || line.rouge === null ? "" : `ROUGE-L ${hundredths(line.rouge)} · `}p ${ends(line.p)}${strength}`;
   };
   const textNodes = (text, against) => {
     const marked = (part) => against === null ? [part] : wordDiff.marked(part, against);
+    if (text === null) return [element("span", { class: "none" }, "not generated: this set is only scored")];
     if (!text) return [element("span", { class: "none" }, "nothing")];
     if (text.length <= LONG) return marked(text);
     const more = element("button", { type: "button", class: "link" }, `all ${text.length} characters`);
@@ -87,7 +89,7 @@
     const [own, others] = [epochLines(item.lines, item.from), epochLines(item.beside, item.from)];
     const column = (one, lines) => element("div", {}, element("h4", {}, page.runName(one.row)), element("dl", {}, ...lines));
     return element("article", { class: "qa" },
-      element("header", {}, element("h3", {}, item.question), element("span", { class: "note" }, `changed ${item.change.toFixed(2)}`)),
+      element("header", {}, element("h3", {}, item.question || "Plain text"), element("span", { class: "note" }, lineAt(item.lines, selection.epoch)?.text === null ? "" : `changed ${item.change.toFixed(2)}`)),
       element("dl", {}, ...lead, ...(other ? [] : own)),
       other && element("div", { class: "pair" }, column(selection.trajectory, own), column(other, others)),
       item.goal && element("dl", {}, line("retain model", item.goal)));
@@ -163,7 +165,7 @@
     selection.fill(byId("answer-other"), beside, other, "no other run");
     fill(byId("answer-epoch"), embeddedEpochs(one), String, selection.epoch);
     const sets = Object.keys(SETS).filter((set) => embeddedEpochs(one).some((epoch) => encoded(one, epoch, set)));
-    fill(byId("answer-set"), sets, (set) => SETS[set], byId("answer-set").value || "forget");
+    fill(byId("answer-set"), sets, (set) => SETS[set], byId("answer-set").value || page.data.forget[0]);
     fillOrders();
     markOrders();
     restart();

@@ -8,14 +8,13 @@ from typing import Any
 from markupsafe import Markup
 
 from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.api.benchmark import Headline, HeadlineMetric, HeadlineTest
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 from ...formatting import rate_text, signed, split_cell
 from ...html_table import Column, HtmlTable, in_brackets
 from ...report_section import PageContext, ReportSection
 from .data import (
-    QUALITY,
-    UTILITY,
     SettingsLine,
     SettingsTable,
     caveats,
@@ -42,21 +41,24 @@ def _data(context: PageContext) -> dict[str, Any]:
 
 
 def _html_table(table: SettingsTable) -> HtmlTable[SettingsLine]:
+    headline = table.headline
+    kept, forgotten, test = headline.kept, headline.forgotten, headline.forgotten.test
     columns: list[Column[SettingsLine]] = [
         Column("Method", _method, align=""),
         Column("Model", lambda one: one.model, align=""),
         Column("Forget", _split, lambda one: one.forget_fraction),
-        _mean("log₁₀ FQ", QUALITY, 2, "num strong"),
-        _mean("Model Utility", UTILITY, 3, "num"),
+        _mean(forgotten.short, forgotten, "num strong"),
+        _mean(kept.label, kept, "num"),
         Column("kept", _utility_share, lambda one: one.utility_share, is_result=True),
         _of_setting("Rate", lambda s: rate_text(s.learning_rate), lambda s: s.learning_rate),
         _of_setting("Epoch", lambda s: str(s.epoch)),
-        _of_setting("KS D", lambda s: signed(s.metrics["ks_statistic"], 3)),
+        *([] if test is None else [_distance(test)]),
         _of_setting("Seeds", lambda s: str(len(s.rows))),
         Column("Settings tried", lambda one: str(one.tried)),
     ]
     if table.chosen_apart:
-        columns.insert(6, Column("chosen by FQ, utility", _chosen_by, _chosen_key, is_result=True))
+        by = f"chosen by {forgotten.short if test is None else test.short}, {kept.short}"
+        columns.insert(6, Column(by, _chosen_by(headline), _chosen_key, is_result=True))
     return HtmlTable(
         id=table.name,
         label=table.title,
@@ -87,16 +89,22 @@ def _of_setting(
     )
 
 
-def _mean(title: str, metric: str, digits: int, align: str) -> Column[SettingsLine]:
-    def text(setting: Setting) -> str:
-        interval = setting.interval(metric)
-        if interval is None:
-            return signed(setting.metrics[metric], digits)
-        name = "min-max " if interval.is_range else ""
-        ends = (interval.low, interval.high)
-        return in_brackets(setting.metrics[metric], ends, digits, name)
+def _distance(test: HeadlineTest) -> Column[SettingsLine]:
+    return _of_setting("KS D", lambda s: signed(s.metrics.get(test.distance), 3))
 
-    return _of_setting(title, text, lambda setting: setting.metrics[metric], align)
+
+def _mean(title: str, metric: HeadlineMetric, align: str) -> Column[SettingsLine]:
+    name, digits = metric.column, metric.digits
+
+    def text(setting: Setting) -> str:
+        interval = setting.interval(name)
+        if interval is None:
+            return signed(setting.metrics[name], digits)
+        prefix = "min-max " if interval.is_range else ""
+        ends = (interval.low, interval.high)
+        return in_brackets(setting.metrics[name], ends, digits, prefix)
+
+    return _of_setting(title, text, lambda setting: setting.metrics[name], align)
 
 
 def _method(line: SettingsLine) -> str:
@@ -112,11 +120,14 @@ def _utility_share(line: SettingsLine) -> str:
     return "" if line.utility_share is None else f"{100 * line.utility_share:.0f} %"
 
 
-def _chosen_by(line: SettingsLine) -> str:
-    if line.chosen_by is None:
-        return ""
-    quality, utility = line.chosen_by
-    return f"{signed(quality, 2)}, {signed(utility, 3)}"
+def _chosen_by(headline: Headline) -> Callable[[SettingsLine], str]:
+    digits = headline.forgotten.digits, headline.kept.digits
+
+    def text(line: SettingsLine) -> str:
+        pairs = zip(line.chosen_by or (), digits, strict=False)
+        return ", ".join(signed(value, places) for value, places in pairs)
+
+    return text
 
 
 def _chosen_key(line: SettingsLine) -> float | None:

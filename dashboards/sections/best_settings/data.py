@@ -20,14 +20,13 @@ from unlearnbench.analysis.best_settings import (
 )
 from unlearnbench.analysis.order_confidence import OrderConfidence
 from unlearnbench.analysis.start_models import Start, start_of
-from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.benchmark import Headline, SplitKey
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.t_interval import ENOUGH_SEEDS
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
-QUALITY, UTILITY = "log10_forget_quality", "model_utility"
 Place = tuple[str, SplitKey, str]
 """Model, forget fraction and method."""
 
@@ -48,21 +47,23 @@ class SettingsLine:
     why_not: str
     """Reason why there is no setting."""
     chosen_by: tuple[float, float] | None = None
-    """(log10 Forget Quality, Model Utility) on the seeds of the choice, if others are reported."""
+    """(forgotten, kept) on the seeds of the choice, if others are reported."""
 
-    def value(self, metric: str) -> float | None:
-        """Look up a metric of the setting."""
-        return None if self.setting is None else self.setting.metrics[metric]
+    @property
+    def forgotten(self) -> float | None:
+        """The headline's number of what is forgotten."""
+        return None if self.setting is None else self.setting.forgotten
 
     @property
     def unmoved(self) -> bool:
         """True if the best setting forgets no more than the start model."""
-        return self.start.unmoved(self.value(QUALITY))
+        return self.start.unmoved(self.forgotten)
 
     @property
     def utility_share(self) -> float | None:
-        """Share of the start model's utility."""
-        utility, start = self.value(UTILITY), self.start.utility
+        """Share of what the start model keeps."""
+        utility = None if self.setting is None else self.setting.kept
+        start = self.start.utility
         return utility / start if utility is not None and start else None
 
 
@@ -76,6 +77,7 @@ class SettingsTable:
     seeds: tuple[int, ...]
     """Seeds that the numbers are means over."""
     lines: tuple[SettingsLine, ...]
+    headline: Headline
 
     @property
     def chosen_apart(self) -> bool:
@@ -88,7 +90,7 @@ class SettingsTable:
         found = {
             interval.n: interval.name
             for line in self.lines
-            if line.setting is not None and (interval := line.setting.interval(QUALITY)) is not None
+            if line.setting is not None and (interval := _interval(line.setting)) is not None
         }
         return tuple(name for _, name in sorted(found.items()))
 
@@ -113,22 +115,27 @@ def _by_default(report: Report) -> SettingsTable:
             place = (row.model, row.forget_fraction, row.family)
             tried[place].add((row.method, row.learning_rate, row.epoch))
     lines: list[SettingsLine] = []
+    starts = {
+        panel: start_of(rows, *panel) for panel in {(r.model, r.forget_fraction) for r in rows}
+    }
     for best in best_per_method(rows):
         place = (best.model, best.forget_fraction, best.family)
-        start = start_of(rows, best.model, best.forget_fraction)
-        why_not = f"no setting keeps {UTILITY_SHARE:.0%} of utility"
+        start = starts[best.model, best.forget_fraction]
+        why_not = f"no setting keeps {UTILITY_SHARE:.0%} of {report.headline.kept.short}"
         if not start.utility:
             why_not = "not judged: no start model"
         judged = _judged(start, best.setting, why_not)
         lines.append(SettingsLine(*place, best.method, len(tried[place]), start, *judged))
+    kept, forgotten = report.headline.kept, report.headline.forgotten
     return SettingsTable(
         name="best",
         title="Best setting of each method",
-        rule="among all learning rates, hyper-parameters and epochs, the highest log₁₀ Forget "
-        f"Quality of those that keep at least {UTILITY_SHARE:.0%} of the fine-tuned model's "
-        "utility",
+        rule=f"among all learning rates, hyper-parameters and epochs, the {forgotten.best_word} "
+        f"{forgotten.label} of those that keep at least {UTILITY_SHARE:.0%} of the fine-tuned "
+        f"model's {kept.short}",
         seeds=tuple(sorted({r.seed for r in rows if r.kind == "run"})),
         lines=_ordered([*lines, *_unevaluated(report)], rows),
+        headline=report.headline,
     )
 
 
@@ -158,6 +165,7 @@ def _unevaluated(report: Report) -> list[SettingsLine]:
 
 
 def _declared(report: Report, selection: Mapping[str, Any]) -> SettingsTable:
+    headline = report.headline
     lines: list[SettingsLine] = []
     for choice in selection["choices"]:
         ids = set(choice["reported_runs"])
@@ -166,7 +174,7 @@ def _declared(report: Report, selection: Mapping[str, Any]) -> SettingsTable:
         start = start_of(report.rows, choice["model"], choice["forget_fraction"])
         unfinished = "chosen; no run on the other seeds has ended yet"
         judged = _judged(start, setting, choice["why_not"] or unfinished)
-        by = (choice[QUALITY], choice[UTILITY])
+        by = (choice[headline.forgotten.column], choice[headline.kept.column])
         lines.append(
             SettingsLine(
                 choice["model"],
@@ -186,18 +194,19 @@ def _declared(report: Report, selection: Mapping[str, Any]) -> SettingsTable:
         rule=selection["rule"],
         seeds=tuple(selection["reported_on_seeds"]),
         lines=_ordered(lines, report.rows),
+        headline=headline,
     )
 
 
 def _ordered(lines: Sequence[SettingsLine], rows: Sequence[TableRow]) -> tuple[SettingsLine, ...]:
-    """Sort by model and fraction as in the table of all numbers, then by falling Forget Quality."""
+    """Sort by model and fraction as in the table of all numbers, then the best first."""
     places = list(dict.fromkeys((row.model, row.forget_fraction) for row in rows))
 
     def key(line: SettingsLine) -> tuple[int, float, str]:
         place = (line.model, line.forget_fraction)
         number = places.index(place) if place in places else len(places)
-        quality = line.value(QUALITY)
-        return number, math.inf if quality is None else -quality, line.family
+        quality, oriented = line.forgotten, line.start.headline.forgotten.oriented
+        return number, math.inf if quality is None else -oriented(quality), line.family
 
     return tuple(sorted(lines, key=key))
 
@@ -226,9 +235,11 @@ def caveats(table: SettingsTable, claims: OrderConfidence) -> tuple[str, ...]:
 
 def exported(table: SettingsTable, caveats: Sequence[str] = ()) -> dict[str, Any]:
     """Collect what the page copies as CSV, Markdown and LaTeX: exact values, and the rule."""
+    test = table.headline.forgotten.test
     return {
         "title": table.title,
         "rule": table.rule,
+        "distance": None if test is None else test.distance,
         "seeds": list(table.seeds),
         "caveats": list(caveats),
         "lines": [
@@ -247,16 +258,18 @@ def exported(table: SettingsTable, caveats: Sequence[str] = ()) -> dict[str, Any
 
 
 def _exported(setting: Setting) -> dict[str, Any]:
-    interval = setting.interval(QUALITY) or setting.interval(UTILITY)
+    kept, forgotten = setting.headline.kept.column, setting.headline.forgotten
+    interval = setting.interval(forgotten.column) or setting.interval(kept)
+    distance = None if forgotten.test is None else forgotten.test.distance
     return {
         "interval": None if interval is None else interval.name,
         "range": interval is not None and interval.is_range,
         "rate": setting.learning_rate,
         "epoch": setting.epoch,
         "seeds": [row.seed for row in setting.rows],
-        "quality": _numbers(setting, QUALITY),
-        "utility": _numbers(setting, UTILITY),
-        "statistic": setting.metrics["ks_statistic"],
+        "quality": _numbers(setting, forgotten.column),
+        "utility": _numbers(setting, kept),
+        "statistic": None if distance is None else setting.metrics.get(distance),
     }
 
 
@@ -267,3 +280,7 @@ def _numbers(setting: Setting, metric: str) -> dict[str, Any]:
     if interval is None:
         return mean
     return mean | {"low": interval.low, "high": interval.high, "spread": interval.spread}
+
+
+def _interval(setting: Setting) -> Interval | None:
+    return setting.interval(setting.headline.forgotten.column)

@@ -5,6 +5,7 @@
   const several = (lines, name) => new Set(lines.map((line) => line[name])).size > 1;
 
   // Columns of Markdown and LaTeX: title, value as text; `number` formats one number.
+  const [kept, forgotten] = page.headline;
   const columns = (lines, number, log) => {
     const mean = (line, name, digits, value = line[name]) => value === undefined || value.mean === null ? "" : value.low === undefined ? number(value.mean, digits)
       : `${number(value.mean, digits)} ${line.range ? "min-max " : ""}[${number(value.low, digits)}, ${number(value.high, digits)}]`;
@@ -12,8 +13,8 @@
       ["Method", (line) => line.method],
       several(lines, "model") ? ["Model", (line) => line.model] : null,
       several(lines, "fraction") ? ["Forget", (line) => page.splitCell(line.fraction)] : null,
-      [log, (line) => mean(line, "quality", 2)],
-      ["Model Utility", (line) => mean(line, "utility", 3)],
+      [log, (line) => mean(line, "quality", forgotten.digits)],
+      [kept.name, (line) => mean(line, "utility", kept.digits)],
       ["Rate", (line) => (line.rate === undefined ? "" : page.rate(line.rate))],
       ["Epoch", (line) => String(line.epoch ?? "")],
       ["Seeds", (line) => (line.seeds ? String(line.seeds.length) : "")],
@@ -33,17 +34,17 @@
       : /[",\r\n]/.test(String(value)) ? `"${String(value).replaceAll('"', '""')}"` : String(value);
     const spread = (name) => ["mean", "low", "high", "spread"].map((part) => (line) => line[name]?.[part]);
     const titles = ["method", "model", "forget_fraction", "learning_rate", "epoch", "seeds",
-      ...["log10_forget_quality", "model_utility"].flatMap((name) => [name, `${name}_low`, `${name}_high`, `${name}_standard_deviation`]),
-      "utility_kept", "ks_statistic", "settings_tried", "interval", "note", "caveats"];
+      ...[forgotten.column, kept.column].flatMap((name) => [name, `${name}_low`, `${name}_high`, `${name}_standard_deviation`]),
+      "utility_kept", ...(table.distance ? [table.distance] : []), "settings_tried", "interval", "note", "caveats"];
     const values = [(line) => line.method, (line) => line.model, (line) => line.fraction, (line) => line.rate, (line) => line.epoch,
-      (line) => line.seeds?.join(" "), ...spread("quality"), ...spread("utility"), (line) => line.kept, (line) => line.statistic,
+      (line) => line.seeds?.join(" "), ...spread("quality"), ...spread("utility"), (line) => line.kept, ...(table.distance ? [(line) => line.statistic] : []),
       (line) => line.tried, (line) => line.interval, (line) => line.note, () => table.caveats.join(" ")];
     return [titles.join(","), ...lines.map((line) => values.map((value) => quoted(value(line))).join(","))].join("\n") + "\n";
   };
 
   const markdown = (table, lines) => {
     const cell = (text) => text.replaceAll("\\", "\\\\").replaceAll("|", "\\|").replace(/[\r\n]+/g, " ");
-    const shown = columns(lines, page.number, "log₁₀ FQ");
+    const shown = columns(lines, page.number, forgotten.name);
     const line = (cells) => `| ${cells.map(cell).join(" | ")} |`;
     return [line(shown.map(([title]) => title)),
       `| ${shown.map(([title], i) => (i && !["Model"].includes(title) ? "---:" : "---")).join(" | ")} |`,
@@ -54,12 +55,13 @@
   const tex = (text) => text.replace(/log(₁₀|10) /g, "\u0001 ").replace(/[\\{}$&#%_^~<>−×…]/g, (one) => LATEX[one]).replaceAll("\u0001", "$\\log_{10}$");
   const latex = (table, lines) => {
     const number = (value, digits) => `$${value.toFixed(digits)}$`;
-    const shown = columns(lines, number, "$\\log_{10}$ FQ");
-    const raw = new Set(["$\\log_{10}$ FQ", "Model Utility"]); // numbers, which are LaTeX already
+    const log = tex(forgotten.name);
+    const shown = columns(lines, number, log);
+    const raw = new Set([log, kept.name]); // numbers, which are LaTeX already
     const rows = lines.map((line) => `${shown.map(([title, value]) => (raw.has(title) ? value(line) : tex(value(line)))).join(" & ")} \\\\`);
     const align = shown.map(([title]) => (["Method", "Model"].includes(title) ? "l" : "r")).join("");
     return ["% \\usepackage{booktabs}", "\\begin{table}", "\\centering", `\\caption{${tex(caption(table, lines))}}`,
-      `\\begin{tabular}{${align}}`, "\\toprule", `${shown.map(([title]) => title).join(" & ")} \\\\`, "\\midrule", ...rows,
+      `\\begin{tabular}{${align}}`, "\\toprule", `${shown.map(([title]) => (title === log ? log : tex(title))).join(" & ")} \\\\`, "\\midrule", ...rows,
       "\\bottomrule", "\\end{tabular}", "\\end{table}", ""].join("\n");
   };
   const FORMATS = { CSV: csv, Markdown: markdown, LaTeX: latex };

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.analysis.best_settings import average_seeds
@@ -12,6 +13,10 @@ from ...report_section import PageContext, ReportSection
 
 def _groups(context: PageContext) -> Groups:
     return groups(context.columns)
+
+
+def _values(context: PageContext) -> Mapping[str, Any]:
+    return {"retain": any(panel.retain for panel in context.panels)}
 
 
 def _figures(context: PageContext) -> list[dict[str, Any]]:
@@ -31,6 +36,7 @@ SECTION = ReportSection(
     id="curves",
     title="Forgetting curves",
     navigation="Forgetting curves",
+    values=_values,
     data=_groups,
     lazy_data=_figures,
 )

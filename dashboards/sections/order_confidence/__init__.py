@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from unlearnbench.analysis.order_confidence import RankedMethod
+from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import LEVEL
 
 from ...formatting import signed, split_cell
@@ -18,7 +19,7 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
     claims = context.claims
     if not claims.panels:
         return None
-    lines = rank_lines(claims)
+    lines, headline = rank_lines(claims), context.report.headline
     several = len(claims.panels) > 1
     columns: list[Column[RankLine]] = [Column("Method", lambda one: one.method, align="")]
     if several:
@@ -32,7 +33,7 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
         )
     for i, panel in enumerate(claims.panels):
         where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
-        columns += _of_panel(i, where, lines)
+        columns += _of_panel(i, where, lines, headline.forgotten)
     table = HtmlTable(
         id="ranks",
         label="Ranks and hypervolumes",
@@ -40,7 +41,8 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
         lines=lines,
         family=lambda one: one.method,
     )
-    return {"claims": claims, "level": round(100 * LEVEL), "table": table}
+    level = round(100 * LEVEL)
+    return {"claims": claims, "level": level, "table": table, "headline": headline}
 
 
 def _mean_rank(line: RankLine) -> str:
@@ -48,7 +50,9 @@ def _mean_rank(line: RankLine) -> str:
     return "" if rank is None else in_brackets(rank.mean, (rank.low, rank.high), 1, "")
 
 
-def _of_panel(panel: int, where: str, lines: Sequence[RankLine]) -> list[Column[RankLine]]:
+def _of_panel(
+    panel: int, where: str, lines: Sequence[RankLine], forgotten: HeadlineMetric
+) -> list[Column[RankLine]]:
     """Make the columns of one panel."""
 
     def place(line: RankLine) -> float | None:
@@ -64,7 +68,7 @@ def _of_panel(panel: int, where: str, lines: Sequence[RankLine]) -> list[Column[
 
     return [
         Column(f"Rank{where}", lambda line: f"{place(line):g}" if line.rank else "", place),
-        number("log₁₀ FQ", lambda one: one.forgotten),
+        number(forgotten.short, lambda one: one.forgotten),
         number("Hypervolume", lambda one: one.hypervolume),
     ]
 

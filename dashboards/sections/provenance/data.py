@@ -25,6 +25,7 @@ _NAMES = {
     "processes": "processes a run",
 }
 _LEFT_OUT = {
+    *("headline", "benchmark"),
     *("process", "started", "finished", "interruptions"),
     *("peak_memory_mib", "peak_memory_of", "estimated_memory_mib"),
 }
@@ -80,6 +81,7 @@ def _sweep(report: Report) -> Pairs:
     seeds = sorted({r.seed for r in runs})
     return [
         ("configuration", str(report.config.get("name") or report.name)),
+        *([("benchmark", name)] if (name := report.schema.name) else []),
         ("evaluation profile", report.profile or "nothing evaluated yet"),
         ("records", f"{len(runs)} of runs, {references} of start and retain models"),
         ("seeds", _several([str(s) for s in seeds]) or "none"),

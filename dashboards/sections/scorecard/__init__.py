@@ -9,16 +9,20 @@ from unlearnbench.stats.t_interval import Interval
 
 from ...formatting import rate_text, signed
 from ...report_section import PageContext, ReportSection
-from .data import ScorePanel, exported, questions, score_panels
+from .data import ScorePanel, exported, questions, score_panels, warnings_by_kind
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
     panels = context.once(score_panels)
     if not panels:
         return None
+    scores = questions(context.columns.schema)
     return {
         "panels": panels,
-        "questions": questions(context.columns.plan),
+        "questions": scores,
+        "scored": {one.columns()[0].name for one in scores},
+        "retain": "retain" in context.columns.schema.references,
+        "warnings": [warnings_by_kind(panel, scores) for panel in panels],
         "brackets": _brackets(panels),
         "number": signed,
         "ends": _ends,

@@ -19,7 +19,7 @@ from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Summary
 from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.evaluation.columns import column
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.roc import auc_interval
 from unlearnbench.stats.t_interval import Interval, t_interval
@@ -36,6 +36,11 @@ _NEEDS_TOKENS = (
     "needs the loss of every token, which records of earlier versions do not have; evaluate again, "
     "in a new folder, to have it"
 )
+KINDS = {
+    "over-forgotten": "over-forgotten: below the retain model, which never saw the forget rows",
+    "unfamiliar": "forget rows that look less familiar than rows that no model has seen",
+}
+"""Kinds of warnings, and their summaries."""
 Ends = tuple[float, float]
 
 
@@ -59,8 +64,13 @@ class Score:
     mean: float | None
     interval: Interval | None
     parts: tuple[Part, ...]
-    warning: str
-    """Why the number is no success; empty if there is no such reason."""
+    warnings: Mapping[str, str]
+    """Why the number is no success, by kind (`KINDS`)."""
+
+    @property
+    def warning(self) -> str:
+        """All warnings; empty without one."""
+        return "; ".join(self.warnings.values())
 
 
 @dataclass(frozen=True)
@@ -85,9 +95,17 @@ class ScorePanel:
     """Sentences: which score is missing and why."""
 
 
-def questions(plan: MetricPlan) -> tuple[Summary, ...]:
-    """List the scores that answer a question; those that need both other models first."""
-    found = [one for one in plan.summaries.values() if one.question]
+def questions(schema: BenchmarkSchema) -> tuple[Summary, ...]:
+    """List the scores that answer a question; those that need both other models first.
+
+    Without those that are relative to a model, or made of a number, that the benchmark has not.
+    """
+    columns = {one.name for one in schema.plan.columns}
+    found = [
+        one
+        for one in schema.plan.summaries.values()
+        if one.question and one.relative_to <= schema.references and columns.issuperset(one.parts())
+    ]
     return tuple(
         sorted(found, key=lambda s: ("retain" not in s.relative_to, "start" not in s.relative_to))
     )
@@ -95,7 +113,7 @@ def questions(plan: MetricPlan) -> tuple[Summary, ...]:
 
 def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     """Score the best settings of every panel with a run."""
-    scores = questions(context.columns.plan)
+    scores = questions(context.columns.schema)
     chosen = settings_tables(context.report)[0].lines
     found: list[ScorePanel] = []
     for panel in context.panels:
@@ -203,7 +221,7 @@ class _Scorer:
         beside = [_first(one).name for one in _rivals(self.plan, score)]
         parts = tuple(
             Part(
-                column(part),
+                self.context.columns.schema.column(part),
                 _mean([row.get(part) for row in rows]),
                 self._interval(part, evaluations),
                 self.of_start.get(part),
@@ -215,7 +233,7 @@ class _Scorer:
             _mean([row.get(name) for row in rows]),
             t_interval(found) if len(found) == len(rows) else None,
             parts,
-            self._warning(score, parts, evaluations),
+            self._warnings(score, parts, evaluations),
         )
 
     def _interval(self, part: str, evaluations: Sequence[Evaluation]) -> Ends | None:
@@ -227,18 +245,18 @@ class _Scorer:
         )
         return None if pair is None else auc_interval(*pair)
 
-    def _warning(
+    def _warnings(
         self, score: Summary, parts: Sequence[Part], evaluations: Sequence[Evaluation]
-    ) -> str:
+    ) -> dict[str, str]:
         """Describe where the model is beyond the retain model; see the section's text."""
         lead = parts[0]
-        sentences: list[str] = []
+        found: dict[str, str] = {}
         if self._is_beyond(lead, evaluations):
             measure, name = self.measures[lead.column.name]
-            sentences.append(
+            sentences = [
                 f"over-forgotten: {measure.metric.label.lower()} on the {set_title(name)} is "
                 f"{signed(lead.value, 3)}, below the retain model's {signed(lead.retain, 3)}"
-            )
+            ]
             made_of = score.parts()
             sentences += [
                 f"{one.column.label} rewards it: {signed(one.value, 2)}, the retain model has "
@@ -249,17 +267,18 @@ class _Scorer:
                 and one.retain is not None
                 and one.value > one.retain
             ]
+            found["over-forgotten"] = "; ".join(sentences)
         below = [
             f"{one.column.label} {signed(one.value, 3)} (retain model {signed(one.retain, 3)})"
             for one in parts
             if one.interval and one.retain is not None and one.interval[1] < one.retain
         ]
         if below:
-            sentences.append(
+            found["unfamiliar"] = (
                 "the forget rows look less familiar than rows that no model has seen, which gives "
                 f"them away as well: {', '.join(below)}"
             )
-        return "; ".join(sentences)
+        return found
 
     def _is_beyond(self, part: Part, evaluations: Sequence[Evaluation]) -> bool:
         """True if a low value is wanted, and it is below the retain model's by more than chance.
@@ -322,6 +341,20 @@ class _Scorer:
         if "tokens" in measure.metric.reads:
             return f"{label} {_NEEDS_TOKENS}"
         return f"{label} needs what was not observed: {', '.join(sorted(measure.metric.reads))}"
+
+
+def warnings_by_kind(
+    panel: ScorePanel, scores: Sequence[Summary]
+) -> Mapping[str, Sequence[tuple[SettingsLine, str, str]]]:
+    """Group the warnings of a panel by summary: (setting, label of the score, warning)."""
+    found: dict[str, list[tuple[SettingsLine, str, str]]] = {}
+    for kind, summary in KINDS.items():
+        for line in panel.lines:
+            for score, one in zip(scores, line.scores, strict=False):
+                if kind in one.warnings:
+                    entry = (line.setting, _first(score).label, one.warnings[kind])
+                    found.setdefault(summary, []).append(entry)
+    return found
 
 
 def _first(score: Summary) -> MetricColumn:

@@ -44,7 +44,13 @@
       const slot = page.data.families[line.dataset.family];
       if (slot !== undefined) line.style.setProperty("--swatch", page.slotColour(slot));
     }
-    for (const item of document.querySelectorAll(".beyond li")) item.hidden = families.size > 0 && !families.has(item.dataset.family);
+    for (const kind of document.querySelectorAll(".beyond")) {
+      const items = [...kind.querySelectorAll("li")];
+      for (const item of items) item.hidden = families.size > 0 && !families.has(item.dataset.family);
+      const count = items.filter((item) => !item.hidden).length;
+      kind.querySelector(".count").textContent = count;
+      kind.hidden = !count;
+    }
   };
   page.listeners.push(paint);
 }

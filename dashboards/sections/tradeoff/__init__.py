@@ -1,4 +1,4 @@
-"""Trade-off: Model Utility against Forget Quality, a panel per model and forget fraction."""
+"""Trade-off: what is kept against what is forgotten, a panel per model and forget fraction."""
 
 from __future__ import annotations
 
@@ -18,6 +18,7 @@ def _values(context: PageContext) -> Mapping[str, Any]:
     rivals = {(one.model, one.forget_fraction): one.rivals for one in context.claims.panels}
     dashes = context.style.dashes
     return {
+        "headline": context.report.headline,
         "panels": [
             {
                 "panel": panel,

@@ -41,12 +41,12 @@
         element("button", { type: "button", onclick: close }, "Close")),
       element("p", { class: "note" }, `${page.place(row)}; run `, element("code", {}, run), `; ${cell(row, "status")}`),
       element("div", { class: "blocks" },
-        block("Against the start and the retain model", page.parts.comparison(row)),
+        block(`Against the start${page.data.retain ? " and the retain" : ""} model`, page.parts.comparison(row)),
         element("div", {},
           isRun ? block("All seeds of the setting", page.parts.seeds(row)) : null,
           lazyBlock("Configuration", page.parts.configuration(run)))),
       block("Its forgetting curves", page.parts.curves(row)),
-      lazyBlock("Answers that changed most, forget set", page.parts.answers(row)));
+      lazyBlock(`Answers that changed most, ${page.data.sets[page.data.forget[0]]}`, page.parts.answers(row)));
     page.paintSwatches();
   };
 

@@ -11,14 +11,15 @@ page.parts = {};
 
   page.parts.comparison = (row) => {
     const [start, goal] = [page.referenceRow(row, "fine-tuned"), page.referenceRow(row, "retain")];
+    const heads = data.retain ? ["retain model"] : [];
     const lines = data.compared.map((name) => {
       const [before, now, aim] = [start, row, goal].map((of) => (of ? cell(of, name) : null));
       const by = before === null || now === null ? null : Number((now - before).toFixed(3)) || 0; // no −0
       const change = (by > 0 ? "+" : "") + page.number(by);
       return element("tr", {}, element("th", { scope: "row" }, data.metrics[name].label),
-        number(page.number(before)), element("td", { class: "num strong" }, page.number(now)), number(change), number(page.number(aim)));
+        number(page.number(before)), element("td", { class: "num strong" }, page.number(now)), number(change), ...heads.map(() => number(page.number(aim))));
     });
-    return table("Metrics of this point", ["", "start", "here", "change", "retain model"], lines);
+    return table("Metrics of this point", ["", "start", "here", "change", ...heads], lines);
   };
 
   page.parts.link = (run) => {
@@ -30,12 +31,13 @@ page.parts = {};
   page.parts.seeds = (row) => {
     const found = page.seedsOf(row);
     if (cell(row, "kind") !== "run") return null;
+    const shown = [...page.headline].reverse();
     const lines = found.map((one) => {
       const [run, epoch] = [cell(one, "run_id"), cell(one, "epoch")];
       const name = one === row ? element("b", {}, cell(one, "seed"))
         : element("button", { type: "button", class: "link", onclick: () => page.select(run, epoch) }, cell(one, "seed"));
       return element("tr", {}, element("th", { scope: "row" }, name),
-        number(page.number(cell(one, "log10_forget_quality"), 2)), number(page.number(cell(one, "model_utility"))),
+        ...shown.map(({ column, digits }) => number(page.number(cell(one, column), digits))),
         element("td", { class: "num" }, cell(one, "status")), element("td", { class: "num" }, element("code", {}, run)),
         element("td", { class: "num" }, page.parts.link(run) ?? ""));
     });
@@ -45,9 +47,9 @@ page.parts = {};
     };
     if (found.length > 1) {
       lines.push(element("tr", { class: "reference" }, element("th", { scope: "row" }, "mean"),
-        number(mean("log10_forget_quality", 2)), number(mean("model_utility")), element("td", { colspan: "3" })));
+        ...shown.map(({ column, digits }) => number(mean(column, digits))), element("td", { colspan: "3" })));
     }
-    return table("Seeds of this setting", ["Seed", "log₁₀ FQ", "Model Utility", "Status", "Run", ""], lines);
+    return table("Seeds of this setting", ["Seed", ...shown.map(({ name }) => name), "Status", "Run", ""], lines);
   };
 
   page.parts.configuration = async (run) => {
@@ -72,12 +74,13 @@ page.parts = {};
     const traces = Object.entries(columns).map(([set, column]) => ({
       type: "scatter", mode: rows.length < 3 ? "lines+markers" : "lines", name: data.sets[set], showlegend: false,
       x: rows.map((one) => (cell(one, "kind") === "run" ? cell(one, "epoch") : 0)), y: rows.map((one) => cell(one, column)),
-      line: { dash: lines[set], width: set === "forget" ? 2.4 : 1.3 },
+      line: { dash: lines[set], width: data.forget.includes(set) ? 2.4 : 1.3 },
       hovertemplate: `${data.sets[set]}, epoch %{x}: %{y:.3f}<extra></extra>`,
-      meta: set === "forget" && slot !== undefined
+      meta: data.forget.includes(set) && slot !== undefined
         ? { role: "own", slot, alpha: 1 } : { role: "own" },
     }));
-    const level = goal && cell(goal, columns.forget);
+    const aim = data.forget.find((set) => set in columns);
+    const level = goal && aim ? cell(goal, columns[aim]) : null;
     const axis = { zeroline: false, showline: false, ticks: "", automargin: true };
     return { data: traces, layout: {
       title: { text: metric, x: 0, xref: "paper" }, height: 210, margin: { l: 36, r: 8, t: 30, b: 34 }, hovermode: "closest",
@@ -95,15 +98,15 @@ page.parts = {};
     }
     const shown = Object.keys(lines).filter((set) => Object.values(data.measures).some((columns) => set in columns));
     const key = shown.map((set) => element("span", {}, page.dashSample(lines[set]), ` ${data.sets[set]}`));
-    return [element("p", { class: "note key" }, ...key, "The thin line is the retain model on the forget set."), holder];
+    return [element("p", { class: "note key" }, ...key, data.retain ? `The thin line is the retain model on the ${data.sets[data.forget[0]]}.` : ""), holder];
   };
 
   // Answers on the forget set that differ most from the fine-tuned model's.
   page.parts.answers = async (row) => {
     const { lists, answers } = await page.lazyData("answers");
-    const own = (run, epoch) => answers[run]?.[epoch]?.forget ?? null;
+    const own = (run, epoch) => answers[run]?.[epoch]?.[data.forget[0]] ?? null;
     const now = own(cell(row, "run_id"), cell(row, "epoch"));
-    if (!now) return [element("p", { class: "note" }, "This page has no answers of this evaluation; its record may have them.")];
+    if (!now?.[1].length) return [element("p", { class: "note" }, "This page has no answers of this evaluation; its record may have them.")];
     const start = page.referenceRow(row, "fine-tuned");
     const first = start && own(cell(start, "run_id"), cell(start, "epoch"));
     const before = first && first[0] === now[0] ? first : null;

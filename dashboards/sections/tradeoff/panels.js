@@ -7,10 +7,11 @@
     const row = page.card && page.row(page.card.run, page.card.epoch);
     if (!row || page.cell(row, "model") !== panel.model || page.cell(row, "forget_fraction") !== panel.fraction) return [];
     const rows = page.filters.seed === null ? page.seedsOf(row) : [row];
-    if (rows.some((one) => page.cell(one, "model_utility") === null || page.cell(one, "log10_forget_quality") === null)) return [];
+    if (rows.some((one) => page.headline.some(({ column }) => page.cell(one, column) === null))) return [];
     const mean = (name) => rows.reduce((sum, one) => sum + page.cell(one, name), 0) / rows.length;
+    const [x, y] = page.headline.map(({ column }) => [mean(column)]);
     return [{
-      type: "scatter", mode: "markers", x: [mean("model_utility")], y: [mean("log10_forget_quality")], hoverinfo: "skip",
+      type: "scatter", mode: "markers", x, y, hoverinfo: "skip",
       marker: { symbol: "circle-open", size: 26, line: { width: 3 } }, cliponaxis: false, showlegend: false, meta: { role: "selected" },
     }];
   };

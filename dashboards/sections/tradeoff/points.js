@@ -8,13 +8,12 @@
     return row && page.filters.seed !== null ? page.seedsOf(row).find((one) => page.showsSeed(page.cell(one, "seed"))) ?? null : row;
   };
   const position = (row) => {
-    const [x, y] = [page.cell(row, "model_utility"), page.cell(row, "log10_forget_quality")];
+    const [x, y] = page.headline.map(({ column }) => page.cell(row, column));
     return x === null || y === null ? null : [x, y];
   };
   const hoverText = (row) => [
     `<b>${escaped(page.cell(row, "method"))}</b>  lr ${page.rate(page.cell(row, "learning_rate"))}  epoch ${page.cell(row, "epoch")}`,
-    `Model Utility ${page.number(page.cell(row, "model_utility"))}`,
-    `log₁₀ Forget Quality ${page.number(page.cell(row, "log10_forget_quality"), 2)}`,
+    ...page.headline.map(({ column, label, digits }) => escaped(`${label} ${page.number(page.cell(row, column), digits)}`)),
     `seed ${page.cell(row, "seed")} alone`,
   ].join("<br>");
 

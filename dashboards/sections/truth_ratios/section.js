@@ -1,6 +1,7 @@
 // The two truth-ratio distributions that the KS test compares, with D marked.
 {
   const { element, byId, selection, cell } = page;
+  const LEVEL = Number(byId("ratio-text").dataset.level);
   let data = null;
   let plot = null;
 
@@ -78,9 +79,9 @@
     if (!found) return "There are no ratios of the retain model on the same questions to compare with.";
     const [at, below, goal, n, distance, log10] = found;
     const p = log10 > -4 ? (10 ** log10).toPrecision(2) : `10^${page.number(log10, 1)}`;
-    const seen = `the test ${log10 < Math.log10(0.05) ? "distinguishes" : "does not distinguish"} the two models`;
+    const seen = `the test ${log10 < Math.log10(LEVEL) ? "distinguishes" : "does not distinguish"} the two models`;
     return `D = ${distance.toFixed(4)} at R = ${Number((10 ** at).toPrecision(3))}: ${share(below, n)} ratios of this model and ${share(goal, n)} of the retain model are at or below it. ` +
-      `n = ${n} questions of each; p = ${p}, log₁₀ Forget Quality ${page.number(log10, 2)}: ${seen} at the level of 0.05.`;
+      `n = ${n} questions of each; p = ${p}, ${page.headline[1].label} ${page.number(log10, 2)}: ${seen} at the level of ${LEVEL}.`;
   };
 
   const show = () => {

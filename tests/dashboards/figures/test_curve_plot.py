@@ -97,7 +97,7 @@ def test_names_cannot_carry_markup(fabric: Fabric) -> None:
 
 def test_every_group_of_metrics_is_in_the_table(fabric: Fabric) -> None:
     rows = table([fabric.run()])
-    groups = module.groups(columns.PageColumns.of(rows, ""))
+    groups = module.groups(columns.PageColumns.of(rows, rows[0].schema))
     named = {c for kind in groups.values() for group in kind.values() for c in group}
     assert named <= set(rows[0].metrics)
     assert list(groups[""]) == ["Summary"], "the others have no number here"
@@ -112,7 +112,7 @@ def test_metrics_of_any_origin_have_curves(fabric: Fabric) -> None:
     more = {"extraction_strength_retain": 0.5, "mia_loss": 0.4, "private": 0.9}
     first = replace(run.epochs[0], metrics={**run.epochs[0].metrics, **more})
     rows = table([replace(run, epochs=(first, *run.epochs[1:]))])
-    groups = module.groups(columns.PageColumns.of(rows, ""))
+    groups = module.groups(columns.PageColumns.of(rows, rows[0].schema))
     assert groups["by metric"]["Extraction strength"] == {
         "extraction_strength_retain": "Retain set"
     }

@@ -101,6 +101,6 @@ def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:
     (table,) = best.settings_tables(make_report(fabric.sweep(epochs=3), name="x"))
     places = [(line.forget_fraction, line.method) for line in table.lines]
     assert [f for f, _ in places] == sorted(f for f, _ in places)
-    here = [q for line in table.lines[:9] if (q := line.value(best.QUALITY)) is not None]
+    here = [q for line in table.lines[:9] if (q := line.forgotten) is not None]
     assert here == sorted(here, reverse=True)
     assert table.fewest_seeds == 1

@@ -39,7 +39,7 @@ def panel(records: list[Record]) -> Any:
 
 def test_the_questions_are_declared_by_metrics(fabric: Fabric) -> None:
     context = section.PageContext.of(make_report([fabric.run()], name="x"))
-    found = scorecard.questions(context.columns.plan)
+    found = scorecard.questions(context.columns.schema)
     assert [one.columns()[0].name for one in found] == ["forgotten", "private", "kept"]
     assert all(one.question.endswith("?") for one in found)
 
