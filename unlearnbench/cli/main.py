@@ -19,6 +19,7 @@ from typer.main import get_command
 from unlearnbench.cli import (
     anchors,
     bench,
+    benchmarks,
     compare,
     evaluate,
     figures,
@@ -99,9 +100,10 @@ for _name, _group, _panel in (
     ("anchors", anchors.app, evaluate.ONE_MODEL),
     ("methods", methods.app, "Installed"),
     ("metrics", metrics.app, "Installed"),
+    ("benchmarks", benchmarks.app, "Installed"),
     ("configs", installed.configs, "Installed"),
     ("profiles", installed.profiles, "Installed"),
-    ("bench", bench.app, "Benchmarks"),
+    ("bench", bench.app, "Speed and memory"),
 ):
     app.add_typer(_group, name=_name, rich_help_panel=_panel)
 

@@ -9,7 +9,8 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
 
 import typer
 
@@ -182,6 +183,8 @@ def _first_line(plugin: type[Any]) -> str:
 
 
 def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
 
 
@@ -200,13 +203,23 @@ def _field(key: str, info: "FieldInfo") -> dict[str, Any]:
         for name, sign in _BOUNDS
         if getattr(rule, name, None) is not None
     ]
-    kind = info.annotation
     meaning, _, source = (info.description or "").partition(" [source: ")
     return {
         "name": key,
-        "type": kind.__name__ if isinstance(kind, type) else str(kind).replace("typing.", ""),
+        "type": _type_name(info.annotation),
         "default": "required" if info.is_required() else info.get_default(),
         "bounds": ", ".join(bounds),
         "meaning": meaning,
         "source": source.removesuffix("]"),
     }
+
+
+def _type_name(kind: Any) -> str:
+    """A field's type as an author writes it, without rules: `str | None`."""
+    if get_origin(kind) is Annotated:
+        return _type_name(get_args(kind)[0])
+    if get_origin(kind) in (Union, UnionType):
+        return " | ".join(map(_type_name, get_args(kind)))
+    if kind is NoneType or (isinstance(kind, type) and not get_args(kind)):
+        return "None" if kind is NoneType else kind.__name__
+    return str(kind).replace("typing.", "")

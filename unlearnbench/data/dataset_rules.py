@@ -10,12 +10,20 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split
+from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.files.bounded import shortened
 
 Rows = Sequence[Question]
+
+FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5)
+"""Fractions to forget of which those that a benchmark has are tried."""
+
+
+def splits_of(benchmark: Benchmark) -> tuple[SplitKey, ...]:
+    """The splits that a benchmark names, or those of `FRACTIONS` that it has."""
+    return benchmark.splits or tuple(f for f in FRACTIONS if not benchmark.problem_with(f))
 
 
 def sound_rows(benchmark: Benchmark, rows: Dataset) -> Iterator[str]:

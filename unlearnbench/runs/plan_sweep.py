@@ -88,7 +88,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
         raise _together(errors, config.name)
     for split in benchmark.splits.values():
         for fault in observation_faults(config.data, metrics, split):
-            raise DataError(f"{benchmark.name}: {fault}")
+            raise DataError(fault)
     for model in config.models:
         check_weights(model)
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}

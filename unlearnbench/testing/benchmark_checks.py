@@ -46,8 +46,6 @@ from unlearnbench.testing.check import (
 )
 from unlearnbench.testing.declarations import accepts, outside
 
-FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5)
-"""Fractions of which those that a benchmark has are tried."""
 _ROWS = 2
 """Rows of each part that are changed, to see whether the fingerprint changes."""
 _T = TypeVar("_T", Dataset, Split)
@@ -71,7 +69,7 @@ class TriedBenchmark:
     @cached_property
     def keys(self) -> tuple[Any, ...]:
         """The splits that are tried."""
-        return splits_of(self.benchmark)
+        return rules.splits_of(self.benchmark)
 
     @cached_property
     def rows(self) -> Dataset:
@@ -95,11 +93,6 @@ class TriedBenchmark:
     def plan(self) -> MetricPlan:
         """Its metrics under TOFU's rules."""
         return benchmark_plan(TOFU, self.benchmark)
-
-
-def splits_of(benchmark: Benchmark) -> tuple[Any, ...]:
-    """The splits that a benchmark names, or those of `FRACTIONS` that it has."""
-    return benchmark.splits or tuple(f for f in FRACTIONS if not benchmark.split_problem(f))
 
 
 def _first(faults: Iterator[str], seen: str) -> Outcome:
@@ -215,12 +208,12 @@ def splits(tried: TriedBenchmark) -> Outcome:
     """Every split that it has can be loaded, and has its own rows to forget."""
     benchmark = tried.benchmark
     if not tried.keys:
-        listed = ", ".join(f"{one:.3g}" for one in FRACTIONS)
+        listed = ", ".join(f"{one:.3g}" for one in rules.FRACTIONS)
         return fault(f"it names no split, and none of {listed} is a forget fraction of it")
-    for refused in (one for one in FRACTIONS if one not in tried.keys):
-        reason = benchmark.split_problem(refused)
+    for refused in (one for one in rules.FRACTIONS if one not in tried.keys):
+        reason = benchmark.problem_with(refused)
         if len(reason.splitlines()) > 1:
-            return fault(f"split_problem({refused:.3g}) is not one line: {reason!r}")
+            return fault(f"problem_with({refused:.3g}) is not one line: {reason!r}")
     first: dict[object, Any] = {}
     for key in tried.keys:
         try:
