@@ -521,3 +521,16 @@ evaluation:
     )
     path = write(add="evaluation: {metrics: {forget-quality: {mean: arithmetic}}}\n")
     assert problems(path)[0][1] == "evaluation.metrics.forget-quality"
+
+
+def test_metrics_that_need_whole_weights_are_refused_for_shared_ones(write: Write) -> None:
+    metrics = "evaluation: {metrics: [mia-loss, mia-grad-norm]}\n"
+    (found,) = problems(write(add=f"{metrics}resources: {{processes: 2}}\n"))
+    assert found == (
+        "bench.yaml:9",
+        "evaluation.metrics.mia-grad-norm",
+        "needs whole weights in each process, and runs of tiny shard theirs; set "
+        "resources.parallel: ddp, or leave the metric out",
+    )
+    load_config(write(add=f"{metrics}resources: {{processes: 2, parallel: ddp}}\n"))
+    load_config(write(add="evaluation: {metrics: [model-utility]}\n"))  # it is reported already
