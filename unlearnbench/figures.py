@@ -75,7 +75,7 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
 def pareto(table: Table, *, title: str | None = None) -> Any:
     """Trade-off of what is kept against what is forgotten, as a `plotly` Figure.
 
-    One figure: a row of panels per model, a column per forget fraction.
+    One figure: a row of panels per model, a column per split.
     """
     return load("dashboards", "pareto")(rows_of(table), **_set_options(title=title))
 

@@ -82,7 +82,7 @@ def describe_rule(select: SelectSettings, headline: Headline) -> str:
             f"itself; ties go to the {forgotten.better} {forgotten.name}, then to the higher "
             f"{kept.plain_short}"
         )
-    return f"per model, forget fraction and method: {rule}; on means over seeds {seeds}"
+    return f"per model, split and method: {rule}; on means over seeds {seeds}"
 
 
 def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSetting, ...]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unlearnbench.api.benchmark import Question
+from unlearnbench.api.benchmark import Question, SplitKey
 from unlearnbench.api.metric import SCORED_ONLY
 from unlearnbench.api.observations import SetName
 from unlearnbench.api.profile import Profile
@@ -38,7 +38,7 @@ class EvaluationBenchSettings:
     dtype: str = "float32"
     states: tuple[str, ...] = STATES
     data: str = "synthetic"
-    forget: float = 0.1
+    forget: SplitKey = 0.1
     profile: str = "tofu"
     rows: int | None = None
     quick: bool = False

@@ -38,7 +38,7 @@ def draw_trajectories(
         list[str] | None, option("COLUMN...", "Columns of results.csv, one a panel.")
     ] = None,
 ) -> None:
-    r"""Draw metrics by epoch, a row of panels per model and forget fraction.
+    r"""Draw metrics by epoch, a row of panels per model and split.
 
     Examples:
       unlearnbench figures trajectories runs/quickstart \

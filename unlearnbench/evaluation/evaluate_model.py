@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.benchmark import Benchmark, SplitKey
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
@@ -47,7 +47,7 @@ def evaluate_model(
     model: Any,
     *,
     data: str | Benchmark = "tofu",
-    forget: float = 0.1,
+    forget: SplitKey = 0.1,
     profile: str | Profile = "tofu",
     tokenizer: Any = None,
     template: str = "auto",
@@ -63,7 +63,7 @@ def evaluate_model(
     model         folder (a LoRA adapter's too), hub id, or a model in memory, which is not changed
     data          `tofu` (from the hub), a folder of its files, the name of another benchmark, or a
                   benchmark with its settings
-    forget        share that is to be forgotten: which forget set
+    forget        split: the share that is to be forgotten, or its name
     profile       name of the rules, or rules of your own
     tokenizer     folder, hub id or tokenizer; default: the model's own, or its base's
     template      as in `ModelSettings`; `auto` is the tokenizer's chat template, else plain

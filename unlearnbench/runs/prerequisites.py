@@ -1,5 +1,5 @@
 """Prerequisites of runs, each done once: prepared models, and the evaluations of the start model
-and, per forget fraction, of the retain model.
+and, per split, of the retain model.
 """
 
 from __future__ import annotations

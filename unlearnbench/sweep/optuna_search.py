@@ -2,7 +2,7 @@
 
 A setting is run on all its seeds, and Optuna gets their mean after the last epoch. Failed runs give
 it no value; collapsed ones count as the worst seen. Each study is of one method entry on one model
-and forget fraction.
+and split.
 """
 
 from __future__ import annotations

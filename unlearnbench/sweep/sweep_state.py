@@ -43,7 +43,7 @@ class SweepResult:
     busy: Mapping[str, float]
     """Share of the time since Ray started that each device worked."""
     no_result: tuple[str, ...] = ()
-    """Models and forget fractions whose start model cannot show a method's effect, and why."""
+    """Models and splits whose start model cannot show a method's effect, and why."""
 
     def count(self, status: str) -> int:
         """Count the runs that ended with this status."""

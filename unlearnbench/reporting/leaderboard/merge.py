@@ -88,7 +88,7 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
 
     - Of several lines of one id the run that started first stays. The others are refused, unless
       their numbers are identical because a run was repeated or exported twice.
-    - Runs of one model and forget fraction need the same data, start weights and retain model: if
+    - Runs of one model and split need the same data, start weights and retain model: if
       they differ, lines with the most frequent value stay.
     """
     refused: list[Refusal] = []
