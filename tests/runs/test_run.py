@@ -43,6 +43,7 @@ from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.run_state import remove_state, state_folders
 from unlearnbench.runs.training_run import TrainingRun, stopped_record
 from unlearnbench.runs.workspace import Workspace
+from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.training.trainer import Trainer
 
 from ..integration.test_determinism import ON, REPEATS, Flags, flags, without_deterministic_form
@@ -569,7 +570,9 @@ class TestARepeatableRun:
         assert found == (on_gpu if gpu else dict.fromkeys(on_gpu))
 
 
-def test_metrics_on_request_are_observed_and_reported(place: Path) -> None:
+def test_metrics_on_request_are_observed_and_reported(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of the start model, the retain model and the run; a run that has them keeps its id."""
     chosen: Any = {"fluency": {}, "mia-grad-norm": {}}
     plain = config_of(place, epochs=1)
@@ -590,6 +593,16 @@ def test_metrics_on_request_are_observed_and_reported(place: Path) -> None:
     assert start is not None
     assert start > (rows["run"].metrics["fluency_forget"] or 0), "the run says other things"
     assert record.evaluations[1].sets["forget"].start_loss is not None
+
+    def fails(*_: Any) -> Any:
+        raise torch.OutOfMemoryError("no")
+
+    monkeypatch.setattr(workspace, "load_model", fails)
+    bare, seen = workspace.Workspace(config, folder), record.evaluations[1]
+    drain()
+    assert bare.with_start_losses("tiny", 0.5, seen) is seen
+    assert drain()[0].startswith("fluency has no values: there is no memory for the start model")
+    monkeypatch.undo()
     earlier = run_single(spec, plain, place / "runs" / "small", lambda _: None)
     assert "fluency_forget" not in earlier.epochs[0].metrics
     old = {row.kind: row for row in table(read_records(place / "runs" / "small"), chosen)}

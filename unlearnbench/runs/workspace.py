@@ -25,7 +25,12 @@ from unlearnbench.results.records import read_record
 from unlearnbench.results.remote_copies import storage_of
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
-from unlearnbench.runtime.out_of_memory import raise_oom_everywhere
+from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.runtime.out_of_memory import (
+    empty_cache,
+    is_out_of_memory,
+    raise_oom_everywhere,
+)
 
 
 class Workspace:
@@ -122,7 +127,19 @@ class Workspace:
                 self._start = None  # its memory must be free before the next one is loaded
                 self.preparer(model).ensure_prepared("full")
                 models = self.models(model)
-                loaded = raise_oom_everywhere(lambda: load_model(models.full(), models.settings))
+                try:
+                    loaded = raise_oom_everywhere(
+                        lambda: load_model(models.full(), models.settings)
+                    )
+                except RuntimeError as error:
+                    if not is_out_of_memory(error):
+                        raise
+                    empty_cache()
+                    warn_later(
+                        "fluency has no values: there is no memory for the start model beside the "
+                        "run's; leave fluency out of evaluation.metrics, or take a larger device"
+                    )
+                    return found
                 self._start = model, loaded
             start = self._start[1]
         return self.evaluator(model, fraction).with_start_losses(found, start)
