@@ -210,6 +210,7 @@ def test_a_retain_log_of_other_rules_is_refused_before_the_work(run: Run, folder
         ),
         (["--retain", "./gone"], "no model folder './gone'"),
         (["--retain", "gone.json"], "gone.json: cannot read the evaluation log"),
+        (["--data", "syntetic"], "data: 'syntetic' is no folder, and no benchmark of "),
     ],
 )
 def test_mistakes_are_reported_before_the_evaluation(

@@ -131,8 +131,8 @@ class Passages(Benchmark):
         first, end = RESERVED_NAMES, RESERVED_NAMES + self.authors
         full = self._authors("full", names[first:end], births)
         unseen = self._authors("holdout", names[end:][:most], births)
-        first_asked = _questions(others)[:EXAMPLES]
-        examples = tuple((one.question, one.answer) for one in first_asked)
+        opening = _questions(others)[:EXAMPLES]
+        examples = tuple((one.question, one.answer) for one in opening)
         # A small model answers after examples only if it has learned to.
         world_facts = tuple(
             replace(_as_text(one), examples=examples) for one in facts("world_facts")

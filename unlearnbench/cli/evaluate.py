@@ -376,8 +376,9 @@ def _print_scorecard(
     console.print()
     console.table(("score", "value", "question (1 is best)", "relative to"), scores)
     console.print()
-    console.table(("metric", "value"), [(label, _rounded(v)) for label, v in card.numbers])
-    console.print()
+    if card.numbers:
+        console.table(("metric", "value"), [(label, _rounded(v)) for label, v in card.numbers])
+        console.print()
     columns = ("metric", *(name.replace("_", " ") for name in card.sets))
     console.table(columns, [(label, *map(_rounded, row)) for label, row in card.by_set])
     if card.attacks:
