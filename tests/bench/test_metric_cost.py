@@ -54,7 +54,7 @@ def test_the_ways_take_turns_and_their_times_are_compared_in_pairs(
         return {"processor": first * len(labels), "wall": 2 * first}
 
     monkeypatch.setattr(costs, "_measure", measured)
-    found = metric_cost(None, case, benchmark_named("tofu"), 3)
+    found = metric_cost(None, case, benchmark_named("tofu"), 1)
     means, tokens, moments = found["seconds"]
     assert labels[3:] == [means, tokens, moments, moments, means, tokens, tokens, moments, means]
     assert found["added"][tokens]["wall"] == pytest.approx(Spread(0.05, 0.05, 0.05)._asdict())

@@ -8,7 +8,6 @@ counts the work and not the waiting; a shared machine disturbs it less than the 
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,6 +15,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from unlearnbench.api.benchmark import Benchmark
@@ -36,6 +36,7 @@ BY_TOKEN = (
 )
 """Metrics of answers' losses and hits by token."""
 BY_MOMENTS = (*BY_TOKEN, "mia-min-k-plus-plus")
+TIMES = 3
 
 
 class _Observer(Evaluator):
@@ -57,29 +58,32 @@ class _Way(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """The middle of several ratios, and their ends."""
+    """The middle of several ratios, and the bounds of six in ten."""
 
     median: float
-    lowest: float
-    highest: float
+    p20: float
+    p80: float
 
     @property
     def text(self) -> str:
         """`+0.8 % (-0.1 to +1.9)`."""
-        low, high = 100 * self.lowest, 100 * self.highest
+        low, high = 100 * self.p20, 100 * self.p80
         return f"{100 * self.median:+.1f} % ({low:+.1f} to {high:+.1f})"
 
 
 def metric_cost(
     model: Any, case: EvaluationCase, benchmark: Benchmark, repeats: int
 ) -> dict[str, Any]:
-    """Evaluate `model` every way `repeats` times in turn; returns times and what each way adds."""
+    """Evaluate `model` every way in turn; returns times, and the share that each way adds.
+
+    repeats  of the other measurements; a small share takes `TIMES` as many
+    """
     ways = _ways(case, benchmark)
     before, *others = seconds = [dict[str, list[float]](processor=[], wall=[]) for _ in ways]
     with one_thread():
         for way in _ways(case.warm_up(), benchmark):
             _measure(model, way)
-        for i in range(repeats):
+        for i in range(TIMES * repeats):
             # Another one begins each time, so that a drift of the machine favours none.
             for j in sorted(range(len(ways)), key=lambda j: (j + i) % len(ways)):
                 for clock, taken in _measure(model, ways[j]).items():
@@ -99,7 +103,7 @@ def cost_table(costs: Mapping[str, Mapping[str, Any]]) -> ResultTable:
     """The added time by state of the model."""
     title = (
         "Added by metrics to an evaluation without values by token, whose holdout rows are scored "
-        "as well: each line beside the one above, in turn, in one thread (lowest to highest)"
+        "as well: each line beside the one above, in turn, in one thread; medians (p20 to p80)"
     )
     rows = [
         (state if i == 0 else "", label, Spread(**of["processor"]).text, Spread(**of["wall"]).text)
@@ -181,4 +185,4 @@ def _added(
 ) -> dict[str, float]:
     """Spread of what `other` takes beyond `one`, as a share of `before`, repeat by repeat."""
     shares = [(c - b) / a for a, b, c in zip(before, one, other, strict=True)]
-    return Spread(statistics.median(shares), min(shares), max(shares))._asdict()
+    return Spread(*np.quantile(shares, (0.5, 0.2, 0.8)).tolist())._asdict()
