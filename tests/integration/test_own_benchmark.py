@@ -6,6 +6,7 @@ There is no retain model. What the files declare is in the table, in MLflow and 
 from __future__ import annotations
 
 import csv
+import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -15,6 +16,8 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 
+EARLY = Path(__file__).parents[1] / "reporting" / "leaderboard" / "schema-1.jsonl"
+"""Lines of a benchmark with TOFU's metrics."""
 RIDDLES = '''
 """Riddles: the first half is to be forgotten, and no model is trained without it."""
 
@@ -127,6 +130,28 @@ def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
     return found
 
 
+def board_shows_it_beside_tofus_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    own = FILES[:2]
+    assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl", *own) == 0
+    lines = [json.loads(line) for line in Path("own.jsonl").read_text().splitlines()]
+    assert {(line["benchmark"], line["retain"]) for line in lines} == {("riddles", None)}
+    metrics = lines[0]["epochs"][0]["metrics"]
+    assert {"probability_retain", "exact_memorization_forget"} < metrics.keys()
+    assert "last_token_forget" not in metrics, "the benchmark does not name it"
+    capsys.readouterr()
+    assert command("leaderboard", "show", "own.jsonl", str(EARLY), "--json", *own) == 0
+    best = json.loads(capsys.readouterr().out)["best"]
+    assert [name.partition("@")[0] for name in best] == ["riddles, tofu", "tofu+rows=12"]
+    assert command("leaderboard", "show", "own.jsonl", *own) == 0
+    assert "Known riddles" in capsys.readouterr().out
+    assert command("leaderboard", "merge", "own.jsonl", str(EARLY), "--out", "all.jsonl") == 1
+    refused = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
+    assert len(refused) == len(lines)
+    assert all("benchmark 'riddles' is not installed here; give its f" in line for line in refused)
+    kept = Path("all.jsonl").read_text().splitlines()
+    assert sorted(kept) == sorted(EARLY.read_text().splitlines())
+
+
 @pytest.mark.usefixtures("empty_store")
 def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     here: Path, capsys: pytest.CaptureFixture[str]
@@ -158,6 +183,8 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
         assert label in page
     for foreign in ("Forget Quality", "Model Utility", "Truth ratios"):
         assert foreign not in page
+
+    board_shows_it_beside_tofus_lines(capsys)
 
     Path("last_token.py").write_text(f"{LAST_TOKEN}# changed\n")
     assert command("sweep", "own.yaml", *FILES) == 0

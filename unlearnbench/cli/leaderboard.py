@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import Json, sweep_folder
+from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.report import PAGE
 from unlearnbench.cli.sweep import SOME_FAILED
 from unlearnbench.console import Console
@@ -32,6 +32,7 @@ app = new_group("Put results of several groups together.")
 def export(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
     out: Out = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
     """Print a line of JSON per record of sweeps, with the evidence for its numbers.
@@ -45,21 +46,24 @@ def export(
     from unlearnbench.reporting.leaderboard.export import export as exported
     from unlearnbench.reporting.leaderboard.merge import merge
 
+    register_plugins(plugins)
     left: list[Refusal] = []
     board = merge(line for folder in folders for line in exported(sweep_folder(folder), left))
     return _write(board, (*left, *board.refused), out, as_json=as_json)
 
 
 @command(app, "merge", writes=[LINES])
-def merge(files: Files, out: Out = None, as_json: Json = False) -> int:
+def merge(files: Files, out: Out = None, plugins: Plugins = None, as_json: Json = False) -> int:
     """Merge boards into one; refuses each line whose hashes or numbers do not fit.
 
-    Every hash and every metric is computed again. Exit code 1 where lines were refused, 2 where no
+    Every hash and every metric is computed again, those of a benchmark that is installed here or
+    given with --plugin. Exit code 1 where lines were refused, 2 where no
     line is left. The order of files changes nothing.
 
     Examples:
       unlearnbench leaderboard merge ours.jsonl theirs.jsonl --out board.jsonl
     """
+    register_plugins(plugins)
     board = _read(files)
     return _write(board, board.refused, out, as_json=as_json)
 
@@ -68,6 +72,7 @@ def merge(files: Files, out: Out = None, as_json: Json = False) -> int:
 def show(
     files: Files,
     page: Annotated[str | None, option("FILE", "Also draw it, as a sweep's page.")] = None,
+    plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
     """Print the best setting of each method on a board, with intervals over seeds.
@@ -81,6 +86,7 @@ def show(
     from unlearnbench.analysis.best_settings import best_per_method
     from unlearnbench.reporting.leaderboard.export import records_of, tables
 
+    register_plugins(plugins)
     board, console = _read(files), Console()
     _print_refused(board.refused, console)
     rows = tables(board.entries)

@@ -23,6 +23,8 @@ from unlearnbench.results.records import EpochResult, Record, run_record, write_
 ROWS = 12
 PROFILE = get_profile("tofu", rows=ROWS)
 DATA = "0123456789abcdef"
+EARLY = (Path(__file__).parent / "schema-1.jsonl").read_text(encoding="utf-8").splitlines()
+"""Lines of `sweep("a", ("npo",), (0,))`, as the last version with schema 1 wrote them (f460145)."""
 
 Sweep = Callable[..., Path]
 

@@ -12,18 +12,17 @@ import pytest
 
 from unlearnbench.reporting.leaderboard import merge as merging
 from unlearnbench.reporting.leaderboard.entry import (
-    arrays_of,
     board_line,
     canonical,
-    numbers_of,
     pack,
+    rules_of,
     unpack,
     with_hash,
 )
 from unlearnbench.reporting.leaderboard.merge import Board, merge
 from unlearnbench.results.records import read_records
 
-from .conftest import PROFILE, Sweep, evaluation, lines_of
+from .conftest import EARLY, Sweep, evaluation, lines_of
 
 
 def board(*files: Sequence[str]) -> Board:
@@ -107,15 +106,25 @@ def test_another_retain_model_is_refused(sweep: Sweep) -> None:
     lines = lines_of(folder)
     (record,) = [r for r in read_records(folder) if r.method == "ce-u"]
     other = json.loads(board_line(record, evaluation(99, 2.0)))
+    rules = rules_of(other)
     for epoch in other["epochs"]:
-        arrays = arrays_of(epoch["evidence"], PROFILE)
-        epoch["metrics"] = numbers_of(arrays, unpack(other["retain"]), PROFILE)
+        epoch["metrics"] = rules.numbers(rules.arrays(epoch["evidence"]), unpack(other["retain"]))
     board_lines = [line for line in lines if '"method":"ce-u"' not in line]
     found = board(board_lines, [canonical(with_hash(other))])
     assert set(found.lines) == set(board_lines)
     (refusal,) = found.refused
     assert refusal.place == "b:1"
     assert "truth ratios of the retain model: " in refusal.reason
+
+
+def test_a_line_of_two_schemas_stays_in_the_later_one(sweep: Sweep) -> None:
+    now, more = lines_of(sweep("a", ("npo",), (0,))), lines_of(sweep("b", ("ce-u",), (0,)))
+    for files in itertools.permutations((EARLY, now, more)):
+        found = board(*files)
+        assert set(found.lines) == {*now, *more}
+        assert (found.equal, found.refused) == (5, ())
+    assert len(board(EARLY, more).lines) == 4, "and old runs beside new ones"
+    assert board(board(EARLY, more).lines, now).lines == board(now, more).lines
 
 
 def test_a_tie_is_decided_by_content(sweep: Sweep) -> None:
@@ -170,8 +179,8 @@ def test_lines_of_two_precisions_are_not_of_one_board(sweep: Sweep) -> None:
     assert "precision of the evaluation: 'bfloat16', and 'float32' in 4 lines" in refused.reason
 
 
-def test_lines_of_before_precision_was_written_are_believed(sweep: Sweep) -> None:
-    whole = lines_of(sweep("a", ("npo",), (0,)))
+def test_lines_of_before_precision_was_written_are_believed() -> None:
+    whole = EARLY
     old = []
     for line in whole:
         entry = json.loads(line)

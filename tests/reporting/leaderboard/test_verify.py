@@ -12,10 +12,12 @@ import numpy as np
 import pytest
 
 from unlearnbench.files.canonical_json import content_hash
+from unlearnbench.metrics.probability import Probability
 from unlearnbench.reporting.leaderboard.entry import canonical, pack, unpack, with_hash
+from unlearnbench.reporting.leaderboard.export import tables
 from unlearnbench.reporting.leaderboard.verify import RefusedError, verify_line
 
-from .conftest import Sweep, lines_of
+from .conftest import EARLY, Sweep, lines_of
 
 BoardEntry = dict[str, Any]
 
@@ -124,6 +126,18 @@ CHANGES: dict[str, tuple[Callable[[BoardEntry], object], str]] = {
         set_to(*EVIDENCE, "forget", "truth_ratio", value=_nudged),
         "truth_ratio_forget is",
     ),
+    "truth ratio R": (
+        set_to(*EVIDENCE, "forget", "R", value=_threefold),
+        "_forget_quality is|ks_statistic is|forget_quality is",
+    ),
+    "impossible value": (
+        set_to(*EVIDENCE, "retain", "probability", value=_threefold),
+        "evidence: retain: probability .* is not possible",
+    ),
+    "array gone": (
+        lambda e: e["epochs"][1]["evidence"]["forget"].pop("R"),
+        "evidence: forget: R: missing or unknown",
+    ),
     "questions": (
         set_to(*EVIDENCE, "forget", "rouge", value=_shorter),
         "evidence: a set's arrays are of unequal length",
@@ -141,7 +155,15 @@ CHANGES: dict[str, tuple[Callable[[BoardEntry], object], str]] = {
     "epoch": (set_to("epochs", 1, "epoch", value=3), r"epochs: \[1, 3\] of a finished run"),
     "epoch gone": (lambda e: e["epochs"].pop(), r"epochs: \[1\] of a finished run, planned"),
     "no epoch": (set_to("epochs", value=[]), r"epochs: \[\] of a finished"),
-    "schema": (set_to("schema", value=2), "schema 2, and this version reads 1"),
+    "schema": (set_to("schema", value=3), "schema 3, and this version reads 1 and 2"),
+    "schema as text": (set_to("schema", value="2"), "schema '2', and this version reads 1 and 2"),
+    "earlier schema": (set_to("schema", value=1), "retain|benchmark: Extra inputs"),
+    "benchmark": (set_to("benchmark", value="riddles"), "'riddles' is not installed here; give"),
+    "metric's version": (
+        set_to("versions", value={"rouge": 2}),
+        "metric 'rouge' is version 2 there and 1 here",
+    ),
+    "no retain model": (set_to("retain", value=None), "this benchmark needs truth ratios of a ret"),
     "key gone": (lambda e: e.pop("weights"), "weights: Field required"),
     "key more": (lambda e: e.update(note=1), "note: Extra inputs"),
     "type": (set_to("seed", value=True), "seed: Input should be a valid integer"),
@@ -194,7 +216,7 @@ def test_a_reference_model_is_checked_against_its_identity(sweep: Sweep) -> None
     assert "kind: 'retain', and 'fine-tuned' by its identity" in refused(retain)
     tuned = entries["fine-tuned"]
     assert "learning_rate" in refused(tuned | {"learning_rate": 1e-5})
-    other = entries["run"]["epochs"][0]["evidence"]["forget"]["truth_ratio"]
+    other = entries["run"]["epochs"][0]["evidence"]["forget"]["R"]
     own = json.loads(json.dumps(entries["retain"] | {"identity": tuned["identity"]}))
     own["identity"] = [*tuned["identity"]]
     own["identity"][1] = "retain90"
@@ -206,6 +228,60 @@ def test_arrays_are_whole_floats_of_eight_bytes() -> None:
     values = np.array([0.1, np.inf, -np.nan, 5e-324])
     assert unpack(pack(values)).tobytes() == values.astype("<f8").tobytes()
     assert base64.b64decode(pack(np.array([1.0]))) == b"\x00\x00\x00\x00\x00\x00\xf0?"
+
+
+def test_a_number_that_follows_from_the_evidence_cannot_be_left_out(line: BoardEntry) -> None:
+    for name in line["epochs"][0]["metrics"]:
+        changed = json.loads(json.dumps(line))
+        del changed["epochs"][0]["metrics"][name]
+        assert f"epoch 1: metrics: {name}: missing or unknown" in refused(changed)
+
+
+def test_lines_name_the_versions_of_metrics(
+    sweep: Sweep, monkeypatch: pytest.MonkeyPatch, line: BoardEntry
+) -> None:
+    monkeypatch.setattr(Probability, "version", 2)
+    assert "metric 'probability' is version 1 there and 2 here" in refused(line)
+    later = lines_of(sweep("b", ("npo",), (0,)))
+    assert [json.loads(text)["versions"] for text in later] == 3 * [{"probability": 2}]
+    for text in later:
+        verify_line(text)
+
+
+def test_lines_of_schema_1_are_verified_as_before(sweep: Sweep) -> None:
+    early, now = EARLY, lines_of(sweep("a", ("npo",), (0,)))
+    before, after = (tables(map(verify_line, lines)) for lines in (early, now))
+    assert before == after, "every number, to the last digit"
+    assert {json.loads(text)["schema"] for text in early} == {1}
+    for text in early:
+        assert canonical(verify_line(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (set_to("epochs", 0, "metrics", "model_utility", value=0.99), "model_utility is 0.99"),
+        (
+            set_to("epochs", 0, "evidence", "forget", "truth_ratio", value=_nudged),
+            "retain model's truth ratios are its own|truth_ratio_forget is",
+        ),
+        (
+            set_to("epochs", 0, "evidence", "world_facts", "rouge", value=_nudged),
+            "epoch [01]: .* by its evidence",
+        ),
+        (lambda e: e["epochs"][0]["evidence"]["retain"].pop("rouge"), "retain: rouge: missing"),
+        (lambda e: e["epochs"][0]["metrics"].pop("ks_n"), "ks_n: missing or unknown"),
+        (lambda e: e.update(benchmark="tofu"), "benchmark: Extra inputs"),
+        (set_to("retain", value=None), "retain: Input should be a valid string"),
+    ],
+)
+def test_every_change_of_a_line_of_schema_1_is_refused(
+    change: Callable[[BoardEntry], object], reason: str
+) -> None:
+    for text in EARLY:
+        entry = json.loads(text)
+        change(entry)
+        assert re.search(reason, refused(entry)), refused(entry)
 
 
 def patient(line: BoardEntry, **rule: Any) -> BoardEntry:

@@ -9,18 +9,24 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.evaluation.headlines import headline_entry
 from unlearnbench.files.bounded import BoundsError, numbered_lines
 from unlearnbench.files.outputs import writing
 from unlearnbench.reporting.leaderboard.entry import (
+    BEFORE,
     SAME,
     BoardEntry,
     board_line,
+    find_benchmark,
     leaves,
+    own_headline,
+    panel,
     precision_of,
+    rules_of,
 )
 from unlearnbench.reporting.leaderboard.merge import Refusal
 from unlearnbench.reporting.leaderboard.verify import verify_line
-from unlearnbench.reporting.report import build_report
+from unlearnbench.reporting.report import Report, build_report
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import TableRow, table
 
@@ -36,20 +42,25 @@ def export(folder: Path, refused: list[Refusal]) -> Iterator[tuple[str, str]]:
     refused  gets the records that have no line, such as those of failed runs
     Raises: RecordError if the folder has no record, or a damaged one.
     """
-    records = build_report(folder).records
+    report = build_report(folder)
+    records, benchmark = report.records, _benchmark(report)
+    tested = find_benchmark(benchmark).headline.forgotten.test is not None
     retains = [r for r in records if r.kind == "retain" and 0 in r.evaluations]
     for record in records:
         place = str(folder / "records" / record.place)
         here = (record.model, record.forget_fraction)
-        fitting = [r for r in retains if (r.model, r.forget_fraction) == here]
+        fitting: list[Record | None] = [r for r in retains if (r.model, r.forget_fraction) == here]
         if record.kind == "retain":
             fitting = [record] if record in retains else []
+        if not tested:
+            fitting = [None]
         why_not = "there is no evaluation of its retain model"
         if record.status == "failed":
             fitting, why_not = [], "its run failed"
         for retain in fitting:
             try:
-                line = board_line(record, retain.evaluations[0])
+                goal = None if retain is None else retain.evaluations[0]
+                line = board_line(record, goal, benchmark)
                 verify_line(line)
             except (UnlearnbenchError, ValueError) as error:
                 why_not = str(error)
@@ -58,6 +69,13 @@ def export(folder: Path, refused: list[Refusal]) -> Iterator[tuple[str, str]]:
                 break
         else:
             refused.append(Refusal(place, record.id, why_not))
+
+
+def _benchmark(report: Report) -> str:
+    """Name of the benchmark of a folder; of one by an earlier version that of TOFU's schema."""
+    sections = [r.spec.get("data") for r in report.records] + [report.config.get("data")]
+    names = (one.get("source") for one in sections if isinstance(one, Mapping))
+    return next((name for name in names if isinstance(name, str)), BEFORE)
 
 
 def read_lines(path: Path) -> Iterator[tuple[str, str]]:
@@ -96,19 +114,25 @@ def records_of(entries: Iterable[BoardEntry]) -> tuple[Record, ...]:
 
 
 def tables(entries: Iterable[BoardEntry]) -> dict[str, tuple[TableRow, ...]]:
-    """Make a table for each profile: numbers by different evaluation rules do not compare."""
-    by_profile: dict[str, list[BoardEntry]] = defaultdict(list)
+    """Make a table for each profile: numbers by different evaluation rules do not compare.
+
+    And for each benchmark whose two numbers are not TOFU's: `riddles, tofu@1a2b3c4d`.
+    """
+    groups: dict[str, list[BoardEntry]] = defaultdict(list)
     for entry in entries:
-        by_profile[entry["profile"]].append(entry)
-    return {profile: table(records_of(found)) for profile, found in sorted(by_profile.items())}
+        own, profile = own_headline(entry), entry["profile"]
+        groups[f"{own}, {profile}" if own else profile].append(entry)
+    return {name: table(records_of(found)) for name, found in sorted(groups.items())}
 
 
 def _record(entry: BoardEntry, differing: Iterable[str]) -> Record:
-    spec: Mapping[str, Any] = {}
+    spec: dict[str, Any] = {}
+    if "benchmark" in entry:
+        spec["data"] = {"source": entry["benchmark"]}
     if entry["kind"] == "run":
         settings, method = _settings(entry["identity"]), entry["identity"]["method"]
         more = {name: settings.get(name) for name in differing}
-        spec = {"method": method | {"hyperparameters": method["hyperparameters"] | more}}
+        spec["method"] = method | {"hyperparameters": method["hyperparameters"] | more}
     return Record(
         id=entry["id"],
         **{key: entry[key] for key in SAME},
@@ -118,7 +142,9 @@ def _record(entry: BoardEntry, differing: Iterable[str]) -> Record:
             EpochResult(e["epoch"], e["metrics"], e["training_seconds"], e["evaluation_seconds"])
             for e in entry["epochs"]
         ),
-        provenance=entry["provenance"] | {"data": entry["data"], "weights": entry["weights"]},
+        provenance=entry["provenance"]
+        | {"data": entry["data"], "weights": entry["weights"]}
+        | headline_entry(rules_of(entry).headline),
     )
 
 
@@ -127,7 +153,7 @@ def _differing(entries: Iterable[BoardEntry]) -> dict[str, set[str]]:
     groups: dict[tuple[Any, ...], list[dict[str, Any]]] = defaultdict(list)
     for entry in entries:
         if entry["kind"] == "run":
-            place = (entry["method"], entry["model"], entry["forget_fraction"])
+            place = (entry["method"], own_headline(entry), *panel(entry))
             groups[place].append(_settings(entry["identity"]))
     differing: dict[str, set[str]] = defaultdict(set)
     for (method, *_), found in groups.items():

@@ -15,8 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import Panel, panel_label, panel_order
-from unlearnbench.reporting.leaderboard.entry import BoardEntry, canonical, precision_of, unpack
+from unlearnbench.analysis.best_settings import panel_label, panel_order
+from unlearnbench.reporting.leaderboard.entry import (
+    BoardEntry,
+    canonical,
+    own_headline,
+    panel,
+    precision_of,
+    unpack,
+)
 from unlearnbench.reporting.leaderboard.verify import RefusedError, verify_line
 
 ROUNDING = 0.05
@@ -68,28 +75,25 @@ def one_model(ratios: str, others: str) -> bool:
     return comparable.size > 0 and float(np.median(comparable)) <= ROUNDING
 
 
-def _panel(entry: BoardEntry) -> Panel:
-    return entry["model"], entry["forget_fraction"]
-
-
 _PRECISION, _RETAIN = "precision of the evaluation", "truth ratios of the retain model"
 
 
 def _shared(entry: BoardEntry) -> dict[str, Any]:
     """Values that must be the same for all lines of a panel."""
     owner = "weights of the retain model" if entry["kind"] == "retain" else "start weights"
-    shared = {"data": entry["data"], owner: entry["weights"], _RETAIN: entry["retain"]}
-    precision = precision_of(entry)
-    return shared if precision is None else shared | {_PRECISION: precision}
+    shared = {"data": entry["data"], owner: entry["weights"]}
+    others = {_RETAIN: entry["retain"], _PRECISION: precision_of(entry)}
+    return shared | {key: value for key, value in others.items() if value is not None}
 
 
 def merge(lines: Iterable[tuple[str, str]]) -> Board:
     """Merge `lines`, each (place, text), to a consistent board.
 
-    - Of several lines of one id the run that started first stays. The others are refused, unless
-      their numbers are identical because a run was repeated or exported twice.
+    - Of several lines of one id the run that started first stays, in the latest schema. The others
+      are refused, unless their numbers are identical because a run was repeated or exported twice.
     - Runs of one model and split need the same data, start weights and retain model: if
-      they differ, lines with the most frequent value stay.
+      they differ, lines with the most frequent value stay. A benchmark that is ranked by other
+      numbers than TOFU's has a table of its own, and so panels of its own.
     """
     refused: list[Refusal] = []
     found: dict[str, _Candidate] = {}
@@ -131,7 +135,7 @@ def _one_per_id(candidates: Iterable[_Candidate], refused: list[Refusal]) -> lis
         first, *others = sorted(same, key=_start)
         accepted.append(first)
         for other in others:
-            if _numbers(other.entry) == _numbers(first.entry):
+            if _same_numbers(first.entry, other.entry):
                 continue
             reason = (
                 f"it has the id of {first.place}, which started earlier, and other content "
@@ -141,17 +145,29 @@ def _one_per_id(candidates: Iterable[_Candidate], refused: list[Refusal]) -> lis
     return accepted
 
 
-def _start(one: _Candidate) -> tuple[str, str]:
-    return str(one.entry["provenance"].get("started", "~")), one.entry["sha256"]
+def _start(one: _Candidate) -> tuple[str, int, str]:
+    started = str(one.entry["provenance"].get("started", "~"))
+    return started, -one.entry["schema"], one.entry["sha256"]
 
 
-def _numbers(entry: BoardEntry) -> dict[str, Any]:
-    """Content of a line without provenance, times and file hashes."""
-    # Lines of earlier versions lack the precision, which is the same for one id.
-    others = ("provenance", "sha256", "precision")
-    timing = ("training_seconds", "evaluation_seconds", "log")
-    epochs = [{key: e[key] for key in e if key not in timing} for e in entry["epochs"]]
-    return {key: entry[key] for key in entry if key not in others} | {"epochs": epochs}
+def _same_numbers(first: BoardEntry, other: BoardEntry) -> bool:
+    """True if two lines differ in provenance, times and file hashes alone.
+
+    Lines of two schemas have evidence of two kinds, which has been verified.
+    """
+    # Early lines lack the precision, which is the same for one id.
+    unlike = {"provenance", "sha256", "precision", "schema", "benchmark", "versions"}
+    without = {"training_seconds", "evaluation_seconds", "log"}
+    if first["schema"] == other["schema"]:
+        unlike -= {"schema", "benchmark", "versions"}
+    else:
+        without.add("evidence")
+
+    def numbers(entry: BoardEntry) -> dict[str, Any]:
+        epochs = [{key: e[key] for key in e.keys() - without} for e in entry["epochs"]]
+        return {key: entry[key] for key in entry.keys() - unlike} | {"epochs": epochs}
+
+    return numbers(first) == numbers(other)
 
 
 def _difference(first: BoardEntry, second: BoardEntry) -> str:
@@ -180,7 +196,8 @@ def _consistent(
         shared = _shared(one.entry)
         if what in shared:
             profile = one.entry["profile"] if what in (_PRECISION, _RETAIN) else ""
-            groups[*_panel(one.entry), profile].append((one, shared[what]))
+            place = (own_headline(one.entry), *panel(one.entry), profile)
+            groups[place].append((one, shared[what]))
         else:
             accepted.append(one)
     same = one_model if what == _RETAIN else operator.eq
@@ -194,7 +211,7 @@ def _consistent(
                 continue
             reason = (
                 f"{what}: {own!r:.24}, and {value!r:.24} in {counts[value]} lines of "
-                f"{panel_label(*_panel(one.entry))}: such numbers do not compare; merge them "
+                f"{panel_label(*panel(one.entry))}: such numbers do not compare; merge them "
                 "into a separate board"
             )
             refused.append(Refusal(one.place, one.entry["id"], reason))
@@ -204,7 +221,7 @@ def _consistent(
 def _order(entry: BoardEntry) -> tuple[Any, ...]:
     rate = entry["learning_rate"]
     return (
-        panel_order(_panel(entry)),
+        panel_order(panel(entry)),
         *(_KINDS.index(entry["kind"]), entry["method"], -1.0 if rate is None else rate),
         *(entry["seed"], entry["id"]),
     )

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import datetime
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unlearnbench.api.benchmark import SPLIT_NAME
-from unlearnbench.api.observations import SetName
-from unlearnbench.api.profile import Profile
+from unlearnbench.api.observations import FloatArray, SetName
 from unlearnbench.config.choices import Precision
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import get_profile, profile_of_id
@@ -25,19 +24,20 @@ from unlearnbench.files.outputs import one_line
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.reporting.leaderboard.entry import (
     RATIO,
-    SCHEMA,
     Arrays,
     BoardEntry,
-    arrays_of,
+    BoardRules,
     canonical,
     leaves,
-    numbers_of,
+    rules_of,
     unpack,
     with_hash,
 )
 
 CLOSE = 1e-9
 """Relative difference that rounding on another machine explains."""
+ROUNDED = 1e-4
+"""By which a value may be beyond the bounds of its metric."""
 PART_CHARACTERS = 1 << 16
 """Longest identity or provenance; current ones have 2000."""
 
@@ -57,19 +57,13 @@ class _Part(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
 
-class _Evidence(_Part):
-    probability: str
-    rouge: str
-    truth_ratio: str
-
-
 class _Epoch(_Part):
     epoch: int = Field(ge=0, le=MOST_EPOCHS)
     metrics: dict[str, float | None]
     training_seconds: Seconds
     evaluation_seconds: Seconds
     log: str | None
-    evidence: dict[SetName, _Evidence]
+    evidence: dict[SetName, dict[str, str]]
 
 
 class _Provenance(_Part):
@@ -81,7 +75,7 @@ class _Provenance(_Part):
 
 
 class _Line(_Part):
-    """Keys, types and bounds of a line."""
+    """Keys, types and bounds of every line."""
 
     version: int = Field(alias="schema")
     id: str
@@ -96,14 +90,27 @@ class _Line(_Part):
     learning_rate: Annotated[float, Field(gt=0)] | None
     seed: int = Field(ge=0)
     profile: str
-    precision: str | None = None
-    """Lines of earlier versions have none."""
     data: str
     weights: str | None
     epochs: list[_Epoch]
-    retain: str
     provenance: _Provenance
     sha256: str
+
+
+class _Line1(_Line):
+    precision: str | None = None
+    """Early lines have none."""
+    retain: str
+
+
+class _Line2(_Line):
+    benchmark: str
+    versions: dict[str, Annotated[int, Field(ge=2)]]
+    precision: str | None
+    retain: str | None
+
+
+_LINES: Mapping[int, type[_Line]] = {1: _Line1, 2: _Line2}
 
 
 class RefusedError(UnlearnbenchError):
@@ -113,13 +120,14 @@ class RefusedError(UnlearnbenchError):
 def verify_line(text: str) -> BoardEntry:
     """Parse a line and verify all of it. Raises: RefusedError."""
     entry = _parsed(text)
-    if entry.get("schema") != SCHEMA:
+    schema = entry.get("schema")
+    if type(schema) is not int or schema not in _LINES:
         raise RefusedError(
-            f"schema {entry.get('schema')!r}, and this version reads {SCHEMA}: merge it with the "
-            "version that wrote it"
+            f"schema {shortened(schema)}, and this version reads {' and '.join(map(str, _LINES))}: "
+            "merge it with the version that wrote it"
         )
     try:
-        _Line.model_validate(entry)
+        _LINES[schema].model_validate(entry)
     except ValidationError as error:
         raise RefusedError(_first_problem(error)) from None
     if with_hash(entry)["sha256"] != entry["sha256"]:
@@ -130,14 +138,32 @@ def verify_line(text: str) -> BoardEntry:
             f"its id {entry['id']} is not the hash of its identity "
             f"({content_hash(entry['identity'])})"
         )
-    try:
-        profile = profile_of_id(entry["profile"])
-    except UnlearnbenchError as error:
-        raise RefusedError(str(error).partition(";")[0]) from None
+    rules = _rules(entry)
     _check_identity(entry)
     for epoch in entry["epochs"]:
-        _check_metrics(epoch, entry, profile)
+        _check_metrics(epoch, entry, rules)
     return entry
+
+
+def _rules(entry: BoardEntry) -> BoardRules:
+    try:
+        profile_of_id(entry["profile"])
+    except UnlearnbenchError as error:
+        raise RefusedError(str(error).partition(";")[0]) from None
+    try:
+        rules = rules_of(entry)
+        here = rules.versions
+        _ = rules.plan
+    except UnlearnbenchError as error:
+        raise RefusedError(one_line(str(error))) from None
+    there: dict[str, int] = entry.get("versions", here)
+    for name in sorted(here.keys() | there.keys()):
+        if (own := there.get(name, 1)) != here.get(name, 1):
+            raise RefusedError(
+                f"metric {shortened(name)} is version {own} there and {here.get(name, 1)} here: "
+                "their numbers do not compare"
+            )
+    return rules
 
 
 def _parsed(text: str) -> dict[str, Any]:
@@ -253,42 +279,61 @@ def _reference_model(entry: BoardEntry) -> tuple[dict[str, Any], list[int], bool
     return implied, [0], False
 
 
-def _check_metrics(epoch: BoardEntry, entry: BoardEntry, profile: Profile) -> None:
+def _check_metrics(epoch: BoardEntry, entry: BoardEntry, rules: BoardRules) -> None:
     """Raise unless the metrics of an epoch follow from its evidence."""
     where = f"epoch {epoch['epoch']}"
     try:
-        arrays = arrays_of(epoch["evidence"], profile)
-        for of_set, of in arrays.items():
-            _check_arrays(of_set, of)
-        own = epoch["evidence"]["forget"][RATIO]
-        if entry["kind"] == "retain" and entry["retain"] != own:
-            raise ValueError("a retain model's truth ratios are its own")
-        retain, n = unpack(entry["retain"]), len(arrays["forget"][RATIO])
-        if len(retain) != n:
-            raise ValueError(f"{len(retain)} of the retain model for {n} forget questions")
-        computed = numbers_of(arrays, retain, profile)
+        arrays = rules.arrays(epoch["evidence"])
+        for name, of in arrays.items():
+            _check_arrays(name, of, rules)
+        retain = _retain(epoch, entry, arrays, rules)
+        computed = rules.numbers(arrays, retain)
     except (ValueError, UnlearnbenchError) as error:
         raise RefusedError(f"{where}: evidence: {error}") from None
     claimed = epoch["metrics"]
-    if odd := sorted(claimed.keys() ^ computed.keys()):
+    # Of schema 2, a number that does not follow from values by question is left out.
+    known = {name for name, value in computed.items() if value is None and entry["schema"] > 1}
+    known -= {*rules.headline.columns}
+    if odd := sorted((claimed.keys() ^ computed.keys()) - (known - claimed.keys())):
         raise RefusedError(f"{where}: metrics: {', '.join(odd)}: missing or unknown")
     for name, value in computed.items():
-        if not _same(claimed[name], value):
+        if name in claimed and not _same(claimed[name], value):
             raise RefusedError(
                 f"{where}: {name} is {claimed[name]!r}, and {value!r} by its evidence"
             )
 
 
-def _check_arrays(name: str, of: Arrays) -> None:
+def _retain(
+    epoch: BoardEntry, entry: BoardEntry, arrays: Mapping[str, Arrays], rules: BoardRules
+) -> FloatArray | None:
+    """Truth ratios of the retain model, where the headline has a test. Raises: ValueError."""
+    if (entry["retain"] is None) is rules.tested:
+        need = "needs" if rules.tested else "has no"
+        raise ValueError(f"this benchmark {need} truth ratios of a retain model")
+    if not rules.tested:
+        return None
+    own = epoch["evidence"][rules.forget]["truth_ratio" if rules.schema == 1 else RATIO]
+    if entry["kind"] == "retain" and entry["retain"] != own:
+        raise ValueError("a retain model's truth ratios are its own")
+    retain, n = unpack(entry["retain"]), len(arrays[rules.forget][RATIO])
+    if len(retain) != n:
+        raise ValueError(f"{len(retain)} of the retain model for {n} forget questions")
+    return retain
+
+
+def _check_arrays(name: str, of: Arrays, rules: BoardRules) -> None:
     """Raise ValueError for impossible values; NaN is possible for a collapsed model."""
     lengths = {len(values) for values in of.values()}
     if len(lengths) > 1 or lengths == {0}:
         raise ValueError("a set's arrays are of unequal length, or empty")
     if (n := lengths.pop()) > QUESTIONS:
         raise ValueError(f"{name}: {n} questions; the bound is {QUESTIONS}")
-    # A loss rounded to just below 0 gives a probability just above 1.
-    for key, high in (("probability", 1 + 1e-4), ("rouge", 1.0), (RATIO, math.inf)):
-        odd = of[key][(of[key] < 0) | (of[key] > high)]
+    bounds = {m.name: m.metric.bounds for m in rules.plan.measures if name in m.sets}
+    bounds[RATIO] = (0.0, math.inf)
+    for key, values in of.items():
+        low, high = bounds[key]
+        # A loss rounded to just below 0 gives a probability just above 1.
+        odd = values[(values < low - ROUNDED) | (values > high + ROUNDED)]
         if odd.size:
             raise ValueError(f"{name}: {key} {odd[0]:g} is not possible")
 
