@@ -107,7 +107,7 @@ class Passages(Benchmark):
         return (
             MetricUse("kept", settings={"of": kept}),
             MetricUse("rouge", answered),
-            MetricUse("extraction-strength", ("continuation", *texts)),
+            MetricUse("extraction-strength", ("forget", "continuation", *texts)),
             MetricUse("probability", (*answered, *texts)),
             MetricUse(
                 "option-probability",

@@ -5,29 +5,37 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from unlearnbench.api.metric import Summary
 from unlearnbench.stats.t_interval import Interval
 
 from ...formatting import rate_text, signed
 from ...report_section import PageContext, ReportSection
-from .data import ScorePanel, exported, questions, score_panels, warnings_by_kind
+from .data import ScorePanel, exported, questions, score_panels, unknown, warnings_by_kind
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
     panels = context.once(score_panels)
     if not panels:
         return None
-    scores = questions(context.columns.schema)
+    schema = context.columns.schema
+    scores = questions(schema)
     return {
         "panels": panels,
         "questions": scores,
         "scored": {one.columns()[0].name for one in scores},
-        "retain": "retain" in context.columns.schema.references,
+        "kept_parts": [schema.column(p).label for s in scores for p in s.parts() if _is_kept(s)],
+        "unknown": unknown(schema),
+        "retain": "retain" in schema.references,
         "warnings": [warnings_by_kind(panel, scores) for panel in panels],
         "brackets": _brackets(panels),
         "number": signed,
         "ends": _ends,
         "setting_text": rate_text,
     }
+
+
+def _is_kept(score: Summary) -> bool:
+    return score.columns()[0].name == "kept"
 
 
 def _ends(interval: Interval) -> str:

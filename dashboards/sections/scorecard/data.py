@@ -111,6 +111,12 @@ def questions(schema: BenchmarkSchema) -> tuple[Summary, ...]:
     )
 
 
+def unknown(schema: BenchmarkSchema) -> list[str]:
+    """List the scores that are relative to a model which the benchmark has not."""
+    every = (one for one in schema.plan.summaries.values() if one.question)
+    return [one.columns()[0].label for one in every if not one.relative_to <= schema.references]
+
+
 def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     """Score the best settings of every panel with a run."""
     scores = questions(context.columns.schema)
