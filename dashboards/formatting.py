@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_percent
 
 
+@lru_cache(maxsize=1024)
 def rate_text(rate: float | None) -> str:
     """Format a learning rate as in a paper: `2e-5`, and 0.001 as `1e-3`."""
     if rate is None:

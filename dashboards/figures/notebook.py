@@ -9,7 +9,7 @@ import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
 from unlearnbench.analysis.best_settings import headline_of_rows, panel_label
-from unlearnbench.api.benchmark import split_order
+from unlearnbench.api.benchmark import Headline, split_order
 from unlearnbench.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.columns import filled_columns
 from unlearnbench.results.table import TableRow
@@ -42,14 +42,9 @@ def pareto(table: Sequence[TableRow], *, title: str | None = None) -> go.Figure:
 
     Raises: UnlearnbenchError for a table without the benchmark's numbers.
     """
-    headline = headline_of_rows(table)
+    headline = _headline(table)
     if title is None:
         title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
-    if table and not table[0].metrics.keys() & {headline.kept.column, headline.forgotten.column}:
-        raise UnlearnbenchError(
-            f"a table without {headline.kept.column} and {headline.forgotten.column}: its "
-            "benchmark is not installed here; give the sweep's folder, whose records have it"
-        )
     style = Style.of(table)
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
@@ -106,8 +101,19 @@ def trajectories(
     return apply_layout(figure, title, len(places), len(metrics), size=(330, 270))
 
 
+def _headline(table: Sequence[TableRow]) -> Headline:
+    """Look up the headline. Raises: UnlearnbenchError for a table without its numbers."""
+    found = headline_of_rows(table)
+    if table and not table[0].metrics.keys() & {found.kept.column, found.forgotten.column}:
+        raise UnlearnbenchError(
+            f"a table without {found.kept.column} and {found.forgotten.column}: its benchmark is "
+            "not installed here; give the sweep's folder, whose records have it, or name columns"
+        )
+    return found
+
+
 def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
-    headline = headline_of_rows(table)
+    headline = _headline(table)
     two = [one for one in (headline.kept.column, headline.forgotten.column) if one in known]
     if not table:
         return two

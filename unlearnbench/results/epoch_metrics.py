@@ -38,9 +38,6 @@ class Numbers(dict[str, float | None]):
 def finite(metrics: Values, columns: Sequence[str]) -> Numbers:
     """The numbers of `columns`; None for those that are not finite."""
     get, low, high = metrics.get, -math.inf, math.inf
-    values = [get(name) for name in columns]
-    if low < sum(filter(None, values)) < high:  # then each is: most rows, in a third of the time
-        return Numbers(zip(columns, values, strict=True))
     return Numbers(
         {
             name: value if (value := get(name)) is None or low < value < high else None
@@ -75,7 +72,7 @@ def metrics_of(
     """
     now = chosen_of(record) if chosen is None else chosen
     stored = finite(result.metrics, columns)
-    fill = {name for name in columns if name not in result.metrics}
+    fill = {*columns}.difference(result.metrics)
     if record.kind == "retain":
         fill |= {name for name in columns if stored[name] is None}
     if changed := _changed(chosen_of(record), now):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 from typing import TYPE_CHECKING, Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.figures import pareto, trajectories
-from unlearnbench.results.table import table
+from unlearnbench.results.table import from_csv, table, to_csv
+
+from ..conftest import of_poems
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -108,3 +111,21 @@ class TestTrajectories:
     def test_a_misspelt_metric_is_an_error(self, fabric: Fabric) -> None:
         with pytest.raises(UnlearnbenchError, match="did you mean 'model_utility'"):
             trajectories(table([fabric.run()]), ["model_utilty"])
+
+
+def test_figures_of_another_benchmark_have_its_numbers(fabric: Fabric) -> None:
+    rows = table(of_poems(fabric.sweep(fractions=(0.1,), epochs=2)))
+    figure = pareto(rows)
+    axes = figure.layout.xaxis.title.text, figure.layout.yaxis.title.text
+    assert (figure.layout.title.text, *axes) == (
+        *("Known poems against Recited", "Known poems", "Recited"),
+    )
+    assert titles(trajectories(rows)) == [
+        *("ROUGE-L, known", "Exact memorization, gone", "ROUGE-L, gone"),
+    ]
+    # A CSV does not name its benchmark, and this one is not installed.
+    unnamed = from_csv(csv.DictReader(to_csv(rows).splitlines()))
+    for draw in (pareto, trajectories):
+        with pytest.raises(UnlearnbenchError, match=r"not installed here; give the sweep's folder"):
+            draw(unnamed)
+    assert titles(trajectories(unnamed, ["rouge_gone"])) == ["Rouge gone"]
