@@ -195,7 +195,7 @@ class Question:
         return self.format == "text" and not self.question
 
     @property
-    def asked(self) -> dict[str, Any]:
+    def prompt_settings(self) -> dict[str, Any]:
         """Settings of the prompt and of its answer's limit that differ from their defaults."""
         names = ("format", "examples", "max_new_tokens")
         pairs = ((name, getattr(self, name)) for name in names)

@@ -90,7 +90,7 @@ def _plain(rows: Iterable[Question]) -> list[list[object]]:
             *(r.question, r.answer, r.paraphrased_answer, r.perturbed_answers),
             r.paraphrased_question,
             *([] if r.score is None else [r.score]),  # as in versions before scores
-            *([own] if (own := r.asked) else []),
+            *([own] if (own := r.prompt_settings) else []),
         ]
         for r in rows
     ]

@@ -115,6 +115,6 @@ def _as_before(preparation: dict[str, Any]) -> dict[str, Any]:
 
 def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
     def own(row: Question) -> dict[str, object]:
-        return {key: value for key, value in row.asked.items() if key != "max_new_tokens"}
+        return {key: value for key, value in row.prompt_settings.items() if key != "max_new_tokens"}
 
     return [(row.question, row.answer, *([how] if (how := own(row)) else [])) for row in rows]
