@@ -16,12 +16,10 @@ import pytest
 
 from unlearnbench.analysis.anchors import LOG_TOLERANCE, check_anchor, find_anchor
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs
-from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.profiles import OPEN_UNLEARNING
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.evaluation.tofu_log import read_log, write_log
 from unlearnbench.metrics.privleak import PrivLeak
-from unlearnbench.stats.roc import auc
 from unlearnbench.stats.text_overlap import rouge_l_f1
 
 SPLITS = (("forget01", "retain99"), ("forget05", "retain95"), ("forget10", "retain90"))
@@ -62,17 +60,13 @@ def privleak(area: float | None, target: float | None) -> Any:
     return PrivLeak().compute(MetricInputs(model, retain))["privleak"]
 
 
-def area_of(evaluation: Evaluation, attack: str) -> float | None:
-    members, others = (evaluation.sets[name].values for name in ("forget", "holdout"))
-    return auc(members[attack], others[attack])
-
-
 def check(folder: Path, full: str, retain: str, ending: str) -> None:
     """Compare both logs with what they say, and with the table of published numbers."""
     paths = {name: folder / ending.format(name) for name in (full, retain)}
     start, retained = (read_log(path) for path in paths.values())
-    values = summarize(start, retained, OPEN_UNLEARNING)
-    alone = summarize(retained, None, OPEN_UNLEARNING)
+    chosen: dict[str, dict[str, float]] = {"mia-grad-norm": {}}
+    values = summarize(start, retained, OPEN_UNLEARNING, chosen=chosen)
+    alone = summarize(retained, None, OPEN_UNLEARNING, chosen=chosen)
     for name, found in ((full, values), (retain, alone)):
         stated = published(paths[name])
         for key, column in COLUMNS.items():
@@ -81,9 +75,9 @@ def check(folder: Path, full: str, retain: str, ending: str) -> None:
     assert values["forget_quality"] == pytest.approx(stated["forget_quality"], rel=1e-6)
     assert values["privleak"] == pytest.approx(stated["privleak"], abs=1e-6)
     assert values["mia_reference"] == pytest.approx(stated["mia_reference"], abs=1e-6)
-    for name, one in ((full, start), (retain, retained)):
+    for name, found in ((full, values), (retain, alone)):
         gradnorm = published(paths[name])["mia_gradnorm"]
-        assert area_of(one, "mia_gradnorm") == pytest.approx(gradnorm, abs=1e-6), name
+        assert found["mia_grad_norm"] == pytest.approx(gradnorm, abs=1e-6), name
     # Without a retain log, open-unlearning takes an area of ½; we have no number.
     assert alone["privleak"] is alone["forget_quality"] is None
     stated = published(paths[retain])

@@ -45,6 +45,9 @@ _MEMORIZATION = {
 }
 """Our metrics of the forget set, and the names that such a log has for them."""
 _ATTACK = "mia_"
+_OURS = {"mia_gradnorm": "mia_grad_norm"}
+"""Attacks that have another name here."""
+_THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _GROUPS = ("forget", "holdout")
 """Tables of an attack's scores, named as our sets."""
 _F1 = "rouge_l_f1"
@@ -95,7 +98,7 @@ def _attack_scores(log: _Log, group: str) -> dict[str, FloatArray]:
     for key, groups in log.document.items():
         if key.startswith(_ATTACK) and isinstance(groups, dict) and group in groups:
             part = log.part(f"{key}.{group}", groups[group])
-            found[key] = part.numbers(f"{key}.{group}", None, "score", NUMBER)
+            found[_OURS.get(key, key)] = part.numbers(f"{key}.{group}", None, "score", NUMBER)
     if len({len(values) for values in found.values()}) > 1:
         raise log.error("mia_*", f"attacks have unequal numbers of {group} rows")
     return found
@@ -196,7 +199,8 @@ def _attacks(evaluation: Evaluation, retain: Evaluation | None) -> dict[str, Any
     inputs = MetricInputs(
         EvaluatedModel(evaluation.sets), None if retain is None else EvaluatedModel(retain.sets)
     )
-    for one in plan_of(OPEN_UNLEARNING).summaries.values():
+    plan = plan_of(OPEN_UNLEARNING, None, {"mia-grad-norm": {}})  # where it was observed
+    for one in plan.summaries.values():
         if isinstance(one, MembershipInference):
             pairs[f"{_ATTACK}{one.key}"] = one.pair(inputs)
     found: dict[str, Any] = {}
@@ -207,7 +211,7 @@ def _attacks(evaluation: Evaluation, retain: Evaluation | None) -> dict[str, Any
                 group: _metric(float(of_group.mean()), _rows(score=of_group))
                 for group, of_group in zip(_GROUPS, pair, strict=True)
             }
-            found[name] = groups | {"auc": area, "agg_value": area}
+            found[_THEIRS.get(name, name)] = groups | {"auc": area, "agg_value": area}
     return found
 
 
