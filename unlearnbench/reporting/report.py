@@ -105,7 +105,7 @@ def _unobserved(report: Report) -> Iterator[str]:
             continue
         if not plan.extra:
             continue
-        columns = plan.affected({name})
+        columns = report.schema.plan.affected({name})
         every = {row.run_id for row in report.rows}
         known = {r.run_id for r in report.rows for c in columns if r.metrics.get(c) is not None}
         if ids := every - known:
