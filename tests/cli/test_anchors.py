@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import gzip
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import httpx2
 import pytest
+import torch
+from huggingface_hub import set_client_factory
 
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.schema import Architecture
 from unlearnbench.evaluation import evaluate_model
 from unlearnbench.evaluation.tofu_log import read_log
+from unlearnbench.models.tiny import build_model, build_tokenizer
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -102,6 +108,96 @@ def test_a_checkpoint_is_evaluated_as_the_table_says(
     assert [line.split()[0] for line in out.splitlines() if line.endswith("not measured")] == [
         *("log10_forget_quality", "ks_statistic", "privleak"),
     ]
+
+
+@pytest.fixture
+def checkpoint(tofu_folder: Path, tmp_path: Path) -> Path:
+    """A tiny model that ends each answer at once, with a chat template, as a repository has it."""
+    rows = (tofu_folder / "forget01.json").read_text(encoding="utf-8").splitlines()
+    tokenizer = build_tokenizer(rows, 600)
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m.role + ': ' + m.content }}{% endfor %} {{ date_string }} "
+    )
+    shape = Architecture(
+        vocabulary=600, hidden_size=16, layers=1, heads=2, intermediate_size=16, context=1024
+    )
+    model: Any = build_model(shape, tokenizer, seed=0)
+    with torch.no_grad():  # states are all alike, and the end is the most probable token
+        model.model.embed_tokens.weight.fill_(1.0)
+        model.lm_head.weight.zero_()
+        model.lm_head.weight[tokenizer.eos_token_id] = 1.0
+    folder = tmp_path / "checkpoint"
+    model.to(torch.bfloat16).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def short_tofu(tofu_folder: Path, tmp_path: Path) -> Path:
+    """TOFU's own rows, but 40 of each evaluation set, which takes a fifth of the time."""
+    folder = tmp_path / "tofu"
+    folder.mkdir()
+    for file in tofu_folder.iterdir():
+        lines = file.read_text(encoding="utf-8").splitlines()
+        cut = None if "perturbed" not in file.name or "forget" in file.name else 40
+        (folder / file.name).write_text("\n".join(lines[:cut]), encoding="utf-8")
+    return folder
+
+
+def test_a_checkpoint_from_the_hub_is_evaluated_on_tofu(
+    run: Run, fake_hub: Any, checkpoint: Path, short_tofu: Path
+) -> None:
+    name = "llama-3.2-1b-retain99"
+    fake_hub.add("models/open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99", checkpoint)
+    code, out, err = run("anchors", "check", name, "--data", str(short_tofu), "--json")
+    assert out, err
+    found = json.loads(out)
+    verdicts = {one["metric"]: one["verdict"] for one in found["checks"]}
+    measured = {one["metric"]: one["measured"] for one in found["checks"]}
+    assert (code, found["reproduced"]) == (1, False), err
+    assert verdicts["model_utility"] == verdicts["rouge_forget"] == "differs"
+    assert measured["rouge_forget"] == 0.0, "empty answers"
+    assert 0 <= measured["exact_memorization_forget"] <= 1
+    assert verdicts["mia_loss"] == "not measured", "the folder has no holdout rows"
+
+    chatless = checkpoint.parent / "chatless"
+    shutil.copytree(checkpoint, chatless, ignore=shutil.ignore_patterns("*.jinja"))
+    fake_hub.add("models/open-unlearning/tofu_Llama-3.2-1B-Instruct_retain95", chatless)
+    code, out, err = run("anchors", "check", name[:-1] + "5", "--data", str(short_tofu))
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert "template: chat, but the tokenizer has none" in line
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "message"),
+    [
+        (404, "RepoNotFound", "the hub has no such model"),
+        (403, "GatedRepo", "it is gated: accept its terms"),
+        (None, "", "the Hub could not be reached"),
+    ],
+)
+def test_a_checkpoint_that_the_hub_does_not_give_is_one_line(
+    run: Run,
+    fake_hub: Any,
+    tofu_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    status: int | None,
+    code: str,
+    message: str,
+) -> None:
+    def answer(_: Any) -> Any:
+        if status is None:
+            raise httpx2.ConnectError("no route")
+        return httpx2.Response(status, headers={"X-Error-Code": code})
+
+    monkeypatch.setattr(fake_hub, "answer", answer)
+    set_client_factory(lambda: httpx2.Client(transport=httpx2.MockTransport(answer)))
+    ended, out, err = run("anchors", "check", "llama-3.2-1b-retain99", "--data", str(tofu_folder))
+    assert (ended, out) == (2, "")
+    (line,) = err.splitlines()
+    assert line.startswith("open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99: ")
+    assert message in line
 
 
 def test_the_list_has_every_model(run: Run) -> None:
