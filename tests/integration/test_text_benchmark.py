@@ -106,6 +106,14 @@ def test_a_log_of_another_format_is_refused_in_a_line(
     assert not Path(out).exists()
 
 
+def test_a_log_of_tofu_is_refused_before_a_model_is_evaluated(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["evaluate", "no-such-model", "--data", "passages", "--out", "log.json"]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "only evaluations on TOFU's sets can be written so" in line
+
+
 def test_a_leaderboard_refuses_its_records_with_a_reason(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -127,7 +127,7 @@ def evaluate(
     from unlearnbench.evaluation.open_unlearning_log import check_profile
     from unlearnbench.evaluation.privacy_control import holdout_notice
     from unlearnbench.evaluation.question_table import check_questions_path, write_questions
-    from unlearnbench.evaluation.tofu_log import read_log, write_log
+    from unlearnbench.evaluation.tofu_log import check_sets, read_log, write_log
     from unlearnbench.models.loading import Source, quiet_transformers
     from unlearnbench.models.lora import check_any_model
 
@@ -137,6 +137,8 @@ def evaluate(
     template_args = dict(_key_and_value(text) for text in template_arg or ())
     if questions:  # an early error saves the model's time
         check_questions_path(questions)
+    if out:
+        check_sets(benchmark.roles, Path(out))
     if out and layout == "open-unlearning":
         check_profile(rules.id, Path(out))
     resolve_precision("cpu", dtype, precision)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import gzip
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -71,12 +71,7 @@ def write_log(
     retain  the retain model's evaluation, relative to which open-unlearning's has metrics too
     """
     path = Path(path)
-    missing = [name for name in FILES if name not in evaluation.sets]
-    if missing:
-        raise EvaluationError(
-            f"{path}: the evaluation has no set {missing[0]!r}, and such a log needs "
-            f"{', '.join(FILES)}: only evaluations on TOFU's sets can be written so"
-        )
+    check_sets(evaluation.sets, path)
     for name in FILES:
         if not evaluation.sets[name].perturbed.all():
             raise EvaluationError(
@@ -128,6 +123,16 @@ def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
             )
     sets: dict[SetName, SetEvaluation] = {n: _set_from_json(tables[n]) for n in FILES}
     return Evaluation(profiles.pop(), sets, precision=precisions.pop() or None)
+
+
+def check_sets(sets: Collection[SetName], path: Path) -> None:
+    """Raise EvaluationError unless a log can be written of an evaluation on these sets."""
+    missing = [name for name in FILES if name not in sets]
+    if missing:
+        raise EvaluationError(
+            f"{path}: the evaluation has no set {missing[0]!r}, and such a log needs "
+            f"{', '.join(FILES)}: only evaluations on TOFU's sets can be written so"
+        )
 
 
 class _Tables(LogReader):
