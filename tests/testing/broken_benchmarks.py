@@ -80,6 +80,16 @@ class Good(Benchmark):
         return Dataset("sums", rows, found, pretraining=others)
 
 
+class Named(Good):
+    """Splits by name in place of fractions."""
+
+    splits: ClassVar[tuple[str, ...]] = ("small", "large")
+
+    def split(self, key: float | str, rows: Rows) -> Split:
+        made = super().split({"small": 0.25, "large": 0.5}[str(key)], rows)
+        return Split(key, made.forget, made.retain, made.sets)
+
+
 class Changed(Good):
     """A good benchmark whose splits are changed."""
 

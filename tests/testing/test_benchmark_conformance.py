@@ -116,6 +116,12 @@ def test_every_check_has_a_benchmark_that_breaks_it() -> None:
     assert {check for _, check, _ in mark.pytestmark[0].args[1]} == {*NAMES}
 
 
+def test_splits_by_name_conform() -> None:
+    found = {r.check.name: r.outcome for r in check_benchmark(broken.Named)}
+    assert {one.verdict for one in found.values()} == {"passed"}, found
+    assert found["splits"].seen == "16 rows; small 4, large 8"
+
+
 def test_the_sets_that_metrics_lack_are_listed_where_no_metric_is_named() -> None:
     class Bare(broken.Good):
         """Without a retain model."""
