@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from unlearnbench.bench import metric_cost
 from unlearnbench.bench import roofline as floor
 from unlearnbench.cli.main import main
 
@@ -23,6 +24,7 @@ def no_measurement(*_: Any) -> int:
 @pytest.fixture(autouse=True)
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floor, "SECONDS", 0.0)
+    monkeypatch.setattr(metric_cost, "TIMES", 1)
 
 
 def test_every_state_is_measured_and_recorded_and_a_difference_shows(
@@ -65,7 +67,7 @@ def test_every_state_is_measured_and_recorded_and_a_difference_shows(
 
 
 @pytest.mark.parametrize(
-    "words", [("--repeats", "0"), ("--threads", "none"), ("--forget", "x"), ("--rows", "-1")]
+    "words", [("--repeats", "0"), ("--threads", "none"), ("--forget", "2"), ("--rows", "-1")]
 )
 def test_nonsense_is_refused(words: tuple[str, str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "evaluation", *words]) == 2
