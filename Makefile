@@ -23,6 +23,8 @@ quickstart: $(READY)
 	$(BIN)/unlearnbench quickstart
 
 test: $(READY)
+	@# Dozens of processes import the project: compiled once, not in each.
+	@$(BIN)/python -m compileall -q unlearnbench methods dashboards
 	$(PYTEST)
 
 gpu: $(READY)  # on a machine with one GPU; figures go into gpu.xml

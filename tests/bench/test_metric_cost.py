@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.bench import metric_cost as costs
-from unlearnbench.bench.evaluation_case import EvaluationCase
+from unlearnbench.bench.evaluation_case import EvaluationCase, Sets
 from unlearnbench.bench.metric_cost import Spread, cost_table, metric_cost
 from unlearnbench.config.benchmark_section import benchmark_named
 from unlearnbench.config.profiles import get_profile
@@ -18,12 +18,13 @@ from unlearnbench.config.profiles import get_profile
 @pytest.fixture
 def case(questions: Sequence[Question], tokenizer: Any) -> EvaluationCase:
     few = tuple(questions[:3])
-    sets = dict.fromkeys(("retain", "real_authors", "world_facts", "forget"), few)
+    sets: Sets = dict.fromkeys(("retain", "real_authors", "world_facts", "forget"), few)
     return EvaluationCase(sets, tokenizer, get_profile("tofu", max_length=48))
 
 
 def test_each_way_observes_what_its_metrics_read(case: EvaluationCase, model: Any) -> None:
-    means, tokens, moments = costs._ways(case, benchmark_named("tofu"))
+    ways = costs._ways  # pyright: ignore[reportPrivateUsage]
+    means, tokens, moments = ways(case, benchmark_named("tofu"))
     known = [{column.name for column in way.plan.columns} for way in (means, tokens, moments)]
     assert known[0] == means.plan.own
     assert {"exact_memorization_forget", "extraction_strength_retain", "mia_zlib"} <= known[1]

@@ -114,7 +114,8 @@ class Riddles(Benchmark):
     def load(self, fractions: Sequence[float]) -> Dataset:
         """The rows, without any to train on."""
         del fractions
-        rows = tuple(Question(**row) for row in (*self.rows, {"question": "Why?", "answer": "So."}))
+        every: tuple[dict[str, Any], ...] = (*self.rows, {"question": "Why?", "answer": "So."})
+        rows = tuple(Question(**row) for row in every)
         split = Split(0.5, rows[:0], rows[:0], {"forget": rows})
         return Dataset("riddles", (), {0.5: split})
 

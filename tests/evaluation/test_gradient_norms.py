@@ -166,6 +166,10 @@ def test_an_answer_without_a_token_has_none_and_little_memory_costs_the_column_a
     assert len(seen.sets["forget"].answer_loss) == 2
     (line,) = drain()
     assert "mia_grad_norm has no values: there is no memory" in line
-    monkeypatch.setattr(norms, "is_sharded", lambda _: True)
+
+    def sharded(_: object) -> bool:
+        return True
+
+    monkeypatch.setattr(norms, "is_sharded", sharded)
     with pytest.raises(EvaluationError, match="this model is sharded; set"):
         evaluator_of(own, tokenizer)(model)

@@ -369,7 +369,7 @@ class Benchmark(HyperParameters, ABC):
         """
 
     @abstractmethod
-    def load(self, splits: Sequence[Any]) -> Dataset:
+    def load(self, splits: Sequence[Any], /) -> Dataset:
         """Load the rows of these splits, without refusals and fingerprint.
 
         splits  fractions of the rows to forget, or some of `splits`

@@ -44,9 +44,11 @@ def _faults(loc: Loc, name: Any, settings: Any) -> Iterator[Fault]:
         return
     try:
         kind = load("metrics", name)
-        kind.model_validate(settings)
     except PluginError as error:
         yield Fault(loc, str(error))
+        return
+    try:
+        kind.model_validate(settings)
     except ValidationError as error:
         for fault in faults_of(error, kind, name):
             if not fault.exact:  # a missing value, which the benchmark may give

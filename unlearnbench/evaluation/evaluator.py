@@ -101,7 +101,8 @@ class Evaluator:
         """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
         self.precision: Precision | None = precision
-        self.extra, self.roles = frozenset(extra), dict(roles or {})
+        self.extra = frozenset(extra)
+        self.roles: Mapping[SetName, Role] = dict(roles or {})
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -78,7 +78,9 @@ def _norm(
     inputs = torch.tensor([ids[: first + len(labels)]], device=device)
     logits, _ = predict(model, where, input_ids=inputs, use_cache=False)
     loss = nn.functional.cross_entropy(logits, torch.tensor(labels, device=device))
-    found = torch.autograd.grad(loss, weights, allow_unused=True)
+    # None for a weight that the loss does not depend on, which torch's types leave out.
+    grads = torch.autograd.grad(loss, weights, allow_unused=True)
+    found = cast("Sequence[Tensor | None]", grads)
     norms = [one.float().norm() for one in found if one is not None]
     return float(torch.stack(norms).mean())
 

@@ -222,6 +222,8 @@ def splits(tried: TriedBenchmark) -> Outcome:
             if isinstance(error.__cause__, HubError):
                 return Outcome("not run", str(error))
             return fault(f"it has split {key}, and cannot load it: {error}")
+        if alone.refusals or alone.fingerprint:
+            return fault("load gives refusals or a fingerprint, which are added to what it loads")
         split = alone.splits.get(key)
         if split is None:
             return fault(f"load(({key!r},)) gives the splits {[*alone.splits]}")
@@ -230,8 +232,6 @@ def splits(tried: TriedBenchmark) -> Outcome:
         other = first.setdefault(frozenset(map(rules.words, split.forget)), key)
         if other != key:
             return fault(f"splits {other} and {key} forget the same rows")
-    if alone.refusals or alone.fingerprint:
-        return fault("load gives refusals or a fingerprint, which are added to what it loads")
     counts = ", ".join(f"{s.name} {len(s.forget)}" for s in tried.splits)
     return passed(f"{len(tried.rows.full)} rows; {counts}")
 
