@@ -12,12 +12,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, SupportsIndex
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unlearnbench.api import registry
 from unlearnbench.api.hyperparameters import HyperParameters, Name
 from unlearnbench.api.metric import Better, Role
 from unlearnbench.api.plugin_code import plugin_code, source_file
@@ -343,12 +341,6 @@ class Benchmark(HyperParameters, ABC):
     def __hash__(self) -> int:
         return hash((type(self), self.model_dump_json()))  # whatever its fields hold
 
-    def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """Take the plug-in file along: another process cannot import a class of one by its name."""
-        reduced: Any = super().__reduce_ex__(protocol)
-        file = registry.plugin_file_of(type(self))
-        return reduced if file is None else (_blank, file, *reduced[2:])
-
     @model_validator(mode="after")
     def _has_usable_splits(self) -> Self:
         for index, name in enumerate(self.splits):
@@ -412,9 +404,3 @@ def guarded_call(benchmark: Benchmark, name: str) -> AbstractContextManager[None
     """
     kind = type(benchmark)
     return plugin_code(f"`{name}` of benchmark {kind.__name__}", source_file(kind))
-
-
-def _blank(path: Path, text: bytes) -> Benchmark:
-    """A benchmark of the plug-in file of another process, before its fields are set."""
-    kind: type[Benchmark] = registry.load("benchmarks", registry.register_copy(path, text))
-    return kind.__new__(kind)

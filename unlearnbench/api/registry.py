@@ -9,6 +9,7 @@ without a package: `register_file("my_method.py")` makes it `my-method` in this 
 
 from __future__ import annotations
 
+import copyreg
 import hashlib
 import importlib.util
 import inspect
@@ -168,8 +169,22 @@ def register_file(path: str | Path) -> str:
                 f"{_one(other.kind)} {name!r} of {path} is already offered by {other.source}; "
                 "rename the file"
             )
-    _files[name] = _PluginFile(place, text, digest, *_class_in_file(name, place))
+    kind, value = _class_in_file(name, place)
+    _files[name] = _PluginFile(place, text, digest, kind, value)
+    # Another process cannot import the class by its name: instances take the file along.
+    copyreg.pickle(value, partial(_reduced, place, text))
     return name
+
+
+def _reduced(path: Path, text: bytes, instance: Any) -> Any:
+    """Reduce an instance of a file's class for pickle: the file, and the instance's state."""
+    return (_blank, (path, text), *object.__reduce_ex__(instance, 2)[2:])
+
+
+def _blank(path: Path, text: bytes) -> Any:
+    """Make an instance of the class of another process's file, before its state is set."""
+    kind = _files[register_copy(path, text)].value
+    return object.__new__(kind)
 
 
 def register_copy(path: Path, text: bytes) -> str:
@@ -189,12 +204,6 @@ def _copied(path: Path, text: bytes) -> Path:
 def plugin_files() -> tuple[tuple[Path, bytes], ...]:
     """Files given to `register_file`, with their text at that time."""
     return tuple((entry.path, entry.text) for entry in _files.values())
-
-
-def plugin_file_of(kind: type[Any]) -> tuple[Path, bytes] | None:
-    """The file, with its text, that offers a class; None for a class of a package."""
-    found = (entry for entry in _files.values() if entry.value is kind)
-    return next(((entry.path, entry.text) for entry in found), None)
 
 
 def file_digest(name: str) -> str:
