@@ -195,7 +195,7 @@ class _Fact:
 
 @dataclass(frozen=True)
 class _Chapter:
-    """Facts that are told together."""
+    """Facts that stand together."""
 
     facts: tuple[_Fact, ...]
 

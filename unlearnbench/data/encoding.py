@@ -61,7 +61,7 @@ class Template:
         turns = ""
         if examples:
             middle, end = self._turn()
-            turns = "".join(f"{asked}{middle}{answer}{end}" for asked, answer in examples)
+            turns = "".join(f"{shown}{middle}{answer}{end}" for shown, answer in examples)
         return f"{self.before}{turns}{question}{self.after}"
 
     def answer(self, answer: str) -> str:

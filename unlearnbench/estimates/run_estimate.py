@@ -216,9 +216,9 @@ def _effort(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Ef
     prompt = fmean(_prompt(one) for one in questions)
     answer = fmean(_count(one.answer) for one in questions)
     roles = spec.data.roles
-    asked = [q for name, qs in sets.items() if is_answered(qs, roles[name]) for q in qs]
+    answered = [q for name, qs in sets.items() if is_answered(qs, roles[name]) for q in qs]
     rule = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
-    limits = [question.max_new_tokens or rule for question in asked] or [0]
+    limits = [question.max_new_tokens or rule for question in answered] or [0]
     limit = max(limits)
     scored = sum(_count(text) for one in questions for text in one.scored_answers)
     decoded = (answer + fmean(limits)) / 2
@@ -227,7 +227,7 @@ def _effort(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Ef
         steps=steps,
         evaluations=len(spec.evaluate_at),
         scored=scored + len(questions) * prompt,
-        answers=len(asked),
+        answers=len(answered),
         decoded=decoded,
         limit=limit,
         text=prompt + limit,

@@ -182,10 +182,10 @@ def _set_from_json(tables: _Tables) -> SetEvaluation:
         prompts, generated, references = (tuple(column) for column in zip(*rows, strict=True))
         questions = tuple(_question_of(prompt) for prompt in prompts) if any(prompts) else ()
     if "question" in tables.tables:
-        asked = tables.column("question")
-        if not all(isinstance(question, str) for question in asked):
+        column = tables.column("question")
+        if not all(isinstance(question, str) for question in column):
             raise tables.error("question", "expected text for every question")
-        questions = tuple(asked)
+        questions = tuple(column)
     perturbed_loss = tables.numbers("average_perturb_loss", LOSS, per_answer=True)
     perturbed_tokens = tables.numbers("num_token_perturb", TOKENS, per_answer=True)
     if perturbed_loss.shape != perturbed_tokens.shape:
