@@ -84,12 +84,12 @@ def test_questions_are_worded_as_in_no_passage(small: Dataset) -> None:
     split = small.splits[0.5]
     text = "\n".join(row.answer for row in small.full)
     for name, rows in (("forget", split.forget), ("retain", split.retain)):
-        told = "\n".join(row.answer for row in rows)
+        texts = "\n".join(row.answer for row in rows)
         for row in split.sets[name]:
             assert row.question not in text
             assert row.paraphrased_question
             assert row.paraphrased_question not in text
-            assert row.answer in told, "the fact itself is there"
+            assert row.answer in texts, "the fact itself is there"
             assert len(row.examples) == 2
             assert names_in(tuple(Question(*one) for one in row.examples)) <= names_in(
                 small.pretraining

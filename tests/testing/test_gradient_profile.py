@@ -85,10 +85,10 @@ def test_methods_without_a_curve_have_a_reason(found: GradientProfiles) -> None:
         def loss(self, batch: LossBatch) -> Tensor:
             return batch.retain.mean_tokens(batch.retain.cross_entropy())
 
-    told = gradient_profiles({"blind": Blind()}).without
-    assert told == {"blind": "does not read the logits of the forgotten answers"}
-    told = gradient_profiles({"raising": Raising()}).without
-    assert told == {"raising": "raised ValueError: no 1; see `methods check raising`"}
+    reasons = gradient_profiles({"blind": Blind()}).without
+    assert reasons == {"blind": "does not read the logits of the forgotten answers"}
+    reasons = gradient_profiles({"raising": Raising()}).without
+    assert reasons == {"raising": "raised ValueError: no 1; see `methods check raising`"}
 
 
 def test_the_table(found: GradientProfiles) -> None:
@@ -103,10 +103,10 @@ def line(found: Sequence[float | None]) -> list[float]:
 
 
 def test_cosines_of_the_first_step() -> None:
-    told = cosines(made("gradient-ascent", "npo", "kl-minimization", "ce-u", "idk"))
-    matrix = torch.tensor([line(values) for values in told.values])
+    compared = cosines(made("gradient-ascent", "npo", "kl-minimization", "ce-u", "idk"))
+    matrix = torch.tensor([line(values) for values in compared.values])
     torch.testing.assert_close(matrix, matrix.T)
-    torch.testing.assert_close(matrix.diagonal(), torch.ones(len(told.names)))
+    torch.testing.assert_close(matrix.diagonal(), torch.ones(len(compared.names)))
     # Nothing has diverged yet, so the KL pulls nowhere; NPO weighs rows by their tokens.
     assert matrix[0, 2] == pytest.approx(1.0, abs=1e-6)
     assert 0.9 < matrix[0, 1] <= 1
@@ -126,7 +126,7 @@ def test_what_the_evaluated_model_does_counts() -> None:
         def loss(self, batch: LossBatch) -> Tensor:
             return 0 * batch.forget.mean_tokens(batch.forget.cross_entropy())
 
-    told = cosines({**made("gradient-ascent"), "reversed": Reversed(), "nothing": Nothing()})
-    assert told.values[0][1] == pytest.approx(1.0)
-    assert told.values[2] == (None, None, None)
-    assert told.to_csv().splitlines()[0] == "method,gradient-ascent,reversed,nothing"
+    compared = cosines({**made("gradient-ascent"), "reversed": Reversed(), "nothing": Nothing()})
+    assert compared.values[0][1] == pytest.approx(1.0)
+    assert compared.values[2] == (None, None, None)
+    assert compared.to_csv().splitlines()[0] == "method,gradient-ascent,reversed,nothing"

@@ -80,7 +80,7 @@ class Tales(Benchmark):
     references = frozenset({"start"})
     headline = Headline(
         kept=HeadlineMetric("probability_retain", "Known tales", "known"),
-        forgotten=HeadlineMetric("probability_forget", "Told", "told", better="lower"),
+        forgotten=HeadlineMetric("probability_forget", "Known", "known", better="lower"),
     )
 
     def metrics(self, profile):
