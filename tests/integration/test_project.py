@@ -22,8 +22,18 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 
 FLOW = [
-    *("errors", "losses", "files", "stats", "runtime", "console", "api", "metrics", "config"),
-    *("plan", "benchmarks", "data", "models", "training", "evaluation", "results", "estimates"),
+    *("errors", "losses", "files", "stats", "runtime", "console", "api", "metrics", "attacks"),
+    *(
+        "config",
+        "plan",
+        "benchmarks",
+        "data",
+        "models",
+        "training",
+        "evaluation",
+        "results",
+        "estimates",
+    ),
     *("testing", "runs", "analysis", "reporting", "figures", "tracking", "sweep", "bench", "cli"),
     "__main__",
 ]

@@ -9,6 +9,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from unlearnbench.api.attack import (
+        Attack,
+        AttackRows,
+        AttackTools,
+        PromptAttack,
+        SamplingAttack,
+        WeightAttack,
+    )
     from unlearnbench.api.benchmark import (
         Benchmark,
         Dataset,
@@ -27,6 +35,9 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AnswerTokens",
+    "Attack",
+    "AttackRows",
+    "AttackTools",
     "Benchmark",
     "Dataset",
     "Headline",
@@ -41,21 +52,27 @@ __all__ = [
     "Needs",
     "Part",
     "Prompt",
+    "PromptAttack",
     "Prompts",
     "Question",
     "References",
     "Sampling",
+    "SamplingAttack",
     "SetEvaluation",
     "Shift",
     "Split",
     "Summary",
     "Terms",
+    "WeightAttack",
     "Wrapper",
     "retain_kl",
     "retain_nll",
 ]
 
 _MODULES = {
+    "attack": (
+        *("Attack", "AttackRows", "AttackTools", "PromptAttack", "SamplingAttack", "WeightAttack"),
+    ),
     "benchmark": (
         *("Benchmark", "Dataset", "Headline", "HeadlineMetric", "MetricUse", "Question", "Split"),
     ),

@@ -293,6 +293,9 @@ class Dataset:
     """Rows of general knowledge that a tiny base model is trained on, too."""
     pretraining: tuple[Question, ...] = ()
     """Authors outside both sets, from which a tiny base model learns the questions' language."""
+    subject_rows: int = field(default=1, compare=False)
+    """Training rows about one subject, which stand together (TOFU: 20 to an author); attacks that
+    train on some subjects and measure others divide the forget rows by it."""
     fingerprint: str = field(default="", compare=False)
     """Hash of every row above; part of each run's identity."""
 

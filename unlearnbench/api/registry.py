@@ -1,4 +1,4 @@
-"""The registry of plug-ins: methods, metrics, benchmarks, configurations, dashboards.
+"""The registry of plug-ins: methods, metrics, benchmarks, attacks, configurations, dashboards.
 
 They are found by entry point. Listing imports nothing, built-in plug-ins are found like all others,
 and a broken one does not affect the rest. An entry point of a class may also name a package: then
@@ -32,9 +32,9 @@ if TYPE_CHECKING:  # imports torch, which listing does not need
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import Method
 
-Kind = Literal["methods", "metrics", "benchmarks", "configs", "dashboards"]
+Kind = Literal["methods", "metrics", "benchmarks", "attacks", "configs", "dashboards"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-CLASSES: tuple[Kind, ...] = ("methods", "metrics", "benchmarks")
+CLASSES: tuple[Kind, ...] = ("methods", "metrics", "benchmarks", "attacks")
 """Kinds whose plug-ins are classes: each may stand alone in a module or a file."""
 
 
@@ -229,7 +229,7 @@ def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
     kinds: list[Kind] = [kind for kind in CLASSES if _classes(kind, module)]
     if not kinds:
         bases = ", ".join(base.__name__ for one in CLASSES for base in _bases(one))
-        reason = f"it must define exactly one method, metric or benchmark, of {bases}: none"
+        reason = f"it must define exactly one method, metric, benchmark or attack, of {bases}: none"
         raise broken(offer, reason, "plug-in")
     kind: Kind = kinds[0] if len(kinds) == 1 else "methods"
     value = _only_class(replace(offer, kind=kind), module)
@@ -268,6 +268,10 @@ def _bases(kind: Kind) -> tuple[type[Any], ...]:
         from unlearnbench.api.benchmark import Benchmark
 
         return (Benchmark,)
+    if kind == "attacks":
+        from unlearnbench.api.attack import PromptAttack, SamplingAttack, WeightAttack
+
+        return WeightAttack, PromptAttack, SamplingAttack
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import Method
 
@@ -327,6 +331,8 @@ def _checked(offer: Offer, value: Any) -> Any:
     undefined = {*getattr(value, "__abstractmethods__", ())}
     if offer.kind == "benchmarks":
         undefined |= {name for name in ("headline", "roles") if not hasattr(value, name)}
+    elif offer.kind == "attacks" and not hasattr(value, "label"):
+        undefined.add("label")
     if missing := ", ".join(sorted(undefined)):
         raise broken(offer, f"{value.__name__} does not define {missing}")
     return value

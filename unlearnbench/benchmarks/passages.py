@@ -159,6 +159,7 @@ class Passages(Benchmark):
             splits={fraction: split(fraction) for fraction in fractions},
             facts=(*world_facts, *_questions(others, examples)),
             pretraining=self._passages(others),
+            subject_rows=len(self._passages(full[:1])),
         )
 
     def _authors(

@@ -74,6 +74,7 @@ class Synthetic(TofuSchema):
         known = {"real_authors": facts("real_authors"), "world_facts": facts("world_facts")}
         return Dataset(
             name="synthetic",
+            subject_rows=per_author,
             full=full,
             splits={fraction: split(fraction) for fraction in fractions},
             facts=(*known["real_authors"], *known["world_facts"]),

@@ -37,6 +37,7 @@ FRACTIONS = (0.01, 0.05, 0.10)
 """Forget fractions that TOFU publishes."""
 TABLE_BYTES = 64 << 20
 """Most bytes of a file; TOFU's largest has 1 MiB."""
+ROWS_PER_AUTHOR = 20
 ROW_BYTES = 1 << 20
 """Most bytes of a row; TOFU's longest has 4 kB."""
 
@@ -103,6 +104,7 @@ class TOFU(TofuSchema):
             splits={given: _split(given, true, tables) for given, true in published.items()},
             facts=(*tables[_FACTS[0]].rows, *tables[_FACTS[1]].rows),
             pretraining=pretraining_rows(self, full),
+            subject_rows=ROWS_PER_AUTHOR,
         )
 
 

@@ -19,6 +19,7 @@ from pydantic import (
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.profile import QuestionKey
+from unlearnbench.config.attack_entries import AttackEntries
 from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
 from unlearnbench.config.choices import Dtype, Precision, Template
 from unlearnbench.config.metric_entries import MetricEntries
@@ -289,6 +290,11 @@ class SweepConfig(Settings):
     select: SelectSettings | None = None
     training: TrainingSettings = TrainingSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    attacks: AttackEntries = Field(
+        default=(),
+        description="attacks under which runs, start and retain models are evaluated, too: "
+        "[relearning, …], or {relearning: {…}, …}; names: `unlearnbench attacks list`",
+    )
     resources: Resources = Resources()
     ray: RaySettings = RaySettings()
     tracking: TrackingSettings = TrackingSettings()

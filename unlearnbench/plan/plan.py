@@ -83,6 +83,7 @@ class Plan:
                 seed=seed,
                 training=training,
                 evaluation=config.evaluation,
+                attacks=config.attacks,
                 template_digest=self.templates.get(model.name, ""),
                 leaves_out_label=bool(first) and labelled,
             )

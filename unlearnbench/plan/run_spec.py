@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_label
+from unlearnbench.config.attack_entries import AttackSpec
 from unlearnbench.config.benchmark_section import BenchmarkSection
 from unlearnbench.config.schema import EvaluationSettings, MethodSpec, ModelSettings
 from unlearnbench.config.section import Settings
@@ -37,6 +38,8 @@ class RunSpec(Settings):
     seed: int
     training: TrainingSettings
     evaluation: EvaluationSettings
+    attacks: tuple[AttackSpec, ...] = ()
+    """Under which the run is evaluated, too."""
     template_digest: str = ""
     """Digest of the model's rendered chat template; empty for built-in templates."""
 
@@ -77,6 +80,8 @@ class RunSpec(Settings):
         preparation = identity["model"]["preparation"]
         if preparation["max_length"] == MAX_LENGTH:  # as in runs from before there was a choice
             del preparation["max_length"]
+        if not self.attacks:  # as in runs from before there were attacks
+            del identity["attacks"]
         if not self.template_digest:
             del identity["template_digest"]
         del identity["training"]["ignore_label"]  # `leaves_out_label` has its effect

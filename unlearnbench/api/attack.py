@@ -1,0 +1,156 @@
+"""The contract of an attack: how an adversary uses a model that is said to have forgotten.
+
+An attack is a frozen value whose fields are its settings. It changes the model's weights, or what
+is asked, or how often the model is asked; the harness evaluates the model then, and restores it:
+
+    class Paraphrase(PromptAttack):
+        label = "Paraphrased question"
+
+        def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+            return replace(row, question=row.paraphrased_question or row.question)
+
+An evaluation under an attack is a variant of the plain one, with a name: `paraphrase`, or
+`relearning@13` where an attack is evaluated at several points. The retain model and the start model
+are attacked in the same way, so that what an attack gives back has a null to compare it with.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, Protocol
+
+from pydantic import Field
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.hyperparameters import HyperParameters
+from unlearnbench.api.metric import Role
+
+When = Literal["last", "best", "every"]
+
+
+@dataclass(frozen=True)
+class AttackRows:
+    """The rows that an attack may use."""
+
+    forget: tuple[Question, ...]
+    """Training rows to forget."""
+    retain: tuple[Question, ...]
+    """Training rows to keep."""
+    subject_rows: int = 1
+    """Rows to forget about one subject, which stand together; 1: each row is a subject."""
+    answers: Mapping[str, str] = field(default_factory=dict[str, str])
+    """The model's own greedy answers to the plain questions, by question; for attacks with
+    `reads_answers`, else empty."""
+
+    def half(self, other: bool = False) -> tuple[Question, ...]:
+        """The rows of every second subject, from the first one on; `other`: of all the others."""
+        size = self.subject_rows
+        return tuple(q for i, q in enumerate(self.forget) if (i // size % 2 == 1) == other)
+
+
+class FineTune(Protocol):
+    """Trains a model in place, with all its weights or with an adapter; part of `AttackTools`."""
+
+    def __call__(
+        self,
+        model: Any,
+        rows: Sequence[Question],
+        *,
+        steps: int,
+        learning_rate: float,
+        batch_size: int,
+        schedule: Literal["constant", "linear"] = "constant",
+        optimizer: str = "adamw",
+        lora_rank: int | None = None,
+        seed: int = 0,
+    ) -> Iterator[int]:
+        """Yield after each optimiser step its number, from 1, with the model ready to be evaluated.
+
+        lora_rank  of an adapter on every linear layer, merged at each yield; None: all weights
+        """
+        ...
+
+
+class AttackTools(Protocol):
+    """What the harness does for an attack on weights."""
+
+    rows: AttackRows
+    fine_tune: FineTune
+
+    def start_model(self) -> Any:
+        """The model that runs begin from, in evaluation mode; not to be changed."""
+        ...
+
+
+class Attack(HyperParameters, ABC):
+    """Base of attacks. Subclasses of plug-ins: `WeightAttack`, `PromptAttack`, `SamplingAttack`."""
+
+    version: ClassVar[int] = 1
+    """Raised when the same settings come to give other numbers."""
+    label: ClassVar[str]
+    """Name for people: `Relearning`."""
+    roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
+    """Evaluation sets that are evaluated under it."""
+    white_box: ClassVar[bool] = False
+    """True if the adversary holds the weights and runs them without what a method puts in front of
+    the model: a method at inference time is bypassed."""
+    reads_answers: ClassVar[bool] = False
+    """True if `asked` reads `AttackRows.answers`."""
+
+    at: When = Field(default="last", description="evaluated epochs at which the model is attacked")
+
+    def points(self) -> tuple[str, ...]:
+        """Names of what is evaluated, in order: steps, or kinds of prompts; one "" for one."""
+        return ("",)
+
+    def content(self) -> str:
+        """Hash of what it reads from files beyond its settings; part of a run's identity."""
+        return ""
+
+    def selects(self, row: Question, rows: AttackRows) -> bool:
+        """Whether a row of an evaluation set is evaluated under the attack."""
+        del row, rows
+        return True
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        """The row as it is evaluated at a point; its answers stay as they are."""
+        del point, rows
+        return row
+
+
+class WeightAttack(Attack):
+    """Base of attacks that change the weights."""
+
+    @abstractmethod
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        """Change `model` in place; yield each of `points` when the model is to be evaluated at it.
+
+        model  in evaluation mode, whole in each process
+
+        Weights and buffers, and which of them have gradients, are restored bit for bit afterwards;
+        what else it changes (modules, hooks) it restores itself, in a `finally`.
+        """
+
+
+class PromptAttack(Attack):
+    """Base of attacks that ask otherwise."""
+
+    @abstractmethod
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        """The row as it is evaluated at a point; its answers stay as they are."""
+
+
+class SamplingAttack(Attack):
+    """Base of attacks that ask many times and sample the answers."""
+
+    samples: int = Field(default=20, ge=1, le=10_000, description="answers to each question")
+    temperature: float = Field(default=1.0, gt=0, description="1: the model's own distribution")
+    top_p: float = Field(default=1.0, gt=0, le=1, description="nucleus; 1: the whole vocabulary")
+    seed: int = Field(default=0, ge=0, description="of the samples")
+
+
+def variant(name: str, point: str) -> str:
+    """Name of the evaluation at a point of an attack: `paraphrase`, `relearning@13`."""
+    return f"{name}@{point}" if point else name

@@ -1,0 +1,123 @@
+"""The attacks that a configuration names: `attacks: [relearning, paraphrase]`, or with settings,
+`attacks: {relearning: {steps: [1, 3, 13]}, paraphrase: {}}`.
+
+Each becomes a spec with every setting resolved, from which any process makes the attack again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
+
+from pydantic import PlainSerializer, PlainValidator, ValidationError, ValidationInfo
+
+from unlearnbench.api.attack import Attack
+from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.api.registry import file_digest, load, names
+from unlearnbench.config.messages import Fault, describe_value, faults_of, raise_faults, repeats
+from unlearnbench.config.plugin_settings import made
+from unlearnbench.config.section import Settings
+from unlearnbench.config.yaml_tree import Loc
+from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+
+_RULE = "expected a list of attacks, or a section with an attack's settings by its name"
+
+
+class AttackSpec(Settings):
+    """One attack with every setting resolved; part of the identity of a run under it."""
+
+    name: str
+    settings: dict[str, Any]
+    """As JSON, every field of the attack."""
+    version: int = 1
+    source: str | None = None
+    """Content hash of the plug-in file; None for an installed attack."""
+    content: str = ""
+    """Hash of files that the settings name."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """What the numbers of a model under the attack depend on: not when runs are attacked."""
+        found = self.model_dump(mode="json")
+        return found | {"settings": {k: v for k, v in self.settings.items() if k != "at"}}
+
+
+def attack_spec(name: str, attack: Attack) -> AttackSpec:
+    """The spec of an attack. Raises: PluginError where its `content` fails."""
+    with plugin_code(f"`content` of attack {name!r}", passing=UnlearnbenchError):
+        content = attack.content()
+    return AttackSpec(
+        name=name,
+        settings=attack.model_dump(mode="json"),
+        version=attack.version,
+        source=file_digest(name) or None,
+        content=content,
+    )
+
+
+def attack_from_spec(spec: AttackSpec) -> Attack:
+    """Make the attack of a spec. Raises: PluginError where another one is installed here."""
+    kind: type[Attack] = load("attacks", spec.name)
+    now = kind.version, file_digest(spec.name) or None
+    if now != (spec.version, spec.source):
+        raise PluginError(
+            f"attack {spec.name!r} differs from the one that was planned: its version or its "
+            "plugin file changed; start again with the same --plugin"
+        )
+    return made(kind, _tuples(spec.settings), f"attack {spec.name!r}")
+
+
+def _tuples(value: Any) -> Any:
+    """A value with tuples in place of lists, which settings have as JSON."""
+    if isinstance(value, Mapping):
+        return {key: _tuples(one) for key, one in value.items()}
+    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _read(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
+    if info.mode == "json":
+        return tuple(AttackSpec.model_validate(one) for one in value)
+    if isinstance(value, tuple):
+        if value and all(isinstance(one, AttackSpec) for one in value):
+            return value
+        places: list[tuple[Loc, Any, Any]] = [((i,), name, {}) for i, name in enumerate(value)]
+    elif isinstance(value, Mapping):
+        places = [((name,), name, settings) for name, settings in value.items()]
+    else:
+        raise ValueError(f"{_RULE}, got {describe_value(value)}")
+    raise_faults(repeats(name for _, name, _ in places))
+    raise_faults(fault for place in places for fault in _faults(*place))
+    specs = (
+        attack_spec(name, load("attacks", name).model_validate(_tuples(settings)))
+        for _, name, settings in places
+    )
+    return tuple(sorted(specs, key=lambda spec: spec.name))
+
+
+def _faults(loc: Loc, name: Any, settings: Any) -> Iterator[Fault]:
+    known = names("attacks")
+    if name not in known:
+        near = (did_you_mean(name, known) if isinstance(name, str) else "") or ";"
+        got = repr(name) if isinstance(name, str) else describe_value(name)
+        yield Fault(loc, f"unknown attack {got}{near} known: {', '.join(known)}")
+        return
+    if not isinstance(settings, Mapping):
+        text = f"expected the attack's settings, {{}} for none, got {describe_value(settings)}"
+        yield Fault(loc, text)
+        return
+    try:
+        kind: type[Attack] = load("attacks", name)
+        attack_spec(name, kind.model_validate(_tuples(settings)))
+    except ValidationError as error:
+        for fault in faults_of(error, load("attacks", name), name):
+            yield Fault((*loc, *fault.loc), fault.text)
+    except UnlearnbenchError as error:
+        yield Fault(loc, str(error))
+
+
+def _plain(specs: tuple[AttackSpec, ...]) -> list[dict[str, Any]]:
+    return [spec.model_dump(mode="json") for spec in specs]
+
+
+AttackEntries = Annotated[tuple[AttackSpec, ...], PlainValidator(_read), PlainSerializer(_plain)]
+"""Specs by name, each name once."""
