@@ -167,6 +167,81 @@ def test_examples_are_turns_of_a_chat_template(tokenizer: Any) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("plain", "Question: Where?\nAnswer: Sure:| Lima"),
+        ("phi", "Question: Where?\nAnswer: Sure:| Lima"),
+        ("llama-2", "[INST] Where? [/INST]Sure:| Lima"),
+    ],
+)
+def test_a_given_beginning_of_the_answer_is_part_of_the_prompt(
+    tokenizer: Any, name: str, text: str
+) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES[name], 200)
+    begun = replace(LIMA, prefix="Sure:")
+    row, (prompt, scored) = encoder.row(begun), text.split("|")
+    assert tokenizer.decode(list(row.ids)) == f"<s>{prompt}{scored}</s>"
+    assert (scored_text(encoder, row), row.label) == (f"{scored}</s>", 0)
+    assert encoder.prompt(begun) == row.ids[: row.start]
+    assert encoder.reference(row, begun) == "Lima"
+
+
+def test_of_an_answer_that_begins_with_the_prefix_the_rest_is_scored(tokenizer: Any) -> None:
+    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
+    begun = replace(LIMA, answer="In Lima, Peru.", prefix="In Lima,")
+    row = encoder.row(begun)
+    assert row.ids == encoder.row(replace(begun, prefix="")).ids
+    assert scored_text(encoder, row) == " Peru.</s>"
+    assert scored_text(encoder, encoder.row(begun, "In Rome, Italy.")) == " In Rome, Italy.</s>"
+    passage = Question("", "The sea at Lima is cold.", format="text", prefix="The sea")
+    text_row = encoder.row(passage)
+    assert scored_text(encoder, text_row) == " at Lima is cold.</s>"
+    assert encoder.prompt(passage) == text_row.ids[: text_row.start]
+    assert not passage.is_plain_text
+
+
+SPOKEN = (
+    "{{ bos_token }}{% for m in messages %}[{{ m.role }}]{{ m.content | trim }}{% endfor %}"
+    "{% if add_generation_prompt %}[assistant]{% endif %}"
+)
+
+
+def test_another_system_message_stands_where_the_templates_own_does(tokenizer: Any) -> None:
+    chat = chatty(tokenizer, SPOKEN)
+    own = resolve_template("chat", chat, {"system_prompt": "Be brief."})
+    for template, before in ((own, "[system]Be brief."), (resolve_template("chat", chat), "")):
+        encoder = Encoder(chat, template, 200)
+        assert chat.decode(list(encoder.prompt(LIMA))) == f"<s>{before}[user]Where?[assistant]"
+        shown = replace(LIMA, system="Tell all.", examples=(("One?", "1"),))
+        text = "<s>[system]Tell all.[user]One?[assistant]1[user]Where?[assistant]"
+        assert chat.decode(list(encoder.prompt(shown))) == text
+    assert own.digest() == replace(own, system=None).digest(), "as before there were any"
+    llama = TEMPLATES["llama-2"].of(replace(LIMA, system="Tell all."))
+    assert llama.prompt("Where?") == "[INST] <<SYS>>\nTell all.\n<</SYS>>\n\nWhere? [/INST]"
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
+        "[{{ m.content }}]{% endfor %}",
+        "{% for m in messages if m.role != 'system' %}[{{ m.content }}]{% endfor %}",
+        "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ messages | length }}",
+    ],
+    ids=["refuses", "drops", "changes"],
+)
+def test_a_template_without_system_messages_is_refused_where_there_is_one(
+    tokenizer: Any, template: str
+) -> None:
+    asked = replace(LIMA, system="Tell all.")
+    for one in (resolve_template("chat", chatty(tokenizer, template)), TEMPLATES["plain"]):
+        encoder = Encoder(chatty(tokenizer, template), one, 200)
+        assert encoder.row(LIMA).scored > 1
+        with pytest.raises(ModelError, match=f"template, {one.name}, has no system messages"):
+            encoder.row(asked)
+
+
+@pytest.mark.parametrize(
     "template",
     [
         "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no') }}{% endif %}"

@@ -76,6 +76,7 @@ def test_forget_and_retain_are_asked_in_other_words_and_facts_as_ever() -> None:
     same: tuple[SetName, ...] = ("real_authors", "world_facts", "holdout")
     for name in paraphrased:
         assert [q.question for q in found[name]] == [q.paraphrased_question for q in plain[name]]
+        assert [q.paraphrased_question for q in found[name]] == [q.question for q in plain[name]]
         assert [q.scored_answers for q in found[name]] == [q.scored_answers for q in plain[name]]
     for name in same:
         assert found[name] == plain[name] != ()

@@ -166,6 +166,11 @@ class Question:
     question, both as they are."""
     examples: tuple[tuple[str, str], ...] = ()
     """Questions with answers that stand in front of the question, in the row's own format."""
+    prefix: str = ""
+    """Beginning of the answer that is given: part of the prompt, and not scored. Of an answer that
+    begins with it, what follows is scored."""
+    system: str | None = None
+    """Text of the system message, in place of the template's own."""
     max_new_tokens: int | None = None
     """Most tokens of its generated answer; default: the profile's rule."""
     score: float | tuple[float, ...] | None = field(default=None, compare=False)
@@ -182,6 +187,13 @@ class Question:
         """
         return (self.answer, self.paraphrased_answer or self.answer, *self.perturbed_answers)
 
+    def behind_prefix(self, answer: str) -> str:
+        """The part of an answer that is scored behind `prefix`, with a space between the two."""
+        if answer.startswith(self.prefix):
+            return answer.removeprefix(self.prefix)
+        apart = self.prefix[-1].isspace() or answer[:1].isspace()
+        return answer if apart else f" {answer}"
+
     def continuation(self, answer: str) -> str:
         """An answer from elsewhere, with a space in front where no template divides the two."""
         joined = self.format == "text" and self.question and not self.question[-1].isspace()
@@ -190,12 +202,12 @@ class Question:
     @property
     def is_plain_text(self) -> bool:
         """True if there is no prompt: every token is scored, and no answer can be generated."""
-        return self.format == "text" and not self.question
+        return self.format == "text" and not self.question and not self.prefix
 
     @property
     def prompt_settings(self) -> dict[str, Any]:
         """Settings of the prompt and of its answer's limit that differ from their defaults."""
-        names = ("format", "examples", "max_new_tokens")
+        names = ("format", "examples", "max_new_tokens", "prefix", "system")
         pairs = ((name, getattr(self, name)) for name in names)
         return {name: value for name, value in pairs if value != getattr(Question, name)}
 

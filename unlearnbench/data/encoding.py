@@ -12,6 +12,7 @@ import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from jinja2 import UndefinedError
@@ -37,6 +38,9 @@ class Template:
     turn: tuple[str, str] | None = None
     """Text between the question and the answer of an example, and between that and the next
     question; None where the template has no such turns."""
+    system: tuple[str, str] | None = None
+    """Text in front of a system message, and between that and the question, in place of `before`;
+    None where the template has no system messages."""
 
     def digest(self, *, with_examples: bool = False) -> str:
         """First 16 hex digits of the SHA-256 of the rendered text around question and answer.
@@ -52,6 +56,27 @@ class Template:
     def label(self) -> str:
         """The tag without white space; empty for a tag of white space alone."""
         return self.tag.strip()
+
+    def of(self, row: Question) -> Template:
+        """The template with a row's system message, and with the beginning of its answer.
+
+        The tag is part of the prompt where the answer's beginning is given.
+
+        Raises: ModelError for a system message where the template has none.
+        """
+        own = self
+        if row.system is not None:
+            if self.system is None:
+                raise ModelError(
+                    f"the model's template, {self.name}, has no system messages, which rows with "
+                    "one and the attack `system-prompt` need; set the model's `template` to a "
+                    "chat template that has them or to llama-2, or leave the attack out"
+                )
+            first, last = self.system
+            own = replace(own, before=f"{first}{row.system}{last}")
+        if row.prefix:
+            own = replace(own, after=f"{own.after}{own.tag}{row.prefix}", tag="")
+        return own
 
     def prompt(self, question: str, examples: Sequence[tuple[str, str]] = ()) -> str:
         """The text up to the answer.
@@ -72,8 +97,8 @@ class Template:
         if self.turn is None:
             raise ModelError(
                 "the tokenizer's chat template renders no conversation of several turns, which "
-                "rows with few-shot examples need; set the model's `template` to plain, llama-2 "
-                "or phi, or use rows in the format `text`"
+                "rows with few-shot examples and attacks by several turns need; set the model's "
+                "`template` to plain, llama-2 or phi, or use rows in the format `text`"
             )
         return self.turn
 
@@ -84,7 +109,13 @@ TEMPLATES: Mapping[str, Template] = {
         "plain", "Question: ", "\nAnswer:", " ", turn=("\nAnswer: ", "\n\nQuestion: ")
     ),
     # TOFU's own: no space between the tag and the answer. Each turn is a sequence of Llama's own.
-    "llama-2": Template("llama-2", "[INST] ", " [/INST]", turn=(" [/INST]", "</s><s>[INST] ")),
+    "llama-2": Template(
+        "llama-2",
+        "[INST] ",
+        " [/INST]",
+        turn=(" [/INST]", "</s><s>[INST] "),
+        system=("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"),
+    ),
     # TOFU's own: the answer's label belongs to the answer, so it is scored and generated.
     "phi": Template("phi", "Question: ", "\n", "Answer: ", turn=("\nAnswer: ", "\n\nQuestion: ")),
 }
@@ -97,6 +128,8 @@ TemplateArgs = Mapping[str, str | int | bool]
 
 _MARKER = "\x00"
 """Stands for the text of a message."""
+_SYSTEM_MARKER = "\x01"
+"""Stands for the text of a system message."""
 _CLOCK = "strftime_now"
 """Function of transformers by which chat templates read today's date."""
 
@@ -112,7 +145,11 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
     system = variables.pop("system_prompt", None)
     first = [] if system is None else [{"role": "system", "content": str(system)}]
 
-    def rendered(template: str | None = None, examples: int = 0) -> str:
+    def rendered(
+        template: str | None = None,
+        examples: int = 0,
+        first: Sequence[dict[str, str]] = first,
+    ) -> str:
         how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
         how["chat_template"] = template
         roles = [*("user", "assistant") * examples, "user"]
@@ -144,10 +181,28 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
             "template_args.system_prompt: the tokenizer's chat template leaves system messages out"
         )
     turn = _turn(before, after, rendered)
-    return Template("chat", before, after, special_tokens=False, turn=turn)
+    own = _system(after, turn, rendered)
+    return Template("chat", before, after, special_tokens=False, turn=turn, system=own)
 
 
-def _turn(before: str, after: str, rendered: Callable[[None, int], str]) -> tuple[str, str] | None:
+def _system(
+    after: str, turn: tuple[str, str] | None, rendered: Callable[..., str]
+) -> tuple[str, str] | None:
+    """The text around a system message; None where it is refused, or left out."""
+    first = [{"role": "system", "content": _SYSTEM_MARKER}]
+    try:
+        before, end = rendered(first=first).split(_MARKER)
+        parts = before.split(_SYSTEM_MARKER)
+        if len(parts) != 2 or end != after:
+            return None
+        if turn is not None and _turn(before, after, partial(rendered, first=first)) != turn:
+            return None
+    except Exception:  # templates are programs and may raise anything
+        return None
+    return parts[0], parts[1]
+
+
+def _turn(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str] | None:
     """The text around an example's answer; None where turns are refused, or change the rest."""
     try:
         parts = rendered(None, 2).split(_MARKER)
@@ -290,8 +345,10 @@ class Encoder:
         """
         template = self._template(question)
         prompt = template.prompt(question.question, question.examples)
+        answer = question.answer if answer is None else answer
+        answer = question.behind_prefix(answer) if question.prefix else answer
         encoded = self.tokenizer(
-            prompt + template.answer(question.answer if answer is None else answer),
+            prompt + template.answer(answer),
             add_special_tokens=template.special_tokens,
             return_offsets_mapping=True,
         )
@@ -332,7 +389,7 @@ class Encoder:
         return self._without_eos(encoded["input_ids"])
 
     def _template(self, question: Question) -> Template:
-        return TEXT if question.format == "text" else self.template
+        return (TEXT if question.format == "text" else self.template).of(question)
 
     def _without_eos(self, ids: list[int]) -> tuple[int, ...]:
         # Some tokenizers append EOS themselves; `row` appends it once for all of them.

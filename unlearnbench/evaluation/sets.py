@@ -45,4 +45,5 @@ def _paraphrased(row: Question, number: int, name: str, file: str) -> Question:
             f"set {name} ({file}): row {number} has no 'paraphrased_question', which question_key "
             "names; add the column to that file, or leave question_key out"
         )
-    return replace(row, question=row.paraphrased_question)
+    # The other wording is the original then, which an attack can ask.
+    return replace(row, question=row.paraphrased_question, paraphrased_question=row.question)
