@@ -18,9 +18,9 @@ from unlearnbench.cli.options import (
     Plugins,
     ProfileName,
     Rows,
+    WeightType,
     register_plugins,
 )
-from unlearnbench.config.choices import Dtype
 from unlearnbench.console import Console
 from unlearnbench.errors import EvaluationError, did_you_mean
 from unlearnbench.files.outputs import Output
@@ -34,7 +34,6 @@ RECORD = Output("record", "the record", kind="appended")
 _METHODS = ("npo+nll", "ce-u", "kl-minimization", "dpo")
 
 ModelSize = Annotated[Size, typer.Option(help="Size of the model built here.")]
-WeightType = Annotated[Dtype, typer.Option(help="Type of the weights.")]
 Repeats = Annotated[int, option("N", "Repeats of each way.", min=1)]
 Threads = Annotated[int | None, option("N", "Threads of torch.", min=1, default="torch's choice")]
 Record = Annotated[str | None, option("FILE", "Append the result as a JSON line.")]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api import registry
-from unlearnbench.cli.options import register_plugins
+from unlearnbench.cli.options import register_plugins, with_article
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 
@@ -65,7 +65,9 @@ def chosen_plugins(
     named = [registry.register_file(n) if n.endswith(".py") else n for n in names or ()]
     chosen = list(registry.names(kind)) if check_all else named or files
     if not chosen:
-        raise UnlearnbenchError(f"no {one} to check: give a {one}'s name, --all or --plugin FILE")
+        raise UnlearnbenchError(
+            f"no {one} to check: give {with_article(one)}'s name, --all or --plugin FILE"
+        )
     for name in chosen:
         registry.load(kind, name)  # raises for an unknown or broken one, before any work
     values = _values(settings or ())

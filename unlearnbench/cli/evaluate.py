@@ -6,24 +6,29 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-import typer
-
-from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     BatchTokens,
     Data,
+    EvaluationPrecision,
     Forget,
     Json,
     Layout,
+    MaxLength,
     Plugins,
     ProfileName,
+    QuestionColumn,
     Rows,
+    TemplateArgs,
+    TemplateName,
+    TokenizerOf,
+    WeightType,
     complete_profile,
     is_log_file,
     register_plugins,
+    template_arguments,
 )
-from unlearnbench.config.choices import Dtype, Precision, Template
+from unlearnbench.config.choices import Dtype, Precision
 from unlearnbench.console import Console, progress_bar
 from unlearnbench.errors import EvaluationError
 from unlearnbench.files.bounded import shortened
@@ -39,12 +44,6 @@ if TYPE_CHECKING:
 ONE_MODEL = "One model"
 """Heading of the commands of this file."""
 
-MaxLength = Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)]
-QuestionColumn = Annotated[
-    QuestionKey | None,
-    typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
-]
-
 app = new_group()
 
 
@@ -56,24 +55,13 @@ app = new_group()
 )
 def evaluate(
     model: Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")],
-    tokenizer: Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")] = None,
+    tokenizer: TokenizerOf = None,
     data: Data = "tofu",
     forget: Forget = 0.1,
-    template: Annotated[
-        Template, typer.Option(help="How question and answer become text.")
-    ] = "auto",
-    template_arg: Annotated[
-        list[str] | None,
-        option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
-    ] = None,
-    dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32",
-    precision: Annotated[
-        Precision | None,
-        typer.Option(
-            help="Precision of the evaluation; bf16 means autocast where weights are float32.",
-            show_default="bf16 on a GPU, the weights' own on a CPU",
-        ),
-    ] = None,
+    template: TemplateName = "auto",
+    template_arg: TemplateArgs = None,
+    dtype: WeightType = "float32",
+    precision: EvaluationPrecision = None,
     batch_tokens: BatchTokens = None,
     retain: Annotated[
         str | None,
@@ -134,7 +122,7 @@ def evaluate(
     rules = get_profile(profile, rows=rows, max_length=max_length, question_key=question_key)
     _register_metrics(plugins, rules)
     benchmark = data_settings(data)
-    template_args = dict(_key_and_value(text) for text in template_arg or ())
+    template_args = template_arguments(template_arg)
     if questions:  # an early error saves the model's time
         check_questions_path(questions)
     if out:
@@ -261,13 +249,6 @@ def _register_metrics(plugins: list[str] | None, profile: Profile) -> None:
 
     if register_plugins(plugins):
         try_metrics(plan_of(profile))
-
-
-def _key_and_value(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not key or not equals:
-        raise typer.BadParameter(f"expected KEY=VALUE, got {text!r}", param_hint="'--template-arg'")
-    return key, value
 
 
 def _check_comparable(

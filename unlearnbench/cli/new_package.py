@@ -15,6 +15,7 @@ from string import Template
 
 from unlearnbench.api import registry
 from unlearnbench.api.registry import Kind
+from unlearnbench.cli.options import with_article
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
 from unlearnbench.files.outputs import check_folder
@@ -51,8 +52,8 @@ def write_package(name: str, folder: Path, kind: Kind = "methods") -> tuple[Path
         usable = _NAME.fullmatch(near) and not keyword.iskeyword(near)
         hint = f"; try {near!r}" if usable and near != name else ""
         raise PluginError(
-            f"{name!r} cannot be the name of a {one}: use small letters and digits, with hyphens "
-            f"between words, a letter first, and not a keyword of Python{hint}"
+            f"{name!r} cannot be the name of {with_article(one)}: use small letters and digits, "
+            f"with hyphens between words, a letter first, and not a keyword of Python{hint}"
         )
     module = name.replace("-", "_")
     if find_spec(module) is not None:
@@ -69,7 +70,7 @@ def write_package(name: str, folder: Path, kind: Kind = "methods") -> tuple[Path
         "name": name,
         "module": module,
         "kind": kind,
-        "one": one,
+        "a_one": with_article(one),
         "cls": "".join(word.capitalize() for word in words),
         "title": " ".join(words).capitalize(),
     }

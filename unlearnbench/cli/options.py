@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from unlearnbench.api import registry
+from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, flag, option
+from unlearnbench.config.choices import Dtype, Precision, Template
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -78,7 +80,8 @@ Plugins = Annotated[
     list[str] | None,
     option(
         "FILE",
-        "Python file that defines a method, metric or benchmark, named as the file (repeatable).",
+        "Python file that defines a method, metric, benchmark or attack, named as the file "
+        "(repeatable).",
         "--plugin",
     ),
 ]
@@ -104,11 +107,47 @@ BatchTokens = Annotated[
         default="what is fast on the device",
     ),
 ]
+TokenizerOf = Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")]
+TemplateName = Annotated[Template, typer.Option(help="How question and answer become text.")]
+TemplateArgs = Annotated[
+    list[str] | None,
+    option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
+]
+WeightType = Annotated[Dtype, typer.Option(help="Type of the weights.")]
+EvaluationPrecision = Annotated[
+    Precision | None,
+    typer.Option(
+        help="Precision of the evaluation; bf16 means autocast where weights are float32.",
+        show_default="bf16 on a GPU, the weights' own on a CPU",
+    ),
+]
+MaxLength = Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)]
+QuestionColumn = Annotated[
+    QuestionKey | None,
+    typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
+]
 Layout = Annotated[Literal["tofu", "open-unlearning"], typer.Option(help="Format of the log.")]
 
 
+def with_article(noun: str) -> str:
+    """The noun behind its indefinite article: `a method`, `an attack`."""
+    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+
+
+def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
+    """The variables of `--template-arg KEY=VALUE`."""
+    found: dict[str, str] = {}
+    for text in texts or ():
+        key, equals, value = text.partition("=")
+        if not key or not equals:
+            rule = f"expected KEY=VALUE, got {text!r}"
+            raise typer.BadParameter(rule, param_hint="'--template-arg'")
+        found[key] = value
+    return found
+
+
 def register_plugins(files: Sequence[str] | None) -> list[str]:
-    """Register the methods and metrics of `--plugin` files; returns their names."""
+    """Register the plug-ins of `--plugin` files; returns their names."""
     return [registry.register_file(file) for file in files or ()]
 
 

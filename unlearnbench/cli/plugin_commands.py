@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import NoneType, UnionType
-from typing import TYPE_CHECKING, Annotated, Any, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_origin
 
 import typer
 
@@ -18,7 +18,7 @@ from unlearnbench.api import registry
 from unlearnbench.cli.check_results import chosen_plugins, print_results
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.new_package import print_package
-from unlearnbench.cli.options import Json, Plugins, completion, register_plugins
+from unlearnbench.cli.options import Json, Plugins, completion, register_plugins, with_article
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
 from unlearnbench.files.outputs import Output
@@ -161,7 +161,8 @@ def plugin_group(one: PluginCommands) -> typer.Typer:
         app,
         "new",
         writes=[Output("out", "the package", kind="folder")],
-        text=f"Write a package with a {word} of your own: {word}, test, pyproject, README.\n\n"
+        text=f"Write a package with {with_article(word)} of your own: {word}, test, pyproject, "
+        "README.\n\n"
         f"Examples:\n  unlearnbench {kind} new my-{word}\n"
         f"  cd my-{word} && pip install -e . && pytest",
     )
@@ -218,6 +219,8 @@ def _type_name(kind: Any) -> str:
     """A field's type as an author writes it, without rules: `str | None`."""
     if get_origin(kind) is Annotated:
         return _type_name(get_args(kind)[0])
+    if get_origin(kind) is Literal:
+        return " | ".join(map(str, get_args(kind)))
     if get_origin(kind) in (Union, UnionType):
         return " | ".join(map(_type_name, get_args(kind)))
     if kind is NoneType or (isinstance(kind, type) and not get_args(kind)):

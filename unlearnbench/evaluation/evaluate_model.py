@@ -11,12 +11,15 @@ evaluation.
 from __future__ import annotations
 
 import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unlearnbench.api.benchmark import Benchmark, SplitKey
+from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
@@ -76,11 +79,74 @@ def evaluate_model(
     previous      evaluation of a model with similar answers: saves time, changes no number
     progress      called with the work done and the work in all
     """
+    setup = set_up(
+        model,
+        data=data,
+        forget=forget,
+        profile=profile,
+        tokenizer=tokenizer,
+        template=template,
+        template_args=template_args,
+        dtype=dtype,
+        precision=precision,
+        batch_tokens=batch_tokens,
+    )
+    with setup.ready(model) as loaded:
+        return setup.evaluator(loaded, previous, progress)
+
+
+@dataclass(frozen=True, eq=False)
+class EvaluationSetup:
+    """Rows, rules and tokenizer by which any number of models are evaluated."""
+
+    rows: Dataset
+    forget: SplitKey
+    evaluator: Evaluator
+    settings: ModelSettings
+    """Of the models, but for their names."""
+
+    @contextmanager
+    def ready(self, model: Any) -> Generator[Any, None, None]:
+        """The model of a folder or hub id, or one in memory, in evaluation mode for a while.
+
+        Raises: ModelError where it cannot be loaded, or has too few tokens for the tokenizer.
+        """
+        loaded = model
+        if isinstance(model, str | Path):
+            own = self.settings.model_copy(update={"name": str(model), "base": str(model)})
+            loaded = load_any_model(Source(str(model)), own)
+        check_vocabulary(loaded, self.evaluator.encoder.tokenizer)
+        was_training = loaded.training
+        loaded.eval()
+        try:
+            yield loaded
+        finally:
+            loaded.train(was_training)
+
+
+def set_up(
+    model: Any,
+    *,
+    data: str | Benchmark = "tofu",
+    forget: SplitKey = 0.1,
+    profile: str | Profile = "tofu",
+    tokenizer: Any = None,
+    template: str = "auto",
+    template_args: TemplateArgs | None = None,
+    dtype: str = "float32",
+    precision: Precision | None = None,
+    batch_tokens: int | None = None,
+) -> EvaluationSetup:
+    """Load the rows and encode them with the tokenizer of `model`; as `evaluate_model`.
+
+    Joins the process group of a launcher such as torchrun.
+    """
     if torch.cuda.is_available():
         os.environ.update(cuda_variables())
     rules = get_profile(profile) if isinstance(profile, str) else profile
     benchmark = data_settings(data)
-    sets = evaluation_sets(load_benchmark(benchmark, (forget,)), forget, rules)
+    rows = load_benchmark(benchmark, (forget,))
+    sets = evaluation_sets(rows, forget, rules)
     join_group()  # under a launcher such as torchrun
     quiet_transformers()
     disable_cudnn_attention()
@@ -92,8 +158,6 @@ def evaluate_model(
                 "evaluate_model: a model in memory has no tokenizer with it; give tokenizer="
             )
         tokenizer = find_tokenizer(str(model if tokenizer is None else tokenizer), settings)
-    loaded = load_any_model(Source(str(model)), settings) if named else model
-    check_vocabulary(loaded, tokenizer)
     evaluator = Evaluator(
         sets,
         tokenizer,
@@ -104,12 +168,7 @@ def evaluate_model(
         precision,
         benchmark.roles,
     )
-    was_training = loaded.training
-    loaded.eval()
-    try:
-        return evaluator(loaded, previous, progress)
-    finally:
-        loaded.train(was_training)
+    return EvaluationSetup(rows, forget, evaluator, settings)
 
 
 def data_settings(data: str | Benchmark) -> Benchmark:

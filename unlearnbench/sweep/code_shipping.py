@@ -1,10 +1,10 @@
 """Ship the driver's code to the workers, and the context in which they run it.
 
 To a joined cluster travel the packages that planned the sweep: this one and those that offer its
-methods, its benchmark and all metrics, with their entry points. They travel as the files of a wheel
-and not as a `.whl`, which Ray would install with pip on each node, together with its dependencies:
-a second torch in front of the node's own. The dependencies do not travel; `node_check` compares
-them.
+methods, its benchmark, its attacks and all metrics, with their entry points. They travel as the
+files of a wheel and not as a `.whl`, which Ray would install with pip on each node, together with
+its dependencies: a second torch in front of the node's own. The dependencies do not travel;
+`node_check` compares them.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ def pack_code(config: SweepConfig, into: Path) -> list[str]:
     packages = dict.fromkeys([PACKAGE])
     offers = [registry.find("methods", name) for name in config.method_names]
     offers += [registry.find("benchmarks", config.data.source), *registry.offers("metrics")]
+    offers += [registry.find("attacks", attack.name) for attack in config.attacks]
     for offer in offers:
         if offer.version:  # else a plugin file, whose text travels in the WorkerContext
             packages[offer.package] = None
