@@ -76,8 +76,15 @@ class FineTune(Protocol):
 class AttackTools(Protocol):
     """What the harness does for an attack on weights."""
 
-    rows: AttackRows
-    fine_tune: FineTune
+    @property
+    def rows(self) -> AttackRows:
+        """The rows that the attack may use."""
+        ...
+
+    @property
+    def fine_tune(self) -> FineTune:
+        """Trains a model in place."""
+        ...
 
     def start_model(self) -> Any:
         """The model that runs begin from, in evaluation mode; not to be changed."""

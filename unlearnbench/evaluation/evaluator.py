@@ -7,7 +7,7 @@ text, and sets of which no metric reads generated answers (`metric.SCORED_ONLY`)
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
@@ -104,6 +104,9 @@ class Evaluator:
         self.extra = frozenset(extra)
         self.roles: Mapping[SetName, Role] = dict(roles or {})
         self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
+        self.derived: dict[Hashable, Evaluator] = {}
+        """Evaluators of the same rules that ask other questions, see `under_attack.py`."""
+        self._moments = moments
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
             role = self.roles.get(name)
@@ -115,6 +118,17 @@ class Evaluator:
         reference = self.encoder.reference(rows[0], question)
         tree = build_tree(rows, self.encoder.prompt(question))
         return _Item(question, rows, tree, reference, answered, moments)
+
+    def with_sets(self, sets: Mapping[SetName, Sequence[Question]]) -> Evaluator:
+        """An evaluator of other rows by the same rules, without the `extra` observations."""
+        own = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
+        tokens, precision = self.batch_tokens, self.precision
+        return Evaluator(sets, *own, tokens, precision, self.roles, self._moments)
+
+    def asks(self, sets: Mapping[SetName, Sequence[Question]]) -> bool:
+        """True if these are its rows."""
+        own = {name: [item.question for item in items] for name, items in self.sets.items()}
+        return own == {name: [*rows] for name, rows in sets.items()}
 
     def __call__(
         self,

@@ -20,3 +20,5 @@ class PreparationTask:
     """Model to prepare or evaluate: `base`, `full`, or the retain model's name."""
     fraction: SplitKey | None = None
     """Split of an evaluation; None for a model to prepare."""
+    attack: str = ""
+    """Attack under which it is evaluated; empty for the plain evaluation."""

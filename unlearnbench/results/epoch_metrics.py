@@ -50,7 +50,7 @@ def references_of(records: Iterable[Record]) -> References:
     """The start and retain models among `records`; none where there are two for one place."""
     found: dict[tuple[str, str, SplitKey], list[Record]] = {}
     for record in records:
-        if record.kind != "run":
+        if record.kind != "run" and not record.attacked:
             place = (record.kind, record.model, record.forget_fraction)
             found.setdefault(place, []).append(record)
     return {place: ones[0] for place, ones in found.items() if len(ones) == 1}

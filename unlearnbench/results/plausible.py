@@ -22,9 +22,9 @@ def check_record(document: Mapping[str, Any]) -> None:
         _check(key, value, isinstance(value, str) and not text_problem(value), "a text")
     for key, options in (("kind", KINDS), ("status", STATUSES)):
         _check(key, document[key], document[key] in options, f"one of {', '.join(options)}")
-    for key in ("spec", "provenance", "evaluations"):
+    for key in ("spec", "provenance", "evaluations", "attacked_evaluations"):
         _check(key, document[key], isinstance(document[key], Mapping), "an object")
-    for key in ("epochs", "steps"):
+    for key in ("epochs", "attacked", "steps"):
         _check(key, document[key], isinstance(document[key], list), "a list")
     error, rate = document["error"], document["learning_rate"]
     _check("error", error, error is None or isinstance(error, str), "a text or null")
@@ -33,7 +33,7 @@ def check_record(document: Mapping[str, Any]) -> None:
     _check("forget_fraction", split, possible, "between 0 and 1, or the name of a split")
     _check("learning_rate", rate, rate is None or _number(rate, above=0), "above 0, or null")
     _check("seed", document["seed"], _count(document["seed"]), "a whole number of at least 0")
-    for epoch in document["epochs"]:
+    for epoch in (*document["epochs"], *document["attacked"]):
         _check("epoch", epoch["epoch"], _count(epoch["epoch"]), "a whole number of at least 0")
         for key in _SECONDS:
             possible = _number(epoch[key]) and 0 <= epoch[key] < math.inf

@@ -4,6 +4,7 @@ On disk a record is a folder that is written whole or not at all:
 
     records/<id>/record.json            spec, provenance, metrics, loss terms, its own SHA-256
     records/<id>/epoch-<k>.safetensors  the evaluation: all observations of every set
+    records/<id>/epoch-<k>.<variant>.safetensors  one under an attack
     records/<id>.failed/record.json     a run that failed, until it succeeds
     records/<id>.stopped/…              a run that a search stopped, until it is run to its end
     records/<id>.damaged/               a record that a sweep has set aside, and made again
@@ -28,7 +29,7 @@ from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.errors import DamagedError, OutputError, RecordError
 from unlearnbench.files.atomic import atomic_folder, fsync
-from unlearnbench.files.bounded import parse_json, read_bytes, shortened
+from unlearnbench.files.bounded import name_problem, parse_json, read_bytes, shortened
 from unlearnbench.files.canonical_json import decode_floats, document_hash, sealed_json
 from unlearnbench.files.hashing import file_hash
 from unlearnbench.plan.run_spec import RunSpec
@@ -53,6 +54,13 @@ class EpochResult:
     """Named as in `results.csv`; None where undefined."""
     training_seconds: float
     evaluation_seconds: float
+    """With the attack's own work, of a variant."""
+    variant: str = ""
+    """Attack and point (`relearning@13`) of an evaluation under an attack."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field; no variant where there is no attack, as in records of earlier versions."""
+        return {key: value for key, value in vars(self).items() if key != "variant" or value}
 
 
 @dataclass(frozen=True)
@@ -78,6 +86,9 @@ class Record:
     """In which its models were evaluated, see `evaluation/precision.py`; None where a log of a
     retain model does not say it."""
     epochs: tuple[EpochResult, ...] = ()
+    attacked: tuple[EpochResult, ...] = ()
+    """Results under attacks. Those of a start or retain model are a record of their own for each
+    attack, which has no other epochs."""
     steps: tuple[StepResult, ...] = ()
     provenance: Mapping[str, Any] = field(default_factory=dict)
     """Commit, versions, device, host, times, hashes of data and start weights."""
@@ -87,6 +98,10 @@ class Record:
     """Why a finished run has fewer epochs than planned: its patience (`evaluation.patience`)."""
     evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
     """By epoch; read from disk when used."""
+    attacked_evaluations: Mapping[tuple[int, str], Evaluation] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    """By epoch and variant; read from disk when used."""
 
     def __post_init__(self) -> None:
         for name in ("model", "spec", "provenance", "error"):
@@ -94,8 +109,9 @@ class Record:
 
     @property
     def seconds(self) -> float:
-        """Seconds of training and evaluation, over all epochs."""
-        return sum(e.training_seconds + e.evaluation_seconds for e in self.epochs)
+        """Seconds of training, evaluation and attacks, over all epochs."""
+        results = (*self.epochs, *self.attacked)
+        return sum(e.training_seconds + e.evaluation_seconds for e in results)
 
     @property
     def place(self) -> str:
@@ -121,10 +137,7 @@ class StoredEvaluations(Mapping[int, Evaluation]):
 
     def path(self, epoch: int) -> Path:
         """The file, whole. Raises: DamagedError."""
-        digest, path = self.digests[epoch], _evaluation_file(self.folder, epoch)
-        if file_hash(path) != digest:
-            raise _damaged(path, "its content is not what was written")
-        return path
+        return _whole(_evaluation_file(self.folder, epoch), self.digests[epoch])
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.digests)
@@ -134,6 +147,36 @@ class StoredEvaluations(Mapping[int, Evaluation]):
 
     def __len__(self) -> int:
         return len(self.digests)
+
+
+@dataclass(frozen=True)
+class StoredVariants(Mapping[tuple[int, str], Evaluation]):
+    """Evaluations under attacks of a record on disk; each is read, and checked, when used."""
+
+    folder: Path
+    digests: Mapping[tuple[int, str], str]
+    """SHA-256 of each file, by epoch and variant."""
+
+    def __getitem__(self, key: tuple[int, str]) -> Evaluation:
+        from unlearnbench.evaluation.observation_file import read_observations
+
+        return read_observations(_whole(self.folder / evaluation_name(*key), self.digests[key]))
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        return iter(self.digests)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self.digests
+
+    def __len__(self) -> int:
+        return len(self.digests)
+
+
+def _whole(path: Path, digest: str) -> Path:
+    """The file, if it has this hash. Raises: DamagedError."""
+    if file_hash(path) != digest:
+        raise _damaged(path, "its content is not what was written")
+    return path
 
 
 def run_record(run: RunSpec, **found: Any) -> Record:
@@ -177,14 +220,25 @@ def write_record(record: Record, folder: Path) -> Path:
         shutil.rmtree(place, ignore_errors=True)
         with atomic_folder(place) as part:
             digests: dict[str, str] = {}
-            for epoch, evaluation in sorted(record.evaluations.items()):
-                path = part / evaluation_name(epoch)
+            under: dict[str, str] = {}
+            plain = (((epoch, ""), one) for epoch, one in record.evaluations.items())
+            for (epoch, variant), evaluation in sorted(
+                (*plain, *record.attacked_evaluations.items()), key=lambda pair: pair[0]
+            ):
+                path = part / evaluation_name(epoch, variant)
                 write_observations(evaluation, path)
-                digests[str(epoch)] = file_hash(path)
+                key = f"{epoch} {variant}" if variant else str(epoch)
+                (under if variant else digests)[key] = file_hash(path)
                 fsync(path)
             # Not `asdict`: it deep-copies every value, which takes longer than the writing.
-            own = {"epochs": [*map(vars, record.epochs)], "steps": [*map(vars, record.steps)]}
-            document = {"schema": SCHEMA} | vars(record) | own | {"evaluations": digests}
+            document = {"schema": SCHEMA} | vars(record)
+            document |= {"epochs": [one.to_json() for one in record.epochs]}
+            document |= {"steps": [*map(vars, record.steps)], "evaluations": digests}
+            if record.attacked:
+                document["attacked"] = [one.to_json() for one in record.attacked]
+                document["attacked_evaluations"] = under
+            else:  # as in records of earlier versions
+                del document["attacked"], document["attacked_evaluations"]
             (part / "record.json").write_text(sealed_json(document), encoding="utf-8")
             fsync(part / "record.json")
         for other in {record.id + end for end in PROVISIONAL.values()} - {place.name}:
@@ -221,8 +275,10 @@ def read_record(path: str | Path) -> Record:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
     if record.id != path.name.partition(".")[0]:
         raise _damaged(file, f"it is the record of {record.id!r}")
-    for epoch in record.evaluations:
-        if not (stored := _evaluation_file(path, epoch)).is_file():
+    files = [_evaluation_file(path, epoch) for epoch in record.evaluations]
+    files += [path / evaluation_name(*key) for key in record.attacked_evaluations]
+    for stored in files:
+        if not stored.is_file():
             raise _damaged(stored, "it is missing")
     if not whole:
         raise _damaged(file, "its content is not what was written")
@@ -231,15 +287,22 @@ def read_record(path: str | Path) -> Record:
 
 def _record(path: Path, document: dict[str, Any]) -> Record:
     # Before there was a choice, models were evaluated in the precision of their settings.
-    early = {"precision": precision_of_spec(document["spec"]) or "float32", "ended": None}
+    early: dict[str, Any] = {"attacked": [], "attacked_evaluations": {}}
+    early |= {"precision": precision_of_spec(document["spec"]) or "float32", "ended": None}
     document = early | document
     check_record(document)
     digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}
     stored = StoredEvaluations(path, dict(sorted(digests.items())), document["precision"])
     values: dict[str, Any] = {f.name: document[f.name] for f in fields(Record)}
-    values["epochs"] = tuple(EpochResult(**e) for e in document["epochs"])
+    for key in ("epochs", "attacked"):
+        values[key] = tuple(EpochResult(**e) for e in document[key])
     values["steps"] = tuple(StepResult(**s) for s in document["steps"])
     values["evaluations"] = stored
+    under: dict[tuple[int, str], str] = {}
+    for key, digest in document["attacked_evaluations"].items():
+        epoch, _, variant = key.partition(" ")
+        under[int(epoch), _file_part(variant)] = str(digest)
+    values["attacked_evaluations"] = StoredVariants(path, under)
     return Record(**values)
 
 
@@ -281,9 +344,16 @@ def _order(record: Record) -> tuple[Any, ...]:
     return record.model, split, kind, record.method, rate, record.seed, record.id
 
 
-def evaluation_name(epoch: int) -> str:
+def evaluation_name(epoch: int, variant: str = "") -> str:
     """Name of the file with the evaluation after `epoch`, in a record and while its run goes on."""
-    return f"epoch-{epoch}.safetensors"
+    return f"epoch-{epoch}.{variant}.safetensors" if variant else f"epoch-{epoch}.safetensors"
+
+
+def _file_part(variant: str) -> str:
+    """The variant. Raises: ValueError where it cannot be a part of a file's name."""
+    if not variant or "/" in variant or name_problem(variant):
+        raise ValueError(f"{shortened(variant)} is no name of a variant")
+    return variant
 
 
 def _evaluation_file(folder: Path, epoch: int) -> Path:

@@ -38,7 +38,7 @@ from unlearnbench.results.epoch_metrics import (
     metrics_of,
     references_of,
 )
-from unlearnbench.results.records import Record
+from unlearnbench.results.records import EpochResult, Record
 
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
 LAST = ("kind", "status", "run_id", "hyperparameters")
@@ -69,6 +69,8 @@ class TableRow:
     """The table's columns, see `filled_columns`; None where undefined or not finite."""
     schema: BenchmarkSchema = field(default_factory=default_schema, compare=False, repr=False)
     """Of the benchmark."""
+    variant: str = ""
+    """Attack and point (`relearning@13`) in the table of evaluations under attacks."""
 
     @property
     def headline(self) -> Headline:
@@ -112,28 +114,75 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
     found = [e.metrics for _, e in results]
     found += [computed(*one, references, chosen or NO_CHOICES) for one in early.values()]
     columns = filled_columns((dict.fromkeys(schema.plan.own), *found), schema.plan)
-    rows: list[TableRow] = []
-    for record in records:
-        hyperparameters = hyperparameters_of(record)
-        rows += [
-            TableRow(
-                run_id=record.id,
-                kind=record.kind,
-                model=record.model,
-                forget_fraction=record.forget_fraction,
-                method=labels.of(record),
-                family=record.method if record.kind == "run" else record.kind,
-                hyperparameters=hyperparameters,
-                learning_rate=record.learning_rate,
-                seed=record.seed,
-                epoch=result.epoch,
-                status=record.status,
-                metrics=metrics_of(record, result, references, columns, chosen),
-                schema=schema,
-            )
-            for result in record.epochs
-        ]
-    return tuple(sorted(rows, key=lambda r: (*r.setting, r.seed, r.epoch, r.run_id)))
+    rows = (
+        _row(
+            record, result, metrics_of(record, result, references, columns, chosen), labels, schema
+        )
+        for record, result in results
+    )
+    return tuple(sorted(rows, key=_place))
+
+
+def attack_table(
+    records: Iterable[Record], chosen: MetricChoices | None = None
+) -> tuple[TableRow, ...]:
+    """One row per record, epoch and variant: the evaluations under attacks, in a like order.
+
+    They are no part of `table`, so that nothing ranks a model by them. What is relative to the
+    retain model or the start model is relative to that model under the same attack.
+
+    Raises: RecordError as `table`.
+    """
+    records = tuple(records)
+    results = [(record, result) for record in records for result in record.attacked]
+    if not results:
+        return ()
+    _refuse_mixed(records)
+    schema, labels = schema_of(records, chosen), Labels(records)
+    columns = filled_columns((result.metrics for _, result in results), schema.plan)
+    rows = (
+        _row(record, result, finite(result.metrics, columns), labels, schema)
+        for record, result in results
+    )
+    return tuple(sorted(rows, key=lambda row: (*_place(row), _order_of(row.variant))))
+
+
+def _row(
+    record: Record,
+    result: EpochResult,
+    metrics: Mapping[str, float | None],
+    labels: Labels,
+    schema: BenchmarkSchema,
+) -> TableRow:
+    return TableRow(
+        run_id=record.id,
+        kind=record.kind,
+        model=record.model,
+        forget_fraction=record.forget_fraction,
+        method=labels.of(record),
+        family=record.method if record.kind == "run" else record.kind,
+        hyperparameters=hyperparameters_of(record),
+        learning_rate=record.learning_rate,
+        seed=record.seed,
+        epoch=result.epoch,
+        status=record.status,
+        metrics=metrics,
+        schema=schema,
+        variant=result.variant,
+    )
+
+
+def _place(row: TableRow) -> tuple[Any, ...]:
+    return (*row.setting, row.seed, row.epoch, row.run_id)
+
+
+def _order_of(variant: str) -> tuple[str, bool, float, str]:
+    """Sort key of variants: points that are numbers by size."""
+    name, _, point = variant.partition("@")
+    try:
+        return name, False, float(point), point
+    except ValueError:
+        return name, True, 0.0, point
 
 
 def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -> BenchmarkSchema:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.attack_entries import AttackSpec
 from unlearnbench.evaluation.benchmark_schema import schema_entries
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
+from unlearnbench.runs.attack_model import results_under, variants_of
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.runtime.distributed import barrier, is_main_process, world_size
 from unlearnbench.runtime.out_of_memory import OomRetry
@@ -39,6 +42,8 @@ class EvaluatedRun:
         self.peak = Peak()
         self.oom_retry = OomRetry()
         self.evaluations: dict[int, Evaluation] = {}
+        self.attacked: list[EpochResult] = []
+        self.attacked_evaluations: dict[tuple[int, str], Evaluation] = {}
         self.interruptions: list[dict[str, Any]] = []
         self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
         self.start = space.full_evaluation(spec.model.name, spec.forget_fraction)
@@ -58,6 +63,49 @@ class EvaluatedRun:
         result = EpochResult(epoch, metrics, evaluation_begin - begin, seconds)
         self.results.append(result)
         return result
+
+    def _due(self, epoch: int, *, last: bool) -> list[AttackSpec]:
+        """The attacks of an epoch that are not stored yet.
+
+        last  those of the run's last epoch; else those of each epoch, and of each best one so far
+        """
+        when = {"last"} if last else {"every", "best"} if self._is_best(epoch) else {"every"}
+        due = [spec for spec in self.spec.attacks if spec.settings["at"] in when]
+        done = {result.variant for result in self.attacked if result.epoch == epoch}
+        return [spec for spec in due if not done.issuperset(variants_of(spec))]
+
+    def _is_best(self, epoch: int) -> bool:
+        """Return whether no epoch up to this one has forgotten more."""
+        forgotten = self.space.headline.forgotten
+        values = {
+            result.epoch: forgotten.oriented(value)
+            for result in self.results
+            if result.epoch <= epoch and (value := result.metrics.get(forgotten.column)) is not None
+        }
+        return epoch in values and values[epoch] == max(values.values())
+
+    def _attack(self, model: Any, epoch: int, attacks: Iterable[AttackSpec]) -> None:
+        """Evaluate `model` under attacks; each is stored when it is done. Collective."""
+        place = self.spec.model.name, self.spec.forget_fraction
+        for spec in attacks:
+            plain = self.evaluations[epoch]
+            found = [*results_under(spec, self.space, *place, model, plain, epoch)]
+            self._forget_attack(spec, epoch)
+            self.attacked += [result for result, _ in found]
+            self.attacked_evaluations |= {
+                (epoch, result.variant): evaluation for result, evaluation in found
+            }
+            self._save_results()
+
+    def _forget_attack(self, spec: AttackSpec, epoch: int) -> None:
+        """Drop what an interrupted process stored of an attack."""
+        own = {(epoch, name) for name in variants_of(spec)}
+        self.attacked = [one for one in self.attacked if (one.epoch, one.variant) not in own]
+        for key in own & self.attacked_evaluations.keys():
+            del self.attacked_evaluations[key]
+
+    def _save_results(self) -> None:
+        """Store the results so far; a run that is evaluated once stores none."""
 
     def _last_evaluation(self) -> Evaluation | None:
         """Evaluation whose answers serve as drafts for the next one."""
@@ -95,6 +143,8 @@ class EvaluatedRun:
             error=error,
             ended=ended,
             evaluations=self.evaluations,
+            attacked=tuple(self.attacked),
+            attacked_evaluations=self.attacked_evaluations,
         )
         if is_main_process():
             space.storage.push(write_record(record, space.folder))

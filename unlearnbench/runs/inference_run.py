@@ -22,9 +22,12 @@ class InferenceRun(EvaluatedRun):
         """Yield the evaluation, then write the record."""
         begin = time.monotonic()
         (epoch,) = self.spec.evaluate_at
-        result = self._evaluate(wrapped_model(self.spec, self.space, method), epoch, begin)
+        model = wrapped_model(self.spec, self.space, method)
+        result = self._evaluate(model, epoch, begin)
         yield result
         collapsed = result.metrics.get(self.space.headline.kept.column) is None
+        if not collapsed:
+            self._attack(model, epoch, self.spec.attacks)
         status = "collapsed" if collapsed else "finished"
         self._finish(status, self._not_finite(epoch) if collapsed else None)
 

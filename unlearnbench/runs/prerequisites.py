@@ -7,10 +7,12 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey, split_name, split_text
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.attack_entries import AttackSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.loading import fingerprint
@@ -30,6 +32,7 @@ from unlearnbench.models.loading import (
 from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
+from unlearnbench.runs.attack_model import results_under
 from unlearnbench.runs.prepared_models import is_prepared
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.runtime.deferred_warnings import warn_later
@@ -53,15 +56,26 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
     models, references = space.models(name), space.config.data.references
     tasks: list[PreparationTask] = []
 
-    def add(target: str, label: str, after: tuple[str, ...], fraction: SplitKey | None) -> str:
+    def add(
+        target: str,
+        label: str,
+        after: tuple[str, ...],
+        fraction: SplitKey | None,
+        attack: AttackSpec | None = None,
+    ) -> str:
         at = "" if fraction is None else f"@{split_text(fraction)}"
         key = f"{name}/{target}{at}"
-        if fraction is None:
+        if attack is not None and fraction is not None:
+            key += f" under {attack.name}"
+            place = space.attack_record(name, target, fraction, attack)
+            done = place.is_dir() or space.storage.has(place)
+        elif fraction is None:
             folder = models.base_folder() if target == "base" else models.tuned_folder(target)
             done = is_prepared(folder) or space.storage.has(folder)
         else:
             done = _is_evaluated(space, name, target, fraction)
-        tasks.append(PreparationTask(key, label, after, done, name, target, fraction))
+        under = "" if attack is None else attack.name
+        tasks.append(PreparationTask(key, label, after, done, name, target, fraction, under))
         return key
 
     base = (add("base", f"{name}: base model", (), None),) if models.is_tiny else ()
@@ -78,13 +92,21 @@ def _model_tasks(space: Workspace, name: str, fractions: list[SplitKey]) -> list
             ready[fraction] = (add(retain, f"{name}: {retain} model", base, None),)
     for fraction in fractions:
         after: tuple[str, ...] = full
+        retain, forget = split_name("retain", fraction), split_name("forget", fraction)
+        attacked = "retain" in references and not is_log(models.target(retain).place)
         if "retain" in references:
-            retain = split_name("retain", fraction)
             first = (*ready[fraction], *scored)
             after += (add(retain, f"{name}: evaluate {retain}", first, fraction),)
         if "start" in references:
-            forget = split_name("forget", fraction)
-            add("full", f"{name}: evaluate fine-tuned on {forget}", after, fraction)
+            start = add("full", f"{name}: evaluate fine-tuned on {forget}", after, fraction)
+            after += (start,)
+        for attack in space.config.attacks:
+            before = after
+            if attacked:
+                label = f"{name}: {retain} under {attack.name}"
+                before = (*after, add(retain, label, after, fraction, attack))
+            if "start" in references:
+                add("full", f"{name}: fine-tuned under {attack.name}", before, fraction, attack)
     return tasks
 
 
@@ -112,7 +134,11 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     models, preparer = space.models(task.model), space.preparer(task.model)
     space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
     with deterministic(config.training.deterministic):
-        if task.fraction is not None:
+        if task.fraction is not None and task.attack:
+            attack = next(one for one in config.attacks if one.name == task.attack)
+            _record_attack(space, task.model, task.target, task.fraction, attack)
+            place = space.attack_record(task.model, task.target, task.fraction, attack)
+        elif task.fraction is not None:
             _record_evaluation(space, task.model, task.target, task.fraction)
             place = space.evaluation_record(task.model, task.target, task.fraction)
         elif task.target == "base":
@@ -173,6 +199,59 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
     if start is not None and (line := control_warning(metrics, model, fraction)):
         warn_later(line)
     seconds = time.monotonic() - begin
+    _write(
+        *(space, place, model, target, fraction, started),
+        precision=evaluation.precision,
+        epochs=(EpochResult(0, metrics, 0.0, seconds),),
+        evaluations={0: evaluation},
+    )
+
+
+def _record_attack(
+    space: Workspace, model: str, target: str, fraction: SplitKey, attack: AttackSpec
+) -> None:
+    """Evaluate the start model or a retain model under an attack, and write its record."""
+    place = space.attack_record(model, target, fraction, attack)
+    if broadcast_from_main(place.is_dir):
+        return
+    started, models = time.time(), space.models(model)
+    space.preparer(model).ensure_prepared(target)
+    quiet_transformers()
+    loaded = load_model(models.target(target), models.settings)
+    plain = read_record(space.evaluation_record(model, target, fraction)).evaluations[0]
+    how: Any = {"epoch": 0, "target": target}
+    found = [*results_under(attack, space, model, fraction, loaded, plain, **how)]
+    _write(
+        *(space, place, model, target, fraction, started),
+        precision=plain.precision,
+        attacked=tuple(result for result, _ in found),
+        attacked_evaluations={(0, result.variant): seen for result, seen in found},
+        attack=attack,
+    )
+
+
+def _write(
+    space: Workspace,
+    place: Path,
+    model: str,
+    target: str,
+    fraction: SplitKey,
+    started: float,
+    attack: AttackSpec | None = None,
+    **found: Any,
+) -> None:
+    """Write the record of a start or retain model's evaluation. Collective."""
+    models, chosen = space.models(model), space.config.evaluation.metrics
+    spec: dict[str, Any] = {
+        "model": models.settings.model_dump(mode="json"),
+        "target": target,
+        "data": space.config.data.model_dump(mode="json"),
+        "identity": space.evaluation_identity(model, target, fraction),
+    }
+    if chosen:
+        spec["metrics"] = chosen
+    if attack is not None:
+        spec["attack"] = attack.model_dump(mode="json")
     record = Record(
         id=place.name,
         kind="fine-tuned" if target == "full" else "retain",
@@ -181,25 +260,17 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
         method="fine-tuned" if target == "full" else "retain",
         learning_rate=None,
         seed=models.settings.preparation.seed,
-        spec={
-            "model": models.settings.model_dump(mode="json"),
-            "target": target,
-            "data": space.config.data.model_dump(mode="json"),
-            "identity": space.evaluation_identity(model, target, fraction),
-        }
-        | ({"metrics": chosen} if (chosen := space.config.evaluation.metrics) else {}),
+        spec=spec,
         status="finished",
         profile=space.profile.id,
-        precision=evaluation.precision,
-        epochs=(EpochResult(0, metrics, 0.0, seconds),),
         provenance=provenance(
             data=fingerprint(space.benchmark, fraction),
-            weights=source.identity(),
+            weights=models.target(target).identity(),
             commits=space.commits(model, target),
             begin=started,
         )
-        | schema_entries(space.config.data, space.profile, space.config.evaluation.metrics),
-        evaluations={0: evaluation},
+        | schema_entries(space.config.data, space.profile, chosen),
+        **found,
     )
     if is_main_process():
         write_record(record, space.folder)

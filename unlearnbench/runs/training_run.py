@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,7 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import EvaluationError
 from unlearnbench.estimates.run_estimate import budget_of, estimated_peak
-from unlearnbench.evaluation.observation_file import write_observations
+from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.device import device_memory, usable_memory
@@ -83,11 +83,14 @@ class TrainingRun(EvaluatedRun):
         """Yield the results of the remaining epochs, then write the record."""
         error, ended = self._collapse(), self._out_of_patience()
         try:
-            while self.reached < self.spec.epochs and error is None and ended is None:
+            while error is None and self._has_epochs_to_train(ended):
                 result = self._next_epoch()
                 if result is not None:
                     yield result
-                    error, ended = self._collapse(), self._out_of_patience()
+                error, ended = self._collapse(), self._out_of_patience()
+            if error is None and (attacks := self._due(self.reached, last=True)):
+                with self._evaluated_model(exact=True) as model:
+                    self._attack(model, self.reached, attacks)
         except NonFiniteError as collapse:
             error = str(collapse)
             self._drop(self.trainer.step, self.epoch + 1)
@@ -104,6 +107,12 @@ class TrainingRun(EvaluatedRun):
             if is_main_process():
                 remove_state(self.space.folder, self.spec.id, self.space.storage)
         give_back(self.trainer, self.spec, self.space)
+
+    def _has_epochs_to_train(self, ended: str | None) -> bool:
+        """Return whether epochs are left: of the run, or to train again for its attacks."""
+        if ended is None and self.reached < self.spec.epochs:
+            return True
+        return self.epoch < self.reached and bool(self._due(self.reached, last=True))
 
     def _collapse(self) -> str | None:
         """Return why the last evaluation ends the run, or None."""
@@ -156,13 +165,23 @@ class TrainingRun(EvaluatedRun):
         return any(all_gather(sigterm_received()))
 
     def _evaluate_epoch(self, number: int, begin: float) -> EpochResult:
+        changed = any(spec.settings["at"] != "last" for spec in self.spec.attacks)
         exact = needs_stored_weights(self.trainer.model, self.spec.evaluation.precision)
+        with self._evaluated_model(exact=exact or changed) as model:
+            result = self._evaluate(model, number, begin)
+            if result.metrics.get(self.space.headline.kept.column) is not None:
+                self._attack(model, number, self._due(number, last=False))
+            return result
+
+    @contextmanager
+    def _evaluated_model(self, *, exact: bool) -> Generator[Any, None, None]:
+        """The model in evaluation mode."""
         # One of several processes must not leave the others in the middle: the next step stops all.
         deferred = defer_sigterm() if world_size() > 1 else nullcontext()
         with self.trainer.evaluation_model(exact=exact) as model, deferred:
             if world_size() == 1:
                 raise_if_stopped()
-            return self._evaluate(model, number, begin)
+            yield model
 
     def _save(self, number: int, begin: float) -> None:
         """Store the results, and the trainer where a checkpoint pays; nothing else of a run saves.
@@ -191,9 +210,14 @@ class TrainingRun(EvaluatedRun):
         self.results = [result for result in self.results if result.epoch < epoch]
         for number in dropped:
             del self.evaluations[number]
+        self.attacked = [result for result in self.attacked if result.epoch < epoch]
+        under = [key for key in self.attacked_evaluations if key[0] >= epoch]
+        for key in under:
+            del self.attacked_evaluations[key]
         self.reached = min(self.reached, epoch - 1)
         if is_main_process():
-            self.progress.drop(step, map(evaluation_name, dropped))
+            names = [*map(evaluation_name, dropped), *(evaluation_name(*key) for key in under)]
+            self.progress.drop(step, iter(names))
 
     def _write_heartbeat(self, what: str | None = None) -> None:
         if is_main_process():
@@ -213,10 +237,15 @@ class TrainingRun(EvaluatedRun):
             evaluation_name(epoch): partial(write_observations, evaluation)
             for epoch, evaluation in self.evaluations.items()
         }
+        files |= {
+            evaluation_name(*key): partial(write_observations, evaluation)
+            for key, evaluation in self.attacked_evaluations.items()
+        }
         progress = {
             "epoch": self.reached,
             "started": self.started,
-            "results": [asdict(result) for result in self.results],
+            "results": [result.to_json() for result in self.results],
+            "attacked": [result.to_json() for result in self.attacked],
             "steps": [asdict(step) for step in self.steps],
         }
         self.progress.save(self.trainer.step, progress, files)
@@ -233,11 +262,18 @@ class TrainingRun(EvaluatedRun):
             results = _results(progress, state)
             if all(all_gather(results is not None)) and results is not None:
                 self.started, self.reached = progress["started"], progress["epoch"]
-                self.results, self.steps, self.evaluations = results
+                self.results, self.steps, self.evaluations = results[:3]
+                self.attacked, self.attacked_evaluations = results[3:]
                 return
 
 
-Results = tuple[list[EpochResult], list[StepResult], dict[int, Evaluation]]
+Results = tuple[
+    list[EpochResult],
+    list[StepResult],
+    dict[int, Evaluation],
+    list[EpochResult],
+    dict[tuple[int, str], Evaluation],
+]
 
 
 def _results(progress: Mapping[str, Any], state: Path) -> Results | None:
@@ -247,11 +283,20 @@ def _results(progress: Mapping[str, Any], state: Path) -> Results | None:
         steps = [StepResult(**step) for step in progress["steps"]]
         float(progress["started"])
         int(progress["epoch"])
-        # By its name before the dot: earlier versions stored TOFU's logs.
-        names = {name.partition(".")[0]: name for name in progress["files"]}
-        logs = {r.epoch: state / names[f"epoch-{r.epoch}"] for r in results}
-        return results, steps, {epoch: read_log(path) for epoch, path in logs.items()}
-    except (EvaluationError, ValueError, KeyError, TypeError, OSError):
+        attacked = [EpochResult(**result) for result in progress.get("attacked", ())]
+        files = progress["files"]
+        # Earlier versions stored TOFU's logs.
+        names = {r.epoch: (evaluation_name(r.epoch), f"epoch-{r.epoch}.json.gz") for r in results}
+        logs = {
+            epoch: read_log(state / next(name for name in own if name in files))
+            for epoch, own in names.items()
+        }
+        under = {
+            (r.epoch, r.variant): read_observations(state / evaluation_name(r.epoch, r.variant))
+            for r in attacked
+        }
+        return results, steps, logs, attacked, under
+    except (EvaluationError, ValueError, KeyError, TypeError, OSError, StopIteration):
         return None
 
 
@@ -272,7 +317,7 @@ def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record |
     stored = None if progress is None else _results(progress, state)
     if progress is None or stored is None:
         return None
-    results, steps, evaluations = stored
+    results, steps, evaluations, attacked, under = stored
     return run_record(
         spec,
         status="stopped",
@@ -280,4 +325,6 @@ def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record |
         steps=tuple(steps),
         provenance=run_provenance(spec, space, progress["started"]),
         evaluations=evaluations,
+        attacked=tuple(attacked),
+        attacked_evaluations=under,
     )

@@ -9,6 +9,7 @@ from typing import Any
 from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
+from unlearnbench.config.attack_entries import AttackSpec
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
@@ -192,6 +193,35 @@ class Workspace:
         if place.name not in self._compared:
             self._compared[place.name] = read_record(place).evaluations[0]
         return self._compared[place.name]
+
+    def attack_record(
+        self, model: str, target: str, fraction: SplitKey, attack: AttackSpec
+    ) -> Path:
+        """Folder of the record of a start model's or retain model's results under an attack."""
+        identity = self.evaluation_identity(model, target, fraction)
+        return self.record(content_hash([*identity, attack.identity]))
+
+    def attacked_evaluation(
+        self, model: str, target: str, fraction: SplitKey, attack: AttackSpec, variant: str
+    ) -> Evaluation | None:
+        """Evaluation of the start model (`full`) or the retain model (`retain`) under an attack.
+
+        None where there is no such model, or none yet.
+        """
+        if target == "retain":
+            if "retain" not in self.config.data.references:
+                return None
+            target = split_name("retain", fraction)
+        place = self.attack_record(model, target, fraction, attack)
+        if not self.storage.fetch(place):
+            return None
+        key = f"{place.name} {variant}"
+        if key not in self._compared:
+            found = read_record(place).attacked_evaluations
+            if (0, variant) not in found:
+                return None
+            self._compared[key] = found[0, variant]
+        return self._compared[key]
 
     def fetch_models(self, model: str, *targets: str) -> None:
         """Copy from the storage the base and `targets` (`full`, retain models) that it has."""

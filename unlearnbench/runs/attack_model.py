@@ -1,0 +1,84 @@
+"""A model under the attacks of a configuration: runs, start models and retain models alike."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, cast
+
+from unlearnbench.api.attack import AttackRows, FineTune, variant
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.config.attack_entries import AttackSpec, attack_from_spec
+from unlearnbench.errors import TrainingError
+from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
+from unlearnbench.models.loading import load_model
+from unlearnbench.results.records import EpochResult
+from unlearnbench.runs.workspace import Workspace
+
+
+@dataclass(frozen=True)
+class Tools:
+    """What attacks on weights may use, see `api.attack.AttackTools`."""
+
+    space: Workspace
+    model: str
+    rows: AttackRows
+    fine_tune: FineTune
+
+    def start_model(self) -> Any:
+        """The model that runs begin from; loaded for each attack that asks for it."""
+        self.space.preparer(self.model).ensure_prepared("full")
+        models = self.space.models(self.model)
+        return load_model(models.full(), models.settings)
+
+
+def _untrained(*_: Any, **_how: Any) -> Iterator[int]:
+    # Stream relearn: training/fine_tuning.py goes here.
+    raise TrainingError("no attack trains a model in this version")
+
+
+def tools_of(space: Workspace, model: str, split: SplitKey) -> Tools:
+    """The tools for attacks on models called `model`, with the rows of a split."""
+    return Tools(space, model, attack_rows(space.benchmark, split), cast("FineTune", _untrained))
+
+
+def variants_of(spec: AttackSpec) -> tuple[str, ...]:
+    """Names of the variants of an evaluation under the attack."""
+    return tuple(variant(spec.name, point) for point in attack_from_spec(spec).points())
+
+
+def results_under(
+    spec: AttackSpec,
+    space: Workspace,
+    model: str,
+    split: SplitKey,
+    loaded: Any,
+    plain: Evaluation,
+    epoch: int = 0,
+    target: str = "",
+) -> Iterator[tuple[EpochResult, Evaluation]]:
+    """Attack a model; yield the result and the evaluation at each point. Collective.
+
+    model   name of its settings
+    loaded  the model, in evaluation mode
+    plain   its evaluation without the attack
+    target  `full` or a retain model's name, of one that others are compared with
+
+    Metrics compare it with the retain model and the start model under the same attack.
+    """
+    begin = time.monotonic()
+    evaluator, tools = space.evaluator(model, split), tools_of(space, model, split)
+    attack = attack_from_spec(spec)
+    for name, found in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
+        retain = space.attacked_evaluation(model, "retain", split, spec, name)
+        start = space.attacked_evaluation(model, "full", split, spec, name)
+        if target == "full":
+            start = found
+        elif target:
+            retain = found
+        metrics = space.summary(found, retain, start)
+        seconds = time.monotonic() - begin
+        yield EpochResult(epoch, metrics, 0.0, seconds, name), found
+        begin = time.monotonic()
