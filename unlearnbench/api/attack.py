@@ -74,7 +74,7 @@ class FineTune(Protocol):
 
 
 class AttackTools(Protocol):
-    """What the harness does for an attack on weights."""
+    """Help of the harness for an attack on weights."""
 
     @property
     def rows(self) -> AttackRows:
@@ -117,7 +117,7 @@ class Attack(HyperParameters, ABC):
         return ""
 
     def selects(self, row: Question, rows: AttackRows) -> bool:
-        """Whether a row of an evaluation set is evaluated under the attack."""
+        """Return whether a row of an evaluation set is evaluated under the attack."""
         del row, rows
         return True
 

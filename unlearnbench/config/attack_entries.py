@@ -37,7 +37,7 @@ class AttackSpec(Settings):
 
     @property
     def identity(self) -> dict[str, Any]:
-        """What the numbers of a model under the attack depend on: not when runs are attacked."""
+        """Values that the numbers of a model under the attack depend on: all but `at`."""
         found = self.model_dump(mode="json")
         return found | {"settings": {k: v for k, v in self.settings.items() if k != "at"}}
 

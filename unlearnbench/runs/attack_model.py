@@ -20,7 +20,7 @@ from unlearnbench.runs.workspace import Workspace
 
 @dataclass(frozen=True)
 class Tools:
-    """What attacks on weights may use, see `api.attack.AttackTools`."""
+    """Help for attacks on weights, see `api.attack.AttackTools`."""
 
     space: Workspace
     model: str
