@@ -1,0 +1,192 @@
+"""Quantisation of a model's layers: which, from which weights, and what stays."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from unlearnbench.api.registry import load
+from unlearnbench.attacks.quantization import (
+    Quantization,
+    bitsandbytes_for,
+    linear_layers,
+    replaced,
+)
+from unlearnbench.config.schema import LoRA
+from unlearnbench.errors import EvaluationError, UnavailableError
+from unlearnbench.models.loading import add_lora
+from unlearnbench.runtime.optional_packages import import_optional
+from unlearnbench.stats.quantized_weights import Code, quantized
+
+TOOLS: Any = None
+"""The attack uses none."""
+OTHERS = {"GPT-2": ("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 2}), "tied": ("gemma", {})}
+
+
+def state(model: Any) -> dict[str, Tensor]:
+    """Every weight and buffer, as it is now."""
+    named = (*model.named_parameters(), *model.named_buffers())
+    return {name: tensor.detach().clone() for name, tensor in named}
+
+
+def at_points(model: Any, attack: Quantization) -> Iterator[tuple[str, dict[str, Tensor]]]:
+    """The points, with the weights at each."""
+    for point in attack.change(model, TOOLS):
+        yield point, state(model)
+
+
+def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
+    """Names of the tensors that differ."""
+    return {name for name in before if not torch.equal(before[name], after[name])}
+
+
+def test_it_is_found_by_its_name_and_quantises_to_nf4_by_default() -> None:
+    attack: Quantization = load("attacks", "quantization")()
+    assert isinstance(attack, Quantization)
+    assert attack.points() == ("nf4",)
+    assert attack.roles == {"forget", "retain", "general"}
+
+
+def test_every_linear_layer_but_the_output_is_quantised_and_nothing_else(model: Any) -> None:
+    before = state(model)
+    ((point, after),) = at_points(model, Quantization())
+    assert point == "nf4"
+    layers = {name for name in before if name.endswith("proj.weight")}
+    assert len(layers) == 2 * 7
+    assert changed(before, after) == layers
+    for name in layers:
+        assert torch.equal(after[name], quantized(before[name], "nf4"))
+
+
+def test_each_code_starts_from_the_full_weights(model: Any) -> None:
+    before = state(model)
+    codes: tuple[Code, ...] = ("int8-weights", "fp4", "nf4")
+    found = list(at_points(model, Quantization(codes=codes)))
+    assert [point for point, _ in found] == [*codes]
+    name = "model.layers.1.mlp.down_proj.weight"
+    for code, (_, after) in zip(codes, found, strict=True):
+        assert torch.equal(after[name], quantized(before[name], code))
+
+
+def test_an_attack_that_is_left_early_leaves_the_full_weights(model: Any) -> None:
+    before = state(model)
+    points = Quantization(codes=("fp4", "nf4")).change(model, TOOLS)
+    assert next(points) == "fp4"
+    assert changed(before, state(model))
+    points.close()  # type: ignore[attr-defined]
+    assert not changed(before, state(model))
+
+
+@pytest.mark.parametrize("name", [*OTHERS])
+def test_transposed_layers_and_tied_outputs(
+    name: str, build: Callable[[str, dict[str, Any]], Any]
+) -> None:
+    model = build(*OTHERS[name])
+    assert model.get_output_embeddings().weight is model.get_input_embeddings().weight
+    before = state(model)
+    ((_, after),) = at_points(model, Quantization(codes=("int8-weights",)))
+    layers = {n for n in before if before[n].ndim == 2 and "embed" not in n and "wte" not in n}
+    layers -= {"transformer.wpe.weight"}
+    assert changed(before, after) == layers
+    for layer in layers:
+        # GPT-2 has its weights [in, out]; the scales are those of outputs.
+        weight, found = before[layer], after[layer]
+        if name == "GPT-2":
+            weight, found = weight.T, found.T
+        assert torch.equal(found, quantized(weight, "int8-weights"))
+
+
+def test_an_adapter_is_merged_then_quantised_and_is_itself_again(model: Any) -> None:
+    adapted = add_lora(model, LoRA(rank=2)).eval()
+    with torch.no_grad():
+        for name, weight in adapted.named_parameters():
+            if "lora_B" in name:
+                weight.normal_(generator=torch.Generator().manual_seed(0))
+    before = state(adapted)
+    ids = torch.arange(12)[None]
+    plain = adapted(input_ids=ids).logits
+    layers = linear_layers(adapted)
+    assert len(layers) == 2 * 7
+    merged = [(one.weight + one.outer.get_delta_weight("default")).detach() for one in layers]
+
+    codes: tuple[Code, ...] = ("nf4", "fp4")
+    points = Quantization(codes=codes).change(adapted, TOOLS)
+    for code, point in zip(codes, points, strict=True):
+        assert code == point
+        for layer, weight in zip(layers, merged, strict=True):
+            assert torch.equal(layer.weight, quantized(weight, code))
+        assert all(one.outer.merged for one in layers)
+        assert not torch.equal(adapted(input_ids=ids).logits, plain)
+    assert not any(one.outer.merged for one in layers)
+    with torch.no_grad():  # weights after the last point are the harness's
+        for name, tensor in (*adapted.named_parameters(), *adapted.named_buffers()):
+            tensor.copy_(before[name])
+    assert torch.equal(adapted(input_ids=ids).logits, plain)
+
+
+def test_settings_without_sense_are_refused() -> None:
+    for codes in ((), ("nf4", "nf4"), ("int3",)):
+        with pytest.raises(ValidationError, match="codes"):
+            Quantization.model_validate({"codes": codes})
+
+
+def test_models_without_layers_or_already_quantised_are_refused(model: Any) -> None:
+    head = model.lm_head
+    bare = SimpleNamespace(
+        get_input_embeddings=lambda: None,
+        get_output_embeddings=lambda: head,
+        named_children=lambda: iter([("lm_head", head)]),
+    )
+    with pytest.raises(EvaluationError, match="SimpleNamespace has no linear layer besides its"):
+        list(Quantization().change(bare, TOOLS))
+    layer = model.model.layers[0].mlp.up_proj
+    layer.weight = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
+    with pytest.raises(EvaluationError, match=r"up_proj .* torch\.int8: .* quantised already"):
+        list(Quantization().change(model, TOOLS))
+
+
+def test_bitsandbytes_is_missed_in_one_line(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    attack = Quantization(backend="bitsandbytes", codes=("int8-weights", "fp4"))
+    assert attack.points() == ("llm-int8", "fp4")
+    with pytest.raises(EvaluationError, match="runs on CUDA, and the model is on cpu; leave the"):
+        list(attack.change(model, TOOLS))
+    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
+    with pytest.raises(UnavailableError, match=r"pip install 'unlearnbench\[8bit\]'"):
+        bitsandbytes_for(torch.device("cuda"))
+
+
+@pytest.mark.parametrize("code", ["nf4", "fp4", "int8-weights"])
+def test_its_layers_hold_the_same_weights_and_the_models_own_come_back(
+    code: Any, build: Callable[[str, dict[str, Any]], Any]
+) -> None:
+    """Replacing works on any device; kernels are in `tests/gpu`."""
+    try:
+        package = import_optional("bitsandbytes")
+    except ImportError as error:
+        pytest.skip(f"bitsandbytes is not installed: {error}")
+    # Rows of whole blocks, as bitsandbytes needs on a CPU.
+    model = build("gpt2", {"hidden_size": 64, "n_layer": 1, "n_head": 2})
+    before, modules = state(model), dict(model.named_modules())
+    layers = linear_layers(model)
+    with replaced(layers, code, package):
+        for layer in layers:
+            now: Any = layer.outer
+            exact = quantized(layer.matrix, code)
+            if code == "int8-weights":
+                rows = now.weight.CB, now.weight.SCB
+                theirs = package.functional.int8_vectorwise_dequant(*rows)
+            else:
+                theirs = package.functional.dequantize_4bit(now.weight.data, now.weight.quant_state)
+            assert torch.equal(theirs, exact)
+            own: Any = layer.base.bias
+            assert torch.equal(now.bias, own)
+            assert now.bias.data_ptr() != own.data_ptr()
+    assert dict(model.named_modules()) == modules
+    assert not changed(before, state(model))
