@@ -40,6 +40,7 @@ FLOW = [
 """The rooms, from the ground up; each imports only what stands before it."""
 
 ACROSS = {
+    "attacks/test_prompts",
     *("dashboards/test_browser", "dashboards/test_browser_large"),
     *("dashboards/test_browser_output", "dashboards/test_browser_sections"),
     *("evaluation/test_architectures", "evaluation/test_golden_logs"),

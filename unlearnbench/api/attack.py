@@ -16,9 +16,12 @@ are attacked in the same way, so that what an attack gives back has a null to co
 
 from __future__ import annotations
 
+import random
+import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
@@ -48,6 +51,53 @@ class AttackRows:
         """The rows of every second subject, from the first one on; `other`: of all the others."""
         size = self.subject_rows
         return tuple(q for i, q in enumerate(self.forget) if (i // size % 2 == 1) == other)
+
+    def beside(
+        self, row: Question, count: int, of: Literal["retain", "subject"], seed: int = 0
+    ) -> tuple[Question, ...]:
+        """Rows with a question to show beside `row`, at most `count`, in its format.
+
+        of    retain rows, drawn by `seed` and the question; or, from the first one on, the other
+              forget rows about its subject: none where it is not a training row
+        Never the row itself, in either wording, nor one that has its answer in it.
+        """
+        wordings = {_plain(text) for text in (row.question, row.paraphrased_question) if text}
+        answers = [_plain(text) for text in (row.answer, row.paraphrased_answer) if text]
+
+        def fits(one: Question) -> bool:
+            if one.format != row.format or not one.question or _plain(one.question) in wordings:
+                return False
+            shown = _plain(f"{one.question} {one.answer}")
+            return not any(f" {answer} " in f" {shown} " for answer in answers)
+
+        found: list[Question] = []
+        for one in self._subject(wordings, answers) if of == "subject" else self._drawn(row, seed):
+            if len(found) == count:
+                break
+            found += [one] if fits(one) else []
+        return tuple(found)
+
+    def _subject(self, wordings: Collection[str], answers: Collection[str]) -> Sequence[Question]:
+        size = self.subject_rows
+        for i, one in enumerate(self.forget):
+            if _plain(one.question) in wordings and _plain(one.answer) in answers:
+                return self.forget[i // size * size :][:size]
+        return ()
+
+    def _drawn(self, row: Question, seed: int) -> Iterator[Question]:
+        """Each retain row once; to shuffle thousands for every question would take seconds."""
+        generator, seen = random.Random(f"{seed} {row.question}"), set[int]()
+        while len(seen) < len(self.retain):
+            i = generator.randrange(len(self.retain))
+            if i not in seen:
+                seen.add(i)
+                yield self.retain[i]
+
+
+@lru_cache(maxsize=65_536)  # each row is compared with many others
+def _plain(text: str) -> str:
+    """The words of a text in small letters, without punctuation."""
+    return " ".join(re.findall(r"\w+", text.casefold()))
 
 
 class FineTune(Protocol):

@@ -1,0 +1,46 @@
+"""Two questions in one."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from unlearnbench.api.attack import AttackRows, PromptAttack
+from unlearnbench.api.benchmark import Question
+
+
+class CombinedQuestions(PromptAttack):
+    """Ask a retain question and the forget question in one prompt.
+
+    A model that recognises forget questions by their form often answers both (Thaker et al. 2024,
+    arXiv:2410.02879, who combine queries of TOFU's forget and retain sets). The retain question is
+    drawn by `seed` for each forget question. With the forget question first its answer begins the
+    model's; with the retain question first, the retain row's true answer is given as the beginning
+    of the model's, and the forget answer is scored behind it. Texts that are continued are no
+    questions, and are left out.
+    """
+
+    label = "Combined with a retain question"
+
+    first: Literal["forget", "retain"] = Field(
+        default="forget", description="question that stands first"
+    )
+    seed: int = Field(default=0, ge=0, description="of the retain questions")
+
+    def selects(self, row: Question, rows: AttackRows) -> bool:
+        """Questions beside which a retain question can stand."""
+        begun = self.first == "retain" and row.prefix  # the benchmark begins the answer itself
+        return row.format == "chat" and not begun and bool(self._retain(row, rows))
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        """The row with both questions."""
+        del point
+        (other,) = self._retain(row, rows)
+        if self.first == "forget":
+            return replace(row, question=f"{row.question} {other.question}")
+        return replace(row, question=f"{other.question} {row.question}", prefix=other.answer)
+
+    def _retain(self, row: Question, rows: AttackRows) -> tuple[Question, ...]:
+        return rows.beside(row, 1, "retain", self.seed)

@@ -1,0 +1,43 @@
+"""Questions with answers in front of the question."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+from pydantic import Field
+
+from unlearnbench.api.attack import AttackRows, PromptAttack
+from unlearnbench.api.benchmark import Question
+
+
+class InContext(PromptAttack):
+    """Show other rows with their true answers in front of the question.
+
+    of: retain    k rows to keep, drawn by `seed` for each question: they restore the task and the
+                  form of its answers, and teach no forgotten fact
+    of: subject   the first k other forget rows about the same subject, such as TOFU's author:
+                  relearning in context (Lynch et al. 2024, arXiv:2402.16835). Rows that are not
+                  training rows, or have a subject of their own, are left out
+
+    Never the row itself, nor a row that has its answer in it. They are turns of the model's
+    template; of texts that are continued, texts that are divided by blank lines. Plain text has no
+    question to stand behind them and is left out.
+    """
+
+    label = "Examples in context"
+
+    of: Literal["retain", "subject"] = Field(default="retain", description="rows that are shown")
+    k: int = Field(default=5, ge=1, le=100, description="rows in front of the question")
+    seed: int = Field(default=0, ge=0, description="of the retain rows")
+
+    def selects(self, row: Question, rows: AttackRows) -> bool:
+        """Questions for which there are rows to show."""
+        return not row.is_plain_text and bool(rows.beside(row, 1, self.of, self.seed))
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        """The row behind the others."""
+        del point
+        found = rows.beside(row, self.k, self.of, self.seed)
+        shown = tuple((one.question, one.answer) for one in found)
+        return replace(row, examples=(*shown, *row.examples))
