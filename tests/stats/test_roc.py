@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from unlearnbench.stats.roc import auc, auc_interval, true_positive_rate
+from unlearnbench.stats.roc import (
+    auc,
+    auc_interval,
+    auc_score_interval,
+    best_cut,
+    true_positive_rate,
+)
 
 
 def test_auc_is_the_share_of_pairs_with_ties_as_halves() -> None:
@@ -44,3 +50,61 @@ def test_interval_of_the_area_is_that_of_the_normal_approximation() -> None:
     assert auc_interval(members, others) == found, "drawn from a seed"
     assert auc_interval(np.zeros(5), np.ones(5)) == (1, 1)
     assert auc_interval(np.array([np.nan]), others) is None
+
+
+@pytest.mark.parametrize(("area", "m", "k"), [(0.5, 3, 3), (0.8, 5, 4), (1.0, 6, 6), (0.0, 2, 9)])
+def test_score_interval_ends_where_the_test_of_an_area_rejects(area: float, m: int, k: int) -> None:
+    ends = auc_score_interval(area, m, k)
+    for end in ends:
+        if end in (0.0, 1.0):
+            assert end == area, "no area beyond it"
+            continue
+        exponential = (end / (2 - end) - end**2, 2 * end**2 / (1 + end) - end**2)
+        # Hanley and McNeil 1982, equation 2, with (m + k) / 2 for each group.
+        variance = (end * (1 - end) + ((m + k) / 2 - 1) * sum(exponential)) / (m * k)
+        assert abs(end - area) / variance**0.5 == pytest.approx(1.959964, rel=1e-6)
+
+
+def test_score_interval_of_few_scores_that_are_apart_is_wide() -> None:
+    lows = [auc_score_interval(1.0, n, n)[0] for n in (1, 3, 4, 30)]
+    # Of one against one: 1 - θ = z² θ, so θ = 1 / (1 + z²).
+    assert lows == pytest.approx([1 / (1 + 1.959964**2), 0.5010, 0.5823, 0.9330], abs=1e-4)
+    assert auc_score_interval(0.3, 5, 7) == pytest.approx(
+        [1 - end for end in reversed(auc_score_interval(0.7, 7, 5))]
+    )
+    low, high = auc_score_interval(0.7, 4, 5, level=0.5)
+    assert 0.5 < low < 0.7 < high < 0.9
+
+
+def test_score_interval_contains_the_area_as_often_as_it_promises() -> None:
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(400):
+        area = auc(rng.normal(size=5), rng.normal(1.0, 1.0, size=5))
+        assert area is not None
+        low, high = auc_score_interval(area, 5, 5)
+        hits += low <= 0.7602 <= high  # Φ(1 / √2)
+    assert 0.92 <= hits / 400 <= 0.99
+
+
+def test_best_cut_lies_in_the_widest_gap_that_separates_best() -> None:
+    assert best_cut(np.array([0.1, 0.2]), np.array([0.8, 0.9])) == (0.5, 1.0)
+    assert best_cut(np.array([0.0, 0.1, 0.7]), np.array([0.6, 0.9])) == (pytest.approx(0.35), 0.8)
+    assert best_cut(np.array([2.0, 2.0]), np.array([2.0])) == (2.0, 2 / 3)
+    found = best_cut(np.array([1.0]), np.array([0.0]))
+    assert found == (0.5, 0.0), "the wrong way round"
+    assert best_cut(np.array([np.nan]), np.array([0.0])) is None
+    assert best_cut(np.empty(0), np.array([0.0])) is None
+
+
+def test_best_cut_is_that_of_all_thresholds() -> None:
+    rng = np.random.default_rng(2)
+    members, others = rng.integers(0, 9, 20) / 8, rng.integers(3, 12, 15) / 8
+    found = best_cut(members, others)
+    assert found is not None
+    tried = [
+        ((members <= cut).sum() + (others > cut).sum()) / 35 for cut in np.arange(0, 1.5, 0.01)
+    ]
+    assert found[1] == pytest.approx(max(tried))
+    cut = found[0]
+    assert ((members <= cut).sum() + (others > cut).sum()) / 35 == pytest.approx(found[1])

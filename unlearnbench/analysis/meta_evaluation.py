@@ -1,0 +1,347 @@
+"""Meta-evaluation of metrics: which of them tell models apart that know the forget rows. Pure.
+
+    P, N            models that know the forget rows, and models that do not
+    faithfulness    area under the ROC curve of a metric that separates P from N; ½: no difference
+    threshold τ     the cut with the most models of P above it and of N below it
+    R, Q            robustness to relearning and to quantisation, in `stats/relearning.py`: means
+                    over the unlearned models that keep 80 % of their start model's utility and are
+                    below τ, which is where a metric says that they have forgotten
+    overall         HM(faithfulness, HM(R, Q))
+
+Dorna et al. 2025, arXiv:2506.12618, section 4, with R and Q in the symmetric form of
+arXiv:2605.24614. A metric is oriented so that higher values mean more knowledge. Metrics of rows to
+keep are controls: where one separates P from N, the models differ by more than the forget rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from statistics import fmean
+
+import numpy as np
+
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
+from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
+from unlearnbench.api.membership import CONTROL, MembershipInference
+from unlearnbench.api.metric import Better, MetricColumn
+from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.harmonic_mean import harmonic_mean
+from unlearnbench.stats.relearning import (
+    symmetric_quantization_robustness,
+    symmetric_relearning_robustness,
+)
+from unlearnbench.stats.roc import auc, auc_score_interval, best_cut
+
+FEWEST = 2
+"""Models of each pool without which there is no meta-evaluation."""
+_LEVEL = 0.05
+
+Values = Mapping[str, float | None]
+Knows = Callable[[TableRow], bool | None]
+"""True if the model of a row knows the forget rows, False if it does not, None if unknown."""
+
+
+@dataclass(frozen=True)
+class AttackedRun:
+    """A run before and after an attack, and its retain model under the same; of the same rows."""
+
+    row: TableRow
+    """The run after the epoch at which it was attacked, on all rows."""
+    kept_at_start: float | None
+    """The start model's number of what is kept, by the headline."""
+    variant: str
+    before: Values
+    after: Values
+    retain_before: Values
+    retain_after: Values
+
+
+@dataclass(frozen=True)
+class Robustness:
+    """Mean robustness of a metric to one attack."""
+
+    value: float | None
+    runs: int
+    """Number of runs that keep their utility and have forgotten, by the metric."""
+    reason: str = ""
+    """Why there is no value."""
+
+
+@dataclass(frozen=True)
+class MetricQuality:
+    """One metric as a detector of knowledge."""
+
+    column: MetricColumn
+    knows: Better
+    """The end of its scale at which a model knows the forget rows; of a control, its own rows."""
+    control: bool
+    known: tuple[float, ...]
+    """Its value for each model that knows the forget rows."""
+    unknown: tuple[float, ...]
+    """The same for each that does not."""
+    faithfulness: float
+    low: float
+    high: float
+    """95 % score interval of the faithfulness."""
+    threshold: float
+    accuracy: float
+    """Share of the models on their side of the threshold."""
+    quantization: Robustness
+    relearning: Robustness
+
+    @property
+    def robustness(self) -> float | None:
+        """HM(R, Q)."""
+        return harmonic_mean((self.relearning.value, self.quantization.value))
+
+    @property
+    def overall(self) -> float | None:
+        """HM(faithfulness, robustness)."""
+        return harmonic_mean((self.faithfulness, self.robustness))
+
+    @property
+    def separates(self) -> bool:
+        """True if chance does not explain the order: the interval excludes ½, for enough models."""
+        return self.low > 0.5 and smallest_p(len(self.known), len(self.unknown)) <= _LEVEL
+
+
+@dataclass(frozen=True)
+class MetaEvaluation:
+    """The metrics of one split, over all models of the records."""
+
+    forget_fraction: SplitKey
+    known: tuple[TableRow, ...]
+    """The models that know the forget rows."""
+    unknown: tuple[TableRow, ...]
+    metrics: tuple[MetricQuality, ...]
+    """Best first: by overall score, then by faithfulness and the lower end of its interval."""
+    controls: tuple[MetricQuality, ...]
+    left_out: tuple[tuple[str, str], ...]
+    """(label, reason) of metrics with a direction that are not evaluated."""
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Lines on what the numbers do not show."""
+        return tuple(self._warnings())
+
+    def _warnings(self) -> Iterator[str]:
+        counts = len(self.known), len(self.unknown)
+        if (p := smallest_p(*counts)) > _LEVEL:
+            yield (
+                f"{counts[0]} models that know the forget rows and {counts[1]} that do not: even a "
+                f"metric that separates them without error may do so by chance (p = {p:.2g}, "
+                "exact); prepare more"
+            )
+        if apart := [one.column.label for one in self.controls if one.separates]:
+            yield (
+                f"controls that separate the models, too: {', '.join(apart)}; the models differ by "
+                "more than the forget rows, and a metric may detect that"
+            )
+
+
+def smallest_p(known: int, unknown: int) -> float:
+    """The two-sided p-value of a rank test of two pools that are wholly apart, exact."""
+    return min(1.0, 2 / math.comb(known + unknown, known))
+
+
+def by_kind(row: TableRow) -> bool | None:
+    """Start models know the forget rows, retain models do not."""
+    return {"fine-tuned": True, "retain": False}.get(row.kind)
+
+
+def by_pattern(rows: Iterable[TableRow], knows: Sequence[str], knows_not: Sequence[str]) -> Knows:
+    """`by_kind`, and patterns for other records: of METHOD, MODEL:METHOD or a run's id.
+
+    The method of a start model is `fine-tuned`, that of a retain model `retain`.
+    Raises: RecordError for a pattern without a record, and a record with both kinds of patterns.
+    """
+    found: dict[str, bool] = {}
+    rows = tuple(rows)
+    for patterns, value in ((knows, True), (knows_not, False)):
+        for pattern in patterns:
+            ids = {row.run_id for row in rows if _matches(row, pattern)}
+            if not ids:
+                names = sorted({f"{row.model}:{row.method}" for row in rows})
+                raise RecordError(f"no record is called {pattern!r}; there are {', '.join(names)}")
+            if both := {one for one in ids if found.get(one, value) != value}:
+                raise RecordError(
+                    f"record {min(both)}: named both as one that knows the forget rows and as one "
+                    "that does not; name it once"
+                )
+            found |= dict.fromkeys(ids, value)
+    return lambda row: found.get(row.run_id, by_kind(row))
+
+
+def _matches(row: TableRow, pattern: str) -> bool:
+    names = (row.method, row.family, row.run_id)
+    names += (f"{row.model}:{row.method}", f"{row.model}:{row.family}")
+    return any(fnmatchcase(name, pattern) for name in names)
+
+
+def meta_evaluation(
+    rows: Iterable[TableRow],
+    attacked: Iterable[AttackedRun] = (),
+    knows: Knows = by_kind,
+    *,
+    relearning: str = "",
+    quantization: str = "",
+) -> tuple[MetaEvaluation, ...]:
+    """Evaluate the metrics, one split after the other.
+
+    rows          of the table, of one or several sweeps; a run counts by its last epoch
+    relearning    the variant from which R is computed; quantization: Q
+
+    Raises: RecordError where no split has enough models of both kinds.
+    """
+    rows, attacked = tuple(rows), tuple(attacked)
+    splits = sorted({row.forget_fraction for row in rows}, key=split_order)
+    found: list[MetaEvaluation] = []
+    few: list[str] = []
+    for split in splits:
+        here = [row for row in rows if row.forget_fraction == split]
+        known, unknown = (_distinct(here, knows, value) for value in (True, False))
+        if min(len(known), len(unknown)) < FEWEST:
+            few.append(f"{split_percent(split)}: {len(known)} and {len(unknown)}")
+            continue
+        runs = [a for a in attacked if a.row.forget_fraction == split and knows(a.row) is None]
+        of_r = _Runs("R", relearning, tuple(a for a in runs if a.variant == relearning))
+        of_q = _Runs("Q", quantization, tuple(a for a in runs if a.variant == quantization))
+        found.append(_evaluated(split, known, unknown, of_r, of_q))
+    if not found:
+        counts = "; ".join(few) or "no evaluated model"
+        raise RecordError(
+            f"a meta-evaluation needs at least {FEWEST} models that know the forget rows and "
+            f"{FEWEST} that do not; here are, by split, {counts}: give `models` of several "
+            "`preparation.seed` in the configuration, or several folders, or name runs with "
+            "--knows and --knows-not"
+        )
+    return tuple(found)
+
+
+def _distinct(rows: Sequence[TableRow], knows: Knows, value: bool) -> tuple[TableRow, ...]:
+    """The models of a pool, each once: the last row of each record, unless another is equal."""
+    last: dict[str, TableRow] = {}
+    for row in sorted(rows, key=lambda row: (*row.setting, row.seed, row.epoch)):
+        if knows(row) is value:
+            last[row.run_id] = row
+    # Two records of one model, of two sweeps for example, are equal in every number.
+    by_numbers = {tuple(sorted(row.metrics.items())): row for row in reversed(last.values())}
+    return tuple(reversed(by_numbers.values()))
+
+
+@dataclass(frozen=True)
+class _Runs:
+    """The runs under one attack."""
+
+    symbol: str
+    variant: str
+    runs: tuple[AttackedRun, ...]
+
+
+def _evaluated(
+    split: SplitKey,
+    known: tuple[TableRow, ...],
+    unknown: tuple[TableRow, ...],
+    relearning: _Runs,
+    quantization: _Runs,
+) -> MetaEvaluation:
+    schema = known[0].schema
+    metrics: list[MetricQuality] = []
+    left_out: list[tuple[str, str]] = []
+    for column, knows, control in _oriented(schema):
+        if column.name in _relative(schema):
+            reason = "compares a model with the retain or start model, which are among those here"
+            left_out.append((column.label, reason))
+            continue
+        sign = 1 if knows == "higher" else -1
+        pools = [
+            [v for row in pool if (v := row.metrics.get(column.name)) is not None]
+            for pool in (known, unknown)
+        ]
+        scores = [sign * np.array(values, np.float64) for values in pools]
+        area, cut = auc(scores[1], scores[0]), best_cut(scores[1], scores[0])
+        if min(map(len, pools)) < FEWEST or area is None or cut is None:
+            numbers = f"{len(pools[0])} and {len(pools[1])}"
+            left_out.append((column.label, f"undefined for most models: {numbers} have a value"))
+            continue
+        low, high = auc_score_interval(area, len(pools[1]), len(pools[0]))
+        threshold = sign * cut[0]
+        robustness = [
+            _robustness(of, column.name, sign, threshold) for of in (quantization, relearning)
+        ]
+        if control:
+            robustness = [Robustness(None, 0, "a control")] * 2
+        metrics.append(
+            MetricQuality(
+                *(column, knows, control, *(tuple(values) for values in pools)),
+                *(area, low, high, threshold, cut[1], *robustness),
+            )
+        )
+    metrics.sort(key=_order)
+    groups: dict[bool, list[MetricQuality]] = defaultdict(list)
+    for one in metrics:
+        groups[one.control].append(one)
+    return MetaEvaluation(
+        split, known, unknown, tuple(groups[False]), tuple(groups[True]), tuple(left_out)
+    )
+
+
+def _order(one: MetricQuality) -> tuple[float, float, float, str]:
+    return -(one.overall or 0.0), -one.faithfulness, -one.low, one.column.label
+
+
+def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, bool]]:
+    """(column, end at which a model knows, whether it is a control) of columns with a direction."""
+    forget = schema.sets("forget")
+    summaries = {
+        column.name: summary
+        for summary in schema.plan.summaries.values()
+        for column in summary.columns()
+    }
+    for column in schema.plan.columns:
+        summary = summaries.get(column.name)
+        if isinstance(summary, MembershipInference):  # ½ is wanted, but more is more knowledge
+            yield column, "higher", column.name.endswith(CONTROL)
+        elif column.better is not None:
+            of_forget = column.set in forget or "forget" in getattr(summary, "roles", ())
+            opposite: Better = "lower" if column.better == "higher" else "higher"
+            yield column, opposite if of_forget else column.better, not of_forget
+
+
+def _relative(schema: BenchmarkSchema) -> frozenset[str]:
+    """Columns that compare a model with the retain model or the start model."""
+    compared = {name for name, one in schema.plan.summaries.items() if one.relative_to}
+    return schema.plan.affected(compared)
+
+
+def _robustness(of: _Runs, name: str, sign: int, threshold: float) -> Robustness:
+    if not of.runs:
+        return Robustness(None, 0, f"no run was evaluated under {of.variant or 'the attack'}")
+    believed = [one for one in of.runs if _is_forgotten(one, name, sign, threshold)]
+    if not believed:
+        return Robustness(None, 0, "no run keeps its utility and has forgotten, by this metric")
+    values = [_robust(of.symbol, one, name) for one in believed]
+    if (numbers := [v for v in values if v is not None]) and len(numbers) == len(values):
+        return Robustness(fmean(numbers), len(numbers))
+    return Robustness(None, len(believed), f"undefined under {of.variant}")
+
+
+def _is_forgotten(one: AttackedRun, name: str, sign: int, threshold: float) -> bool:
+    value, kept = one.row.metrics.get(name), one.row.kept
+    if value is None or kept is None or one.kept_at_start is None:
+        return False
+    return kept >= UTILITY_SHARE * one.kept_at_start and sign * value <= sign * threshold
+
+
+def _robust(symbol: str, one: AttackedRun, name: str) -> float | None:
+    own = one.before.get(name), one.after.get(name)
+    if symbol == "Q":
+        return symmetric_quantization_robustness(*own)
+    retain = one.retain_before.get(name), one.retain_after.get(name)
+    return symmetric_relearning_robustness(*own, *retain)
