@@ -19,6 +19,7 @@ from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from unlearnbench.analysis.meta_evaluation import MetaEvaluation
 from unlearnbench.api.benchmark import split_label
 from unlearnbench.api.registry import load
 from unlearnbench.errors import RecordError
@@ -116,6 +117,14 @@ def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None
 def paper() -> Any:
     """The CE-U paper's figure of six panels, from its published points, as a `plotly` Figure."""
     return load("dashboards", "paper")()
+
+
+def meta_evaluation(found: Sequence[MetaEvaluation]) -> Any:
+    """Metrics as detectors of knowledge, as a `plotly` Figure: a row of panels per split.
+
+    found  of `unlearnbench.analysis.meta_evaluation.meta_evaluation`
+    """
+    return load("dashboards", "meta-evaluation")(found)
 
 
 def save(figure: Any, path: str | Path) -> None:

@@ -179,8 +179,8 @@ def by_pattern(rows: Iterable[TableRow], knows: Sequence[str], knows_not: Sequen
 
 
 def _matches(row: TableRow, pattern: str) -> bool:
-    names = (row.method, row.family, row.run_id)
-    names += (f"{row.model}:{row.method}", f"{row.model}:{row.family}")
+    labels = (row.method, row.family)
+    names = (row.run_id, *labels, *(f"{row.model}:{label}" for label in labels))
     return any(fnmatchcase(name, pattern) for name in names)
 
 
@@ -279,8 +279,18 @@ def _evaluated(
             robustness = [Robustness(None, 0, "a control")] * 2
         metrics.append(
             MetricQuality(
-                *(column, knows, control, *(tuple(values) for values in pools)),
-                *(area, low, high, threshold, cut[1], *robustness),
+                column=column,
+                knows=knows,
+                control=control,
+                known=tuple(pools[0]),
+                unknown=tuple(pools[1]),
+                faithfulness=area,
+                low=low,
+                high=high,
+                threshold=threshold,
+                accuracy=cut[1],
+                quantization=robustness[0],
+                relearning=robustness[1],
             )
         )
     metrics.sort(key=_order)

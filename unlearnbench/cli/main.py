@@ -17,6 +17,7 @@ import typer
 from typer.main import get_command
 
 from unlearnbench.cli import (
+    analysis,
     anchors,
     bench,
     benchmarks,
@@ -97,6 +98,7 @@ for _group in (sweep.app, plan.app, evaluate.app, report.app, compare.app, repor
 for _name, _group, _panel in (
     ("leaderboard", leaderboard.app, report.RESULTS),
     ("figures", figures.app, report.RESULTS),
+    ("analysis", analysis.app, report.RESULTS),
     ("anchors", anchors.app, evaluate.ONE_MODEL),
     ("methods", methods.app, "Installed"),
     ("metrics", metrics.app, "Installed"),

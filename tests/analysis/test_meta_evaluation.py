@@ -1,0 +1,232 @@
+"""Faithfulness, thresholds and robustness of metrics, on rows whose numbers are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.analysis.meta_evaluation import (
+    AttackedRun,
+    MetaEvaluation,
+    MetricQuality,
+    by_pattern,
+    meta_evaluation,
+    smallest_p,
+)
+from unlearnbench.errors import RecordError
+from unlearnbench.results.table import TableRow
+
+EM, ES, ROUGE = "exact_memorization_forget", "extraction_strength_forget", "rouge_forget"
+CLOSENESS, CONTROL = "truth_ratio_forget", "probability_retain"
+
+
+def row(kind: str, seed: int, metrics: Mapping[str, float | None], **more: Any) -> TableRow:
+    method = more.get("method", kind)
+    fields: dict[str, Any] = {
+        "run_id": f"{kind}-{method}-{seed}",
+        "kind": kind,
+        "model": f"seed-{seed}",
+        "forget_fraction": 0.1,
+        "method": method,
+        "family": method,
+        "hyperparameters": {},
+        "learning_rate": 1e-4 if kind == "run" else None,
+        "seed": 0,
+        "epoch": int(kind == "run"),
+        "status": "finished",
+        "metrics": metrics,
+    }
+    return TableRow(**{**fields, **more})
+
+
+def pools(known: Sequence[Any], unknown: Sequence[Any], column: str = EM) -> list[TableRow]:
+    """Start and retain models with these values of one metric."""
+    return [
+        row(kind, seed, {column: value, "model_utility": 0.6 + seed / 1000})
+        for kind, values in (("fine-tuned", known), ("retain", unknown))
+        for seed, value in enumerate(values)
+    ]
+
+
+def only(rows: Sequence[TableRow], *attacked: AttackedRun, **how: Any) -> MetaEvaluation:
+    (found,) = meta_evaluation(rows, attacked, **how)
+    return found
+
+
+def quality(found: MetaEvaluation, column: str) -> MetricQuality:
+    (one,) = (q for q in (*found.metrics, *found.controls) if q.column.name == column)
+    return one
+
+
+def test_faithfulness_is_the_share_of_pairs_in_the_right_order() -> None:
+    found = quality(only(pools([0.9, 0.8, 0.4, 0.7], [0.1, 0.5, 0.2])), EM)
+    assert found.faithfulness == pytest.approx(11 / 12)
+    assert found.low < 11 / 12 < found.high
+    assert [found.threshold, found.accuracy] == pytest.approx([0.3, 6 / 7])
+    assert (found.known, found.unknown) == ((0.9, 0.8, 0.4, 0.7), (0.1, 0.5, 0.2))
+
+
+def test_a_metric_that_falls_with_knowledge_is_turned_round() -> None:
+    found = quality(only(pools([0.1, 0.2], [0.7, 0.9], CLOSENESS)), CLOSENESS)
+    assert found.knows == "lower"
+    assert found.faithfulness == 1.0
+    assert found.threshold == pytest.approx(0.45), "in the metric's own units"
+    assert not found.control
+
+
+def test_attacks_of_membership_count_although_neither_end_is_wanted() -> None:
+    found = quality(only(pools([0.9, 0.8], [0.4, 0.5], "mia_loss")), "mia_loss")
+    assert (found.knows, found.faithfulness) == ("higher", 1.0)
+    assert quality(only(pools([1, 0], [0, 1], "mia_loss_control")), "mia_loss_control").control
+
+
+def test_numbers_that_are_relative_to_one_of_the_models_are_left_out() -> None:
+    found = only(pools([-9.0, -8.0], [0.0, -0.1], "log10_forget_quality"))
+    assert {"log₁₀ Forget Quality", "Forgotten", "KS D"} <= {label for label, _ in found.left_out}
+    assert not [q for q in found.metrics if "quality" in q.column.name]
+
+
+def test_metrics_of_rows_to_keep_are_controls_and_a_warning_where_they_separate() -> None:
+    apart = only(pools([0.9, 0.91, 0.92, 0.93], [0.1, 0.11, 0.12, 0.13], CONTROL))
+    assert quality(apart, CONTROL).control
+    assert any("Probability, retain" in line for line in apart.warnings)
+    same = only(pools([0.9, 0.7, 0.5, 0.3], [0.8, 0.6, 0.4, 0.35], CONTROL))
+    assert same.warnings == ()
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_few_models_are_too_few_to_exclude_chance(n: int) -> None:
+    found = only(pools([0.9, 0.8, 0.85][:n], [0.1, 0.2, 0.15][:n]))
+    assert quality(found, EM).faithfulness == 1.0
+    assert not quality(found, EM).separates
+    assert "by chance" in found.warnings[0]
+
+
+def test_four_models_of_each_kind_are_enough_if_they_are_apart() -> None:
+    assert quality(only(pools([0.9, 0.8, 0.7, 0.6], [0.1, 0.2, 0.3, 0.4])), EM).separates
+    assert not quality(only(pools([0.9, 0.8, 0.3, 0.1], [0.2, 0.4, 0.5, 0.35])), EM).separates
+
+
+def test_smallest_p_value_counts_the_orders() -> None:
+    assert [smallest_p(*n) for n in ((1, 1), (3, 3), (3, 4), (4, 4))] == [1, 0.1, 2 / 35, 2 / 70]
+
+
+def test_one_model_against_one_is_refused() -> None:
+    with pytest.raises(RecordError, match=r"at least 2 models .*10 %: 1 and 1: .*preparation.seed"):
+        meta_evaluation(pools([0.9], [0.1]))
+    with pytest.raises(RecordError, match="no evaluated model"):
+        meta_evaluation([])
+
+
+def test_a_model_that_two_sweeps_have_counts_once() -> None:
+    rows = pools([0.9, 0.8], [0.1, 0.2])
+    again = [replace(one, run_id=f"other-{one.run_id}") for one in rows]
+    found = only([*rows, *again])
+    assert (len(found.known), len(found.unknown)) == (2, 2)
+
+
+def test_each_split_has_its_own_models() -> None:
+    rows = pools([0.9, 0.8], [0.1, 0.2])
+    more = [replace(one, forget_fraction=0.05, metrics={EM: 0.5}) for one in rows[:1]]
+    other = [replace(one, forget_fraction=0.2) for one in rows]
+    assert [one.forget_fraction for one in meta_evaluation([*other, *rows, *more])] == [0.1, 0.2]
+
+
+def test_patterns_name_runs_that_know_or_do_not() -> None:
+    rows = [
+        *pools([0.9], [0.1]),
+        row("run", 1, {EM: 0.7}, method="npo (beta=0.1)", family="npo", epoch=1),
+        row("run", 1, {EM: 0.6}, method="npo (beta=0.1)", family="npo", epoch=5),
+        row("run", 2, {EM: 0.2}, method="idk"),
+    ]
+    found = only(rows, knows=by_pattern(rows, ["npo*"], ["seed-2:idk"]))
+    assert quality(found, EM).known == (0.9, 0.6), "after the last epoch"
+    assert quality(found, EM).unknown == (0.1, 0.2)
+    turned = by_pattern(rows, [], ["fine-tuned"])
+    assert [turned(one) for one in rows[:2]] == [False, False]
+    with pytest.raises(RecordError, match=r"no record is called 'nop'; there are .*seed-2:idk"):
+        by_pattern(rows, ["nop"], [])
+    with pytest.raises(RecordError, match="named both"):
+        by_pattern(rows, ["idk"], ["run-idk-*"])
+
+
+def attacked(
+    before: float,
+    after: float,
+    variant: str,
+    *,
+    retain: tuple[float, float] = (0.1, 0.1),
+    **more: Any,
+) -> AttackedRun:
+    utility = more.pop("utility", 0.6)
+    of = row("run", 0, {EM: before, "model_utility": utility}, method=more.pop("method", "npo"))
+    numbers = {EM: before}, {EM: after}, {EM: retain[0]}, {EM: retain[1]}
+    return AttackedRun(of, 0.6, variant, *numbers)
+
+
+KNOWN = pools([0.9, 0.8, 0.7, 0.85], [0.1, 0.2, 0.15, 0.05])
+"""The threshold is 0.45."""
+VARIANTS = {"relearning": "relearning@13", "quantization": "quantization@nf4"}
+
+
+def test_robustness_is_the_symmetric_form_over_runs_that_have_forgotten() -> None:
+    relearned = attacked(0.2, 0.6, "relearning@13", retain=(0.1, 0.2))  # 1 − 0.3 / 0.5
+    flat = attacked(0.3, 0.3, "relearning@13", retain=(0.1, 0.1), method="idk")  # 0 / 0
+    quantized = attacked(0.2, 0.6, "quantization@nf4")  # 1 − 0.4 / 0.8
+    found = quality(only(KNOWN, relearned, flat, quantized, **VARIANTS), EM)
+    assert [found.relearning.value, found.relearning.runs] == pytest.approx([(0.4 + 1) / 2, 2])
+    assert [found.quantization.value, found.quantization.runs] == pytest.approx([0.5, 1])
+    inverse = (1 / 0.7 + 1 / 0.5) / 2
+    assert found.robustness == pytest.approx(1 / inverse)
+    assert found.overall == pytest.approx(2 / (1 + inverse))
+
+
+def test_runs_without_utility_and_runs_above_the_threshold_do_not_count() -> None:
+    counted = attacked(0.4, 0.4, "quantization@nf4")
+    ruined = attacked(0.0, 0.9, "quantization@nf4", utility=0.47)
+    knowing = attacked(0.5, 0.9, "quantization@nf4")
+    other = attacked(0.1, 0.9, "quantization@int8")
+    found = quality(only(KNOWN, counted, ruined, knowing, other, **VARIANTS), EM)
+    assert (found.quantization.value, found.quantization.runs) == (1.0, 1)
+    alone = quality(only(KNOWN, ruined, **VARIANTS), EM).quantization
+    assert (alone.value, alone.runs) == (None, 0)
+    assert "no run keeps its utility" in alone.reason
+
+
+def test_without_attacks_there_is_no_overall_score_and_a_reason() -> None:
+    found = quality(only(KNOWN, **VARIANTS), EM)
+    assert (found.robustness, found.overall) == (None, None)
+    assert found.relearning.reason == "no run was evaluated under relearning@13"
+    lost = attacked(0.2, np.nan, "quantization@nf4")
+    assert quality(only(KNOWN, lost, **VARIANTS), EM).quantization.reason == (
+        "undefined under quantization@nf4"
+    )
+
+
+def test_metrics_are_ordered_by_overall_score_and_then_by_faithfulness() -> None:
+    def models(kind: str, em: float, es: float, rouge: float) -> list[TableRow]:
+        return [
+            row(kind, s, {EM: em + s / 99, ES: es + s / 99, ROUGE: rouge * s}) for s in range(4)
+        ]
+
+    rows = [*models("fine-tuned", 0.9, 0.5, 0.2), *models("retain", 0.1, 0.49, 0.21)]
+    names = [one.column.name for one in only(rows).metrics]
+    assert names[:3] == [EM, ES, ROUGE]
+    run = attacked(0.2, 0.2, "relearning@13")
+    quantized = replace(run, variant="quantization@nf4")
+    measured = only(rows, run, quantized, **VARIANTS).metrics
+    assert measured[0].column.name == EM
+    assert measured[0].overall == 1.0
+
+
+def test_missing_values_are_left_out_and_named() -> None:
+    found = quality(only(pools([0.9, 0.8, None], [0.1, None, 0.2])), EM)
+    assert (len(found.known), len(found.unknown)) == (2, 2)
+    none = only(pools([0.9, 0.8], [None, 0.2]))
+    assert dict(none.left_out)["Exact memorization, forget"] == (
+        "undefined for most models: 2 and 1 have a value"
+    )
