@@ -28,7 +28,13 @@ FIRST = MetricQuality(
 )
 UNBOUNDED = MetricColumn("b_retain", "B <retain>", "lower", (0.0, float("inf")))
 CONTROL = replace(
-    FIRST, column=UNBOUNDED, knows="lower", control=True, known=(4.0, 2.0), unknown=(3.0, 3.0)
+    FIRST,
+    column=UNBOUNDED,
+    knows="lower",
+    control=True,
+    known=(4.0, 2.0),
+    unknown=(3.0, 3.0),
+    threshold=3.0,
 )
 
 
