@@ -99,6 +99,12 @@ def test_tofu_epochs_end_at_checkpoints() -> None:
     assert [Schedule("linear", 200, 32, 5).end(epoch) for epoch in range(3)] == [0, 7, 14]
 
 
+def test_a_training_may_end_within_an_epoch() -> None:
+    made = Schedule("linear", 10, 4, 2, most_steps=4)
+    assert [made.end(epoch) for epoch in range(3)] == [0, 3, 4]
+    assert [made.factor(step) for step in range(made.steps)] == [1, 0.75, 0.5, 0.25]
+
+
 def test_fewer_rows_than_a_batch_are_refused() -> None:
     with pytest.raises(TrainingError, match=r"31 rows do not fill a batch of 32.*31 or less"):
         Schedule("tofu", 31, 32, 5)

@@ -40,6 +40,9 @@ class Schedule:
     epochs: int
     warmup_steps: int = 0
     """Not used by `tofu`, whose warm-up is an epoch."""
+    most_steps: int | None = None
+    """Last step of the training, within its epochs; None: all of the epochs' steps. Not used by
+    `tofu`."""
 
     def __post_init__(self) -> None:
         if self.name == "tofu" and self.rows < self.batch_size:
@@ -57,7 +60,8 @@ class Schedule:
     def end(self, epoch: int) -> int:
         """Number of steps until the end of `epoch`; 0 for epoch 0."""
         if self.name != "tofu":
-            return epoch * math.ceil(self.rows / self.batch_size)
+            steps = epoch * math.ceil(self.rows / self.batch_size)
+            return steps if self.most_steps is None else min(steps, self.most_steps)
         if epoch == self.epochs:
             return epoch * self.rows // self.batch_size
         return epoch * (self.rows // self.batch_size)

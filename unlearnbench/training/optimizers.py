@@ -42,10 +42,14 @@ class TrainerSettings:
     precision: Literal["fp32", "bf16"] = "fp32"
     parallel: Literal["fsdp", "ddp"] = "ddp"
     """Several processes have shards of the weights, or copies."""
+    most_steps: int | None = None
+    """Steps after which training ends within its epochs; None: all of theirs."""
 
     def plan_steps(self, rows: int) -> Schedule:
         """The steps over `rows` rows an epoch. Raises: TrainingError where there is none."""
-        return Schedule(self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps)
+        return Schedule(
+            self.schedule, rows, self.batch_size, self.epochs, self.warmup_steps, self.most_steps
+        )
 
 
 def check_optimizer(name: str, device: torch.device | None = None) -> None:

@@ -1,0 +1,224 @@
+"""Fine-tuning of a model in memory by somebody else: the `FineTune` of attacks.
+
+The loop is the trainer's. All weights are trained, or adapters of low rank: two matrices beside
+each linear layer, added to its output by a hook, so that the modules of the model stay what they
+are, whether they are linear layers, quantised ones, or those inside the adapters of a run.
+
+Several processes with whole copies of the weights share the rows of each step and stay equal to
+each other, as in a run (`parallel: ddp`). Sharded weights are refused: gathered for an evaluation
+they are copies, and what is trained into those is lost when they are sharded again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.data.encoding import Encoder, Row
+from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.errors import TrainingError
+from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.models.loading import check_context
+from unlearnbench.runtime.fsdp import is_sharded
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer
+
+SCALE = 2.0
+"""Factor of an adapter's product: alpha / rank of the default adapters of a run."""
+
+
+@dataclass(frozen=True, eq=False)
+class FineTuner:
+    """Trains models that were given to it, see `api.attack.FineTune`."""
+
+    encoder: Encoder
+    """With the tokens of a training row as its `max_length`."""
+    pad: int
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Of the products, as in the run whose model is attacked."""
+    micro_batch_size: int | None = None
+    """Rows of a forward pass; None: all of a step, or what has fitted into memory."""
+    _encoded: dict[Question, Row] = field(init=False, default_factory=dict[Question, Row])
+
+    def __call__(
+        self,
+        model: Any,
+        rows: Sequence[Question],
+        *,
+        steps: int,
+        learning_rate: float,
+        batch_size: int,
+        schedule: Literal["constant", "linear"] = "constant",
+        optimizer: str = "adamw",
+        lora_rank: int | None = None,
+        seed: int = 0,
+    ) -> Generator[int, None, None]:
+        """Yield after each of `steps` optimiser steps its number, from 1. Collective.
+
+        rows  repeated in a new order in each epoch; mean negative log-likelihood of their answers
+
+        Without warm-up and weight decay, gradients clipped to norm 1. The model is in evaluation
+        mode at each yield. At the end, also where the iterator is closed early, gradients and
+        adapters are gone, and modes and `requires_grad` are what they were; the weights stay
+        trained. The same seed gives the same weights on a CPU, whatever happens between steps.
+
+        Raises: NonFiniteError where the loss or the gradient is not finite, with the weights of the
+        step before; TrainingError for sharded weights or no rows; ModelError for a row that is
+        longer than the model's context.
+        """
+        if is_sharded(model):
+            raise TrainingError(
+                "a model whose weights are sharded over processes cannot be fine-tuned by an "
+                "attack; set resources.parallel: ddp, or one GPU for a run, or leave out the "
+                "attacks that train"
+            )
+        encoded = [self._row(row) for row in rows]
+        check_context(model, encoded, rows, "training.max_length")
+        how = TrainerSettings(
+            epochs=math.ceil(steps / max(math.ceil(len(rows) / batch_size), 1)),
+            batch_size=batch_size,
+            learning_rate=learning_rate,
+            seed=seed,
+            micro_batch_size=self.micro_batch_size,
+            optimizer=_known(optimizer),
+            embedding_learning_rate=learning_rate,
+            schedule=schedule,
+            precision=self.precision,
+            most_steps=steps,
+        )
+        with _trainable(model, lora_rank, seed):
+            with _own_random_numbers(model):
+                data = TrainingRows(retain=encoded)
+                trainer = Trainer(model, Objective(FineTuning()), data, how, self.pad)
+            for epoch in range(1, how.epochs + 1):
+                taken = trainer.epoch(epoch)
+                while trainer.step < trainer.schedule.end(epoch):
+                    model.train()
+                    with torch.enable_grad(), _own_random_numbers(model):
+                        try:
+                            next(taken)
+                        except NonFiniteError as error:
+                            raise NonFiniteError(f"fine-tuning by an attack: {error}") from None
+                    model.eval()
+                    yield trainer.step
+
+    def _row(self, question: Question) -> Row:
+        if question not in self._encoded:
+            self._encoded[question] = self.encoder.row(question)
+        return self._encoded[question]
+
+
+_Optimizer = Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"]
+_OPTIMIZERS: dict[str, _Optimizer] = {
+    "adamw": "adamw",
+    "muon": "muon",
+    "adamw-8bit": "adamw-8bit",
+    "paged-adamw-8bit": "paged-adamw-8bit",
+}
+
+
+def _known(optimizer: str) -> _Optimizer:
+    if optimizer not in _OPTIMIZERS:
+        raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(_OPTIMIZERS)}")
+    return _OPTIMIZERS[optimizer]
+
+
+@contextmanager
+def _own_random_numbers(model: nn.Module) -> Generator[None, None, None]:
+    """Leave torch's random numbers as they are; the trainer seeds them at each step."""
+    device = next(model.parameters()).device
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        yield
+
+
+@contextmanager
+def _trainable(model: nn.Module, rank: int | None, seed: int) -> Generator[None, None, None]:
+    """Train all weights, or adapters of `rank`, inside the `with`; the weights stay trained."""
+    modes = {module: module.training for module in model.modules()}
+    required = {parameter: parameter.requires_grad for parameter in model.parameters()}
+    gradients = {parameter: parameter.grad for parameter in required}
+    for parameter in required:
+        parameter.grad = None
+    try:
+        with nullcontext() if rank is None else _adapted(model, rank, seed):
+            for name, parameter in model.named_parameters():
+                chosen = _is_own(name) if rank is None else name.endswith(_NAMES)
+                parameter.requires_grad_(chosen and parameter.is_floating_point())
+            yield
+    finally:
+        for parameter, before in required.items():
+            parameter.requires_grad_(before)
+            parameter.grad = gradients[parameter]
+        for module, training in modes.items():
+            module.training = training
+
+
+def _is_own(name: str) -> bool:
+    """True for a weight of the model, not of an adapter on it.
+
+    To train a weight W is to train the sum W + BA of a frozen adapter.
+    """
+    return not any(part.startswith("lora_") for part in name.split("."))
+
+
+_NAMES = ("attack_lora_a", "attack_lora_b")
+
+
+@contextmanager
+def _adapted(model: Any, rank: int, seed: int) -> Generator[None, None, None]:
+    """Add an adapter to the output of every linear layer but the output layer.
+
+    y = Wx + SCALE · B A x with A [rank, in] as peft draws it (Kaiming, uniform) and B [out, rank]
+    of zeros (Hu et al. 2022, arXiv:2106.09685), in float32 at least. A tied output layer is left
+    out with the embedding that it is.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    output = model.get_output_embeddings()
+    added, handles = list[tuple[nn.Module, str]](), list[RemovableHandle]()
+    try:
+        for name, layer in model.named_modules():
+            sizes = _sizes(layer)
+            if sizes is None or layer is output or not _is_own(name):
+                continue
+            weight, bound = layer.weight, 1 / math.sqrt(sizes[0])
+            dtype = at_least_fp32(weight[:0]).dtype if weight.is_floating_point() else torch.float32
+            drawn = torch.rand((rank, sizes[0]), generator=generator, dtype=dtype) * 2 - 1
+            zeros = torch.zeros((sizes[1], rank), dtype=dtype)
+            for own, values in zip(_NAMES, (drawn * bound, zeros), strict=True):
+                layer.register_parameter(own, nn.Parameter(values.to(weight.device)))
+                added.append((layer, own))
+            handles.append(layer.register_forward_hook(_add_product))
+        if not added:
+            raise TrainingError(f"lora_rank: {type(model).__name__} has no linear layer to adapt")
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+        for layer, own in added:
+            delattr(layer, own)
+
+
+def _add_product(layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:
+    a, b = layer.attack_lora_a, layer.attack_lora_b
+    linear: Any = nn.functional.linear
+    product: Tensor = linear(linear(inputs[0].to(a.dtype), a), b)
+    return output + (SCALE * product).to(output.dtype)
+
+
+def _sizes(layer: nn.Module) -> tuple[int, int] | None:
+    """Inputs and outputs of a linear layer, quantised or not; None for other modules."""
+    if isinstance(layer, nn.Linear):
+        return layer.in_features, layer.out_features
+    if type(layer).__name__ == "Conv1D":  # of GPT-2, whose weight is [in, out]
+        weight: Any = layer.weight
+        return int(weight.shape[0]), int(weight.shape[1])
+    return None
