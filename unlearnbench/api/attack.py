@@ -19,14 +19,14 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar, Literal, Protocol
 
 from pydantic import Field
 
-from unlearnbench.api.benchmark import Question
+from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.metric import Role
 
@@ -51,6 +51,15 @@ class AttackRows:
         """The rows of every second subject, from the first one on; `other`: of all the others."""
         size = self.subject_rows
         return tuple(q for i, q in enumerate(self.forget) if (i // size % 2 == 1) == other)
+
+    def in_half(self, row: Question, other: bool = False) -> bool:
+        """True if a row, also one of an evaluation set, has question and answer of that half's."""
+        return (row.question, row.answer) in self._halves[int(other)]
+
+    @cached_property
+    def _halves(self) -> tuple[frozenset[tuple[str, str]], ...]:
+        halves = (self.half(), self.half(other=True))
+        return tuple(frozenset((q.question, q.answer) for q in half) for half in halves)
 
     def beside(
         self, row: Question, count: int, of: Literal["retain", "subject"], seed: int = 0
@@ -115,10 +124,15 @@ class FineTune(Protocol):
         optimizer: str = "adamw",
         lora_rank: int | None = None,
         seed: int = 0,
-    ) -> Iterator[int]:
+    ) -> Generator[int, None, None]:
         """Yield after each optimiser step its number, from 1, with the model ready to be evaluated.
 
-        lora_rank  of an adapter on every linear layer, merged at each yield; None: all weights
+        rows       repeated, in another order, until `steps` are done
+        lora_rank  of an adapter on every linear layer but the output, which is gone at the end;
+                   None: all weights
+
+        The first steps of the same seed are the same, whatever happens between them. Raises:
+        TrainingError where the loss is not finite any more.
         """
         ...
 
@@ -138,6 +152,14 @@ class AttackTools(Protocol):
 
     def start_model(self) -> Any:
         """The model that runs begin from, in evaluation mode; not to be changed."""
+        ...
+
+    def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
+        """The training rows of another benchmark, or the rows of a file.
+
+        The file has passages of text between blank lines, or, by its ending `.jsonl`, an object
+        with `question` and `answer`, or with `text`, on each line. Raises: DataError.
+        """
         ...
 
 

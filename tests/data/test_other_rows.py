@@ -1,0 +1,65 @@
+"""Rows of another benchmark and of a file."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.benchmarks.passages import Passages
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.data.other_rows import other_rows
+from unlearnbench.errors import DataError
+
+
+def test_all_training_rows_of_a_benchmark() -> None:
+    """In 3 authors there is no tenth: the first split that the benchmark has is taken."""
+    own = Synthetic(authors=20, pretraining_authors=1, seed=0)
+    found = other_rows(own)
+    assert found == own.load([0.1]).full
+    assert len(other_rows(Synthetic(authors=2, pretraining_authors=1))) == 2 * 20
+    assert {row.format for row in other_rows(Passages(authors=10))} == {"text"}
+    assert not set(found) & set(other_rows(own.model_copy(update={"seed": 1})))
+
+
+def test_passages_of_a_text_file(tmp_path: Path) -> None:
+    path = tmp_path / "two.txt"
+    path.write_text("\nOne line,\nand another.\n\n \n\nA second passage – with a dash.\n\n")
+    first, second = other_rows(str(path))
+    assert first == Question("", "One line,\nand another.", format="text")
+    assert second.answer == "A second passage – with a dash."
+    assert second.place.startswith(str(path))
+
+
+def test_json_lines(tmp_path: Path) -> None:
+    path = tmp_path / "rows.jsonl"
+    lines = [{"question": "Who?", "answer": "Nobody."}, {"text": "Only text."}]
+    path.write_text("\n\n".join(map(json.dumps, lines)))
+    assert other_rows(str(path)) == (
+        Question("Who?", "Nobody."),
+        Question("", "Only text.", format="text"),
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("missing.txt", None, r"missing\.txt: cannot be read \(No such file"),
+        ("empty.txt", b" \n\n ", r"empty\.txt: no rows"),
+        ("latin.txt", b"caf\xe9", r"latin\.txt: not UTF-8 \(byte 4\)"),
+        ("cut.jsonl", b'{"text": "a"}\n{"text": ', r"cut\.jsonl:2: not a JSON object on one line"),
+        ("list.jsonl", b"[1]", r"list\.jsonl:1: expected an object with .*got \[1\]"),
+        ("keys.jsonl", b'{"question": "a"}', r"keys\.jsonl:1: expected .*got the keys question"),
+        ("blank.jsonl", b'{"text": " "}', r"blank\.jsonl:1: 'text' must be a text .*got ' '"),
+        ("number.jsonl", b'{"text": 3}', r"number\.jsonl:1: 'text' must be a text .*got 3"),
+    ],
+)
+def test_files_that_are_refused(
+    name: str, content: bytes | None, message: str, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        other_rows(str(tmp_path / name))
