@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from unlearnbench.api.attack import AttackRows, FineTune, variant
-from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.benchmark import Benchmark, Question, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.attack_entries import AttackSpec, attack_from_spec
-from unlearnbench.errors import TrainingError
+from unlearnbench.data.other_rows import other_rows
 from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
 from unlearnbench.models.loading import load_model
 from unlearnbench.results.records import EpochResult
@@ -33,15 +33,14 @@ class Tools:
         models = self.space.models(self.model)
         return load_model(models.full(), models.settings)
 
-
-def _untrained(*_: Any, **_how: Any) -> Iterator[int]:
-    # Stream relearn: training/fine_tuning.py goes here.
-    raise TrainingError("no attack trains a model in this version")
+    def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
+        """The training rows of another benchmark, or the rows of a file."""
+        return other_rows(source)
 
 
 def tools_of(space: Workspace, model: str, split: SplitKey) -> Tools:
     """The tools for attacks on models called `model`, with the rows of a split."""
-    return Tools(space, model, attack_rows(space.benchmark, split), cast("FineTune", _untrained))
+    return Tools(space, model, attack_rows(space.benchmark, split), space.fine_tuner(model))
 
 
 def variants_of(spec: AttackSpec) -> tuple[str, ...]:

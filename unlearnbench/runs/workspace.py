@@ -32,6 +32,7 @@ from unlearnbench.runtime.out_of_memory import (
     is_out_of_memory,
     raise_oom_everywhere,
 )
+from unlearnbench.training.fine_tuning import FineTuner
 
 
 class Workspace:
@@ -48,6 +49,7 @@ class Workspace:
         self._evaluators: dict[tuple[str, SplitKey], Evaluator] = {}
         self._rows: dict[tuple[str, SplitKey, int, bool, int], TrainingRows] = {}
         self._identities: dict[tuple[str, str, SplitKey], list[str | float]] = {}
+        self._tuners: dict[str, FineTuner] = {}
         self._start: tuple[str, Any] | None = None
         self._compared: dict[str, Evaluation] = {}
 
@@ -93,6 +95,15 @@ class Workspace:
         if key not in self._rows:
             self._rows[key] = training_rows(self.benchmark, fraction, encoder, skipped)
         return self._rows[key]
+
+    def fine_tuner(self, model: str) -> FineTuner:
+        """Fine-tuning of `model` by attacks, in the precision and length of the runs' training."""
+        if model not in self._tuners:
+            how = self.config.training
+            encoder = self.encoder(model, how.max_length)
+            pad = pad_id(encoder.tokenizer)
+            self._tuners[model] = FineTuner(encoder, pad, how.precision, how.micro_batch_size)
+        return self._tuners[model]
 
     def evaluator(self, model: str, fraction: SplitKey) -> Evaluator:
         """Evaluator of all sets at `fraction` for `model`."""
@@ -199,7 +210,9 @@ class Workspace:
     ) -> Path:
         """Folder of the record of a start model's or retain model's results under an attack."""
         identity = self.evaluation_identity(model, target, fraction)
-        return self.record(content_hash([*identity, attack.identity]))
+        how = self.config.training  # of what an attack trains
+        trained = {"max_length": how.max_length, "precision": how.precision}
+        return self.record(content_hash([*identity, attack.identity, trained]))
 
     def attacked_evaluation(
         self, model: str, target: str, fraction: SplitKey, attack: AttackSpec, variant: str
