@@ -41,6 +41,8 @@ KINDS: Sets = {
     ),
     "few-shot": tuple(replace(q, examples=SHOWN[:i], max_new_tokens=20) for i, q in
                       enumerate(QUESTIONS[2:5])),
+    "begun": tuple(replace(q, prefix=prefix, max_new_tokens=9) for q, prefix in
+                   zip(QUESTIONS[2:5], (QUESTIONS[2].answer[:9], "Sure:", "Yes: "), strict=True)),
     "chat": QUESTIONS[2:5],
 }  # fmt: skip
 COLUMNS = ("answer_loss", "base_loss", "perturbed_loss", "rouge1_recall", "rouge_l_recall")

@@ -63,6 +63,8 @@ class _Item:
     """True if an answer is generated."""
     moments: bool
     """True if the moments of log-probabilities are computed for its true answer."""
+    room: int
+    """Tokens beyond the profile's `max_length` that its rows may have."""
 
     @property
     def prompt(self) -> tuple[int, ...]:
@@ -90,6 +92,7 @@ class Evaluator:
         roles: Mapping[SetName, Role] | None = None,
         moments: Collection[Role] = MOMENTS,
         extra: Collection[Reads] = frozenset(),
+        plain: Mapping[SetName, Sequence[Question]] | None = None,
     ) -> None:
         """Encode the sets.
 
@@ -98,6 +101,8 @@ class Evaluator:
         extra         further observations to make, see `metric.EXTRA`
         batch_tokens  tokens of a forward pass, approximately; default: fast on the device
         precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
+        plain         the rows as they are asked without an attack: `max_length` is for these, and a
+                      row whose prompt is longer has as many tokens more
         """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
         self.precision: Precision | None = precision
@@ -111,19 +116,30 @@ class Evaluator:
         for name, rows in sets.items():
             role = self.roles.get(name)
             how = is_answered(rows, role), role in moments
-            self.sets[name] = [self._item(q, *how) for q in rows]
+            pairs = zip(rows, rows if plain is None else plain[name], strict=True)
+            self.sets[name] = [self._item(q, other, *how) for q, other in pairs]
 
-    def _item(self, question: Question, answered: bool, moments: bool) -> _Item:
-        rows = tuple(self.encoder.row(question, answer) for answer in question.scored_answers)
-        reference = self.encoder.reference(rows[0], question)
-        tree = build_tree(rows, self.encoder.prompt(question))
-        return _Item(question, rows, tree, reference, answered, moments)
+    def _item(self, question: Question, plain: Question, answered: bool, moments: bool) -> _Item:
+        prompt, room, encoder = self.encoder.prompt(question), 0, self.encoder
+        if question != plain:
+            room = max(len(prompt) - len(encoder.prompt(plain)), 0)
+            encoder = replace(encoder, max_length=encoder.max_length + room)
+        rows = tuple(encoder.row(question, answer) for answer in question.scored_answers)
+        reference, tree = encoder.reference(rows[0], question), build_tree(rows, prompt)
+        return _Item(question, rows, tree, reference, answered, moments, room)
 
-    def with_sets(self, sets: Mapping[SetName, Sequence[Question]]) -> Evaluator:
-        """An evaluator of other rows by the same rules, without the `extra` observations."""
+    def with_sets(
+        self,
+        sets: Mapping[SetName, Sequence[Question]],
+        plain: Mapping[SetName, Sequence[Question]],
+    ) -> Evaluator:
+        """An evaluator of other rows by the same rules, without the `extra` observations.
+
+        plain  the same rows as they are asked here
+        """
         own = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
-        tokens, precision = self.batch_tokens, self.precision
-        return Evaluator(sets, *own, tokens, precision, self.roles, self._moments)
+        how = (self.batch_tokens, self.precision, self.roles, self._moments)
+        return Evaluator(sets, *own, *how, plain=plain)
 
     def asks(self, sets: Mapping[SetName, Sequence[Question]]) -> bool:
         """True if these are its rows."""
@@ -285,7 +301,8 @@ class Evaluator:
         prompts: list[Prompt] = []
         for item in items:
             new = item.question.max_new_tokens or self.profile.max_new_tokens
-            limit = self.profile.max_length - len(item.prompt) if new is None else new
+            most = self.profile.max_length + item.room
+            limit = most - len(item.prompt) if new is None else new
             limit = limit if context is None else min(limit, context - len(item.prompt))
             like = tuple(row.ids[row.start :] for row in item.tree.rows)
             draft = drafts.get(item.question.question, ())

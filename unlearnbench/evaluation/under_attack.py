@@ -145,7 +145,7 @@ def _asking(
                 for of, found in sets.items()
             }
         same = (one for one in evaluator.derived.values() if one.asks(asked))
-        own = next(same, None) or evaluator.with_sets(asked)
+        own = next(same, None) or evaluator.with_sets(asked, sets)
         if not attack.reads_answers:
             evaluator.derived[key] = own
     own.batch_tokens = evaluator.batch_tokens
