@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -28,16 +28,11 @@ from ..conftest import QUESTIONS
 FORGET, RETAIN = QUESTIONS[:4], QUESTIONS[4:]
 
 
-class Tools:
-    """Rows, and nothing that trains."""
+@dataclass(frozen=True)
+class Rows:
+    """The rows, of the tools for attacks; nothing here trains."""
 
-    rows = AttackRows(FORGET, RETAIN, subject_rows=2)
-
-    def fine_tune(self, *_: Any, **_how: Any) -> Iterator[int]:
-        raise NotImplementedError
-
-    def start_model(self) -> Any:
-        raise NotImplementedError
+    rows: AttackRows
 
 
 class SamePrompt(PromptAttack):
@@ -71,8 +66,11 @@ def evaluator(tokenizer: Any, max_length: int = 60) -> Evaluator:
 
 
 def under(attack: Attack, model: Any, rules: Evaluator) -> dict[str, Evaluation]:
-    plain = rules(model)
-    return dict(evaluations_under("it", attack, model, rules, Tools(), plain))
+    plain, tools = (
+        rules(model),
+        cast("AttackTools", Rows(AttackRows(FORGET, RETAIN, subject_rows=2))),
+    )
+    return dict(evaluations_under("it", attack, model, rules, tools, plain))
 
 
 @pytest.mark.parametrize("attack", [SamePrompt(), SameWeights()])
