@@ -23,7 +23,7 @@ from unlearnbench.runtime.signals import handle_sigterm
 
 RESULTS = "Results"
 """Heading of the commands that read a sweep."""
-PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv",))
+PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv", ".attacks.csv"))
 
 app, mlflow = new_group(), new_group()
 
@@ -47,7 +47,7 @@ def report(
     ] = 5.0,
     plugins: Plugins = None,
 ) -> None:
-    """Write a sweep's page and table again, or keep them up to date while it runs.
+    """Write a sweep's page and tables again, or keep them up to date while it runs.
 
     A watched page is served on 127.0.0.1 only; it reloads by itself and keeps your place. On
     another machine: ssh -L 8080:127.0.0.1:8080 MACHINE, then open it here.

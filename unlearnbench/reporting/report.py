@@ -1,4 +1,4 @@
-"""Report of a sweep's folder, written as `results.csv` and `report.html`.
+"""Report of a sweep's folder, written as `results.csv`, `attacks.csv` and `report.html`.
 
 The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 """
@@ -26,7 +26,15 @@ from unlearnbench.reporting.tracker_links import read_links
 from unlearnbench.results.epoch_metrics import named_metrics
 from unlearnbench.results.outcomes import WITHOUT_RESULT
 from unlearnbench.results.records import Record, read_records
-from unlearnbench.results.table import TableRow, mixed_versions, schema_of, table, to_csv
+from unlearnbench.results.table import (
+    ATTACKS,
+    TableRow,
+    attack_table,
+    mixed_versions,
+    schema_of,
+    table,
+    to_csv,
+)
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.redaction import redact_tree
 
@@ -42,6 +50,8 @@ class Report:
     description: str
     records: tuple[Record, ...]
     rows: tuple[TableRow, ...]
+    attacked: tuple[TableRow, ...] = ()
+    """The rows of evaluations under attacks."""
     config: Mapping[str, Any] = field(default_factory=dict)
     """The resolved configuration."""
     planned: int | None = None
@@ -132,11 +142,13 @@ def make_report(
     ids = None if planned is None else frozenset(planned)
     in_plan = [r for r in records if r.kind != "run" or ids is None or r.id in ids]
     shown = tuple(r for r in in_plan if r.kind == "run" or _fits(r, in_plan))
+    chosen = None if config is None else named_metrics(config)
     return Report(
         name=name,
         description=description,
         records=tuple(sorted(shown, key=lambda r: r.id)),
-        rows=table(shown, None if config is None else named_metrics(config)),
+        rows=table(shown, chosen),
+        attacked=attack_table(shown, chosen),
         config=config or {},
         planned=None if ids is None else len(ids),
         unplanned=len(records) - len(shown),
@@ -199,10 +211,11 @@ def _plan(path: Path) -> dict[str, Any]:
 
 
 def write_report(folder: Path, out: Path | None = None) -> Path:
-    """Write page and table of a sweep's folder; return the page's path.
+    """Write page and tables of a sweep's folder; return the page's path.
 
     out  path of the page (default: `report.html` in `folder`, with `results.csv`); the table is
-         written beside it as `.csv`
+         written beside it as `.csv`, and that of attacks, if there were any, as `.attacks.csv`
+         (default: `attacks.csv`)
     """
     report = build_report(folder)
     for line in _unobserved(report):
@@ -215,5 +228,8 @@ def publish(report: Report, folder: Path, out: Path | None = None) -> Path:
     page = folder / "report.html" if out is None else out
     table_file = folder / "results.csv" if out is None else out.with_suffix(".csv")
     write_file(table_file, to_csv(report.rows), "the table", REPEAT)
+    if report.attacked:
+        attacks = folder / ATTACKS if out is None else out.with_suffix(f".{ATTACKS}")
+        write_file(attacks, to_csv(report.attacked), "the table of attacks", REPEAT)
     write_file(page, load("dashboards", "page")(report), "the page", REPEAT)
     return page

@@ -40,7 +40,15 @@ STALE_SECONDS = 3600.0
 
 FIX = "choose another with --set name=… or --set output=…"
 VIEWS = {
-    *("report.html", "results.csv", "sweep.log", "selection.json", "search.jsonl", "state"),
+    *(
+        "report.html",
+        "results.csv",
+        "attacks.csv",
+        "sweep.log",
+        "selection.json",
+        "search.jsonl",
+        "state",
+    ),
     *("mlflow.db", "mlflow.json", "mlruns", "mlartifacts"),
 }
 """Other files of a sweep than its plan and records; none of them identifies it."""

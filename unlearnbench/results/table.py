@@ -43,6 +43,10 @@ from unlearnbench.results.records import EpochResult, Record
 FIRST = ("method", "model", "forget_fraction", "learning_rate", "seed", "epoch")
 LAST = ("kind", "status", "run_id", "hyperparameters")
 """The columns of `results.csv` around those of the metrics."""
+VARIANT = "variant"
+"""The column of `attacks.csv` after those of `FIRST`."""
+ATTACKS = "attacks.csv"
+"""The table of evaluations under attacks, beside `results.csv`."""
 KINDS = ("fine-tuned", "retain", "run")
 
 
@@ -324,14 +328,16 @@ class Labels:
 def to_csv(rows: Iterable[TableRow]) -> str:
     """The table as CSV: equal rows give equal bytes, every float reads back exactly.
 
-    Text that a spreadsheet would take for a formula begins with an apostrophe.
+    Rows under attacks have their variant after the epoch. Text that a spreadsheet would take for a
+    formula begins with an apostrophe.
     """
     rows = tuple(rows)
     plan = rows[0].schema.plan if rows else None
     columns = filled_columns((row.metrics for row in rows), plan)
+    attacked = any(row.variant for row in rows)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerow((*FIRST, *columns, *LAST))
+    writer.writerow((*FIRST, *((VARIANT,) if attacked else ()), *columns, *LAST))
     for row in rows:
         hyperparameters = (
             json.dumps(json_ready(row.hyperparameters), sort_keys=True)
@@ -342,6 +348,7 @@ def to_csv(rows: Iterable[TableRow]) -> str:
             (
                 *map(spreadsheet_cell, (row.method, row.model)),
                 *(row.forget_fraction, row.learning_rate, row.seed, row.epoch),
+                *((spreadsheet_cell(row.variant),) if attacked else ()),
                 *map(row.metrics.get, columns),
                 *map(spreadsheet_cell, (row.kind, row.status, row.run_id, hyperparameters)),
             )
@@ -358,6 +365,11 @@ def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
     """
     # Nothing, as CSV (empty text) and data frames (NaN, unlike itself) write it.
     lines = [{name: v if v != "" and v == v else None for name, v in d.items()} for d in lines]
+    if any(VARIANT in line for line in lines):
+        raise RecordError(
+            f"a table of evaluations under attacks ({ATTACKS}), by which nothing is ranked: give "
+            "the plain one, `results.csv`"
+        )
     columns = _metric_columns(lines)
     schema = schema_with(columns)
     found: list[TableRow] = []

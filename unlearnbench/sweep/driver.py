@@ -23,6 +23,7 @@ from unlearnbench.results.sweep_folder import (
     remove_leftovers,
     set_aside_damaged,
 )
+from unlearnbench.results.table import ATTACKS
 from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.runtime.signals import handle_sigterm, install_handler
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
@@ -73,7 +74,8 @@ def run_sweep(
             page = pipeline.report(folder)
             for line in drain():
                 progress.warn(line)
-            results = [page, page.with_name(TABLE)]
+            tables = [page.with_name(TABLE), page.with_name(ATTACKS)]
+            results = [page, *(file for file in tables if file.is_file())]
             storage.put([folder / PLAN_FILE, *results])
             files = [*results, folder / LOG_FILE, folder / SELECTION_FILE]
             tracker.log_files(files, complete=not state.failed)

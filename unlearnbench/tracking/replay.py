@@ -22,7 +22,7 @@ from unlearnbench.tracking.mlflow.metric_points import milliseconds
 from unlearnbench.tracking.mlflow.store import Span
 from unlearnbench.tracking.sweep_tracker import SweepTracker
 
-FILES = ("report.html", "results.csv", "sweep.log", SELECTION_FILE)
+FILES = ("report.html", "results.csv", "attacks.csv", "sweep.log", SELECTION_FILE)
 """Files of a sweep's folder that its parent run gets at the end."""
 
 

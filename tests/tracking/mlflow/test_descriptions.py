@@ -73,3 +73,11 @@ def test_description_of_a_sweep(kit: Any) -> None:
 )
 def test_text_from_data_is_code(text: str, expected: str) -> None:
     assert quoted(text) == expected
+
+
+def test_description_of_a_reference_model_under_an_attack(kit: Any) -> None:
+    under = (EpochResult(0, {}, 0.0, 3.0, variant="relearning@13"),)
+    retain = kit.record("aaaa", kind="retain", epochs=(), evaluations={}, attacked=under)
+    first, second = describe_run(retain, None).splitlines()
+    assert first == "The retain model under `relearning`.  "
+    assert second.startswith("0 s of training and 3 s of evaluation")

@@ -91,13 +91,14 @@ def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
     steps = tuple(replace(one, reported={"reward": 0.5}) for one in record.steps)
     every = {column.name: 0.5 for column in plan_of(PROFILE).columns}
     quality = [replace(one, metrics=every | kit.metrics(0.7, -1.0)) for one in record.epochs]
+    attacked = (replace(quality[-1], variant="relearning@13"),)
     records = [
         kit.start_model(),
-        kit.record("aaaa", spec=spec, steps=steps, epochs=tuple(quality)),
+        kit.record("aaaa", spec=spec, steps=steps, epochs=tuple(quality), attacked=attacked),
         kit.record("bbbb", status="failed", error="boom\n\ntraceback", evaluations={}),
     ]
     folder = kit.stored(tmp_path / "small", *records)
-    for name in ("report.html", "results.csv", "sweep.log", "selection.json"):
+    for name in ("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json"):
         (folder / name).write_text("{}", encoding="utf-8")
     (folder / "selection.json").unlink()
     with pytest.MonkeyPatch.context() as patch:

@@ -47,6 +47,8 @@ def export(folder: Path, refused: list[Refusal]) -> Iterator[tuple[str, str]]:
     tested = find_benchmark(benchmark).headline.forgotten.test is not None
     retains = [r for r in records if r.kind == "retain" and 0 in r.evaluations]
     for record in records:
+        if record.kind != "run" and record.attacked:
+            continue  # lines are plain evaluations, which a record of its own has
         place = str(folder / "records" / record.place)
         here = (record.model, record.forget_fraction)
         fitting: list[Record | None] = [r for r in retains if (r.model, r.forget_fraction) == here]

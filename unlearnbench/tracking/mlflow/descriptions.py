@@ -42,6 +42,8 @@ def _outcome(record: Record, start: float | None) -> str:
     if last is None:
         if record.status == "collapsed":
             return f"Collapsed: {quoted(first_line(record.error) or 'no message')}"
+        if record.attacked:  # a record of its own for each attack
+            return f"The {record.kind} model under {_attacks(record)}."
         return "No evaluation."
     headline = headline_of_rows(table([record]))
     if record.kind != "run":
@@ -62,6 +64,11 @@ def _outcome(record: Record, start: float | None) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}{early}."
 
 
+def _attacks(record: Record) -> str:
+    names = dict.fromkeys(one.variant.partition("@")[0] for one in record.attacked)
+    return " and ".join(quoted(name) for name in names)
+
+
 def _best(best: Setting, start: float | None) -> str:
     return f"best at epoch {best.epoch}: {_numbers(best, best.headline, start)}"
 
@@ -80,8 +87,9 @@ def _numbers(one: EpochResult | Setting, headline: Headline, start: float | None
 
 
 def _effort(record: Record) -> str:
-    training = sum(one.training_seconds for one in record.epochs)
-    evaluation = sum(one.evaluation_seconds for one in record.epochs)
+    results = (*record.epochs, *record.attacked)
+    training = sum(one.training_seconds for one in results)
+    evaluation = sum(one.evaluation_seconds for one in results)
     spent = format_duration(training), format_duration(evaluation)
     text = "{} of training and {} of evaluation".format(*spent)
     if device := record.provenance.get("device"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime
 from typing import Any, NamedTuple
@@ -46,7 +47,7 @@ def metrics(record: Record, start: float | None = None) -> list[MetricPoint]:
         later = [moments[k] for k in sorted(moments) if k >= epoch]
         return later[0] if later else max(moments.values())
 
-    found = [*_by_epoch(record), *_best(record, start), *_by_step(record)]
+    found = [*_by_epoch(record), *_under(record), *_best(record, start), *_by_step(record)]
     return [
         MetricPoint(name, value, step, moment(epoch))
         for name, value, step, epoch in found
@@ -83,6 +84,17 @@ def _by_epoch(record: Record) -> Iterator[_Point]:
         last = record.epochs[-1].epoch
         for name in ("peak_memory_mib", "estimated_memory_mib"):
             yield f"system/{name}", record.provenance.get(name), last, last
+
+
+def _under(record: Record) -> Iterator[_Point]:
+    """Metrics under attacks: `under.relearning.13/rouge_forget`, apart from all plain ones.
+
+    Without characters that MLflow refuses in names, such as the @ of a variant.
+    """
+    for one in record.attacked:
+        group = re.sub(r"[^\w.-]", "-", one.variant.replace("@", "."))
+        for column, value in one.metrics.items():
+            yield f"under.{group}/{column}", value, one.epoch, one.epoch
 
 
 def _best(record: Record, start: float | None) -> Iterator[_Point]:

@@ -242,7 +242,9 @@ class MlflowStore:
 
 
 def _name(record: Record) -> str:
-    """`ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`."""
+    """`ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`; `retain under relearning · tiny · …`."""
     rate = [] if record.learning_rate is None else [f"lr {record.learning_rate:g}"]
-    place = [record.method, record.model, split_label(record.forget_fraction)]
+    under = {one.variant.partition("@")[0] for one in record.attacked if not record.epochs}
+    method = " under ".join([record.method, *sorted(under)])
+    place = [method, record.model, split_label(record.forget_fraction)]
     return " · ".join([*place, *rate, f"seed {record.seed}"])

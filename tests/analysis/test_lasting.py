@@ -1,0 +1,255 @@
+"""What comes back of forgetting under attacks, against the retain model's own gain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from unlearnbench.analysis.lasting import (
+    AttackedPanel,
+    Shift,
+    UnderAttack,
+    attack_of,
+    attacked_panels,
+    memorization_column,
+    point_of,
+    step_of,
+)
+from unlearnbench.analysis.lasting_text import sentences, variant_label
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.t_interval import t_interval
+
+COLUMN = "extraction_strength_forget"
+STEPS = ("relearning@1", "relearning@13")
+
+
+def row(
+    kind: str,
+    value: float | None,
+    variant: str = "",
+    *,
+    method: str = "npo",
+    rate: float | None = 1e-5,
+    seed: int = 0,
+    utility: float | None = 0.8,
+    epoch: int = 1,
+    **metrics: float,
+) -> TableRow:
+    """A row with this extraction strength; without a utility under an attack, as in records."""
+    run = kind == "run"
+    name = method if run else kind
+    numbers: dict[str, float | None] = {COLUMN: value, **metrics}
+    if not variant:
+        numbers |= {"model_utility": utility, "log10_forget_quality": -4.0}
+    return TableRow(
+        run_id=f"{name}-{rate}-{seed}" if run else f"{kind}{variant and '-attacked'}",
+        kind=kind,
+        model="tiny",
+        forget_fraction=0.1,
+        method=name,
+        family=name,
+        hyperparameters={},
+        learning_rate=rate if run else None,
+        seed=seed,
+        epoch=epoch if run else 0,
+        status="finished",
+        metrics=numbers,
+        variant=variant,
+    )
+
+
+def variants(kind: str, values: Mapping[str, float | None], **more: Any) -> list[TableRow]:
+    return [row(kind, value, variant, **more) for variant, value in values.items()]
+
+
+PLAIN = [row("fine-tuned", 0.9, utility=1.0), row("retain", 0.1, utility=1.0)]
+REFERENCES = [
+    *variants("retain", {"relearning@1": 0.1, "relearning@13": 0.2, "paraphrase": 0.1}),
+    *variants("fine-tuned", {"relearning@1": 0.9, "relearning@13": 0.9, "paraphrase": 0.7}),
+]
+
+
+def panel(plain: list[TableRow], attacked: list[TableRow], **more: Any) -> AttackedPanel:
+    (found,) = attacked_panels([*PLAIN, *plain], [*REFERENCES, *attacked], **more)
+    return found
+
+
+def test_a_variant_is_an_attack_and_a_point() -> None:
+    assert (attack_of("relearning@13"), point_of("relearning@13")) == ("relearning", "13")
+    assert (attack_of("paraphrase"), point_of("paraphrase")) == ("paraphrase", "")
+    assert (step_of("relearning@13"), step_of("quantization@nf4"), step_of("x")) == (13, None, None)
+    assert variant_label("relearning@13") == "relearning, 13 steps"
+    assert variant_label("relearning@1") == "relearning, 1 step"
+    assert variant_label("quantization@nf4") == "quantization, nf4"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "retain_after", "expected"),
+    [
+        (0.1, 0.1, 0.1, 1.0),  # nothing comes back
+        (0.1, 0.9, 0.1, 0.0),  # all of it
+        (0.1, 0.5, 0.1, 0.5),
+        (0.1, 0.3, 0.3, 1.0),  # no more than the retain model gains
+        (0.5, 0.7, 0.1, 0.5),  # half of it was removed, and half of that comes back
+        (0.0, 0.1, 0.1, 1.0),  # over-forgotten, and back to the retain model's
+        (0.5, 0.2, 0.1, 1.0),  # an attack that makes it forget more
+        (0.85, 0.9, 0.1, None),  # it had removed next to nothing
+    ],
+)
+def test_lasting_by_hand(
+    before: float, after: float, retain_after: float, expected: float | None
+) -> None:
+    one = UnderAttack("x", (Shift(before, after),), Shift(0.1, retain_after), Shift(0.9, 0.9))
+    assert one.lasting == (None if expected is None else pytest.approx(expected))
+    assert one.lasting_interval is None, "one seed has no interval"
+
+
+def test_lasting_is_the_same_where_a_smaller_number_means_more_memorised() -> None:
+    up = UnderAttack("x", (Shift(0.1, 0.5),), Shift(0.1, 0.2), Shift(0.9, 0.9))
+    down = UnderAttack("x", (Shift(-0.1, -0.5),), Shift(-0.1, -0.2), Shift(-0.9, -0.9), sign=-1.0)
+    assert up.lasting == pytest.approx(1 - 0.3 / 0.8)
+    assert down.lasting == pytest.approx(up.lasting)
+    assert replace(down, sign=1.0).lasting is None, "the start model has not learned the rows"
+
+
+def test_the_worst_attack_counts_with_its_interval_over_seeds() -> None:
+    plain = [row("run", 0.1, seed=seed) for seed in range(3)]
+    under = [
+        one
+        for seed, back in enumerate((0.4, 0.5, 0.6))
+        for one in variants(
+            "run", {"relearning@1": 0.2, "relearning@13": back, "paraphrase": 0.1}, seed=seed
+        )
+    ]
+    (setting,) = panel(plain, under).settings
+    worst = setting.worst
+    assert worst is not None
+    assert worst.variant == "relearning@13"
+    shares = [1 - (value - 0.2) / 0.8 for value in (0.4, 0.5, 0.6)]
+    assert setting.lasting == pytest.approx(sum(shares) / 3)
+    assert worst.lasting_interval == t_interval(worst.shares)
+    assert worst.shares == pytest.approx(shares)
+    assert (worst.gain, worst.null) == (pytest.approx(0.4), pytest.approx(0.1))
+
+
+def test_a_seed_that_was_not_attacked_leaves_no_mean() -> None:
+    plain = [row("run", 0.1, seed=seed) for seed in range(2)]
+    (setting,) = panel(plain, variants("run", {"paraphrase": 0.5})).settings
+    assert setting.under[0].after is None
+    assert setting.lasting is None
+
+
+def test_a_setting_without_utility_is_not_judged() -> None:
+    under = variants("run", {"paraphrase": 0.1})
+    found = panel([row("run", 0.1, utility=0.5)], under)
+    (setting,) = found.settings
+    assert setting.lasting is None
+    assert setting.why_not == "keeps less than 80% of the start model's utility"
+    assert sentences(found)[-1] == f"Not judged: npo, which {setting.why_not}."
+
+
+def test_without_the_retain_model_under_the_attack_nothing_is_judged() -> None:
+    plain, under = [row("run", 0.1)], variants("run", {"paraphrase": 0.5})
+    (found,) = attacked_panels([*PLAIN, *plain], under)
+    assert found.settings[0].why_not == "the retain model was not attacked"
+    assert found.settings[0].under[0].gain == pytest.approx(0.4)
+    assert any("without that null" in line for line in sentences(found))
+
+
+def test_a_point_before_the_first_step_is_the_number_before() -> None:
+    points = {"relearning@0": 0.3, "relearning@13": 0.5}
+    attacked = [
+        *variants("run", points),
+        *variants("retain", {"relearning@0": 0.2, "relearning@13": 0.2}),
+        *variants("fine-tuned", {"relearning@0": 0.8, "relearning@13": 0.8}),
+    ]
+    (found,) = attacked_panels([*PLAIN, row("run", 0.1)], attacked)
+    (one,) = found.settings[0].under
+    assert one.variant == "relearning@13", "the point itself is no attack"
+    assert one.shifts == (Shift(0.3, 0.5),)
+    assert (one.retain, one.start) == (Shift(0.2, 0.2), Shift(0.8, 0.8))
+
+
+def test_relearning_curves_begin_before_the_attack() -> None:
+    plain = [row("run", 0.1, seed=seed) for seed in range(2)]
+    under = [
+        *variants("run", {"relearning@1": 0.3, "relearning@13": 0.6}, seed=0),
+        *variants("run", {"relearning@1": 0.1, "relearning@13": 0.4}, seed=1),
+    ]
+    (curve,) = panel(plain, under).settings[0].curves
+    assert curve.steps == (0, 1, 13)
+    assert curve.mean == pytest.approx((0.1, 0.2, 0.5))
+    assert curve.retain == (0.1, 0.1, 0.2)
+    assert curve.start == (0.9, 0.9, 0.9)
+    heights = (0.0, 0.1, 0.3)
+    area = (heights[0] + heights[1]) / 2 + 12 * (heights[1] + heights[2]) / 2
+    assert curve.area == pytest.approx(area / 13 / 0.8)
+    assert curve.steps_to_half == pytest.approx(1 + 12 * 0.25 / 0.3)
+    assert curve.largest == pytest.approx(0.5)
+    assert curve.robustness == pytest.approx(0.1 / 0.4)
+    assert curve.symmetric_robustness == pytest.approx(1 - 0.3 / 0.5)
+
+
+def test_half_that_is_never_reached_is_infinitely_far() -> None:
+    under = variants("run", {"relearning@1": 0.1, "relearning@13": 0.1})
+    (curve,) = panel([row("run", 0.1)], under).settings[0].curves
+    assert curve.steps_to_half == math.inf
+
+
+def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
+    plain = [row("run", 0.1, method="eco", rate=None)]
+    under = variants("run", {"relearning@13": 0.9, "paraphrase": 0.1}, method="eco", rate=None)
+    found = panel(plain, under, white_box=lambda name: name == "relearning")
+    (setting,) = found.settings
+    assert [one.bypassed for one in setting.under] == [True, False]
+    assert setting.bypassed_by == ("relearning",)
+    assert sentences(found)[0].startswith("Bypassed, not robust: eco.")
+    trained = panel([row("run", 0.1)], variants("run", {"relearning@13": 0.9}), white_box=bool)
+    assert trained.settings[0].bypassed_by == ()
+
+
+def test_the_column_is_the_first_that_has_a_number() -> None:
+    plain = [replace(one, metrics={**one.metrics, "rouge_forget": 0.5}) for one in PLAIN]
+    assert memorization_column(PLAIN, REFERENCES) == COLUMN
+    attacked = [row("run", None, "paraphrase", rouge_forget=0.5)]
+    assert memorization_column(plain, attacked) == "rouge_forget"
+    quality = [row("run", None, "paraphrase", log10_forget_quality=-2.0)]
+    assert memorization_column(plain, quality) == "log10_forget_quality"
+    assert memorization_column(plain, []) is None
+
+
+def test_each_method_has_its_best_attacked_setting() -> None:
+    plain = [
+        row("run", 0.1, rate=1e-5, utility=0.9),
+        row("run", 0.1, rate=2e-5, utility=0.85),
+        row("run", 0.1, rate=3e-5, utility=0.5),
+    ]
+    under = [
+        one for rate in (2e-5, 3e-5) for one in variants("run", {"paraphrase": 0.1}, rate=rate)
+    ]
+    (best,) = panel(plain, under).best
+    assert best.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
+
+
+def test_sentences_name_what_came_back_its_interval_and_the_null() -> None:
+    runs = [row("run", 0.1, method=m, seed=s) for m in ("kept", "lost") for s in range(3)]
+    under = [
+        one
+        for seed, back in enumerate((0.4, 0.5, 0.6))
+        for name, value in (("kept", 0.1), ("lost", back))
+        for one in variants("run", {"relearning@13": value}, method=name, seed=seed)
+    ]
+    first, still, null = sentences(panel(runs, under))
+    assert first == (
+        "Most comes back of lost at rate 1e-05: extraction strength, forget rises from 0.10 to "
+        "0.50 under relearning, 13 steps, which gives back 38 % [6, 69 %] of what was removed; "
+        "the retain model, which never saw these rows, gains 0.10."
+    )
+    assert still == "No attack gives back what these methods removed: kept at rate 1e-05."
+    assert (
+        null == "The null: the retain model itself gains at most 0.10, under relearning, 13 steps."
+    )
