@@ -15,6 +15,7 @@ from unlearnbench.analysis.equal_utility import Contender, find_contender, match
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.results.table import table
 from unlearnbench.stats.ks_test import ks_test
@@ -97,11 +98,54 @@ def chosen(a: str, b: str, records: Sequence[Record], tolerance: float = 0.02) -
     return of_a.epoch, of_b.epoch, equal_utility
 
 
+def under_attack(records: Sequence[Record], by: float, variant: str) -> list[Record]:
+    """The runs after their last epoch under an attack that brings them this far back, with the
+    retain model under the same attack, which it does not change."""
+    attacked: list[Record] = []
+    for record in records:
+        if not record.epochs:
+            attacked.append(record)
+            continue
+        last, evaluations = record.epochs[-1], record.evaluations
+        ratios = forget_ratios(evaluations[last.epoch])
+        if record.kind == "run":
+            ratios = ratios * np.exp(by)
+        test = ks_test(ratios, GOAL)
+        numbers = {"log10_forget_quality": test and test.log10_p, "ks_n": float(N)}
+        numbers["ks_statistic"] = test and test.statistic
+        result = replace(last, metrics=numbers, variant=variant)
+        found = {"attacked": (*record.attacked, result)}
+        found["attacked_evaluations"] = {
+            **record.attacked_evaluations,
+            (last.epoch, variant): evaluation(ratios),
+        }
+        if record.kind == "run":
+            attacked.append(replace(record, **found))
+        elif record.kind == "retain":  # under an attack it is a record of its own
+            own = {
+                "id": f"{record.id}-{variant.partition('@')[0]}",
+                "epochs": (),
+                "evaluations": {},
+            }
+            attacked += [record, replace(record, **found, **own)]
+        else:
+            attacked.append(record)
+    return attacked
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Place of the sweep folders `mine` (all runs) and `yours` (the second method's)."""
+    """Place of the sweep folders `mine` (all runs), `yours` (the second method's), and `attacked`
+    (all runs, and under relearning, which gives back what the first method had hidden)."""
     place = tmp_path_factory.mktemp("compare")
-    for folder, records in (("mine", (*REFERENCES, *NEAR, *FAR)), ("yours", (*REFERENCES, *FAR))):
+    hidden = under_attack([*REFERENCES, *NEAR], 2.0, "relearning@13")
+    lasting = under_attack(FAR, 0.0, "relearning@13")
+    sweeps = {
+        "mine": (*REFERENCES, *NEAR, *FAR),
+        "yours": (*REFERENCES, *FAR),
+        "attacked": (*hidden, *lasting),
+    }
+    for folder, records in sweeps.items():
         for record in records:
             write_record(replace(record, id=record.id.replace(".", "-")), place / folder)
     return place

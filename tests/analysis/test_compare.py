@@ -286,6 +286,18 @@ class TestCommand:
         assert panel["told"][0].startswith("tiny, forget 10 %: near forgets more")
         assert found["rule"].startswith("The settings and epochs of highest")
 
+    def test_under_an_attack_the_order_may_be_another(
+        self, cli: Callable[..., tuple[int, str, str]]
+    ) -> None:
+        args = ("near", "far", "--in", "HERE/attacked", "--under", "relearning", "--json")
+        code, out, _ = cli(*args)
+        (panel,) = json.loads(out)["panels"]
+        assert (code, panel["better"]) == (0, "far under relearning@13"), "plainly, it is near"
+        assert panel["told"][0].startswith(
+            "tiny, forget 10 %: far under relearning@13 forgets more than near under relearning@13"
+        )
+        assert panel["a"]["utility"] == pytest.approx(0.8), "kept without the attack"
+
     def test_two_folders(self, cli: Callable[..., tuple[int, str, str]]) -> None:
         code, out, _ = cli("near", "HERE/yours:far", "--in", "HERE/mine", "--json")
         (panel,) = json.loads(out)["panels"]
@@ -298,6 +310,11 @@ class TestCommand:
             (("near", "far", "--in", "HERE/none"), "none is not a sweep folder"),
             (("HERE/none:near", "far", "--in", "HERE/mine"), "none is not a sweep folder"),
             (("near", "near", "--in", "HERE/mine"), "are the same runs"),
+            (
+                ("near", "far", "--in", "HERE/attacked", "--under", "relearning@3"),
+                "no run under 'relearning@3'; did you mean 'relearning@13'? there are: relearning@",
+            ),
+            (("near", "far", "--in", "HERE/mine", "--under", "x"), "mine: no run was attacked;"),
         ],
     )
     def test_refusals_are_one_line(

@@ -39,6 +39,14 @@ def compare(
             default="0.02",
         ),
     ] = None,
+    under: Annotated[
+        str | None,
+        option(
+            "VARIANT",
+            "Compare what is forgotten under an attack of the sweep, such as `relearning@13`.",
+            default="without an attack",
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Compare how much two methods forget at equal utility, and how sure that is.
@@ -46,14 +54,16 @@ def compare(
     Paired over questions. D is the KS distance between a model's truth ratios and the retain
     model's; benchmarks without that test are compared over seeds, by their own
     number. The test allows for the number of settings a side was chosen from.
+    Under an attack, settings have the utility that they keep without it.
 
     Examples:
       unlearnbench compare npo+nll ce-u
       unlearnbench compare ce-u npo --in runs/tofu_tiny --json
       unlearnbench compare "npo lr 5e-05" "npo lr 0.0001" --in runs/mine
       unlearnbench compare runs/mine:npo runs/yours:npo
+      unlearnbench compare npo simnpo --under relearning@13
     """
-    first, second = _contender(a, folder), _contender(b, folder)
+    first, second = _contender(a, folder, under), _contender(b, folder, under)
     from unlearnbench.analysis import compare as comparison
     from unlearnbench.analysis import equal_utility
     from unlearnbench.analysis.compare_text import overview, rule, verdict
@@ -63,7 +73,8 @@ def compare(
     verdicts = [verdict(panel, found.a, found.b, tests) for panel in found.panels]
     console = Console()
     if as_json:
-        console.print_json(_json(found, verdicts) | {"rule": rule(found.tolerance, found.headline)})
+        more = {"rule": rule(found.tolerance, found.headline), "under": under}
+        console.print_json(_json(found, verdicts) | more)
         return
     if summary := overview(found):
         console.print(_filled(summary) + "\n")
@@ -90,22 +101,29 @@ def _filled(text: str) -> str:
     return textwrap.fill(text.replace(" %", "\0%"), _WIDTH).replace("\0", " ")
 
 
-def _contender(text: str, folder: str) -> Contender:
-    """Find A or B, in `folder` or in the folder that it names itself."""
+def _contender(text: str, folder: str, under: str | None) -> Contender:
+    """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
     from unlearnbench.analysis.equal_utility import find_contender
+    from unlearnbench.analysis.rows_under_attack import find_variant, records_under, rows_under
     from unlearnbench.reporting.report import build_report
 
     own, colon, name = text.partition(":")
     # A setting's label may hold a colon, too.
     elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
-    report = build_report(sweep_folder(own if elsewhere else folder))
+    place = sweep_folder(own if elsewhere else folder)
+    report = build_report(place)
+    rows, records = report.rows, report.records
     query = name if elsewhere else text
     families = sorted({row.family for row in report.rows if row.kind == "run"})
     full = with_retain_term(query, families)
     label = text.removesuffix(query) + full
     if full != query:
         Console().note(f"{text}: taken as {label}, the one form in which it ran")
-    return find_contender(full, label, report.rows, report.records, report.selection)
+    if under is not None:
+        variant = find_variant(under, report.attacked, str(place))
+        rows, records = rows_under(rows, report.attacked, variant), records_under(records, variant)
+        label += f" under {variant}"
+    return find_contender(full, label, rows, records, report.selection)
 
 
 def with_retain_term(name: str, families: Sequence[str]) -> str:
