@@ -23,12 +23,12 @@
   page.panelOptions = () => data.panels.map((panel, i) =>
     element("option", { value: i }, page.panelName(panel.model, panel.fraction)));
 
-  // Fills `#<name>-plots` with figures: pairs of title and figure.
-  page.showSmallPlots = (name, figures) => {
+  // Fills `#<name>-plots` with figures: pairs of title and figure; options as of `page.draw`.
+  page.showSmallPlots = (name, figures, options = {}) => {
     const blocks = figures.map(([text, figure], i) => {
       const node = element("div", { class: "plot" });
       const note = element("span", { class: "far" }, outliersText(figure));
-      const plot = page.draw(node, filterable(figure, text), { name: `${name}-${i + 1}` });
+      const plot = page.draw(node, filterable(figure, text), { ...options, name: `${name}-${i + 1}` });
       const buttons = ["svg", "png"].map((format) =>
         element("button", { type: "button", class: "link", onclick: () => page.save(plot, format) }, format.toUpperCase()));
       const block = element("figure", { class: "curve" }, node,

@@ -148,8 +148,8 @@ def test_a_setting_without_utility_is_not_judged() -> None:
     found = panel([row("run", 0.1, utility=0.5)], under)
     (setting,) = found.settings
     assert setting.lasting is None
-    assert setting.why_not == "keeps less than 80% of the start model's utility"
-    assert sentences(found)[-1] == f"Not judged: npo, which {setting.why_not}."
+    assert setting.why_not == "less than 80 % of the start model's utility is kept"
+    assert sentences(found)[-1] == f"Not judged ({setting.why_not}): npo."
 
 
 def test_without_the_retain_model_under_the_attack_nothing_is_judged() -> None:

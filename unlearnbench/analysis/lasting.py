@@ -280,14 +280,14 @@ class AttackedSetting:
         if self.worst is not None or not self.under:
             return ""
         if not self.keeps_utility:
-            return f"keeps less than {UTILITY_SHARE:.0%} of the start model's utility"
+            return f"less than {100 * UTILITY_SHARE:.0f} % of the start model's utility is kept"
         if all(one.null is None for one in self.under):
             return "the retain model was not attacked"
         if all(one.start.before is None for one in self.under):
             return "the start model was not evaluated"
         removed = [one.removed for one in self.under if one.removed is not None]
         if removed and max(removed) < LEAST_REMOVED:
-            return "removed too little that could come back"
+            return f"less than {100 * LEAST_REMOVED:.0f} % was removed, and could come back"
         return "a number behind it is undefined"
 
     def at(self, variant: str) -> UnderAttack | None:

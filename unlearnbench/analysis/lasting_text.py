@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
@@ -46,14 +46,19 @@ def sentences(panel: AttackedPanel) -> tuple[str, ...]:
         for one in bypassed
     ]
     lines += _nulls(panel, best)
-    lines += [
-        f"Not judged: {one.setting.method}, which {one.why_not}."
-        if one.why_not.startswith(("keeps", "removed"))
-        else f"Not judged: {one.setting.method}: {one.why_not}."
-        for one in best
-        if one.lasting is None and one not in bypassed
-    ]
-    return tuple(lines)
+    return (
+        *lines,
+        *_not_judged(one for one in best if one.lasting is None and one not in bypassed),
+    )
+
+
+def _not_judged(settings: Iterable[AttackedSetting]) -> Iterator[str]:
+    """The methods without a number, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in settings:
+        by_reason.setdefault(one.why_not, []).append(one.setting.method)
+    for reason, methods in by_reason.items():
+        yield f"Not judged ({reason}): {', '.join(methods)}."
 
 
 def _comes_back(one: AttackedSetting) -> bool:

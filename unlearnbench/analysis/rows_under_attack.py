@@ -37,7 +37,7 @@ def find_variant(name: str, attacked: Sequence[TableRow], place: str) -> str:
             f"{place}: attack {name!r} has several points: {', '.join(points)}; name one"
         )
     raise RecordError(
-        f"{place}: no run under {name!r}{did_you_mean(name, variants)}; there are: "
+        f"{place}: no run under {name!r}{did_you_mean(name, variants) or ';'} there are: "
         f"{', '.join(variants)}"
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,7 +11,7 @@ from unlearnbench.stats.t_interval import Interval
 
 from ...formatting import rate_text, signed
 from ...report_section import PageContext, ReportSection
-from .data import ScorePanel, exported, questions, score_panels, unknown, warnings_by_kind
+from .data import LASTING, ScorePanel, exported, questions, score_panels, unknown, warnings_by_kind
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
@@ -27,6 +28,8 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
         "unknown": unknown(schema),
         "retain": "retain" in schema.references,
         "warnings": [warnings_by_kind(panel, scores) for panel in panels],
+        "attacked": any(panel.attacked for panel in panels),
+        "lasting": LASTING,
         "brackets": _brackets(panels),
         "number": signed,
         "ends": _ends,
@@ -38,16 +41,20 @@ def _is_kept(score: Summary) -> bool:
     return score.columns()[0].name == "kept"
 
 
-def _ends(interval: Interval) -> str:
-    """Format an interval; of two seeds, their range."""
+def _ends(interval: Interval, low: float = -math.inf, high: float = math.inf) -> str:
+    """Format an interval within bounds; of two seeds, their range."""
     name = "min-max " if interval.is_range else ""
-    return f"{name}[{signed(interval.low, 2)}, {signed(interval.high, 2)}]"
+    ends = max(low, interval.low), min(high, interval.high)
+    return f"{name}[{signed(ends[0], 2)}, {signed(ends[1], 2)}]"
 
 
 def _brackets(panels: tuple[ScorePanel, ...]) -> list[str]:
     """Name the intervals in brackets."""
     scores = [score for panel in panels for line in panel.lines for score in line.scores]
-    found = {one.interval.n: one.interval.name for one in scores if one.interval is not None}
+    intervals = [score.interval for score in scores]
+    worst = [line.lasting.worst for panel in panels for line in panel.lines if line.lasting]
+    intervals += [one.lasting_interval for one in worst if one is not None]
+    found = {one.n: one.name for one in intervals if one is not None}
     return [found[n] for n in sorted(found)]
 
 

@@ -7,13 +7,15 @@ evaluations, as far as those go.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, Shift
+from unlearnbench.analysis.lasting_text import variant_label
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Summary
@@ -29,6 +31,7 @@ from ...formatting import short, signed
 from ...metric_columns import set_title
 from ...report_section import PageContext
 from ..best_settings.data import SettingsLine, settings_tables
+from ..lasting.data import panel_of
 
 _Z = 1.96
 """Quantile of the normal distribution: beyond so many standard errors is beyond chance."""
@@ -37,10 +40,13 @@ _NEEDS_TOKENS = (
     "in a new folder, to have it"
 )
 KINDS = {
+    "bypassed": "bypassed: an attack on the weights runs the model without the method",
     "over-forgotten": "over-forgotten: below the retain model, which never saw the forget rows",
     "unfamiliar": "forget rows that look less familiar than rows that no model has seen",
 }
 """Kinds of warnings, and their summaries."""
+LASTING = "Lasting"
+"""Label of the number of the section on attacks."""
 Ends = tuple[float, float]
 
 
@@ -80,6 +86,8 @@ class ScoreLine:
     setting: SettingsLine
     scores: tuple[Score, ...]
     """By the panel's questions; none without a setting."""
+    lasting: AttackedSetting | None = None
+    """Its best setting among the attacked ones."""
 
 
 @dataclass(frozen=True)
@@ -93,6 +101,8 @@ class ScorePanel:
     """Scores of retain and start model, by name."""
     missing: tuple[str, ...]
     """Sentences: which score is missing and why."""
+    attacked: AttackedPanel | None = None
+    """The settings under attacks, if there were any."""
 
 
 def questions(schema: BenchmarkSchema) -> tuple[Summary, ...]:
@@ -157,7 +167,12 @@ class _Scorer:
 
     def panel(self, lines: Sequence[SettingsLine]) -> ScorePanel:
         """Score all methods."""
-        scored = tuple(ScoreLine(one, self._scores(one)) for one in lines)
+        attacked = panel_of(self.context, self.place)
+        best = {} if attacked is None else {one.setting.family: one for one in attacked.best}
+        scored = tuple(
+            ScoreLine(one, self._scores(one), best.get(one.family) if one.setting else None)
+            for one in lines
+        )
         references = {"retain model": self.of_retain, "start model": self.of_start}
         return ScorePanel(
             self.place.model,
@@ -174,6 +189,7 @@ class _Scorer:
                 if all(one.scores[i].mean is None for one in scored if one.scores)
                 and (why := self._why_missing(score, scored))
             ),
+            attacked,
         )
 
     def values(self, row: TableRow) -> Mapping[str, float | None]:
@@ -360,6 +376,9 @@ def warnings_by_kind(
                 if kind in one.warnings:
                     entry = (line.setting, _first(score).label, one.warnings[kind])
                     found.setdefault(summary, []).append(entry)
+            if kind == "bypassed" and line.lasting and (by := line.lasting.bypassed_by):
+                text = f"the model alone answers {' and '.join(by)}, as if nothing were forgotten"
+                found.setdefault(summary, []).append((line.setting, LASTING, text))
     return found
 
 
@@ -393,7 +412,36 @@ def exported(panels: Iterable[ScorePanel]) -> list[list[Any]]:
         value, start, retain = shown
         return [part.column.label, value, ends, start, retain]
 
+    def under(panel: ScorePanel, line: ScoreLine) -> list[list[Any]]:
+        """The measure of memorisation without an attack and under each."""
+        found = panel.attacked
+        if found is None or line.lasting is None or not line.lasting.under:
+            return []
+        first, label = line.lasting.under[0], found.column.label
+
+        def shown(value: float | None) -> float | None:
+            return None if value is None else short(value)
+
+        def models(variant: str, of: Callable[[Shift], float | None]) -> tuple[float | None, ...]:
+            return tuple(shown(of(one[variant])) for one in (found.start, found.retain))
+
+        start, retain = models(first.variant, lambda one: one.before)
+        lines = [[f"{label}, before", shown(first.before), None, start, retain]]
+        for one in line.lasting.under:
+            start, retain = models(one.variant, lambda one: one.after)
+            ends = None if one.after_interval is None else one.after_interval
+            interval = None if ends is None else [short(ends.low), short(ends.high)]
+            name = f"under {variant_label(one.variant)}"
+            lines.append([name, shown(one.after), interval, start, retain])
+        return lines
+
     return [
-        [[[numbers(part) for part in score.parts] for score in line.scores] for line in panel.lines]
+        [
+            [
+                *([numbers(part) for part in score.parts] for score in line.scores),
+                *([under(panel, line)] if panel.attacked and line.scores else []),
+            ]
+            for line in panel.lines
+        ]
         for panel in panels
     ]
