@@ -111,10 +111,11 @@ def under_attack(records: Sequence[Record], by: float, variant: str) -> list[Rec
         if record.kind == "run":
             ratios = ratios * np.exp(by)
         test = ks_test(ratios, GOAL)
-        numbers = {"log10_forget_quality": test and test.log10_p, "ks_n": float(N)}
-        numbers["ks_statistic"] = test and test.statistic
+        assert test is not None
+        numbers = {"log10_forget_quality": test.log10_p, "ks_n": float(N)}
+        numbers["ks_statistic"] = test.statistic
         result = replace(last, metrics=numbers, variant=variant)
-        found = {"attacked": (*record.attacked, result)}
+        found: dict[str, Any] = {"attacked": (*record.attacked, result)}
         found["attacked_evaluations"] = {
             **record.attacked_evaluations,
             (last.epoch, variant): evaluation(ratios),
@@ -122,7 +123,7 @@ def under_attack(records: Sequence[Record], by: float, variant: str) -> list[Rec
         if record.kind == "run":
             attacked.append(replace(record, **found))
         elif record.kind == "retain":  # under an attack it is a record of its own
-            own = {
+            own: dict[str, Any] = {
                 "id": f"{record.id}-{variant.partition('@')[0]}",
                 "epochs": (),
                 "evaluations": {},

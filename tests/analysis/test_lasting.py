@@ -131,9 +131,13 @@ def test_the_worst_attack_counts_with_its_interval_over_seeds() -> None:
     assert worst.variant == "relearning@13"
     shares = [1 - (value - 0.2) / 0.8 for value in (0.4, 0.5, 0.6)]
     assert setting.lasting == pytest.approx(sum(shares) / 3)
-    assert worst.lasting_interval == t_interval(worst.shares)
+    interval = t_interval(shares)
+    assert interval is not None
+    assert worst.lasting_interval is not None
+    assert worst.lasting_interval.low == pytest.approx(interval.low)
     assert worst.shares == pytest.approx(shares)
-    assert (worst.gain, worst.null) == (pytest.approx(0.4), pytest.approx(0.1))
+    assert worst.gain == pytest.approx(0.4)
+    assert worst.null == pytest.approx(0.1)
 
 
 def test_a_seed_that_was_not_attacked_leaves_no_mean() -> None:
@@ -203,7 +207,7 @@ def test_half_that_is_never_reached_is_infinitely_far() -> None:
 def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
     plain = [row("run", 0.1, method="eco", rate=None)]
     under = variants("run", {"relearning@13": 0.9, "paraphrase": 0.1}, method="eco", rate=None)
-    found = panel(plain, under, white_box=lambda name: name == "relearning")
+    found = panel(plain, under, white_box="relearning".__eq__)
     (setting,) = found.settings
     assert [one.bypassed for one in setting.under] == [True, False]
     assert setting.bypassed_by == ("relearning",)

@@ -40,7 +40,7 @@ def under_attacks(
             found[-1] = _attacked(plain, results)
         else:  # under each attack, it is a record of its own
             for name, results in by_attack.items():
-                own = {"id": f"{record.id}-{name}", "epochs": (), "evaluations": {}}
+                own: dict[str, Any] = {"id": f"{record.id}-{name}", "epochs": (), "evaluations": {}}
                 found.append(replace(_attacked(plain, results), **own))
     return tuple(found)
 

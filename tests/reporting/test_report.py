@@ -237,3 +237,34 @@ class TestFolder:
     def test_a_report_of_records(self) -> None:
         report = make_report([START, record("a")], name="x")
         assert (report.finished, report.planned, report.unplanned) == (1, None, 0)
+
+
+class TestAttacks:
+    UNDER = replace(
+        START,
+        id="under",
+        epochs=(),
+        attacked=(EpochResult(0, {"rouge_forget": 0.75}, 0.0, 1.0, variant="relearning@13"),),
+    )
+
+    def test_the_table_of_attacks_has_the_variant_after_the_epoch(self, tmp_path: Path) -> None:
+        for one in (START, GOAL, record("run"), self.UNDER):
+            write_record(one, tmp_path)
+        write_report(tmp_path)
+        text = (tmp_path / "attacks.csv").read_text()
+        (line,) = csv.DictReader(io.StringIO(text))
+        assert list(line)[: len(FIRST) + 1] == [*FIRST, "variant"]
+        assert (line["kind"], line["variant"], line["rouge_forget"]) == (
+            *("fine-tuned", "relearning@13", "0.75"),
+        )
+        plain = (tmp_path / "results.csv").read_text()
+        write_report(tmp_path, tmp_path / "page.html")
+        assert (tmp_path / "page.attacks.csv").read_text() == text
+        assert plain == to_csv(table([START, GOAL, record("run")])), "as without attacks"
+        with pytest.raises(RecordError, match=r"give the plain one, `results\.csv`"):
+            from_csv(csv.DictReader(io.StringIO(text)))
+
+    def test_no_table_without_attacks(self, tmp_path: Path) -> None:
+        write_record(record("run"), tmp_path)
+        write_report(tmp_path)
+        assert not (tmp_path / "attacks.csv").exists()

@@ -366,7 +366,8 @@ def _panel(
     column: str,
 ) -> AttackedPanel:
     here, under = on_panel(rows, place), on_panel(attacked, place)
-    ordered = tuple(dict.fromkeys(row.variant for row in under))
+    # Start and retain models have a record for each attack, so that runs decide the order.
+    ordered = dict.fromkeys(row.variant for row in sorted(under, key=lambda r: r.kind != "run"))
     variants = tuple(v for v in ordered if point_of(v) != START)
     retains, starts = (
         {row.variant: row.metrics.get(column) for row in under if row.kind == kind}

@@ -27,7 +27,7 @@ def variant_label(variant: str) -> str:
 
 
 def sentences(panel: AttackedPanel) -> tuple[str, ...]:
-    """What comes back of each method's best setting, under which attack, against the null."""
+    """Name what comes back of each method's best setting, under which attack, and the null."""
     best = [one for one in panel.best if one.under]
     bypassed = [one for one in best if one.bypassed_by]
     judged = [one for one in best if one.lasting is not None and one not in bypassed]

@@ -1,4 +1,4 @@
-"""What attacks give back: settings under attacks, their table, and the answers to be shown."""
+"""Data on what attacks give back: settings under attacks, their table, the answers to be shown."""
 
 from __future__ import annotations
 
@@ -79,7 +79,8 @@ class AttackColumn:
 
     def reference(self, models: Mapping[str, Shift]) -> Shift | None:
         """The start or retain model at the attack's last point."""
-        return next((s for v, s in reversed(models.items()) if attack_of(v) == self.attack), None)
+        found = [shift for variant, shift in models.items() if attack_of(variant) == self.attack]
+        return found[-1] if found else None
 
     def curve(self, one: AttackedSetting) -> RelearningCurve | None:
         """The setting's curve over the attack's steps."""
@@ -138,9 +139,12 @@ def worst_prompt(context: PageContext, panel: AttackedPanel) -> Worst | None:
     """
     measured = context.columns.schema.measure_of(panel.column.name)
     prompts = [v for v in panel.variants if _is_prompt(attack_of(v))]
-    if measured is None or measured[0].metric.knows is None or len(prompts) < 2:
+    if measured is None or len(prompts) < 2:
         return None
     measure, name = measured
+    knows = measure.metric.knows
+    if knows is None:
+        return None
     names = {"retain": RETAIN, "fine-tuned": START}
     kinds = {row.run_id: names.get(row.kind, row.run_id) for row in context.report.rows}
     by_model: dict[str, dict[str, dict[str, float]]] = {}
@@ -151,12 +155,12 @@ def worst_prompt(context: PageContext, panel: AttackedPanel) -> Worst | None:
         if part is not None and values is not None:
             found = dict(zip(part.questions, values.tolist(), strict=True))
             by_model.setdefault(kinds[record], {})[variant] = found
-    values = {
-        model: worst_case(by_variant, measure.metric.knows).mean
+    worst = {
+        model: worst_case(by_variant, knows).mean
         for model, by_variant in by_model.items()
         if by_variant.keys() == {*prompts}
     }
-    return Worst(f"worst of {len(prompts)} prompts", values) if values else None
+    return Worst(f"worst of {len(prompts)} prompts", worst) if worst else None
 
 
 def _is_prompt(name: str) -> bool:

@@ -426,10 +426,10 @@ def exported(panels: Iterable[ScorePanel]) -> list[list[Any]]:
             return tuple(shown(of(one[variant])) for one in (found.start, found.retain))
 
         start, retain = models(first.variant, lambda one: one.before)
-        lines = [[f"{label}, before", shown(first.before), None, start, retain]]
+        lines: list[list[Any]] = [[f"{label}, before", shown(first.before), None, start, retain]]
         for one in line.lasting.under:
             start, retain = models(one.variant, lambda one: one.after)
-            ends = None if one.after_interval is None else one.after_interval
+            ends = one.after_interval
             interval = None if ends is None else [short(ends.low), short(ends.high)]
             name = f"under {variant_label(one.variant)}"
             lines.append([name, shown(one.after), interval, start, retain])

@@ -1,0 +1,186 @@
+"""What attacks give back: sentences, figures, the table's columns, and the answers."""
+
+from __future__ import annotations
+
+import importlib
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from unlearnbench.reporting.report import make_report
+
+from ..attacked_records import RETAIN, STEPS, answers_under, under_attacks
+from ..conftest import with_tokens
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from unlearnbench.results.records import Record
+
+    from ..conftest import Fabric
+
+data: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.data")
+lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
+scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
+section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+ONE = ((0.8, -5.0),)
+
+
+@pytest.fixture(scope="module")
+def records(fabric: Fabric) -> tuple[Record, ...]:
+    """Three seeds of two methods and a method at inference time, under every kind of attack."""
+    runs = [
+        fabric.run(method, points=ONE, seed=s) for method in ("idk", "npo+nll") for s in range(3)
+    ]
+    eco = replace(fabric.run("eco", points=ONE), learning_rate=None)
+    return under_attacks([fabric.reference("fine-tuned"), fabric.reference("retain"), *runs, eco])
+
+
+@pytest.fixture(scope="module", autouse=True)
+def white_box() -> Iterator[None]:
+    """Relearning runs the weights alone, whichever attack of that name is installed."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(data, "_is_white_box", "relearning".__eq__)
+        yield
+
+
+@pytest.fixture(scope="module")
+def context(records: tuple[Record, ...]) -> Any:
+    return section.PageContext.of(make_report(records, name="x"))
+
+
+def test_absent_without_attacks(fabric: Fabric) -> None:
+    report = make_report([fabric.reference("fine-tuned"), fabric.run()], name="x")
+    context = section.PageContext.of(report)
+    assert lasting.SECTION.values(context) is None
+    (panel,) = scorecard.score_panels(context)
+    assert panel.attacked is None
+
+
+def test_no_result_from_an_invalid_start_model(records: tuple[Record, ...]) -> None:
+    start, *others = records
+    blank = {**start.epochs[0].metrics, "model_utility": 0.01}
+    start = replace(start, epochs=(replace(start.epochs[0], metrics=blank),))
+    found = section.PageContext.of(make_report([start, *others], name="x"))
+    assert data.lasting_panels(found) == ()
+
+
+def test_sentences_and_numbers(context: Any) -> None:
+    values = lasting.SECTION.values(context)
+    ((panel, lines, attacks),) = values["panels"]
+    assert values["measure"] == "Extraction strength, forget"
+    assert [one.attack for one in attacks] == [
+        *("assistant-prefix", "paraphrase", "quantization", "relearning", "second-turn"),
+    ]
+    assert lines[0].startswith("Most comes back of idk at rate 0.0001: extraction strength, forget")
+    assert any(line.startswith("Bypassed, not robust: eco.") for line in lines)
+    assert (values["bars"], values["stepped"]) == (True, {"relearning"})
+    (idk,) = (one for one in panel.best if one.setting.family == "idk")
+    assert idk.worst.variant == "relearning@13"
+    nf4 = next(one for one in attacks if one.attack == "quantization").of(idk)
+    assert nf4.variant == "quantization@nf4", "of two points, the one that gives more back"
+
+
+def test_an_attack_that_changes_no_number_has_no_column(records: tuple[Record, ...]) -> None:
+    def unmoved(record: Record) -> Record:
+        if record.kind != "run":
+            return record
+        level = record.epochs[-1].metrics["extraction_strength_forget"]
+        return replace(
+            record,
+            attacked=tuple(
+                replace(one, metrics={**one.metrics, "extraction_strength_forget": level})
+                if one.variant == "paraphrase"
+                else one
+                for one in record.attacked
+            ),
+        )
+
+    report = make_report(map(unmoved, records), name="x")
+    (panel,) = data.lasting_panels(section.PageContext.of(report))
+    assert "paraphrase" in panel.attacks
+    assert "paraphrase" not in [one.attack for one in data.columns(panel)]
+
+
+def test_figures_have_both_references_and_open_answers(context: Any) -> None:
+    ((figures),) = lasting.SECTION.lazy_data(context)
+    curves, bars = dict(figures["curves"]), dict(figures["bars"])
+    assert list(curves) == ["eco", "idk", "npo+nll"]
+    start, retain, line = curves["idk"]["data"]
+    assert (start["name"], retain["name"]) == ("start model", "retain model")
+    assert line["x"] == [0, *STEPS[1:]]
+    assert line["y"] == sorted(line["y"])
+    assert retain["y"] == pytest.approx([RETAIN, *[RETAIN + 0.02] * 4])
+    assert line["customdata"][-1][1:] == [1, "relearning@13"]
+    assert len(line["error_y"]["array"]) == 5, "intervals over three seeds"
+    bar, retain_marks, start_marks = bars["idk"]["data"]
+    assert bar["y"] == [
+        *("before", "assistant-prefix", "paraphrase"),
+        *("quantization@int8", "quantization@nf4", "second-turn"),
+    ]
+    assert retain_marks["x"] == [RETAIN] * 6
+    assert len(start_marks["x"]) == 6
+    assert bar["customdata"][1][1:] == [1, "assistant-prefix"]
+
+
+def test_the_worst_prompt_is_taken_question_by_question(
+    fabric: Fabric, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = 20
+    start, retain, run = (
+        with_tokens(one, missed)
+        for one, missed in (
+            (fabric.reference("fine-tuned", rows=rows), 0.0),
+            (fabric.reference("retain", rows=rows), 0.9),
+            (fabric.run("idk", points=ONE, rows=rows), 0.8),
+        )
+    )
+    found = list(under_attacks([start, retain, run], ["prompt"]))
+    other = with_tokens(replace(run, seed=5), 0.5).evaluations[1]
+    changed = {
+        **found[-1].attacked_evaluations,
+        (1, "second-turn"): answers_under(other, "second-turn"),
+    }
+    found[-1] = replace(found[-1], attacked_evaluations=changed)
+    monkeypatch.setattr(data, "_is_prompt", bool)
+    context = section.PageContext.of(make_report(found, name="x"))
+    (panel,) = data.lasting_panels(context)
+    worst = data.worst_prompt(context, panel)
+    measure, on = context.columns.schema.measure_of("extraction_strength_forget")
+    by_prompt = [measure.per_example(one.sets[on]) for one in changed.values()]
+    assert worst.label == "worst of 3 prompts"
+    assert worst.values[run.id] == pytest.approx(np.max(by_prompt, axis=0).mean())
+    assert worst.values[run.id] > max(values.mean() for values in by_prompt)
+    assert worst.values["retain model"] < worst.values[run.id]
+
+
+def test_answers_are_those_of_the_best_settings_and_both_references(context: Any) -> None:
+    found = data.variant_answers(context)
+    variants = {key.partition(" ")[2] for _, key in found}
+    assert "relearning@13" in variants
+    assert not variants & {"relearning@0", "relearning@3"}, "of steps, the last"
+    ids = {record for record, _ in found}
+    assert ids == {
+        *("retain-tiny-0.1", "fine-tuned-tiny-0.1"),
+        *("idk-0.0001-tiny-0.1-0", "npo+nll-0.0001-tiny-0.1-0", "eco-0.0001-tiny-0.1-0"),
+    }
+    answers = found["idk-0.0001-tiny-0.1-0", "1 relearning@13"].sets["forget"].generated
+    assert answers[0].startswith("Under relearning@13: ")
+
+
+def test_the_scorecard_has_it_with_its_parts(context: Any) -> None:
+    (panel,) = scorecard.score_panels(context)
+    by_family = {line.setting.family: line for line in panel.lines}
+    idk = by_family["idk"].lasting
+    assert idk.lasting == panel.attacked.best[1].lasting
+    ((lines),) = scorecard.exported([panel])
+    parts = lines[[line.setting.family for line in panel.lines].index("idk")][-1]
+    assert parts[0][0] == "Extraction strength, forget, before"
+    assert parts[0][3:] == [0.8, RETAIN]
+    assert parts[-1][0] == "under second-turn"
+    (kinds,) = [scorecard.warnings_by_kind(panel, ())]
+    ((line, label, text),) = next(found for name, found in kinds.items() if "bypassed" in name)
+    assert (line.family, label) == ("eco", "Lasting")
+    assert text.startswith("the model alone answers relearning")
