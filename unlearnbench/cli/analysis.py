@@ -44,6 +44,12 @@ def meta(
         list[str] | None,
         option("PATTERN", "The same for runs that do not, besides retain models (repeatable)."),
     ] = None,
+    relearning: Annotated[
+        str | None, option("VARIANT", "Attack behind R.", default="relearning, last step")
+    ] = None,
+    quantization: Annotated[
+        str | None, option("VARIANT", "Attack behind Q.", default="quantization, NF4 or the last")
+    ] = None,
     out: Annotated[
         str | None, option("FILE", "Figure to write: .svg, .png, .pdf or .html.")
     ] = None,
@@ -63,12 +69,22 @@ def meta(
       unlearnbench analysis meta runs/mine --knows 'weak:*' --knows-not 'gradient-ascent*'
     """
     register_plugins(plugins)
+    from unlearnbench.analysis.attacked_runs import attacked_runs, chosen_variant
     from unlearnbench.analysis.meta_evaluation import by_pattern, meta_evaluation
     from unlearnbench.reporting.report import build_report
 
     reports = [build_report(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
     rows = [row for report in reports for row in report.rows]
-    found = meta_evaluation(rows, (), by_pattern(rows, knows or (), knows_not or ()))
+    runs = [one for report in reports for one in attacked_runs(report.records, report.rows)]
+    attacked = {(one.row.run_id, one.variant): one for one in runs}.values()
+    variants = tuple(dict.fromkeys(one.variant for one in attacked))
+    found = meta_evaluation(
+        rows,
+        attacked,
+        by_pattern(rows, knows or (), knows_not or ()),
+        relearning=chosen_variant(relearning, "relearning", variants),
+        quantization=chosen_variant(quantization, "quantization", variants),
+    )
     console = Console()
     if as_json:
         console.print_json({"splits": [_json(one) for one in found]})
