@@ -73,7 +73,7 @@ def test_of_several_attacked_epochs_the_last_counts() -> None:
     found = only(attacked(attacked(RUN, 1, 0.9), 2, 0.45), RETAIN, UNDER, START)
     assert (found.row.epoch, found.after[NAME]) == (2, 0.45)
     early = only(attacked(RUN, 1, 0.9), RETAIN, UNDER, START)
-    assert (early.row.epoch, early.before[NAME]) == (1, pytest.approx(0.5))
+    assert [early.row.epoch, early.before[NAME]] == pytest.approx([1, 0.5])
 
 
 def test_without_a_retain_model_under_the_attack_its_numbers_are_unknown() -> None:

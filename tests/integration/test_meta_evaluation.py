@@ -139,7 +139,7 @@ def test_a_table_and_a_figure_and_why_there_is_no_robustness(
     assert main(["analysis", "meta", str(folder), "--csv", str(table), "--out", str(figure)]) == 0
     out = capsys.readouterr().out
     assert "forget 40 %: 4 models that know the rows, 4 that do not" in out
-    assert "No R: no run was evaluated under the attack." in out
+    assert "No R: no run was evaluated under relearning." in out
     assert "Separate the models beyond chance: " in out
     with table.open(encoding="utf-8", newline="") as lines:
         rows = {line["metric"]: line for line in csv.DictReader(lines)}
