@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from unlearnbench.api.benchmark import Question, SplitKey
+from unlearnbench.api.benchmark import Benchmark, Question, SplitKey
 from unlearnbench.api.metric import SCORED_ONLY
 from unlearnbench.api.observations import SetName
 from unlearnbench.api.profile import Profile
@@ -72,11 +72,15 @@ class EvaluationBenchSettings:
         length = QUICK_LENGTH if self.quick else None
         return get_profile(self.profile, rows=self.rows, max_length=length)
 
+    def benchmark(self) -> Benchmark:
+        """The benchmark whose rows are measured."""
+        if self.quick and self.data == "synthetic":
+            return benchmark_of({"authors": 4, "questions_per_author": 2, "pretraining_authors": 0})
+        return data_settings(self.data)
+
     def sets(self) -> Sets:
         """The questions by evaluation set, but for sets that are only scored: all are answered."""
-        data = data_settings(self.data)
-        if self.quick and self.data == "synthetic":
-            data = benchmark_of({"authors": 4, "questions_per_author": 2, "pretraining_authors": 0})
+        data = self.benchmark()
         sets = evaluation_sets(load_benchmark(data, (self.forget,)), self.forget, self.rules())
         return {n: rows for n, rows in sets.items() if data.roles.get(n) not in SCORED_ONLY}
 

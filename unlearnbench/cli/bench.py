@@ -31,11 +31,16 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 """Exit code of a benchmark whose two ways gave different numbers."""
 RECORD = Output("record", "the record", kind="appended")
+_ATTACKS = ("quantization",)
 _METHODS = ("npo+nll", "ce-u", "kl-minimization", "dpo")
 
 ModelSize = Annotated[Size, typer.Option(help="Size of the model built here.")]
 Repeats = Annotated[int, option("N", "Repeats of each way.", min=1)]
 Threads = Annotated[int | None, option("N", "Threads of torch.", min=1, default="torch's choice")]
+Models = Annotated[
+    str | None, option("FOLDER", "Save the models there, and use them the next time.")
+]
+Quick = Annotated[bool, flag("--quick", "Tiniest model, few rows: does it work at all?")]
 Record = Annotated[str | None, option("FILE", "Append the result as a JSON line.")]
 Markdown = Annotated[bool, flag("--markdown", "Print tables for a README.")]
 
@@ -67,12 +72,8 @@ def evaluation(
     forget: Forget = 0.1,
     profile: ProfileName = "tofu",
     rows: Rows = None,
-    models: Annotated[
-        str | None, option("FOLDER", "Save the models there, and use them the next time.")
-    ] = None,
-    quick: Annotated[
-        bool, flag("--quick", "Tiniest model, few rows: does it work at all?")
-    ] = False,
+    models: Models = None,
+    quick: Quick = False,
     repeats: Repeats = 3,
     threads: Threads = None,
     record: Record = None,
@@ -109,6 +110,59 @@ def evaluation(
     _end(console, result, tables(result), record, markdown=markdown, as_json=as_json)
     agree = all(state["agreement"]["agree"] for state in result["states"])
     return 0 if agree else DIFFERENT
+
+
+@command(app, "attacks", writes=[RECORD])
+def attacks(
+    names: Annotated[
+        list[str] | None,
+        option("NAME...", "Attacks, with their defaults.", default=" ".join(_ATTACKS)),
+    ] = None,
+    size: ModelSize = "tiny",
+    dtype: WeightType = "float32",
+    data: Data = "synthetic",
+    forget: Forget = 0.1,
+    profile: ProfileName = "tofu",
+    rows: Rows = None,
+    models: Models = None,
+    quick: Quick = False,
+    plugins: Plugins = None,
+    repeats: Repeats = 3,
+    threads: Threads = None,
+    record: Record = None,
+    markdown: Markdown = False,
+    as_json: Json = False,
+) -> int:
+    """Time evaluations under attacks against the plain one.
+
+    The model has memorised the answers and unlearned some; the large one has random weights. Exit
+    code 1 where its weights are not what they were.
+
+    Examples:
+      unlearnbench bench attacks
+      unlearnbench bench attacks --names quantization --size 1b --dtype bfloat16
+    """
+    from unlearnbench.bench.attacks import bench_attacks, tables
+    from unlearnbench.bench.evaluation_case import EvaluationBenchSettings
+
+    register_plugins(plugins)
+    settings = EvaluationBenchSettings.from_options(
+        size=size,
+        dtype=dtype,
+        states=None if size == "1b" and not quick else ["unlearned"],
+        data=data,
+        forget=forget,
+        profile=profile,
+        rows=rows,
+        quick=quick,
+    )
+    console = _begin(threads)
+    folder = Path(models) if models else None
+    chosen = tuple(dict.fromkeys(names or _ATTACKS))
+    result = bench_attacks(settings, chosen, 1 if quick else repeats, folder, console.note)
+    _end(console, result, tables(result), record, markdown=markdown, as_json=as_json)
+    measured = [one for state in result["states"] for one in state["attacks"]]
+    return 0 if all(one["restored"] for one in measured) else DIFFERENT
 
 
 @command(app, "losses", writes=[RECORD])
