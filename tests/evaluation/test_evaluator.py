@@ -15,6 +15,7 @@ from rouge_score.rouge_scorer import RougeScorer
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
+from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, get_profile
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Template
@@ -267,6 +268,7 @@ TWO_PROCESSES = """
 import pickle, sys
 from pathlib import Path
 from transformers import AutoModelForCausalLM
+from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.evaluation.observation_file import write_observations
 from unlearnbench.evaluation.tofu_log import write_log
 from unlearnbench.runtime.distributed import join_group, leave_group
@@ -278,6 +280,7 @@ join_group()
 done = []
 found = evaluator(model, progress=lambda now, whole: done.append(now))
 write_log(found, file)
+found = evaluator.with_samples(found, model, RepeatedSampling(samples=3))
 write_observations(found, file.with_suffix(".safetensors"))
 s = found.statistics
 file.with_suffix(".txt").write_text(f"{s.generated} {s.ties}")
@@ -299,6 +302,7 @@ def test_two_processes_write_the_log_of_one_to_the_last_byte(
     files = launch(TWO_PROCESSES, [str(tmp_path)], tmp_path, 2)
     alone = evaluator(sharp)
     write_log(alone, tmp_path / "alone.json")
+    sampled: Any = evaluator.with_samples(alone, sharp, RepeatedSampling(samples=3))
     s = alone.statistics
     assert s is not None
     for file in files:
@@ -309,6 +313,10 @@ def test_two_processes_write_the_log_of_one_to_the_last_byte(
             assert (two is None) == (one is None) == (name not in ("retain", "forget"))
             if one is not None:
                 np.testing.assert_allclose(two, one, rtol=1e-5)
+            if name == "forget":
+                assert seen.samples is not None
+                assert seen.samples.texts == sampled.sets["forget"].samples.texts
+                assert len({*seen.samples.texts[0]}) > 1
 
 
 @pytest.mark.parametrize("template", ["plain", "phi"])

@@ -19,11 +19,11 @@ from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.errors import PluginError, TrainingError
 from unlearnbench.models.device import cuda_variables, deterministic
 from unlearnbench.models.packed_attention import has_varlen_kernel
+from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.sweep.ray_cluster import worker_variables
 from unlearnbench.sweep.ray_environment import worker_environment
-from unlearnbench.training.answer_sampling import choose
 
 from ..plan.test_plan import config
 
@@ -90,7 +90,7 @@ def test_attention_without_padding_is_left_out() -> None:
 def test_sampling_sums_where_it_is_deterministic(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
     logits, uniform = torch.randn(8, 50), torch.rand(8)
-    expected = choose(logits, 1.0, uniform)
+    expected = choose(logits, Distribution(), uniform)
     moved: list[Tensor] = []
 
     def cpu(tensor: Tensor) -> Tensor:
@@ -98,10 +98,10 @@ def test_sampling_sums_where_it_is_deterministic(monkeypatch: pytest.MonkeyPatch
         return tensor
 
     monkeypatch.setattr(Tensor, "cpu", cpu)
-    assert torch.equal(choose(logits, 1.0, uniform), expected)
+    assert torch.equal(choose(logits, Distribution(), uniform), expected)
     assert not moved
     with deterministic(True):
-        assert torch.equal(choose(logits, 1.0, uniform), expected)
+        assert torch.equal(choose(logits, Distribution(), uniform), expected)
     assert [tensor.shape for tensor in moved] == [logits.shape, uniform.shape]
 
 

@@ -1,8 +1,7 @@
-"""SampledAnswers answers: the right distribution, and the same ones in every batch."""
+"""Sampled answers: the right distribution, and the same ones in every batch."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from typing import Any
 
@@ -15,7 +14,8 @@ from unlearnbench.api.method import Sampling
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import pad_id
-from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, choose, sample
+from unlearnbench.models.token_sampling import Distribution, choose
+from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, sample
 
 
 @pytest.fixture
@@ -31,24 +31,6 @@ def asked_of(
         for index, question in enumerate(questions)
         for number in range(count)
     ]
-
-
-@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
-def test_tokens_come_as_often_as_their_probability_says(temperature: float) -> None:
-    logits = torch.tensor([0.3, -1.0, -math.inf, 2.0, 1.2, -0.4])
-    uniform = torch.rand(40000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    chosen = choose(logits.expand(len(uniform), -1), temperature, uniform)
-    found = torch.bincount(chosen, minlength=6).double()
-    assert found[2] == 0, "what is masked is never said"
-    expected = (logits.double() / temperature).softmax(0) * len(uniform)
-    kept = expected > 0
-    assert chisquare(found[kept].numpy(), expected[kept].numpy()).pvalue > 1e-3
-
-
-@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.24999, 1), (0.25, 2), (0.9999999, 3)])
-def test_a_number_on_the_border_belongs_to_the_next_token(uniform: float, token: int) -> None:
-    logits = torch.tensor([[-math.inf, 0.0, math.log(2), 0.0]])
-    assert choose(logits, 1.0, torch.tensor([uniform], dtype=torch.float64)).item() == token
 
 
 def test_tokens_are_sampled_as_often_as_they_are_probable(
@@ -100,7 +82,7 @@ def test_answers_are_those_of_the_plain_way(
         for number in numbers[: len(answer)]:
             with torch.no_grad():
                 logits = model(torch.tensor([known])).logits[:, -1]
-            known = (*known, int(choose(logits, 1.5, torch.tensor([number]))))
+            known = (*known, int(choose(logits, Distribution(1.5), torch.tensor([number]))))
         assert known == one.prompt + answer
         assert (answer[-1] == encoder.eos) or len(answer) == 6
 

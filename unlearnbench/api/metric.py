@@ -55,9 +55,12 @@ Reads = Literal[
     "rouge",
     "grad_norm",
     "start_loss",
+    "samples",
 ]
 EXTRA: frozenset[Reads] = frozenset({"grad_norm", "start_loss"})
 """Observations that are made only where a metric that is reported reads them: they take time."""
+UNDER_ATTACK: frozenset[Reads] = frozenset({"samples"})
+"""Observations that only an attack makes: a plain evaluation has no column of what reads them."""
 
 _HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
     "tokens": lambda seen: seen.token_columns is not None,
@@ -68,6 +71,7 @@ _HAS: Mapping[Reads, Callable[[SetEvaluation], bool]] = {
     "rouge": lambda seen: not np.isnan(seen.rouge_l_recall).all(),
     "grad_norm": lambda seen: seen.grad_norm is not None,
     "start_loss": lambda seen: seen.start_loss is not None,
+    "samples": lambda seen: seen.samples is not None,
 }
 
 
@@ -240,7 +244,7 @@ class Summary(HyperParameters, ABC):
     after: ClassVar[Set[str]] = frozenset()
     """Names of summaries whose columns this one reads."""
     reads: ClassVar[frozenset[Reads]] = frozenset()
-    """Observations among `EXTRA` that it reads."""
+    """Observations among `EXTRA` and `UNDER_ATTACK` that it reads."""
     roles: ClassVar[frozenset[Role]] = frozenset()
     """Roles of the sets that it reads: every benchmark that has them reports it; none: only where a
     benchmark names it, or a configuration (`evaluation.metrics`)."""

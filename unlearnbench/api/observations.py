@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.errors import EvaluationError
+from unlearnbench.errors import EvaluationError, PluginError
 
 _T = TypeVar("_T", bound=np.generic)
 
@@ -54,6 +54,16 @@ class AnswerTokens:
 
 
 @dataclass(frozen=True, eq=False)
+class Samples:
+    """s sampled answers to each of a set's n questions."""
+
+    texts: tuple[tuple[str, ...], ...]
+    """[n][s]"""
+    rouge_l_recall: FloatArray
+    """[n, s] against the reference; NaN where logits were not finite."""
+
+
+@dataclass(frozen=True, eq=False)
 class SetEvaluation:
     """One set of n questions with k perturbed answers at most; arrays are aligned by question."""
 
@@ -87,6 +97,8 @@ class SetEvaluation:
     start_loss: FloatArray | None = None
     """[n] mean negative log-likelihood of the greedy answer's tokens, EOS included, under the start
     model; None where no metric reads it."""
+    samples: Samples | None = None
+    """None outside an attack that samples answers."""
     values: Mapping[str, FloatArray] = field(default_factory=dict[str, FloatArray])
     """[n] by metric: as stated in a log that lacks the columns to compute them."""
 
@@ -106,6 +118,23 @@ class SetEvaluation:
                 "this evaluation has no values by token, only means; evaluate the model again"
             )
         return self.token_columns
+
+    def sampled_scores(self, k: int = 1) -> FloatArray:
+        """[n, s] ROUGE-L recall of the sampled answers, for a metric that reads at least k of them.
+
+        Raises: EvaluationError without sampled answers; PluginError where s is below k.
+        """
+        if self.samples is None:
+            raise EvaluationError(
+                "this evaluation has no sampled answers; attack the model by sampling"
+            )
+        scores = self.samples.rouge_l_recall
+        if scores.shape[1] < k:
+            raise PluginError(
+                f"k is {k}, and {scores.shape[1]} answers to each question were sampled; set the "
+                "metric's k (evaluation.metrics) to as many or fewer, or sample more"
+            )
+        return scores
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
     EXTRA,
     ON_REQUEST,
+    UNDER_ATTACK,
     EvaluatedModel,
     Measure,
     Metric,
@@ -51,11 +52,13 @@ class MetricPlan:
     summaries: Mapping[str, Summary]
     """By name."""
     columns: tuple[MetricColumn, ...]
-    """Every column, in the order of a table."""
+    """Every column of a plain evaluation, in the order of a table."""
     own: frozenset[str]
     """Names of the columns whose metrics the benchmark names itself."""
     faults: tuple[PluginError, ...] = ()
     """Of the metrics that are left out, since they cannot be used."""
+    under_attack: tuple[MetricColumn, ...] = ()
+    """Columns of metrics that read what only an attack observes: no plain evaluation has them."""
 
     @cached_property
     def in_order(self) -> tuple[Summary, ...]:
@@ -83,8 +86,17 @@ class MetricPlan:
             if (sets := tuple(on for on in one.sets if f"{one.name}_{on}" in seen))
         ]
         declared = {column.name for one in summaries.values() for column in one.columns()}
-        columns = tuple(one for one in self.columns if one.name in declared | seen)
-        return replace(self, measures=tuple(measures), summaries=summaries, columns=columns)
+        columns, further = (
+            tuple(one for one in found if one.name in declared | seen)
+            for found in (self.columns, self.under_attack)
+        )
+        return replace(
+            self,
+            measures=tuple(measures),
+            summaries=summaries,
+            columns=columns,
+            under_attack=further,
+        )
 
     @property
     def extra(self) -> frozenset[Reads]:
@@ -117,12 +129,13 @@ class MetricPlan:
         retain: EvaluatedModel | None = None,
         start: EvaluatedModel | None = None,
     ) -> dict[str, float | None]:
-        """The values of a model by column, in the order of `columns`.
+        """The values of a model by column, in the order of `columns`, then of `under_attack`.
 
         retain, start  the models that it is compared with; may be this model itself
 
         A column that the evaluation lacks the observations for is None, and so is that of a metric
-        that fails, of which a warning says why: the evaluation is not lost.
+        that fails, of which a warning says why: the evaluation is not lost. One of `under_attack`
+        is left out.
         """
         found: dict[str, float | None] = {}
         for measure in self.measures:
@@ -134,7 +147,8 @@ class MetricPlan:
             model = EvaluatedModel(sets, dict(found))
             with _kept():
                 found |= computed(summary, MetricInputs(model, retain, start))
-        return {column.name: found.get(column.name) for column in self.columns}
+        further = (one.name for one in self.under_attack if found.get(one.name) is not None)
+        return {name: found.get(name) for name in (*(one.name for one in self.columns), *further)}
 
 
 @contextmanager
@@ -271,6 +285,7 @@ def metric_plan(
     measures: list[Measure] = []
     summaries: dict[str, Summary] = {}
     columns: list[MetricColumn] = []
+    further: list[MetricColumn] = []
     before: list[MetricColumn] = []
     taken: set[str] = set()
     broken = list(faults)
@@ -293,7 +308,10 @@ def metric_plan(
                         declared = columns_of(metric)
                         _take_names(use.metric, declared, taken)
                         summaries[use.metric] = metric
-                        columns += declared
+                        if metric.reads & UNDER_ATTACK:
+                            further += declared
+                        else:
+                            columns += declared
                         continue
                     for name in use.sets:
                         if name not in roles:
@@ -314,14 +332,17 @@ def metric_plan(
                 broken.append(error)
         for uses_of_name in own.values():
             measures += uses_of_name
-            columns += [
-                one.column(name, role)
-                for name, role in roles.items()
-                for one in uses_of_name
-                if name in one.sets
-            ]
+            for name, role in roles.items():
+                for one in uses_of_name:
+                    if name in one.sets:
+                        attacked = one.metric.reads & UNDER_ATTACK
+                        (further if attacked else columns).append(one.column(name, role))
     own_columns = frozenset(column.name for column in before)
-    return MetricPlan(tuple(measures), summaries, tuple(columns), own_columns, tuple(broken))
+    return MetricPlan(
+        *(tuple(measures), summaries, tuple(columns), own_columns),
+        faults=tuple(broken),
+        under_attack=tuple(further),
+    )
 
 
 def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role]) -> bool:
@@ -331,7 +352,7 @@ def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role])
     """
     own, there = {*kind.roles}, {*roles.values()}
     _check_words(name, "roles", own, get_args(Role))
-    known = get_args(Reads) if issubclass(kind, Metric) else sorted(EXTRA)
+    known = get_args(Reads) if issubclass(kind, Metric) else sorted(EXTRA | UNDER_ATTACK)
     _check_words(name, "reads", {*kind.reads}, known)
     if issubclass(kind, Metric):
         if not isinstance(getattr(kind, "label", None), str):

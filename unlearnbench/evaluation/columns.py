@@ -51,6 +51,7 @@ def _known(metrics: tuple[Offer, ...], benchmarks: tuple[Offer, ...]) -> Mapping
             benchmark = benchmark_named(name)  # names are the same under every profile
             plans.append(plan_of(TOFU, benchmark))
             further += columns_on_request(TOFU, benchmark)
+            further += plans[-1].under_attack
     listed = [*(one for plan in plans for one in plan.columns), *further]
     columns = {one.name: one for one in reversed(listed)}
     return {one.name: columns[one.name] for one in listed}

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.metric import GRADIENTS, MOMENTS, Reads, Role
@@ -34,8 +35,10 @@ from unlearnbench.evaluation.generation import Answer, Prompt, decode, min_steps
 from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
+from unlearnbench.evaluation.sampled_answers import sampled_answers, samples_of
 from unlearnbench.evaluation.scoring import QuestionScores, score
 from unlearnbench.evaluation.sets import is_answered
+from unlearnbench.files.bounded import SAMPLES
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
 from unlearnbench.runtime.deferred_warnings import warn_later
@@ -231,6 +234,84 @@ class Evaluator:
         sets = {name: replace(found.sets[name], start_loss=part) for name, part in own}
         return replace(found, sets={**found.sets, **sets})
 
+    def with_samples(
+        self,
+        found: Evaluation,
+        model: Any,
+        attack: SamplingAttack,
+        progress: ProgressCallback | None = None,
+    ) -> Evaluation:
+        """Add sampled answers to the sets that the attack is for. Collective.
+
+        found     of this evaluator and the same model, whose greedy answers serve as drafts
+        model     in evaluation mode; it may be a `ShiftedModel`
+        progress  counts each answer of this process
+
+        Raises: EvaluationError for more than `bounded.SAMPLES` answers.
+        """
+        names = [
+            name
+            for name, items in self.sets.items()
+            if self.roles.get(name) in attack.roles and items and all(i.answered for i in items)
+        ]
+        items = [item for name in names for item in self.sets[name]]
+        if not items:
+            return found
+        most = max(len(self.sets[name]) for name in names)
+        if most * attack.samples > SAMPLES:
+            raise EvaluationError(
+                f"{attack.samples} samples of {most} questions are {most * attack.samples} "
+                f"answers; the bound is {SAMPLES}: set samples to {SAMPLES // most} or less"
+            )
+        shifts = None
+        if isinstance(model, ShiftedModel):
+            shifts, model = _shifts(model, items), model.model
+        prompts = self._prompts(items, _checked_context(model, items), found)
+        longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
+
+        def sampled(batch_tokens: int) -> list[list[Answer]]:
+            predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
+            done = 0
+
+            def count(answers: int) -> None:
+                nonlocal done
+                done += answers
+                if progress is not None:
+                    progress(done, len(prompts) * attack.samples)
+
+            with predictor.ready():
+                return sampled_answers(predictor, prompts, attack, self.encoder.eos, count)
+
+        tokens = self.batch_tokens or fast_batch_tokens(next(model.parameters()).device)
+        answers, fitting = retry_with_fewer_tokens(sampled, tokens)
+        if fitting != tokens:
+            self.batch_tokens = fitting
+        own, sets = iter(answers), dict(found.sets)
+        for name in names:
+            references = [item.reference for item in self.sets[name]]
+            samples = samples_of([next(own) for _ in references], references, self.encoder)
+            sets[name] = replace(sets[name], samples=samples)
+        return replace(found, sets=sets)
+
+    def _predictor(
+        self, model: Any, trial: Tree, longest: int, batch_tokens: int, shifts: Shifts | None
+    ) -> Predictor:
+        """Predictions for rows of at most `longest` tokens. Collective."""
+        predictor = raise_oom_everywhere(
+            lambda: Predictor(
+                model,
+                trial,
+                pad=self.pad,
+                longest=longest,
+                batch_tokens=batch_tokens,
+                shifts=shifts,
+                precision=self.precision,
+            )
+        )
+        # It depends on free memory, and batches have to be the same in all processes.
+        predictor.slot_tokens = min(all_gather(predictor.slot_tokens))
+        return predictor
+
     def _evaluated(
         self,
         model: Any,
@@ -245,19 +326,7 @@ class Evaluator:
         answered = [item for item in items if item.answered]
         prompts = self._prompts(answered, _checked_context(model, items), previous)
         longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
-        predictor = raise_oom_everywhere(
-            lambda: Predictor(
-                model,
-                items[0].tree,
-                pad=self.pad,
-                longest=longest,
-                batch_tokens=batch_tokens,
-                shifts=shifts,
-                precision=self.precision,
-            )
-        )
-        # It depends on free memory, and batches have to be the same in all processes.
-        predictor.slot_tokens = min(all_gather(predictor.slot_tokens))
+        predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
         done = 0
 
         def count(questions: int) -> None:

@@ -1,8 +1,12 @@
-"""Greedy answers to many prompts at once, by speculative decoding.
+"""Greedy or sampled answers to many prompts at once, by speculative decoding.
 
 A step puts the last tokens of all unfinished answers through the model, and behind each a draft of
 what may come next. Draft tokens that greedy decoding would have produced are accepted, the first
 other one is corrected. So the answers are those of decoding one token at a time, in fewer steps.
+
+Sampling differs in how a token is chosen: by its logits and by a random number of the answer and
+the place, see `models/token_sampling.py`. So drafts serve there too. The samples of one prompt
+share its keys and values, which are computed for the first one, and copied.
 """
 
 from __future__ import annotations
@@ -16,11 +20,13 @@ from functools import partial
 import numpy as np
 import torch
 
+from unlearnbench.api.observations import FloatArray
 from unlearnbench.evaluation.draft_lookup import DraftLookup
 from unlearnbench.evaluation.kv_slots import SlotCache
 from unlearnbench.evaluation.padded_shapes import padded_size
 from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
 from unlearnbench.models.prompt_shift import Span
+from unlearnbench.models.token_sampling import Distribution, uniform_numbers
 from unlearnbench.runtime.distributed import world_size
 from unlearnbench.runtime.out_of_memory import map_over_ranks
 
@@ -36,7 +42,7 @@ _REFILL = 1 / 4
 
 @dataclass
 class Answer:
-    """A greedy answer, as far as it is decoded."""
+    """A greedy or sampled answer, as far as it is decoded."""
 
     ids: list[int] = field(default_factory=list[int])
     """Without EOS."""
@@ -102,6 +108,8 @@ class Prompt:
     """A likely answer, EOS included; or nothing."""
     similar: tuple[tuple[int, ...], ...] = ()
     """Texts that the answer may share phrases with."""
+    seed: tuple[int, ...] = ()
+    """Words that a sampled answer's random numbers are made from."""
 
 
 def decode(
@@ -110,20 +118,26 @@ def decode(
     answers: Sequence[Answer],
     eos: int,
     count: Callable[[int], None] = lambda _: None,
+    how: Distribution | None = None,
 ) -> tuple[list[Answer], int]:
     """Decode `answers` to their ends; returns them and the steps that took, of all processes.
 
     count  called with the number of answers that this process has finished
+    how    the distribution to sample from; None: greedily
     """
     chosen = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
     # Longest first, so that none is left to decode alone at the end.
     order = sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
-    lots = [lot for rank in range(world_size()) if (lot := order[rank :: world_size()])]
+    groups: dict[object, list[int]] = {}  # the samples of a prompt stay together
+    for i in order:
+        groups.setdefault(i if how is None else prompts[i].ids, []).append(i)
+    shares = ([*groups.values()][rank :: world_size()] for rank in range(world_size()))
+    lots = [lot for share in shares if (lot := [i for group in share for i in group])]
 
     def decode_lot(lot: list[int]) -> tuple[int, list[Answer]]:
-        decoding = _Decoding(predictor, [prompts[i] for i in lot], [answers[i] for i in lot], eos)
+        own = [prompts[i] for i in lot], [answers[i] for i in lot]
+        decoding = _Decoding(predictor, *own, eos, count, how)
         decoding.run()
-        count(len(lot))
         return decoding.steps, decoding.answers
 
     finished, steps = [*answers], 0
@@ -156,8 +170,11 @@ class _Decoding:
         prompts: Sequence[Prompt],
         answers: Sequence[Answer],
         eos: int,
+        count: Callable[[int], None],
+        how: Distribution | None,
     ) -> None:
         self.predictor, self.prompts, self.eos = predictor, prompts, eos
+        self.count, self.how = count, how
         self.answers = [replace(answer, ids=[*answer.ids]) for answer in answers]
         self.slots: list[int | None] = [None] * _slots(prompts, predictor.slot_tokens)
         """The answer in each slot."""
@@ -167,6 +184,11 @@ class _Decoding:
         self.cache = SlotCache(len(self.slots), longest, predictor.dtype, predictor.device)
         self.cached = [0] * len(prompts)
         """Tokens of each text whose keys and values are in its slot."""
+        self.held: tuple[tuple[int, ...], int] = (), 0
+        """The prompt of the answer that came last into a slot, and the slot, which stores its keys
+        and values until others come."""
+        self.numbers: dict[int, FloatArray] = {}
+        """The random numbers of each sampled answer in a slot."""
         self.steps = 0
 
     def run(self) -> None:
@@ -179,11 +201,47 @@ class _Decoding:
                 new = free[: len(waiting)]
                 for slot in new:
                     self.slots[slot] = waiting.popleft()
-                self._step(new, first=True)
+                self._begin(new)
             else:
                 if not waiting and busy <= len(self.slots) / 2:
                     self._compact([slot for slot, i in enumerate(self.slots) if i is not None])
                 self._step([slot for slot, i in enumerate(self.slots) if i is not None])
+
+    def _begin(self, slots: list[int]) -> None:
+        """Begin the answers that came into `slots`; samples of a prompt share what it stores."""
+        if self.how is None or not self.predictor.packed:
+            self._step(slots, first=True)
+            return
+        groups: dict[tuple[int, ...], list[int]] = {}
+        for slot in slots:
+            groups.setdefault(self.prompts[self._answer(slot)].ids, []).append(slot)
+        held, source = self.held
+        self.held = self.prompts[self._answer(slots[-1])].ids, slots[-1]
+        # First of all, before its slot stores another prompt.
+        self._share(held, source, groups.pop(held, []))
+        if groups:
+            self._step([own[0] for own in groups.values()], first=True)
+        for prompt, own in groups.items():
+            self._share(prompt, own[0], own[1:])
+
+    def _share(self, prompt: tuple[int, ...], source: int, slots: list[int]) -> None:
+        """Begin the answers to `prompt` in `slots` with its keys and values from another slot.
+
+        Its last token is left out: what it predicts is needed for each answer.
+        """
+        shared, targets = len(prompt) - 1, [slot for slot in slots if slot != source]
+        if targets and shared > 0:
+            self.cache.copy([source] * len(targets), targets, shared)
+        for i in map(self._answer, slots):
+            self.cached[i] = max(shared, 0)
+            self.lookups[i] = DraftLookup(self.prompts[i].similar)
+
+    def _answer(self, slot: int) -> int:
+        """The answer in a slot that has one."""
+        found = self.slots[slot]
+        if found is None:
+            raise LookupError(f"slot {slot} is free")
+        return found
 
     def _compact(self, slots: list[int]) -> None:
         """Drop the other slots."""
@@ -205,17 +263,19 @@ class _Decoding:
         # The last decoded token and each draft token predict the token after it.
         begins = [len(t) - len(d) - 1 for t, d in zip(texts, drafts, strict=True)]
         states = self._states(slots, texts, [self.cached[i] for i in chosen], begins)
-        _, argmax, tied, _ = self.predictor.score_positions(states)
-        end = 0
+        tokens, tied = self._choose(states, chosen, drafts)
+        end = finished = 0
         for slot, i, draft, begin in zip(slots, chosen, drafts, begins, strict=True):
             span = slice(end, end + len(draft) + 1)
             end = span.stop
             answer, limit = self.answers[i], self.prompts[i].limit
             before = len(answer.ids)
-            right = answer.accept(draft, argmax[span], tied[span], limit, self.eos)
+            right = answer.accept(draft, tokens[span], tied[span], limit, self.eos)
             if not answer.unfinished(limit):
                 self.slots[slot] = None
                 self.lookups.pop(i, None)
+                self.numbers.pop(i, None)
+                finished += 1
                 continue
             if first:
                 self.lookups[i] = DraftLookup(self.prompts[i].similar, answer.ids)
@@ -223,6 +283,24 @@ class _Decoding:
                 self.lookups[i].append(answer.ids[before:])
             if self.predictor.packed:
                 self.cached[i] = begin + 1 + right
+        if finished:
+            self.count(finished)
+
+    def _choose(
+        self, states: torch.Tensor, chosen: Sequence[int], drafts: Sequence[tuple[int, ...]]
+    ) -> tuple[list[int], list[bool]]:
+        """The token in each place with `states` [P, ·], and whether it hung on a tie."""
+        if self.how is None:
+            _, argmax, tied, _ = self.predictor.score_positions(states)
+            return argmax, tied
+        numbers: list[FloatArray] = []
+        for i, draft in zip(chosen, drafts, strict=True):
+            if i not in self.numbers:
+                self.numbers[i] = uniform_numbers(self.prompts[i].seed, self.prompts[i].limit)
+            begin = len(self.answers[i].ids)
+            numbers.append(self.numbers[i][begin : begin + len(draft) + 1])
+        tokens = self.predictor.sample_tokens(states, np.concatenate(numbers), self.how)
+        return tokens, [False] * len(tokens)
 
     def _states(
         self,

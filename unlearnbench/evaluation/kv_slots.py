@@ -122,6 +122,14 @@ class SlotCache:
             self._stores[layer] = (grown[0], grown[1])
         return self._stores[layer]
 
+    def copy(self, sources: Sequence[int], targets: Sequence[int], columns: int) -> None:
+        """Copy the first `columns` of some slots, which they have, to others."""
+        sent = np.array([sources, targets], dtype=np.int64)
+        source, target = self._to_device(sent).unbind()
+        for stores in self._stores.values():
+            for store in stores:
+                store[target, :columns] = store[source, :columns]
+
     def compact(self, slots: Sequence[int]) -> None:
         """Drop all slots but these, which are renumbered from 0."""
         index = self._to_device(np.array(slots, dtype=np.int64))

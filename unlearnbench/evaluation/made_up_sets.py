@@ -6,11 +6,13 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from unlearnbench.api.observations import AnswerTokens, SetEvaluation
+from unlearnbench.api.observations import AnswerTokens, Samples, SetEvaluation
 
 _WORDS = ("the", "author", "was", "born", "in", "a", "small", "town", "and", "writes", "novels")
 _LARGE = 50.0
 """Nats of a token that is next to impossible."""
+_SAMPLES = 20
+"""Sampled answers to each question, as many as by default."""
 
 
 def made_up_set(
@@ -56,6 +58,10 @@ def made_up_set(
         token_columns=tokens,
         grad_norm=means * rng.uniform(2, 3, n),
         start_loss=rng.exponential(1, n),
+        samples=Samples(
+            tuple(tuple(" ".join(rng.choice(_WORDS, 4)) for _ in range(_SAMPLES)) for _ in texts),
+            np.clip(knows + rng.uniform(-0.4, 0.4, (n, _SAMPLES)), 0, 1),
+        ),
     )
 
 
@@ -96,6 +102,10 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
         ),
         grad_norm=np.full(n, own),
         start_loss=np.full(n, own),
+        samples=Samples(
+            tuple((text if knows else "",) * _SAMPLES for text in texts),
+            np.full((n, _SAMPLES), float(knows)),
+        ),
     )
 
 

@@ -2,7 +2,8 @@
 
 Tensors are named `<set>/<column>`; token counts are stored in 32 bits, truth values as single ones.
 All texts are one tensor of bytes, `texts`: gzipped JSON with the lists of each set. So TOFU's
-forget10 with its tokens is less than 1 MB. The header has the profile and the precision. Greedy
+forget10 with its tokens is less than 1 MB. Sampled answers are only in files of evaluations that
+have them. The header has the profile and the precision. Greedy
 answers' token ids are not stored: they only save time.
 """
 
@@ -22,15 +23,22 @@ from safetensors import SafetensorError
 from safetensors.numpy import load, save
 
 from unlearnbench.api.metric import EXTRA
-from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
+from unlearnbench.api.observations import (
+    AnswerTokens,
+    Evaluation,
+    Samples,
+    SetEvaluation,
+    SetName,
+)
 from unlearnbench.errors import EvaluationError
-from unlearnbench.files.bounded import QUESTIONS, decompress, parse_json, read_bytes
+from unlearnbench.files.bounded import QUESTIONS, SAMPLES, decompress, parse_json, read_bytes
 from unlearnbench.files.outputs import writing
 
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")
-_TOKENS, _VALUES = "tokens", "values"
-_COLUMNS = {f.name for f in fields(SetEvaluation)} - {*_TEXTS, "token_columns", "values", *EXTRA}
+_TOKENS, _VALUES, _SAMPLES = "tokens", "values", "samples"
+_APART = {*_TEXTS, "token_columns", "values", "samples", *EXTRA}
+_COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
 _TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)}
 _PER_ANSWER = ("perturbed_loss", "perturbed_tokens")
 """Columns [n, k]; the others are [n], or [T] by token."""
@@ -43,7 +51,7 @@ _DAMAGE = (
 def write_observations(evaluation: Evaluation, path: Path | str) -> None:
     """Write `evaluation`, whole or not at all. Same evaluation, same bytes."""
     tensors: dict[str, NDArray[Any]] = {}
-    texts: dict[str, dict[str, list[str]]] = {}
+    texts: dict[str, dict[str, list[Any]]] = {}
     for name, seen in evaluation.sets.items():
         texts[name] = {key: list(getattr(seen, key)) for key in _TEXTS}
         columns: dict[str, Any] = {key: getattr(seen, key) for key in sorted(_COLUMNS)}
@@ -52,6 +60,9 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
         if seen.token_columns is not None:
             own = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
             columns |= {f"{_TOKENS}.{k}": value for k, value in own.items() if value is not None}
+        if seen.samples is not None:
+            texts[name][_SAMPLES] = [list(own) for own in seen.samples.texts]
+            columns[f"{_SAMPLES}.rouge_l_recall"] = seen.samples.rouge_l_recall
         tensors |= {f"{name}/{key}": _small(value) for key, value in columns.items()}
     # Without a time stamp, so that equal evaluations are equal files.
     text = gzip.compress(json.dumps(texts).encode(), mtime=0)
@@ -99,7 +110,7 @@ def _columns_of(name: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDA
     return {key.removeprefix(own): _whole(v) for key, v in tensors.items() if key.startswith(own)}
 
 
-def _set(texts: Mapping[str, list[str]], columns: Mapping[str, NDArray[Any]]) -> SetEvaluation:
+def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> SetEvaluation:
     def part(start: str) -> dict[str, NDArray[Any]]:
         return {k.removeprefix(start): v for k, v in columns.items() if k.startswith(start)}
 
@@ -114,10 +125,20 @@ def _set(texts: Mapping[str, list[str]], columns: Mapping[str, NDArray[Any]]) ->
     found = SetEvaluation(
         **known,
         token_columns=AnswerTokens(**tokens) if tokens else None,
+        samples=_samples(texts[_SAMPLES], columns) if _SAMPLES in texts else None,
         values=part(f"{_VALUES}."),
     )
     _check_lengths(found)
     return found
+
+
+def _samples(texts: list[list[str]], columns: Mapping[str, NDArray[Any]]) -> Samples:
+    rouge = columns[f"{_SAMPLES}.rouge_l_recall"]
+    if rouge.ndim != 2 or {*map(len, texts)} - {rouge.shape[1]} or len(texts) != len(rouge):
+        raise ValueError("sampled answers of unequal number")
+    if rouge.size > SAMPLES:
+        raise ValueError(f"{rouge.size} sampled answers; the bound is {SAMPLES}")
+    return Samples(tuple(map(tuple, texts)), rouge)
 
 
 def _check_lengths(seen: SetEvaluation) -> None:
@@ -128,6 +149,7 @@ def _check_lengths(seen: SetEvaluation) -> None:
     if any(getattr(seen, key).ndim != 1 + (key in _PER_ANSWER) for key in there):
         raise ValueError("columns of another shape")
     of_questions = [*(getattr(seen, key) for key in there), *seen.values.values()]
+    of_questions += [] if seen.samples is None else [seen.samples.texts]
     of_questions += [part for part in (getattr(seen, key) for key in _TEXTS) if part]
     tokens = seen.token_columns
     if tokens is not None:

@@ -33,6 +33,7 @@ from unlearnbench.models.packed_attention import (
     states_match,
 )
 from unlearnbench.models.prompt_shift import Shifts, Span, common_length
+from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.runtime.out_of_memory import empty_cache
 
 NOT_FINITE = -1
@@ -41,6 +42,8 @@ NOT_FINITE = -1
 # Logits in a chunk: as many as stay in a CPU's cache; on a GPU enough rows to keep it busy.
 _CHUNK = {"cpu": 1 << 19}
 _CHUNK_ELSEWHERE = 1 << 27
+# Sampling has about four tensors of float64 beside the logits, so its chunks are smaller.
+_SAMPLED_CHUNK = 8
 # Batches of tokens whose keys and values decoding stores.
 _SLOT_BATCHES = 4
 # By the dtype of products, two logits nearer than this are a tie.
@@ -252,6 +255,21 @@ class Predictor:
         greedy = _greedy(best, tokens, tie_gap(self.dtype))
         found = torch.cat(moments).double().cpu().numpy() if moments else np.empty((0, 2))
         return PositionScores(_in_order(losses, order), *greedy, found)
+
+    def sample_tokens(self, states: Tensor, uniform: FloatArray, how: Distribution) -> list[int]:
+        """[P] a token sampled at each position with `states` [P, ·], or NOT_FINITE.
+
+        uniform  [P] the number that decides at each position, see `token_sampling.choose`
+        """
+        size = max(self.chunk // _SAMPLED_CHUNK, 1)
+        numbers = torch.from_numpy(uniform).to(self.device)
+        chosen: list[Tensor] = []
+        for part, own in zip(states.split(size), numbers.split(size), strict=True):
+            logits = part if self.layer is None else self.layer(part)  # [size, V]
+            unknown = ~logits.amax(1).isfinite()
+            chosen.append(choose(logits, how, own).masked_fill(unknown, NOT_FINITE))
+        found: list[int] = torch.cat(chosen).tolist()
+        return found
 
     def _by_chunk(self, positions: IntArray, count: int) -> list[slice]:
         """For each chunk of `count` positions, the part of `positions`, ascending, inside it."""

@@ -33,6 +33,8 @@ MAX_INTEGER = 2**63
 """Whole numbers lie below it, as in NumPy and PyTorch."""
 QUESTIONS = 10_000
 """Of an evaluation set; TOFU's largest has 4000. The exact KS test takes seconds for so many."""
+SAMPLES = 1_000_000
+"""Sampled answers to the questions of an evaluation set, whose texts are then about 200 MB."""
 PART_BYTES, PATH_BYTES = 255, 4096
 """A path's part and a whole path, as Linux takes them."""
 

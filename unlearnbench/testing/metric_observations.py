@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.api.metric import EXTRA, EvaluatedModel, MetricInputs, Reads
-from unlearnbench.api.observations import AnswerTokens, SetEvaluation
+from unlearnbench.api.metric import EXTRA, UNDER_ATTACK, EvaluatedModel, MetricInputs, Reads
+from unlearnbench.api.observations import AnswerTokens, Samples, SetEvaluation
 from unlearnbench.evaluation.made_up_sets import made_up_set
 
 SETS = ("retain", "real_authors", "world_facts", "forget", "holdout")
@@ -21,10 +21,13 @@ def taken(seen: SetEvaluation, order: Sequence[int]) -> SetEvaluation:
     changed = {
         one.name: _taken(getattr(seen, one.name), order)
         for one in fields(seen)
-        if one.name not in ("token_columns", "values")
+        if one.name not in ("token_columns", "values", "samples")
     }
     if seen.token_columns is not None:
         changed["token_columns"] = _tokens_taken(seen.tokens, order)
+    if seen.samples is not None:
+        own = seen.samples
+        changed["samples"] = Samples(_taken(own.texts, order), _taken(own.rouge_l_recall, order))
     return replace(seen, **changed)
 
 
@@ -56,6 +59,10 @@ def damaged(seen: SetEvaluation, example: int) -> SetEvaluation:
     for name in (*losses, *(key for key in EXTRA if getattr(seen, key) is not None)):
         changed[name] = getattr(seen, name).copy()
         changed[name][example] = np.nan
+    if seen.samples is not None:
+        rouge = seen.samples.rouge_l_recall.copy()
+        rouge[example] = np.nan
+        changed["samples"] = replace(seen.samples, rouge_l_recall=rouge)
     tokens = seen.tokens
     own = np.repeat(np.arange(len(tokens.lengths)), tokens.lengths) == example  # [T]
     changed["token_columns"] = replace(
@@ -85,7 +92,7 @@ def without(seen: SetEvaluation, what: Reads) -> SetEvaluation:
         return replace(seen, perturbed_loss=np.empty((n, 0)), perturbed_tokens=none)
     if what == "generated":
         return replace(seen, generated=())
-    if what in EXTRA:
+    if what in EXTRA | UNDER_ATTACK:
         absent: dict[str, Any] = {what: None}
         return replace(seen, **absent)
     if what == "rouge":
@@ -96,7 +103,8 @@ def without(seen: SetEvaluation, what: Reads) -> SetEvaluation:
 
 def frozen(seen: SetEvaluation) -> SetEvaluation:
     """The same set; a change of its arrays in place is an error."""
-    for one in (*vars(seen).values(), *vars(seen.tokens).values()):
+    samples = () if seen.samples is None else (seen.samples.rouge_l_recall,)
+    for one in (*vars(seen).values(), *vars(seen.tokens).values(), *samples):
         if isinstance(one, np.ndarray):
             one.flags.writeable = False
     return seen

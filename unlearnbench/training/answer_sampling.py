@@ -1,10 +1,4 @@
-"""Sampled answers that do not depend on the batch that they are sampled in.
-
-Every answer has its own random numbers, one per token, made from its seed words alone; a token is
-the first whose cumulative probability exceeds the number. So an answer depends neither on the
-batch, nor on the number of processes, except for rounding: where another batch changes a
-probability by 1e-7, one token in about 10 million changes.
-"""
+"""The policy's sampled answers, the same in every batch: see `models/token_sampling.py`."""
 
 from __future__ import annotations
 
@@ -24,6 +18,7 @@ from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import predict
 from unlearnbench.models.kv_cache import allocate_cache, max_cached_tokens
 from unlearnbench.models.loading import max_context
+from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
 from unlearnbench.runtime.out_of_memory import retry_with_fewer_tokens
 
 # Batches of tokens whose keys and values sampling stores.
@@ -72,7 +67,8 @@ def sample(
         for batch in token_budget(lengths, budget):
             ids = [prompts[i].prompt for i in batch]
             uniform = _uniform([prompts[i].seed for i in batch], max(limits[i] for i in batch))
-            found = _decode(model, ids, uniform.to(device), how.temperature, encoder.eos, pad)
+            of = Distribution(how.temperature)
+            found = _decode(model, ids, uniform.to(device), of, encoder.eos, pad)
             for i, tokens in zip(batch, found.tolist(), strict=True):
                 tokens = tokens[: limits[i]]
                 end = tokens.index(encoder.eos) + 1 if encoder.eos in tokens else len(tokens)
@@ -85,7 +81,7 @@ def sample(
 
 def _uniform(seeds: Sequence[tuple[int, ...]], count: int) -> Tensor:
     """[B, count] numbers in [0, 1), each row from its seed alone."""
-    return torch.from_numpy(np.stack([np.random.default_rng(s).random(count) for s in seeds]))
+    return torch.from_numpy(np.stack([uniform_numbers(seed, count) for seed in seeds]))
 
 
 @torch.no_grad()
@@ -93,7 +89,7 @@ def _decode(
     model: Any,
     prompts: Sequence[tuple[int, ...]],
     uniform: Tensor,
-    temperature: float,
+    how: Distribution,
     eos: int,
     pad: int,
 ) -> Tensor:
@@ -118,7 +114,7 @@ def _decode(
             past_key_values=cache,
             use_cache=True,
         )
-        tokens = choose(logits, temperature, column)
+        tokens = choose(logits, how, column)
         sampled.append(tokens)
         ended |= tokens == eos
         if bool(ended.all()):
@@ -126,17 +122,6 @@ def _decode(
         ids = tokens.unsqueeze(1)
         mask = torch.cat([mask, torch.ones_like(ids)], dim=1)
     return torch.stack(sampled, dim=1)
-
-
-def choose(logits: Tensor, temperature: float, uniform: Tensor) -> Tensor:
-    """[B] token of each row of `logits` [B, V], chosen by its number in `uniform` [B]."""
-    # float64: the sum over 128k probabilities would lose most digits of the small ones.
-    probabilities = (logits.double() / temperature).softmax(1)
-    if torch.are_deterministic_algorithms_enabled():  # `cumsum` is deterministic on CPUs only
-        probabilities, uniform = probabilities.cpu(), uniform.cpu()
-    cumulative = probabilities.cumsum(1)
-    passed = cumulative > (uniform.double().unsqueeze(1) * cumulative[:, -1:])
-    return passed.int().argmax(1).to(logits.device)  # the first one
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,57 @@
+"""Tokens come as often as they are probable; the same number, the same token."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import chisquare
+
+from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.0, 2.0])
+def test_tokens_come_as_often_as_their_probability_says(temperature: float) -> None:
+    logits = torch.tensor([0.3, -1.0, -math.inf, 2.0, 1.2, -0.4])
+    uniform = torch.rand(40000, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    chosen = choose(logits.expand(len(uniform), -1), Distribution(temperature), uniform)
+    found = torch.bincount(chosen, minlength=6).double()
+    assert found[2] == 0, "what is masked is never said"
+    expected = (logits.double() / temperature).softmax(0) * len(uniform)
+    kept = expected > 0
+    assert chisquare(found[kept].numpy(), expected[kept].numpy()).pvalue > 1e-3
+
+
+@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.24999, 1), (0.25, 2), (0.9999999, 3)])
+def test_a_number_on_the_border_belongs_to_the_next_token(uniform: float, token: int) -> None:
+    logits = torch.tensor([[-math.inf, 0.0, math.log(2), 0.0]])
+    assert (
+        choose(logits, Distribution(), torch.tensor([uniform], dtype=torch.float64)).item() == token
+    )
+
+
+@pytest.mark.parametrize(
+    ("top_p", "kept"), [(0.1, [3]), (0.49, [3]), (0.51, [1, 3]), (0.87, [1, 3])]
+)
+def test_a_nucleus_has_the_share_and_not_more(top_p: float, kept: list[int]) -> None:
+    """Probabilities 1/8, 3/8, 0, 1/2, in no order; among those kept their ratio stays."""
+    logits = torch.tensor([1.0, 3.0, 0.0, 4.0], dtype=torch.float64).log()
+    uniform = torch.linspace(0, 1, 801, dtype=torch.float64)[:-1]
+    chosen = choose(logits.expand(800, -1), Distribution(1.0, top_p), uniform)
+    found = torch.bincount(chosen, minlength=4).tolist()
+    assert [i for i, count in enumerate(found) if count] == kept
+    if kept == [1, 3]:
+        assert found[1] == pytest.approx(800 * 3 / 7, abs=2)
+
+
+def test_without_temperature_the_likeliest_token_is_left() -> None:
+    logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
+    uniform = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(choose(logits, Distribution(1e-6), uniform), logits.argmax(1))
+
+
+def test_more_numbers_begin_as_fewer_do() -> None:
+    np.testing.assert_array_equal(uniform_numbers((1, 2), 9)[:4], uniform_numbers((1, 2), 4))
+    assert uniform_numbers((1, 2), 1) != uniform_numbers((2, 1), 1)

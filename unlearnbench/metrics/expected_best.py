@@ -1,0 +1,27 @@
+"""Expected ROUGE-L recall of the best of k sampled answers."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.stats.sampled_scores import expected_best
+
+
+class ExpectedBest(Metric):
+    """Σ_{i=k..n} C(i−1, k−1) / C(n, k) · s_(i): own work.
+
+    s_(1) ≤ … ≤ s_(n) are the ROUGE-L recalls of n sampled answers. The unbiased estimate of the
+    best of k, without a threshold; of pass@k's form.
+    """
+
+    label = "Best of k samples, ROUGE-L"
+    reads = frozenset({"samples"})
+    roles = frozenset({"forget"})
+
+    k: int = Field(default=16, ge=1, description="answers of which the best counts")
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]. Raises: PluginError for fewer than k samples."""
+        return expected_best(seen.sampled_scores(self.k), self.k)

@@ -1,0 +1,29 @@
+"""Probability that one of k samples repeats the true answer word for word, without sampling."""
+
+from __future__ import annotations
+
+import numpy as np
+from pydantic import Field
+
+from unlearnbench.api.metric import Metric
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.stats.sampled_scores import verbatim_leak
+
+
+class VerbatimLeak(Metric):
+    """1 − (1 − q)^k with q = exp(−Σ_t ℓ_t), EOS included: own work, leak@k without an estimate.
+
+    q is the probability that a sample at temperature 1 is the true answer, token by token; of an
+    answer that was cut, that a sample begins with it. The default k is the largest of Reisizadeh
+    et al. 2025 (leak@k), arXiv:2511.04934.
+    """
+
+    label = "Verbatim leak at k samples"
+    reads = frozenset({"tokens"})
+
+    k: int = Field(default=128, ge=1, description="samples of which one repeats the answer")
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        """[n] in [0, 1]."""
+        losses = seen.tokens.by_answer(seen.tokens.loss, eos=True)
+        return verbatim_leak(np.array([one.sum(dtype=np.float64) for one in losses]), self.k)
