@@ -42,7 +42,8 @@ WARM = RepeatedSampling(samples=7, temperature=1.5)
 
 def predictor_of(model: Any, **settings: Any) -> Predictor:
     trial = build_tree([Row((1, 5, 6, 7), 2), Row((1, 5, 8, 9), 2)])
-    return Predictor(model, trial, **{"pad": 0, "longest": 60, **settings})
+    values: dict[str, Any] = {"pad": 0, "longest": 60, **settings}
+    return Predictor(model, trial, **values)
 
 
 def sampled(
@@ -167,12 +168,12 @@ def test_without_temperature_samples_are_the_greedy_answers(
     def shifted(prompts: Any) -> Any:
         return [torch.ones(len(one), 32) if one == first else None for one in prompts]
 
-    done: list[tuple[int, int]] = []
+    done: list[tuple[int, ...]] = []
     texts: list[Any] = []
     for model in (sharp, ShiftedModel(sharp, shifted)):
         plain = evaluator(model)
         attack = RepeatedSampling(samples=2, temperature=1e-6)
-        found = evaluator.with_samples(plain, model, attack, lambda *now: done.append(now))
+        found = evaluator.with_samples(plain, model, attack, lambda n, of: done.append((n, of)))
         assert done[-1] == (6, 6)
         seen, greedy = found.sets["forget"], plain.sets["forget"]
         assert seen.samples is not None
