@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.main import main
-from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.config.schema import Architecture
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import TrainingRows
@@ -24,7 +25,7 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.tiny import build_model
-from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.results.records import EpochResult, Record, read_records, write_record
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, Trainer
@@ -157,3 +158,15 @@ def test_models_that_are_named_change_sides(
     assert one["faithfulness"] < 1.0
     assert main(["analysis", "meta", str(folder), "--knows-not", "fine-tuned"]) == 2
     assert "at least 2 models that know the forget rows" in capsys.readouterr().err
+
+
+def test_several_folders_count_as_one_and_different_rules_are_refused(
+    folder: Path, analysed: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, *others = read_records(folder)
+    known = [record for record in others if record.kind == "fine-tuned"]
+    for name, record in (("more", one), ("other", replace(one, profile=OPEN_UNLEARNING.id))):
+        write_record(record, tmp_path / name)
+    assert len(analysed(str(tmp_path / "more"))["known"]) == len(known) + 1 == SEEDS
+    assert main(["analysis", "meta", str(folder), str(tmp_path / "other")]) == 2
+    assert "different evaluation rules" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,10 +14,12 @@ from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.figures import FIGURE
 from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 from unlearnbench.console import Console
+from unlearnbench.errors import RecordError
 from unlearnbench.files.outputs import Output, spreadsheet_cell, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
+    from unlearnbench.reporting.report import Report
 
 _WIDTH = 96
 _COLUMNS = (
@@ -74,6 +76,7 @@ def meta(
     from unlearnbench.reporting.report import build_report
 
     reports = [build_report(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
+    _refuse_mixed(dict(zip(dict.fromkeys(folders), reports, strict=True)))
     rows = [row for report in reports for row in report.rows]
     runs = [one for report in reports for one in attacked_runs(report.records, report.rows)]
     attacked = {(one.row.run_id, one.variant): one for one in runs}.values()
@@ -102,6 +105,20 @@ def meta(
 
         save(draw(found), Path(out))
         console.note(f"figure  {out}")
+
+
+def _refuse_mixed(reports: Mapping[str, Report]) -> None:
+    rules = {
+        folder: f"{report.profile}, {report.schema.name or 'tofu'}"
+        for folder, report in reports.items()
+        if report.rows
+    }
+    if len(set(rules.values())) > 1:
+        listed = "; ".join(f"{folder}: {rule}" for folder, rule in rules.items())
+        raise RecordError(
+            f"sweeps of different evaluation rules or benchmarks do not compare: {listed}; give "
+            "those of one"
+        )
 
 
 def _print(found: MetaEvaluation, console: Console) -> None:
