@@ -1,0 +1,68 @@
+"""Fine-tuning on other rows: where they come from, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.attacks.fine_tuning import UnrelatedFineTuning
+from unlearnbench.benchmarks.passages import Passages
+from unlearnbench.config.attack_entries import attack_from_spec, attack_spec
+from unlearnbench.errors import DataError, PluginError
+
+from .conftest import PlainTools
+
+Made = Callable[..., PlainTools]
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert registry.load("attacks", "fine-tuning") is UnrelatedFineTuning
+
+
+def test_rows_of_a_benchmark_with_settings(model: Any, tools: Made) -> None:
+    made = tools()
+    attack = UnrelatedFineTuning(data={"source": "passages", "authors": 10, "seed": 3}, steps=(1,))
+    assert [*attack.change(model, made)] == ["0", "1"]
+    assert made.trained[0][0] == Passages(authors=10, seed=3).load([0.1]).full
+    assert all(attack.selects(row, made.rows) for row in made.rows.forget)
+    assert attack_from_spec(attack_spec("fine-tuning", attack)) == attack
+
+
+def test_rows_of_a_file_are_part_of_the_identity(model: Any, tools: Made, tmp_path: Path) -> None:
+    path, made = tmp_path / "rows.jsonl", tools()
+    path.write_text(json.dumps({"question": "What is new?", "answer": "Nothing."}))
+    attack = UnrelatedFineTuning(file=str(path), steps=(1,))
+    first = attack_spec("fine-tuning", attack)
+    [*_] = attack.change(model, made)
+    assert made.trained[0][0] == (Question("What is new?", "Nothing."),)
+    path.write_text("{}")
+    assert attack_spec("fine-tuning", attack).identity != first.identity
+    assert attack_spec("fine-tuning", UnrelatedFineTuning()).content == ""
+
+
+def test_rows_to_forget_are_not_unrelated(model: Any, tools: Made, tmp_path: Path) -> None:
+    made, path = tools(), tmp_path / "rows.jsonl"
+    row = made.rows.forget[3]
+    path.write_text(json.dumps({"question": row.question, "answer": row.answer}))
+    with pytest.raises(DataError, match=r"'Birthplace of .* is a row to forget; name another"):
+        next(UnrelatedFineTuning(file=str(path)).change(model, made))
+
+
+def test_what_is_refused_when_it_is_configured(tmp_path: Path) -> None:
+    for settings, error, message in (
+        ({"file": str(tmp_path / "none.txt")}, DataError, "no file .*none.txt"),
+        ({"data": {"source": "nothing"}}, PluginError, "nothing"),
+        ({"data": {"seed": 1}}, DataError, "name the benchmark"),
+        ({"data": {"source": "synthetic", "sed": 1}}, DataError, r"data\.sed: Extra inputs"),
+    ):
+        with pytest.raises(error, match=message):
+            UnrelatedFineTuning.model_validate(settings).content()
+    with pytest.raises(ValidationError, match="data has no effect with file: a"):
+        UnrelatedFineTuning(file="a", data={"source": "tofu"})

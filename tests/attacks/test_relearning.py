@@ -1,0 +1,138 @@
+"""Relearning: the rows it trains on and those it measures, and its points."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.attacks.relearning import Relearning
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.errors import DataError
+from unlearnbench.training.fine_tuning import FineTuner
+
+from .conftest import PlainTools
+
+Made = Callable[..., PlainTools]
+
+
+def taught(model: Any, tools: PlainTools, attack: Relearning) -> dict[str, torch.Tensor]:
+    """The loss of each row to forget at each point."""
+    found: dict[str, torch.Tensor] = {}
+    encoded = [tools.tuner.encoder.row(row) for row in tools.rows.forget]
+    for point in attack.change(model, tools):
+        losses: list[torch.Tensor] = []
+        for row in encoded:
+            with torch.no_grad():
+                logits = model(input_ids=torch.tensor([row.ids])).logits[0, row.start - 1 : -1]
+            labels = torch.tensor(row.ids[row.start :])
+            losses.append(torch.nn.functional.cross_entropy(logits, labels))
+        found[point] = torch.stack(losses)
+    return found
+
+
+def test_it_is_found_by_its_name() -> None:
+    assert registry.load("attacks", "relearning") is Relearning
+    assert Relearning().points() == ("0", "1", "3", "6", "13")
+    assert Relearning.white_box
+
+
+@pytest.mark.parametrize(
+    ("rows", "trained", "measured"),
+    [
+        ("forget", range(8), range(8)),
+        ("half", (0, 1, 4, 5), (0, 1, 4, 5)),
+        ("other-half", (0, 1, 4, 5), (2, 3, 6, 7)),
+        ("retain", (8, 9), range(8)),
+    ],
+)
+def test_rows_by_subject(
+    rows: Any,
+    trained: range,
+    measured: range,
+    model: Any,
+    tools: Made,
+    questions: tuple[Question, ...],
+) -> None:
+    """Rows of evaluation sets are recognised by question and answer; others are all measured."""
+    attack, made = Relearning(rows=rows, steps=(1,)), tools()
+    [*_] = attack.change(model, made)
+    assert made.trained[0][0] == tuple(questions[i] for i in trained)
+    evaluated = [replace(q, paraphrased_answer="other", place="x") for q in questions[:8]]
+    chosen = [i for i, row in enumerate(evaluated) if attack.selects(row, made.rows)]
+    assert chosen == [*measured]
+    assert attack.selects(Question("Of no half?", "Yes."), made.rows)
+
+
+def test_unrelated_rows_are_generated(model: Any, tools: Made) -> None:
+    made, attack = tools(), Relearning(rows="unrelated", steps=(1,))
+    [*_] = attack.change(model, made)
+    (rows, how) = made.trained[0]
+    assert set(rows) == {*Synthetic(seed=1).load([0.1]).full}
+    assert not set(rows) & {*Synthetic().load([0.1]).full}
+    assert how["learning_rate"] == 2e-5
+    assert all(attack.selects(row, made.rows) for row in made.rows.forget)
+
+
+def test_the_points_are_the_steps_of_the_whole_training(model: Any, tools: Made) -> None:
+    """Point 0 is the model itself; a trained half is learned first; other points change nothing."""
+    made, before = tools(), copy.deepcopy(model)
+    attack = Relearning(rows="half", steps=(2, 5), rate=3e-3, batch_size=2, schedule="linear")
+    losses = taught(model, made, attack)
+    assert [*losses] == ["0", "2", "5"] == [*attack.points()]
+    assert torch.equal(losses["0"], taught(before, made, attack)["0"])
+    half = [0, 1, 4, 5]
+    assert (losses["5"][half] < losses["0"][half] - 0.2).all()
+    alone = taught(copy.deepcopy(before), made, attack.model_copy(update={"steps": (5,)}))
+    assert made.trained[0][1] == {
+        **{"steps": 5, "learning_rate": 3e-3, "batch_size": 2, "schedule": "linear"},
+        **{"optimizer": "adamw", "lora_rank": None, "seed": 0},
+    }
+    assert [*alone] == ["0", "5"]
+
+
+def test_settings_reach_the_training(
+    model: Any, tools: Made, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = tools()
+    how = {"optimizer": "muon", "lora_rank": 2, "seed": 7}
+    [*_] = Relearning.model_validate({"steps": (1,), **how}).change(model, made)
+    assert made.trained[0][1].items() >= how.items()
+    closed: list[bool] = []
+
+    def noted(self: FineTuner, *_: Any, **__: Any) -> Any:
+        del self
+        try:
+            yield 1
+        finally:
+            closed.append(True)
+
+    monkeypatch.setattr(FineTuner, "__call__", noted)
+    points = iter(Relearning().change(model, made))
+    assert [next(points), next(points)] == ["0", "1"]
+    points.close()  # type: ignore[attr-defined]
+    assert closed == [True], "an attack that ends early cleans up"
+
+
+def test_one_subject_has_no_other_half(model: Any, tools: Made) -> None:
+    made = tools(subject_rows=8)
+    for attempt in (
+        lambda: next(Relearning().change(model, made)),
+        lambda: Relearning().selects(made.rows.forget[0], made.rows),
+    ):
+        with pytest.raises(DataError, match="needs two subjects, and all of the 8 rows to forget"):
+            attempt()
+    assert Relearning(rows="forget").selects(made.rows.forget[0], made.rows)
+
+
+@pytest.mark.parametrize("steps", [(), (0, 3), (3, 3), (6, 3), (1, 10**6)])
+def test_steps_increase(steps: tuple[int, ...]) -> None:
+    with pytest.raises(ValidationError):
+        Relearning(steps=steps)

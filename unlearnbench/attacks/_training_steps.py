@@ -1,0 +1,119 @@
+"""The base of attacks that train the model and look at it after some of the steps."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from itertools import pairwise
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from unlearnbench.api.attack import AttackTools, WeightAttack
+from unlearnbench.api.benchmark import Benchmark, Question
+from unlearnbench.api.registry import load
+from unlearnbench.errors import DataError
+
+LONGEST = 100_000
+"""Most steps of an attack."""
+
+
+class TrainingAttack(WeightAttack):
+    """Base: fine-tuning, evaluated before the first step (point `0`) and after some of them.
+
+    AdamW on the answers' mean negative log-likelihood, without warm-up and weight decay, gradients
+    clipped to norm 1; an optimiser's state begins anew. The defaults are those of open-unlearning's
+    relearning: an epoch of TOFU's forget10 is 13 steps (Dorna et al. 2025, arXiv:2506.12618).
+    """
+
+    white_box = True
+
+    steps: tuple[int, ...] = Field(
+        default=(1, 3, 6, 13),
+        min_length=1,
+        description="steps after which the model is evaluated, besides before the first one; "
+        "the last of them ends the training",
+    )
+    rate: float = Field(
+        default=2e-5, gt=0, description="learning rate; tiny models need 100 times as much"
+    )
+    batch_size: int = Field(default=32, ge=1, description="rows of a step")
+    schedule: Literal["constant", "linear"] = Field(
+        default="constant", description="linear: the rate falls to 0 over the steps"
+    )
+    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = "adamw"
+    lora_rank: int | None = Field(
+        default=None,
+        ge=1,
+        description="trains adapters on every linear layer but the output; default: all weights",
+    )
+    seed: int = Field(default=0, ge=0, description="of the rows' order and the adapters")
+
+    @field_validator("steps")
+    @classmethod
+    def _increase(cls, steps: tuple[int, ...]) -> tuple[int, ...]:
+        if steps[0] < 1 or steps[-1] > LONGEST or any(b <= a for a, b in pairwise(steps)):
+            raise ValueError(f"expected increasing numbers of steps, from 1 to {LONGEST}")
+        return steps
+
+    @abstractmethod
+    def training_rows(self, tools: AttackTools) -> Sequence[Question]:
+        """The rows to train on."""
+
+    def points(self) -> tuple[str, ...]:
+        """`0`, before the first step, and the steps."""
+        return ("0", *map(str, self.steps))
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        """Train the model, and yield the steps at which it is evaluated."""
+        rows = self.training_rows(tools)
+        yield "0"
+        taken = tools.fine_tune(
+            model,
+            rows,
+            steps=self.steps[-1],
+            learning_rate=self.rate,
+            batch_size=self.batch_size,
+            schedule=self.schedule,
+            optimizer=self.optimizer,
+            lora_rank=self.lora_rank,
+            seed=self.seed,
+        )
+        with closing(taken):
+            for step in taken:
+                if step in self.steps:
+                    yield str(step)
+
+
+UNRELATED = {"source": "synthetic", "seed": 1}
+"""Settings of a benchmark whose rows are of none else: authors that the generator makes of a seed
+other than its default."""
+
+
+def unrelated_rows(tools: AttackTools, source: Benchmark | str) -> tuple[Question, ...]:
+    """Rows of a benchmark, or of a file. Raises: DataError where one is a row to forget."""
+    found = tools.other_rows(source)
+    own = {(row.question, row.answer) for row in tools.rows.forget}
+    shared = next((row for row in found if (row.question, row.answer) in own), None)
+    if shared is not None:
+        text = repr(shared.question or shared.answer)[:80]
+        raise DataError(
+            f"the rows to train on are to be unrelated, and {text} is a row to forget; name "
+            "another benchmark or file, or use the attack relearning"
+        )
+    return found
+
+
+def benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
+    """The benchmark with these settings, which name it in `source`. Raises: DataError."""
+    source = settings.get("source")
+    if not isinstance(source, str):
+        raise DataError("data: name the benchmark, such as {source: synthetic, seed: 1}")
+    kind: type[Benchmark] = load("benchmarks", source)
+    try:
+        return kind.model_validate(settings)
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        place = ".".join(["data", *map(str, first["loc"])])
+        raise DataError(f"{place}: {first['msg']}") from None

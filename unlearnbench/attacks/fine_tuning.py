@@ -1,0 +1,63 @@
+"""Fine-tuning on rows that have nothing to do with those to forget, as a benign user does."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from unlearnbench.api.attack import AttackTools
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.hyperparameters import Name, refuse_unused
+from unlearnbench.attacks._training_steps import (
+    UNRELATED,
+    TrainingAttack,
+    benchmark_of,
+    unrelated_rows,
+)
+from unlearnbench.errors import DataError
+
+
+class UnrelatedFineTuning(TrainingAttack):
+    """Train on rows of another benchmark, or of a file, and measure all rows to forget.
+
+    Nobody needs to know what was forgotten for it to come back: Łucki et al. 2024,
+    arXiv:2409.18025, fine-tune on general text.
+    """
+
+    label = "Fine-tuning on other rows"
+
+    data: Mapping[str, Any] = Field(
+        default=UNRELATED,
+        description="benchmark whose training rows are used, as a `data` section: its name as "
+        "`source`, and its settings; default: generated authors of another seed",
+    )
+    file: Name | None = Field(
+        default=None,
+        description="file in place of the benchmark: passages between blank lines, or `.jsonl`: an "
+        "object with `question` and `answer`, or with `text`, on each line",
+    )
+
+    @model_validator(mode="after")
+    def _has_one_source(self) -> Self:
+        if self.file is not None:
+            refuse_unused(self, "file", "data")
+        return self
+
+    def content(self) -> str:
+        """Hash of the file. Raises: DataError where it or the benchmark cannot be used."""
+        if self.file is None:
+            benchmark_of(self.data)
+            return ""
+        path = Path(self.file).expanduser()
+        if not path.is_file():
+            raise DataError(f"file: no file {self.file}; give one with rows to train on")
+        with path.open("rb") as file:
+            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+
+    def training_rows(self, tools: AttackTools) -> Sequence[Question]:
+        """The rows of the file or benchmark."""
+        return unrelated_rows(tools, self.file or benchmark_of(self.data))

@@ -1,0 +1,65 @@
+"""Training on some rows again, to see whether the others come back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+from pydantic import Field
+
+from unlearnbench.api.attack import AttackRows, AttackTools
+from unlearnbench.api.benchmark import Question
+from unlearnbench.attacks._training_steps import (
+    UNRELATED,
+    TrainingAttack,
+    benchmark_of,
+    unrelated_rows,
+)
+from unlearnbench.errors import DataError
+
+
+class Relearning(TrainingAttack):
+    """Train on rows about every second subject to forget; measure the rows about the others.
+
+    In the manner of Deeb and Roger (2024, arXiv:2410.08827), whose facts for training and for the
+    test share nothing: what returns has been hidden, not removed. A model that never knew the rows
+    gains nothing on the others, but for the language that the rows have in common.
+
+    Rows of evaluation sets that are not training rows themselves (`Benchmark.derived`) are of no
+    half, and are all measured.
+    """
+
+    label = "Relearning"
+
+    rows: Literal["forget", "half", "other-half", "retain", "unrelated"] = Field(
+        default="other-half",
+        description="trained on, and measured: forget: all rows to forget, both; half: those of "
+        "every second subject, both; other-half: those of every second subject, and the others; "
+        "retain: rows to keep, and all to forget; unrelated: generated ones, and all to forget",
+    )
+
+    def training_rows(self, tools: AttackTools) -> Sequence[Question]:
+        """The rows to train on. Raises: DataError where there is no other half."""
+        if self.rows == "unrelated":
+            return unrelated_rows(tools, benchmark_of(UNRELATED))
+        if self.rows in ("forget", "retain"):
+            return tools.rows.forget if self.rows == "forget" else tools.rows.retain
+        self._check(tools.rows)
+        return tools.rows.half()
+
+    def selects(self, row: Question, rows: AttackRows) -> bool:
+        """True unless the row is of the half that is not measured."""
+        if self.rows not in ("half", "other-half"):
+            return True
+        self._check(rows)
+        # Rows that two subjects share are of both halves, and only train.
+        trained = rows.in_half(row)
+        return not trained if self.rows == "other-half" else trained or not rows.in_half(row, True)
+
+    def _check(self, rows: AttackRows) -> None:
+        if len(rows.forget) <= rows.subject_rows:
+            raise DataError(
+                f"relearning: rows: {self.rows} needs two subjects, and all of the "
+                f"{len(rows.forget)} rows to forget are about one (a subject has "
+                f"{rows.subject_rows}); use a split with more rows to forget, or rows: forget"
+            )
