@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from unlearnbench.api.attack import SamplingAttack
+from unlearnbench.api import registry
+from unlearnbench.api.attack import AttackRows, AttackTools, SamplingAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.benchmarks.tofu_metrics import ROLES
@@ -29,6 +31,7 @@ from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.sampled_answers import sampled_answers
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.evaluation.under_attack import evaluations_under
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
@@ -183,6 +186,27 @@ def test_without_temperature_samples_are_the_greedy_answers(
         texts.append(seen.samples.texts)
     assert texts[0][0] != texts[1][0], "its prompt is shifted"
     assert texts[0][1:] == texts[1][1:]
+
+
+def test_the_attack_adds_samples_to_the_evaluation(
+    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
+) -> None:
+    attack: Any = registry.load("attacks", "sampling")(samples=2)
+    assert attack == RepeatedSampling(samples=2)
+    evaluator = evaluator_of(tokenizer, questions)
+    plain, tools = evaluator(sharp), SimpleNamespace(rows=AttackRows(questions[:3], ()))
+    ((name, found),) = evaluations_under(
+        "sampling", attack, sharp, evaluator, cast("AttackTools", tools), plain
+    )
+    assert name == "sampling"
+    assert [*found.sets] == ["forget"]
+    seen, direct = (
+        one.sets["forget"] for one in (found, evaluator.with_samples(plain, sharp, attack))
+    )
+    assert seen.generated == plain.sets["forget"].generated
+    assert seen.samples is not None
+    assert direct.samples is not None
+    assert seen.samples.texts == direct.samples.texts
 
 
 def test_memory_that_is_short_changes_no_answer(

@@ -7,7 +7,16 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from unlearnbench.api.membership import MembershipInference
-from unlearnbench.api.metric import Compared, Measure, MetricColumn, Reads, Role, Summary, Values
+from unlearnbench.api.metric import (
+    UNDER_ATTACK,
+    Compared,
+    Measure,
+    MetricColumn,
+    Reads,
+    Role,
+    Summary,
+    Values,
+)
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.config.metric_plan import MetricPlan, columns_of
 
@@ -115,10 +124,12 @@ def _missing(
     there: set[Role] = {roles[name] for name in sets if name in roles}
     for summary in plan.summaries.values():
         columns = columns_of(summary)
-        if columns and values.get(columns[0].name) is None:
+        if not summary.reads & UNDER_ATTACK and columns and values.get(columns[0].name) is None:
             reason = _why_not(summary, there, compared, references, values)
             found.setdefault(reason, {})[_plain(_title(summary, columns))] = None
     for measure in plan.measures:
+        if measure.metric.reads & UNDER_ATTACK:  # no fault of a plain evaluation
+            continue
         for name in measure.sets:
             if _value(values, measure, name) is None:
                 reason = _lack(measure, sets.get(name), name)
