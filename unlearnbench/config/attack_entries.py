@@ -64,14 +64,14 @@ def attack_from_spec(spec: AttackSpec) -> Attack:
             f"attack {spec.name!r} differs from the one that was planned: its version or its "
             "plugin file changed; start again with the same --plugin"
         )
-    return made(kind, _tuples(spec.settings), f"attack {spec.name!r}")
+    return made(kind, with_tuples(spec.settings), f"attack {spec.name!r}")
 
 
-def _tuples(value: Any) -> Any:
+def with_tuples(value: Any) -> Any:
     """A value with tuples in place of lists, which settings have as JSON."""
     if isinstance(value, Mapping):
-        return {key: _tuples(one) for key, one in value.items()}
-    return tuple(map(_tuples, value)) if isinstance(value, list | tuple) else value
+        return {key: with_tuples(one) for key, one in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _read(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
@@ -88,7 +88,7 @@ def _read(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
     raise_faults(repeats(name for _, name, _ in places))
     raise_faults(fault for place in places for fault in _faults(*place))
     specs = (
-        attack_spec(name, load("attacks", name).model_validate(_tuples(settings)))
+        attack_spec(name, load("attacks", name).model_validate(with_tuples(settings)))
         for _, name, settings in places
     )
     return tuple(sorted(specs, key=lambda spec: spec.name))
@@ -107,7 +107,7 @@ def _faults(loc: Loc, name: Any, settings: Any) -> Iterator[Fault]:
         return
     try:
         kind: type[Attack] = load("attacks", name)
-        attack_spec(name, kind.model_validate(_tuples(settings)))
+        attack_spec(name, kind.model_validate(with_tuples(settings)))
     except ValidationError as error:
         for fault in faults_of(error, load("attacks", name), name):
             yield Fault((*loc, *fault.loc), fault.text)

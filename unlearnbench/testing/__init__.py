@@ -6,12 +6,15 @@
     class TestMyMethod(MethodConformance):
         method = MyMethod
 
-`MetricConformance` and `BenchmarkConformance` are the same for a metric and a benchmark;
-`unlearnbench methods check NAME`, `metrics check` and `benchmarks check` do it at the command line.
+`MetricConformance`, `BenchmarkConformance` and `AttackConformance` are the same for a metric, a
+benchmark and an attack; `unlearnbench methods check NAME`, `metrics check`, `benchmarks check` and
+`attacks check` do it at the command line.
 Each check is there because a published harness had the bug that it finds.
 """
 
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
+from unlearnbench.testing.attack_checks import ATTACK_CHECKS
+from unlearnbench.testing.attack_conformance import AttackConformance, check_attack
 from unlearnbench.testing.benchmark_checks import BENCHMARK_CHECKS
 from unlearnbench.testing.benchmark_conformance import BenchmarkConformance, check_benchmark
 from unlearnbench.testing.check import Check, Outcome, Result, Verdict
@@ -25,9 +28,11 @@ from unlearnbench.testing.metric_checks import METRIC_CHECKS
 from unlearnbench.testing.metric_conformance import MetricConformance, check_metric
 
 __all__ = [
+    "ATTACK_CHECKS",
     "BENCHMARK_CHECKS",
     "CHECKS",
     "METRIC_CHECKS",
+    "AttackConformance",
     "BenchmarkConformance",
     "Check",
     "MethodConformance",
@@ -35,6 +40,7 @@ __all__ = [
     "Outcome",
     "Result",
     "Verdict",
+    "check_attack",
     "check_benchmark",
     "check_method",
     "check_metric",

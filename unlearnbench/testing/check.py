@@ -98,6 +98,7 @@ def check(
 
 metric_check = partial(check, kind="metrics")
 benchmark_check = partial(check, kind="benchmarks")
+attack_check = partial(check, kind="attacks")
 
 
 class Conformance(ABC):
