@@ -23,8 +23,8 @@ MAX_EVALUATIONS = 600
 class EmbeddedEvaluations:
     """Evaluations that the page embeds, most useful first."""
 
-    evaluations: Mapping[tuple[str, int], Evaluation]
-    """By record id and epoch."""
+    evaluations: Mapping[tuple[str, int | str], Evaluation]
+    """By record id and epoch; under an attack, epoch and variant: `5 relearning@13`."""
     total: int
     """Number of evaluations in all records."""
 

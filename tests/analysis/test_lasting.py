@@ -206,11 +206,14 @@ def test_half_that_is_never_reached_is_infinitely_far() -> None:
 
 def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
     plain = [row("run", 0.1, method="eco", rate=None)]
-    under = variants("run", {"relearning@13": 0.9, "paraphrase": 0.1}, method="eco", rate=None)
+    values = {"relearning@0": 0.9, "relearning@13": 0.9, "paraphrase": 0.1}
+    under = variants("run", values, method="eco", rate=None)
     found = panel(plain, under, white_box="relearning".__eq__)
     (setting,) = found.settings
     assert [one.bypassed for one in setting.under] == [True, False]
     assert setting.bypassed_by == ("relearning",)
+    assert setting.under[0].before == 0.1, "the method is gone at the point 0 already"
+    assert setting.lasting == pytest.approx(0.125)
     assert sentences(found)[0].startswith("Bypassed, not robust: eco.")
     trained = panel([row("run", 0.1)], variants("run", {"relearning@13": 0.9}), white_box=bool)
     assert trained.settings[0].bypassed_by == ()

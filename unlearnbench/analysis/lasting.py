@@ -393,22 +393,23 @@ def _panel(
         if not seen:
             continue
         befores = [row.metrics.get(column) for row in setting.rows]
-        wraps = setting.learning_rate is None  # a method at inference time trains nothing
-        results = tuple(
-            UnderAttack(
-                variant,
-                tuple(_shift(o, variant, b) for o, b in zip(of_seeds, befores, strict=True)),
-                retain[variant],
-                start[variant],
-                wraps and white_box(attack_of(variant)),
-                sign,
+        results: list[UnderAttack] = []
+        for variant in (one for one in variants if one in seen):
+            # A method at inference time trains nothing, and is gone at the attack's first point.
+            bypassed = setting.learning_rate is None and white_box(attack_of(variant))
+            shifts = tuple(
+                Shift(before, numbers.get(variant))
+                if bypassed
+                else _shift(numbers, variant, before)
+                for numbers, before in zip(of_seeds, befores, strict=True)
             )
-            for variant in variants
-            if variant in seen
-        )
+            references = retain[variant], start[variant]
+            results.append(UnderAttack(variant, shifts, *references, bypassed, sign))
         kept = setting.kept
         able = utility is not None and kept is not None and kept >= UTILITY_SHARE * utility
-        settings.append(AttackedSetting(setting, results, able, tuple(_curves(results, sign))))
+        settings.append(
+            AttackedSetting(setting, tuple(results), able, tuple(_curves(results, sign)))
+        )
     return AttackedPanel(*place, metric, variants, tuple(settings), retain, start)
 
 

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from unlearnbench.analysis.start_models import rows_with_valid_start
+
+from ...page_budget import EmbeddedEvaluations, best_settings
 from ...report_section import PageContext, ReportSection
+from ..lasting.data import variant_answers
 from .data import answer_data
 
 MEMORIZATION = "extraction_strength"
@@ -15,7 +20,20 @@ def _answers(context: PageContext, budget: int) -> dict[str, Any]:
     columns = context.columns
     found = {name: columns.measure(MEMORIZATION, name) for name in columns.sets}
     memorization = {name: measure for name, measure in found.items() if measure is not None}
-    return answer_data(context.evaluations, budget, memorization)
+    return answer_data(_with_attacks(context), budget, memorization)
+
+
+def _with_attacks(context: PageContext) -> EmbeddedEvaluations:
+    """Insert the evaluations under attacks behind those of references and best settings."""
+    under = context.once(variant_answers)
+    embedded = context.evaluations
+    if not under:
+        return embedded
+    leading = {(row.run_id, row.epoch) for row in context.report.rows if row.kind != "run"}
+    for one in best_settings(rows_with_valid_start(context.report.rows)):
+        leading |= {(row.run_id, one.epoch) for row in one.rows}
+    first = {key: one for key, one in embedded.evaluations.items() if key in leading}
+    return replace(embedded, evaluations={**first, **under, **embedded.evaluations})
 
 
 SECTION = ReportSection(

@@ -46,8 +46,8 @@ class _QuestionList:
         return texts.setdefault(text, len(texts))
 
 
-Evaluations = Mapping[tuple[str, int], Evaluation]
-"""By record and epoch."""
+Evaluations = Mapping[tuple[str, int | str], Evaluation]
+"""By record and epoch; under an attack, epoch and variant: `5 relearning@13`."""
 Key = tuple[tuple[str, ...], tuple[str, ...]]
 """(questions, true answers)"""
 
@@ -62,8 +62,9 @@ def answer_data(
     memorization  by set, the metric that says how far a question's answer is memorized
 
     lists    per question list [questions, per question its texts: the true answer, others]
-    answers  record → epoch → set → [list, text numbers, 100 · ROUGE-L recall, 100 · probability,
-             100 · memorization if it is known]; no text numbers of a set that is only scored
+    answers  record → epoch, or `epoch variant` → set → [list, text numbers, 100 · ROUGE-L recall,
+             100 · probability, 100 · memorization if it is known]; no text numbers of a set that
+             is only scored
     rows     set → [embedded questions, all questions]
     models   [embedded evaluations, all evaluations]
     """
@@ -87,7 +88,7 @@ def answer_data(
         chosen = dict(list(with_texts.items())[: math.ceil(share * len(with_texts))])
         data = _encode(chosen, rows, strengths) | {
             "rows": {name: [min(rows, n), n] for name, n in counts.items() if n},
-            "models": [len(chosen), embedded.total],
+            "models": [sum(isinstance(epoch, int) for _, epoch in chosen), embedded.total],
         }
         plain = len(to_json(data))
         if ratio < math.inf and plain * ratio > _SKIP_ABOVE * budget and chosen:
@@ -101,7 +102,7 @@ def answer_data(
 
 def _strengths(
     evaluations: Evaluations, memorization: Mapping[SetName, Measure]
-) -> Mapping[tuple[str, int, SetName], FloatArray]:
+) -> Mapping[tuple[str, int | str, SetName], FloatArray]:
     """Compute the memorization of each question, where it is known."""
     return {
         (*key, name): values
@@ -115,7 +116,7 @@ def _strengths(
 def _encode(
     evaluations: Evaluations,
     rows: int,
-    strengths: Mapping[tuple[str, int, SetName], FloatArray],
+    strengths: Mapping[tuple[str, int | str, SetName], FloatArray],
 ) -> dict[str, Any]:
     lists: dict[Key, _QuestionList] = {}
     answers: dict[str, dict[str, dict[SetName, list[Any]]]] = {}

@@ -4,9 +4,10 @@
   const { element, byId, selection, wordDiff } = page;
   const [PORTION, LONG, CUT] = [12, 420, 360];
   const SETS = page.data.sets;
-  const ORDERS = { changed: "most changed first", same: "least changed first", memorized: "most memorized first", given: "as in the data", apart: "where the two runs differ most" };
+  const ORDERS = { changed: "most changed first", same: "least changed first", memorized: "most memorized first", given: "as in the data", apart: "where the two runs differ most", back: "most given back under the attack first" };
   let data = null;
   let other = null;
+  let variant = ""; // an attack and its point
   let count = PORTION;
 
   // Encoded answers of an evaluation: [list, text numbers, ROUGE-L, probability].
@@ -37,6 +38,19 @@
     }
     return lines;
   };
+  // Answers under attacks have the keys `epoch variant`, and may be of some of the questions only.
+  const attackedKeys = (one) => [...one.runs].flatMap(([epoch, run]) =>
+    Object.keys(data.answers[run] ?? {}).filter((key) => key.startsWith(`${epoch} `)).map((key) => [run, key]));
+  const variantsOf = (one) => [...new Set(attackedKeys(one).map(([, key]) => key.slice(key.indexOf(" ") + 1)))];
+  const underAttack = (one, set) => {
+    if (!one || !variant) return () => null;
+    const found = attackedKeys(one).filter(([, key]) => key.endsWith(` ${variant}`));
+    const [run, key] = found.find(([, key]) => key === `${selection.epoch} ${variant}`) ?? found.at(-1) ?? [];
+    const from = data.answers[run]?.[key]?.[set];
+    if (!from) return () => null;
+    const places = new Map(data.lists[from[0]][0].map((question, i) => [question, i]));
+    return (question) => (places.has(question) ? { ...answer(from, places.get(question)), epochs: [key.split(" ")[0]] } : null);
+  };
   const lineAt = (lines, epoch) => lines.find((line) => line.epochs.includes(epoch)) ?? lines.at(-1);
 
   const items = () => {
@@ -45,6 +59,7 @@
     if (list === undefined) return [];
     const start = ofReference(one, "fine-tuned", set, list) ?? encoded(one, 0, set);
     const goal = ofReference(one, "retain", set, list);
+    const [under, besideUnder, goalUnder] = [one, other, one.kind === "run" ? selection.reference(one, "retain") : null].map((model) => underAttack(model, set));
     return data.lists[list][0].map((question, i) => {
       const truth = data.lists[list][1][i][0];
       const before = one.kind === "run" ? answer(start, i) : null;
@@ -55,7 +70,10 @@
       const change = now && now.text !== null ? wordDiff.distance(from, now.text) : 0;
       const apart = now && now.text !== null && beside.length ? wordDiff.distance(now.text, lineAt(beside, selection.epoch).text ?? "") : 0;
       const memorized = now ? now.es.at(now.epochs.indexOf(selection.epoch)) : null;
-      return { question, truth, memorized, before, lines, beside, goal: one.kind === "run" ? answer(goal, i) : null, from, change, apart };
+      const attacked = under(question);
+      const strength = (line, at) => line?.es.at(at) ?? line?.p.at(at) ?? 0;
+      const back = attacked ? strength(attacked, 0) - strength(now, now ? now.epochs.indexOf(selection.epoch) : 0) : null;
+      return { attacked, back, besideAttacked: besideUnder(question), goalAttacked: goalUnder(question), question, truth, memorized, before, lines, beside, goal: one.kind === "run" ? answer(goal, i) : null, from, change, apart };
     });
   };
 
@@ -86,22 +104,26 @@
   const card = (item) => {
     const lead = item.before?.text === item.truth ? [line("true, and before", item.before)]
       : [line("true answer", { text: item.truth }), item.before && line("before", item.before, item.truth)];
-    const [own, others] = [epochLines(item.lines, item.from), epochLines(item.beside, item.from)];
+    const withAttack = (lines, attacked) => attacked ? [...lines, line(`${variant}, epoch ${attacked.epochs[0]}`, attacked, item.from)] : lines;
+    const own = withAttack(epochLines(item.lines, item.from), item.attacked);
+    const others = withAttack(epochLines(item.beside, item.from), item.besideAttacked);
     const column = (one, lines) => element("div", {}, element("h4", {}, page.runName(one.row)), element("dl", {}, ...lines));
     return element("article", { class: "qa" },
       element("header", {}, element("h3", {}, item.question || "Plain text"), element("span", { class: "note" }, lineAt(item.lines, selection.epoch)?.text === null ? "" : `changed ${item.change.toFixed(2)}`)),
       element("dl", {}, ...lead, ...(other ? [] : own)),
       other && element("div", { class: "pair" }, column(selection.trajectory, own), column(other, others)),
-      item.goal && element("dl", {}, line("retain model", item.goal)));
+      item.goal && element("dl", {}, line("retain model", item.goal),
+        item.goalAttacked && line(`retain model, ${variant}`, item.goalAttacked, item.goal.text)));
   };
 
   const compare = {
     changed: (a, b) => b.change - a.change, same: (a, b) => a.change - b.change,
     apart: (a, b) => b.apart - a.apart, memorized: (a, b) => page.compareValues(a.memorized, b.memorized, -1), given: () => 0,
+    back: (a, b) => page.compareValues(a.back, b.back, -1),
   };
   const matches = (item) => {
     const words = byId("answer-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const lines = [...item.lines, ...item.beside].map((one) => one.text);
+    const lines = [...item.lines, ...item.beside, item.attacked].map((one) => one?.text);
     const text = [item.question, item.truth, item.before?.text, item.goal?.text, ...lines].join("\n").toLowerCase();
     return words.every((word) => text.includes(word));
   };
@@ -134,6 +156,7 @@
       element("b", {}, `${page.runName(one.row)}${other ? ` beside ${page.runName(other.row)}` : ""}, ${SETS[set] ?? "no set"}`),
       ` · ${Math.min(count, found.length)} of ${found.length} questions, ${ORDERS[order]}. Marked: words that ${against} does not have. `,
       `Changed: share of the words, in order, that it and the answer after epoch ${selection.epoch} do not have in common. p: probability of the true answer, per token. ${strengths()}`,
+      variant && found.some((item) => item.attacked) ? `Last lines of a run and of the retain model: under ${variant}. ` : "",
       leftOut());
   };
   const restart = () => {
@@ -146,7 +169,7 @@
     select.replaceChildren(...values.map((value) => element("option", { value }, name(value))));
     if (values.map(String).includes(String(chosen))) select.value = chosen;
   };
-  const fillOrders = () => fill(byId("answer-order"), Object.keys(ORDERS).filter((name) => other || name !== "apart"),
+  const fillOrders = () => fill(byId("answer-order"), Object.keys(ORDERS).filter((name) => (other || name !== "apart") && (variant || name !== "back")),
     (name) => ORDERS[name], byId("answer-order").value || "changed");
   const markOrders = () => {
     const [select, known] = [byId("answer-order"), knowsStrength()];
@@ -164,6 +187,10 @@
     selection.fill(byId("answer-run"), choices, one);
     selection.fill(byId("answer-other"), beside, other, "no other run");
     fill(byId("answer-epoch"), embeddedEpochs(one), String, selection.epoch);
+    const variants = variantsOf(one);
+    if (!variants.includes(variant)) variant = "";
+    byId("answer-variant").parentNode.hidden = !variants.length;
+    fill(byId("answer-variant"), ["", ...variants], (name) => name || "no attack", variant);
     const sets = Object.keys(SETS).filter((set) => embeddedEpochs(one).some((epoch) => encoded(one, epoch, set)));
     fill(byId("answer-set"), sets, (set) => SETS[set], byId("answer-set").value || page.data.forget[0]);
     fillOrders();
@@ -179,11 +206,16 @@
     selection.start(hasData);
   };
 
-  page.showAnswers = async (run, epoch) => {
+  page.showAnswers = async (run, epoch, under = "") => {
     await load();
     const one = selection.of(run);
     if (!one || !hasData(one)) return;
+    // Of an attack with several points, the page has the answers of the last.
+    const near = (name) => name.split("@")[0] === under.split("@")[0];
+    const known = variantsOf(one);
+    variant = known.includes(under) ? under : known.findLast(near) ?? "";
     selection.select(one, epoch);
+    if (variant) { byId("answer-order").value = "back"; restart(); }
     byId("answers").scrollIntoView();
     byId("answer-run").focus({ preventScroll: true });
   };
@@ -193,6 +225,12 @@
     other = selection.of(event.target.value);
     fillOrders();
     markOrders();
+    restart();
+  });
+  byId("answer-variant").addEventListener("change", (event) => {
+    variant = event.target.value;
+    fillOrders();
+    if (variant) byId("answer-order").value = "back";
     restart();
   });
   byId("answer-set").addEventListener("change", () => { markOrders(); restart(); });
