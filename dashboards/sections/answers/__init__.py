@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.api.observations import Evaluation
 
 from ...page_budget import EmbeddedEvaluations, best_settings
 from ...report_section import PageContext, ReportSection
@@ -32,8 +33,12 @@ def _with_attacks(context: PageContext) -> EmbeddedEvaluations:
     leading = {(row.run_id, row.epoch) for row in context.report.rows if row.kind != "run"}
     for one in best_settings(rows_with_valid_start(context.report.rows)):
         leading |= {(row.run_id, one.epoch) for row in one.rows}
-    first = {key: one for key, one in embedded.evaluations.items() if key in leading}
-    return replace(embedded, evaluations={**first, **under, **embedded.evaluations})
+    ordered: dict[tuple[str, int | str], Evaluation] = {
+        key: one for key, one in embedded.evaluations.items() if key in leading
+    }
+    for place, evaluation in under.items():
+        ordered[place] = evaluation
+    return replace(embedded, evaluations=ordered | dict(embedded.evaluations))
 
 
 SECTION = ReportSection(

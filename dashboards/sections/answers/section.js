@@ -215,7 +215,11 @@
     const known = variantsOf(one);
     variant = known.includes(under) ? under : known.findLast(near) ?? "";
     selection.select(one, epoch);
-    if (variant) { byId("answer-order").value = "back"; restart(); }
+    if (variant) {
+      byId("answer-set").value = page.data.forget[0];
+      byId("answer-order").value = "back";
+      restart();
+    }
     byId("answers").scrollIntoView();
     byId("answer-run").focus({ preventScroll: true });
   };
