@@ -84,7 +84,9 @@ def test_unrelated_rows_are_generated(model: Any, tools: Made) -> None:
 def test_the_points_are_the_steps_of_the_whole_training(model: Any, tools: Made) -> None:
     """Point 0 is the model itself; a trained half is learned first; other points change nothing."""
     made, before = tools(), copy.deepcopy(model)
-    attack = Relearning(rows="half", steps=(2, 5), rate=3e-3, batch_size=2, schedule="linear")
+    attack = Relearning(
+        rows="half", steps=(2, 5), learning_rate=3e-3, batch_size=2, schedule="linear"
+    )
     losses = taught(model, made, attack)
     assert [*losses] == ["0", "2", "5"] == [*attack.points()]
     assert torch.equal(losses["0"], taught(before, made, attack)["0"])

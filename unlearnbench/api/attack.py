@@ -166,6 +166,7 @@ class AttackTools(Protocol):
 class Attack(HyperParameters, ABC):
     """Base of attacks. Subclasses of plug-ins: `WeightAttack`, `PromptAttack`, `SamplingAttack`."""
 
+    reserved: ClassVar[tuple[str, ...]] = ()
     version: ClassVar[int] = 1
     """Raised when the same settings come to give other numbers."""
     label: ClassVar[str]

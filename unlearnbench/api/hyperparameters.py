@@ -22,6 +22,8 @@ class HyperParameters(BaseModel):
     # An infinite value is refused unless its field declares it: Field(allow_inf_nan=True).
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
 
+    reserved: ClassVar[tuple[str, ...]] = _RESERVED
+    """Names that its fields cannot have."""
     later: ClassVar[frozenset[str]] = frozenset()
     """Hyper-parameters added after runs were published: they enter a run's identity only where they
     differ from their defaults, so that ids of earlier runs do not change."""
@@ -38,10 +40,11 @@ class HyperParameters(BaseModel):
     @classmethod
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         """Refuse fields with reserved names, which no configuration could set."""
-        for key in cls.model_fields.keys() & set(_RESERVED):
+        reserved = ", ".join(cls.reserved)
+        for key in cls.model_fields.keys() & set(cls.reserved):
             raise PluginError(
                 f"{cls.__name__}.{key}: a hyper-parameter cannot be called {key!r}, which means "
-                f"something else in a configuration; rename it (reserved: {', '.join(_RESERVED)})"
+                f"something else in a configuration; rename it (reserved: {reserved})"
             )
 
     @field_validator("*")

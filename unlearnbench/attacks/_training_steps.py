@@ -35,8 +35,8 @@ class TrainingAttack(WeightAttack):
         description="steps after which the model is evaluated, besides before the first one; "
         "the last of them ends the training",
     )
-    rate: float = Field(
-        default=2e-5, gt=0, description="learning rate; tiny models need 100 times as much"
+    learning_rate: float = Field(
+        default=2e-5, gt=0, description="tiny models need 100 times as much"
     )
     batch_size: int = Field(default=32, ge=1, description="rows of a step")
     schedule: Literal["constant", "linear"] = Field(
@@ -73,7 +73,7 @@ class TrainingAttack(WeightAttack):
             model,
             rows,
             steps=self.steps[-1],
-            learning_rate=self.rate,
+            learning_rate=self.learning_rate,
             batch_size=self.batch_size,
             schedule=self.schedule,
             optimizer=self.optimizer,
