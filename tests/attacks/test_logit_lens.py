@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from pydantic import ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from unlearnbench.api import registry
 from unlearnbench.attacks.logit_lens import LogitLens
@@ -44,7 +44,11 @@ def test_states_are_read_by_the_start_models_norm_and_output_layer(
         states = attacked(input_ids=IDS, output_hidden_states=True).hidden_states
         # The library's last state has been normed by the model's own norm.
         last: list[Tensor] = []
-        norm = model.model.norm.register_forward_pre_hook(lambda _, x: last.append(x[0]))
+
+        def note(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            last.append(inputs[0])
+
+        norm = model.model.norm.register_forward_pre_hook(note)
         attacked(input_ids=IDS)
         norm.remove()
         expected = [start.lm_head(start.model.norm(state)) for state in (states[1], last[0])]

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
+import torch
 
 from unlearnbench.api.attack import Attack, AttackRows, AttackTools, PromptAttack, WeightAttack
 from unlearnbench.api.benchmark import Question
@@ -22,6 +23,8 @@ from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.under_attack import evaluations_under
 from unlearnbench.models.loading import pad_id
+from unlearnbench.runtime import deferred_warnings
+from unlearnbench.training.fine_tuning import FineTuner
 
 from ..conftest import QUESTIONS
 
@@ -116,3 +119,31 @@ def test_rows_that_are_left_out_are_left_out_of_the_evaluation(sharp: Any, token
     rules = rules.with_sets({"forget": (FORGET[0], *two)}, {"forget": FORGET[:3]})
     (found,) = under(Paraphrase(), sharp, rules).values()
     assert found.sets["forget"].questions == tuple(q.question for q in FORGET[1:3])
+
+
+def test_a_model_that_an_attack_destroys_has_results_up_to_there(
+    sharp: Any, tokenizer: Any
+) -> None:
+    class Destroying(WeightAttack):
+        label = "Training that diverges"
+
+        def points(self) -> tuple[str, ...]:
+            return ("0", "1", "2", "3")
+
+        def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+            yield "0"
+            tuner = FineTuner(rules.encoder, rules.pad)
+            how: Any = {"steps": 3, "learning_rate": 1e30, "batch_size": 4}
+            yield from map(str, tuner(model, tools.rows.forget, **how))
+
+    rules = evaluator(tokenizer)
+    before = {name: value.clone() for name, value in sharp.state_dict().items()}
+    plain = rules(sharp).sets["forget"]
+    found = under(Destroying(), sharp, rules)
+    assert [*found] == ["it@0", "it@1"]
+    np.testing.assert_array_equal(found["it@0"].sets["forget"].answer_loss, plain.answer_loss)
+    assert (found["it@1"].sets["forget"].answer_loss != plain.answer_loss).all()
+    (notice,) = deferred_warnings.drain()
+    assert notice.startswith("no results for it@2, it@3: fine-tuning by an attack: NaN gr")
+    for name, value in sharp.state_dict().items():
+        assert torch.equal(value, before[name])

@@ -22,6 +22,8 @@ from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.models.restored import restored
+from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.training.trainer import NonFiniteError
 
 Sets = Mapping[str, tuple[Question, ...]]
 
@@ -58,7 +60,8 @@ def evaluations_under(
            attack with `reads_answers` needs
 
     The questions of the evaluations are the original ones. Weights are restored before the
-    iterator ends, and when it is closed.
+    iterator ends, and when it is closed. An attack whose training meets a loss that is not finite
+    ends there.
     Raises: PluginError where the attack fails, EvaluationError where no row is left to evaluate.
     """
     rows = tools.rows
@@ -103,7 +106,25 @@ def _selected(name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows)
 def _reached(
     name: str, attack: Attack, model: Any, tools: AttackTools
 ) -> Generator[str, None, None]:
-    """The points that the attack reaches, in the declared order."""
+    """The points that the attack reaches, in the declared order.
+
+    Not those after a loss that is not finite: the attack has destroyed the model, which is a result
+    and no fault of the run. A notice names them.
+    """
+    reached: list[str] = []
+    try:
+        for point in _changed(name, attack, model, tools):
+            reached.append(point)
+            yield point
+    except NonFiniteError as error:
+        left = ", ".join(variant(name, point) for point in attack.points()[len(reached) :])
+        warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
+
+
+def _changed(
+    name: str, attack: Attack, model: Any, tools: AttackTools
+) -> Generator[str, None, None]:
+    """The points of the attack, for each of which it has changed the model."""
     if not isinstance(attack, WeightAttack):
         yield from attack.points()
         return
