@@ -42,7 +42,9 @@ class TrainingAttack(WeightAttack):
     schedule: Literal["constant", "linear"] = Field(
         default="constant", description="linear: the rate falls to 0 over the steps"
     )
-    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = "adamw"
+    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = Field(
+        default="adamw", description="with a state that begins anew"
+    )
     lora_rank: int | None = Field(
         default=None,
         ge=1,

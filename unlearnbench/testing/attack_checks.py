@@ -293,6 +293,8 @@ def interrupted(lab: AttackLab) -> Outcome:
     """The model is also restored where the attack is closed early, or an evaluation fails."""
     if not isinstance(lab.attack, WeightAttack):
         return not_applicable("it changes no model")
+    if lab.whole.changed:
+        return Outcome("not run", "'restored' failed")
     for what, fails in (("closed", False), ("ended by an error", True)):
         found = lab.run(until=1, fails=fails)
         if found.error is not None:

@@ -1,0 +1,384 @@
+"""Every installed attack conforms; attacks with mistakes that are easily made do not."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from pydantic import ConfigDict, Field
+from torch import Tensor, nn
+
+from unlearnbench.api import registry
+from unlearnbench.api.attack import (
+    Attack,
+    AttackRows,
+    AttackTools,
+    PromptAttack,
+    WeightAttack,
+)
+from unlearnbench.api.benchmark import Question
+from unlearnbench.errors import PluginError
+from unlearnbench.testing import ATTACK_CHECKS, AttackConformance, check_attack
+
+
+class TestExamplesOfTheSubject(AttackConformance):
+    """A subclass as a plug-in's author writes it, with settings."""
+
+    attack = "in-context"
+    settings = {"of": "subject"}  # noqa: RUF012  # as short as authors write it
+
+
+class TestFirstWords(AttackConformance):
+    """The beginning of the true answer is no answer."""
+
+    attack = "assistant-prefix"
+    settings = {"share": 0.9}  # noqa: RUF012
+
+
+FEW: dict[str, Any] = {"steps": (1, 3), "batch_size": 4}
+"""Settings of attacks that train, for seconds less."""
+
+
+@pytest.mark.parametrize("name", registry.names("attacks"))
+def test_every_installed_attack_conforms(name: str) -> None:
+    results = check_attack(name, FEW if name in ("relearning", "fine-tuning") else {})
+    assert [r.check.name for r in results] == [check.name for check in ATTACK_CHECKS]
+    wrong = [(r.check.name, r.outcome.seen) for r in results if r.outcome.verdict == "fault"]
+    assert not wrong
+
+
+class Polite(PromptAttack):
+    """Own work."""
+
+    label = "Politely"
+
+    words: str = Field(default="Please: ", description="in front of the question")
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        del point, rows
+        return replace(row, question=self.words + row.question)
+
+
+class Nameless(Polite):
+    """Own work."""
+
+    label = ""
+
+
+class Elsewhere(Polite):
+    """Own work."""
+
+    roles: ClassVar[Any] = frozenset({"forgotten"})
+
+
+class Capitals(Polite):
+    """Own work."""
+
+    def points(self) -> tuple[str, ...]:
+        return ("a", "A")
+
+
+class Paths(Polite):
+    """Own work."""
+
+    def points(self) -> tuple[str, ...]:
+        return ("a/b",)
+
+
+class Undocumented(Polite):
+    words: str = Field(default="Please: ", description="in front of the question")
+
+
+class Unnamed(Polite):
+    """Own work."""
+
+    k: int = 3
+
+
+class Required(Polite):
+    """Own work."""
+
+    k: int = Field(description="a number", examples=[3])
+
+
+class Listed(Polite):
+    """Own work."""
+
+    k: list[int] = Field(default=[1], description="numbers")  # the mistake
+
+
+class Lax(Polite):
+    """Own work."""
+
+    model_config = ConfigDict(extra="allow")
+
+
+class Mutable(Polite):
+    """Own work."""
+
+    model_config = ConfigDict(frozen=False)
+
+
+_clock = itertools.count()
+
+
+class Clocked(Polite):
+    """Own work."""
+
+    def content(self) -> str:
+        return str(next(_clock))
+
+
+class Rewriting(Polite):
+    """Own work."""
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        del point, rows
+        return replace(row, answer=f"Sure: {row.answer}")
+
+
+_before = [""]
+
+
+class Remembering(Polite):
+    """Own work."""
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        del point, rows
+        last, _before[0] = _before[0], row.question
+        return replace(row, question=f"{last} {row.question}")
+
+
+class Leading(Polite):
+    """Own work."""
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        del point, rows
+        return replace(row, examples=(("What do you think?", f"Well, {row.answer.upper()}!"),))
+
+
+class Noise(WeightAttack):
+    """Own work."""
+
+    label = "Noise"
+
+    def points(self) -> tuple[str, ...]:
+        return ("1", "2")
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        del tools
+        generator = self.generator()
+        for point in self.points():
+            with torch.no_grad():
+                for weight in model.parameters():
+                    weight.add_(0.01 * torch.randn(weight.shape, generator=generator))
+            yield point
+
+    def generator(self) -> torch.Generator | None:
+        return torch.Generator().manual_seed(0)
+
+
+class Backwards(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        del model, tools
+        yield from self.points()[::-1]
+
+
+class Short(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        del model, tools
+        yield "1"
+
+
+class Training(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        model.train()
+        yield from super().change(model, tools)
+
+
+class WithGradients(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        model.lm_head.weight.sum().backward()
+        yield from super().change(model, tools)
+
+
+class Hooked(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        model.lm_head.register_forward_hook(lambda *_: None)
+        yield from super().change(model, tools)
+
+
+class Swapping(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        norm = model.model.norm
+        norm.weight = nn.Parameter(norm.weight.detach() * 2)
+        yield from super().change(model, tools)
+
+
+class OtherStorage(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        for weight in model.parameters():
+            weight.data = weight.data * 2
+        yield from super().change(model, tools)
+
+
+class Replacing(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        model.model.norm = nn.Identity()
+        yield from super().change(model, tools)
+
+
+class Hurried(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        handle = model.lm_head.register_forward_hook(lambda *_: None)
+        yield from super().change(model, tools)
+        handle.remove()
+
+
+class Stubborn(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        del model, tools
+        for point in self.points():
+            try:
+                yield point
+            except GeneratorExit:
+                continue
+
+
+class Unseeded(Noise):
+    """Own work."""
+
+    def generator(self) -> torch.Generator | None:
+        generator = torch.Generator()
+        generator.seed()
+        return generator
+
+
+class Seeding(Noise):
+    """Own work."""
+
+    def generator(self) -> torch.Generator | None:
+        torch.manual_seed(0)
+        return None
+
+
+class Borrowing(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        start = tools.start_model()
+        with torch.no_grad():
+            start.lm_head.weight.mul_(0.5)
+        yield from super().change(model, tools)
+
+
+_first: dict[str, Tensor] = {}
+
+
+class Carrying(Noise):
+    """Own work."""
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        if not _first:
+            _first.update({name: w.detach().clone() for name, w in model.named_parameters()})
+        with torch.no_grad():
+            for name, weight in model.named_parameters():
+                weight.copy_(_first[name])
+        yield from super().change(model, tools)
+
+
+def faults(kind: type[Attack]) -> dict[str, str]:
+    found = check_attack(kind)
+    return {r.check.name: r.outcome.seen for r in found if r.outcome.verdict == "fault"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "checks", "seen"),
+    [
+        (Nameless, "names", "label is '': a line of text"),
+        (Elsewhere, "names", "roles is frozenset({'forgotten'})"),
+        (Capitals, "names", "point 'A' is there twice, but for capitals"),
+        (Paths, "names", "point 'a/b' is no part of a file name"),
+        (Undocumented, "settings", "no docstring"),
+        (Unnamed, "settings", "k has no description"),
+        (Required, "settings", "k has no default"),
+        (Listed, "settings", "does not come back from JSON"),
+        (Lax, "settings", "an unknown key is accepted"),
+        (Mutable, "value", "at can be changed"),
+        (Clocked, "content", "of an equal attack"),
+        (Rewriting, "answers", "answer of "),
+        (Remembering, "pure repeatable", "asked() differs for "),
+        (Leading, "given-away", "has its answer in it"),
+        (Backwards, "points", "yields '2' where `points` declares '1'"),
+        (Short, "points", "ends before its point '2'"),
+        (Training, "ready", "Noise@1: module '' is in training mode"),
+        (WithGradients, "ready", "weight 'model.embed_tokens.weight' has a gradient"),
+        (Hooked, "restored", "module 'lm_head' has other hooks"),
+        (Swapping, "restored", "'model.norm.weight' is another object"),
+        (OtherStorage, "restored", "has other values"),
+        (Replacing, "restored", "module 'model.norm' is another object"),
+        (Hurried, "interrupted", "closed at its first point: module 'lm_head' has other hooks"),
+        (Stubborn, "interrupted", "RuntimeError"),
+        (Unseeded, "repeatable", "Unseeded@1: another "),
+        (Seeding, "global-numbers", "uses or seeds torch"),
+        (Borrowing, "start-model", "of the start model: 'model.embed_tokens.weight' has other"),
+        (Carrying, "null", "the retain model has the losses of another model on set forget"),
+    ],
+)
+def test_a_mistake_is_found_by_the_check_that_is_for_it(
+    kind: type[Attack], checks: str, seen: str
+) -> None:
+    found = faults(kind)
+    assert [*found] == checks.split(), found
+    assert seen.replace("Noise", kind.__name__) in found[checks.split()[0]], found
+
+
+@pytest.mark.parametrize("kind", [Polite, Noise])
+def test_an_attack_without_a_mistake_has_no_fault(kind: type[Attack]) -> None:
+    assert faults(kind) == {}
+
+
+def test_the_change_of_the_retain_model_is_reported() -> None:
+    (found,) = check_attack(Polite, only=["null"])
+    numbers = found.outcome.seen.replace(";", "").split()
+    before, after = float(numbers[1]), float(numbers[3])
+    own, under = float(numbers[-3]), float(numbers[-1])
+    assert before < after < own, "it knows the answers, and less in other words"
+    assert own != under
+
+
+def test_an_unknown_check_or_setting_is_one_line() -> None:
+    with pytest.raises(PluginError, match=r"unknown check 'restore'; did you mean 'restored'\?"):
+        check_attack(Polite, only=["restore"])
+    with pytest.raises(PluginError, match="Polite cannot be made: word: Extra"):
+        check_attack(Polite, {"word": "Now: "})
+
+
+def test_checks_that_build_on_a_failed_one_are_not_run() -> None:
+    points, null = check_attack(Short, only=["null"])
+    assert (points.check.name, points.outcome.verdict) == ("points", "fault")
+    assert (null.outcome.verdict, null.outcome.seen) == ("not run", "'points' failed")
