@@ -161,6 +161,10 @@ class Leading(Polite):
         return replace(row, examples=(("What do you think?", f"Well, {row.answer.upper()}!"),))
 
 
+def nothing(*_: object) -> None:
+    """A hook that does nothing."""
+
+
 class Noise(WeightAttack):
     """Own work."""
 
@@ -218,7 +222,7 @@ class Hooked(Noise):
     """Own work."""
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        model.lm_head.register_forward_hook(lambda *_: None)
+        model.lm_head.register_forward_hook(nothing)
         yield from super().change(model, tools)
 
 
@@ -252,7 +256,7 @@ class Hurried(Noise):
     """Own work."""
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        handle = model.lm_head.register_forward_hook(lambda *_: None)
+        handle = model.lm_head.register_forward_hook(nothing)
         yield from super().change(model, tools)
         handle.remove()
 
