@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api import registry
-from unlearnbench.cli.options import register_plugins, with_article
+from unlearnbench.cli.options import dotted_values, register_plugins, with_article
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 
@@ -70,25 +70,10 @@ def chosen_plugins(
         )
     for name in chosen:
         registry.load(kind, name)  # raises for an unknown or broken one, before any work
-    values = _values(settings or ())
+    values = dotted_values(settings or ())
     if values and len(chosen) != 1:
         raise UnlearnbenchError(f"--set is for one {one}: name it in place of --all")
     return chosen, values
-
-
-def _values(texts: Sequence[str]) -> dict[str, Any]:
-    """Hyper-parameters of the texts `key=value`, whose values are YAML."""
-    from unlearnbench.config.yaml_tree import YamlNode, with_override
-    from unlearnbench.errors import ConfigError, Problem
-
-    problems: list[Problem] = []
-    root = YamlNode({}, "--set")
-    for text in texts:
-        root = with_override(root, text, problems)
-    if problems:
-        raise ConfigError(problems)
-    plain: dict[str, Any] = root.plain()
-    return plain
 
 
 def report(

@@ -25,7 +25,7 @@ from unlearnbench.cli.options import (
     WeightType,
     complete_profile,
     is_log_file,
-    register_plugins,
+    register_for_evaluation,
     template_arguments,
 )
 from unlearnbench.config.choices import Dtype, Precision
@@ -120,7 +120,7 @@ def evaluate(
     from unlearnbench.models.lora import check_any_model
 
     rules = get_profile(profile, rows=rows, max_length=max_length, question_key=question_key)
-    _register_metrics(plugins, rules)
+    register_for_evaluation(plugins, rules)
     benchmark = data_settings(data)
     template_args = template_arguments(template_arg)
     if questions:  # an early error saves the model's time
@@ -226,7 +226,7 @@ def score(
             f"{log}: by profile {rules.id}, as the log says, and the options say {given.id}: leave "
             "them out, or evaluate the model again by those rules"
         )
-    _register_metrics(plugins, rules)
+    register_for_evaluation(plugins, rules)
     benchmark = data_settings(data)
     there = {*evaluation.sets, *(n for n, role in benchmark.roles.items() if role == "holdout")}
     if missing := [name for name in benchmark.roles if name not in there]:
@@ -240,15 +240,6 @@ def score(
         name: read_log(path, profile=rules) for name, path in logs.items() if path
     }
     return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
-
-
-def _register_metrics(plugins: list[str] | None, profile: Profile) -> None:
-    """Register plugin files; a broken metric in one is an error before any work."""
-    from unlearnbench.evaluation.metric_trial import try_metrics
-    from unlearnbench.evaluation.summary import plan_of
-
-    if register_plugins(plugins):
-        try_metrics(plan_of(profile))
 
 
 def _check_comparable(
@@ -353,17 +344,17 @@ def _print_scorecard(
     given = evaluation.sets, compared, benchmark.references
     card = scorecard(plan, benchmark.roles, values, *given)
     scores = [
-        (one.label, _rounded(one.value), one.question, f"{' and '.join(one.relative_to)} model")
+        (one.label, rounded(one.value), one.question, f"{' and '.join(one.relative_to)} model")
         for one in card.scores
     ]
     console.print()
     console.table(("score", "value", "question (1 is best)", "relative to"), scores)
     console.print()
     if card.numbers:
-        console.table(("metric", "value"), [(label, _rounded(v)) for label, v in card.numbers])
+        console.table(("metric", "value"), [(label, rounded(v)) for label, v in card.numbers])
         console.print()
     columns = ("metric", *(name.replace("_", " ") for name in card.sets))
-    console.table(columns, [(label, *map(_rounded, row)) for label, row in card.by_set])
+    console.table(columns, [(label, *map(rounded, row)) for label, row in card.by_set])
     if card.attacks:
         aims = {} if retain is None else plan.values(retain.sets)
         of_retain = {
@@ -372,7 +363,7 @@ def _print_scorecard(
             if isinstance(one, MembershipInference)
         }
         attacks = [
-            (label, *map(_rounded, row), *([_rounded(of_retain[label])] if aims else ()))
+            (label, *map(rounded, row), *([rounded(of_retain[label])] if aims else ()))
             for label, row in card.attacks
         ]
         heading = ("attack", "AUC", "TPR at 1 % FPR", "AUC of retain rows")
@@ -383,7 +374,7 @@ def _print_scorecard(
         console.note(f"not measured: {'; '.join(lines)}")
 
 
-def _rounded(value: float | None) -> float | None:
+def rounded(value: float | None) -> float | None:
     """The value to four significant digits, for a table."""
     return None if value is None else float(f"{value:.4g}")
 

@@ -19,6 +19,7 @@ from typer.main import get_command
 from unlearnbench.cli import (
     analysis,
     anchors,
+    attack_checkpoint,
     bench,
     benchmarks,
     compare,
@@ -69,6 +70,8 @@ Start here:
   unlearnbench evaluate ./my-model --data ~/tofu
                                               one model: is it forgotten, is it private, is the
                                               rest kept; all metrics, answers, log
+  unlearnbench attack ./my-model --attack relearning --retain ./my-retain-model
+                                              ... does it give back what it has forgotten?
   unlearnbench score log.json --retain retain90.json
                                               the same of a log of TOFU's, or open-unlearning's
   unlearnbench anchors check --log TOFU_EVAL.json
@@ -93,7 +96,10 @@ def _root(
         Console().print(context.get_help())
 
 
-for _group in (sweep.app, plan.app, evaluate.app, report.app, compare.app, report.mlflow):
+for _group in (
+    *(sweep.app, plan.app, evaluate.app, attack_checkpoint.app),
+    *(report.app, compare.app, report.mlflow),
+):
     app.add_typer(_group)
 for _name, _group, _panel in (
     ("leaderboard", leaderboard.app, report.RESULTS),

@@ -17,6 +17,7 @@ from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import SplitKey
+    from unlearnbench.api.profile import Profile
     from unlearnbench.results.records import Record
 
 _MOST_LISTED = 25
@@ -149,6 +150,31 @@ def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
 def register_plugins(files: Sequence[str] | None) -> list[str]:
     """Register the plug-ins of `--plugin` files; returns their names."""
     return [registry.register_file(file) for file in files or ()]
+
+
+def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> list[str]:
+    """Register plug-in files; a broken metric in one is an error before any work."""
+    from unlearnbench.evaluation.metric_trial import try_metrics
+    from unlearnbench.evaluation.summary import plan_of
+
+    if found := register_plugins(files):
+        try_metrics(plan_of(profile))
+    return found
+
+
+def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
+    """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
+    from unlearnbench.config.yaml_tree import YamlNode, with_override
+    from unlearnbench.errors import ConfigError, Problem
+
+    problems: list[Problem] = []
+    root = YamlNode({}, "--set")
+    for text in texts:
+        root = with_override(root, text, problems)
+    if problems:
+        raise ConfigError(problems)
+    plain: dict[str, Any] = root.plain()
+    return plain
 
 
 def sweep_folder(name: str) -> Path:

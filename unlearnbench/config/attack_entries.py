@@ -9,12 +9,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 
-from pydantic import PlainSerializer, PlainValidator, ValidationError, ValidationInfo
+from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError, ValidationInfo
 
 from unlearnbench.api.attack import Attack
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import file_digest, load, names
-from unlearnbench.config.messages import Fault, describe_value, faults_of, raise_faults, repeats
+from unlearnbench.config.messages import (
+    Fault,
+    describe_error,
+    describe_value,
+    faults_of,
+    raise_faults,
+    repeats,
+)
 from unlearnbench.config.plugin_settings import made
 from unlearnbench.config.section import Settings
 from unlearnbench.config.yaml_tree import Loc
@@ -121,3 +128,18 @@ def _plain(specs: tuple[AttackSpec, ...]) -> list[dict[str, Any]]:
 
 AttackEntries = Annotated[tuple[AttackSpec, ...], PlainValidator(_read), PlainSerializer(_plain)]
 """Specs by name, each name once."""
+
+
+def attack_specs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[AttackSpec, ...]:
+    """The specs of attacks, sorted by name, from their settings by name.
+
+    Raises: PluginError with a line for each unknown attack, and each wrong setting.
+    """
+    try:
+        return TypeAdapter[tuple[AttackSpec, ...]](AttackEntries).validate_python(dict(settings))
+    except ValidationError as error:
+        lines = [
+            f"attack {'.'.join(map(str, one['loc']))}: {describe_error(one)}"
+            for one in error.errors(include_url=False)
+        ]
+        raise PluginError("\n".join(lines)) from None

@@ -105,16 +105,20 @@ class EvaluationSetup:
     settings: ModelSettings
     """Of the models, but for their names."""
 
-    @contextmanager
-    def ready(self, model: Any) -> Generator[Any, None, None]:
-        """The model of a folder or hub id, or one in memory, in evaluation mode for a while.
+    def loaded(self, place: str | Path) -> Any:
+        """The model of a folder or hub id, in evaluation mode.
 
         Raises: ModelError where it cannot be loaded, or has too few tokens for the tokenizer.
         """
-        loaded = model
-        if isinstance(model, str | Path):
-            own = self.settings.model_copy(update={"name": str(model), "base": str(model)})
-            loaded = load_any_model(Source(str(model)), own)
+        own = self.settings.model_copy(update={"name": str(place), "base": str(place)})
+        model = load_any_model(Source(str(place)), own)
+        check_vocabulary(model, self.evaluator.encoder.tokenizer)
+        return model.eval()
+
+    @contextmanager
+    def ready(self, model: Any) -> Generator[Any, None, None]:
+        """The model of a folder or hub id, or one in memory, in evaluation mode for a while."""
+        loaded = self.loaded(model) if isinstance(model, str | Path) else model
         check_vocabulary(loaded, self.evaluator.encoder.tokenizer)
         was_training = loaded.training
         loaded.eval()

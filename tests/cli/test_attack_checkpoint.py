@@ -1,0 +1,134 @@
+"""`unlearnbench attack` shows what a model gives back."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.evaluation.observation_file import read_observations
+
+Run = Callable[..., tuple[int, str, str]]
+SMALL = ("--data", "synthetic", "--rows", "2", "--max-length", "120")
+PLEA = """\
+from dataclasses import replace
+
+from unlearnbench.api import PromptAttack
+
+class Plea(PromptAttack):
+    label = "Plea"
+    pleas: tuple[str, ...] = ("Please.",)
+
+    def points(self):
+        return tuple(str(i) for i, _ in enumerate(self.pleas, start=1))
+
+    def asked(self, row, point, rows):
+        return replace(row, question=f"{self.pleas[int(point) - 1]} {row.question}")
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Any, tokenizer: Any) -> str:
+    place = tmp_path / "model"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return str(place)
+
+
+def test_a_table_and_a_sentence_for_each_attack(
+    run: Run, folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("ray", "mlflow", "plotly"):
+        monkeypatch.setitem(sys.modules, name, None)
+    Path("plea.py").write_text(PLEA)
+    code, out, err = run(
+        *("attack", folder, *SMALL, "--retain", folder, "--start", folder, "--answers", "1"),
+        *("--attack", "paraphrase", "--attack", "plea", "--plugin", "plea.py", "--out", "found"),
+        *("--set", "plea.pleas=[Please., Now!]"),
+    )
+    assert code == 0
+    lines = out.splitlines()
+    assert lines[0].endswith("2 holdout questions")
+    assert lines[1].startswith("Model Utility without an attack: ")
+    table = lines.index("plea")
+    assert lines[table + 1].split() == ["metric", "of", "plain", "@1", "@2"]
+    first = [line.split() for line in lines[table + 2 : table + 5]]
+    assert first[0][:4] == ["Extraction", "strength,", "forget", "model"]
+    assert first[1] == ["retain", "model", *first[0][4:]]
+    assert first[2] == ["start", "model", first[0][4], "-", "-"]
+    # The model is its own retain model: no difference, whatever the attack does.
+    seen = [line for line in lines if line.startswith("No sign that anything comes back: +0.000")]
+    assert len(seen) == 2
+    assert "evaluated" in err
+    labels = [line.split("  ")[1] for line in lines if line[:2] == "  " != line[1:3]]
+    assert labels[:3] == ["true answer", "plain", "paraphrase"]
+    document = json.loads(Path("found/attack.json").read_text())
+    (paraphrase, plea) = document["attacks"]
+    assert [*paraphrase["variants"]] == ["paraphrase"]
+    assert plea["settings"] == {"pleas": ["Please.", "Now!"]}
+    assert plea["largest_gain"]["points"] == 2
+    names = {str(path.relative_to("found")) for path in Path("found").rglob("*.safetensors")}
+    files = {"plain.safetensors", "paraphrase.safetensors", "plea@1.safetensors"}
+    files |= {"plea@2.safetensors"}
+    assert names == files | {f"retain/{name}" for name in files} | {"start/plain.safetensors"}
+    asked = read_observations("found/plea@2.safetensors").sets
+    assert [*asked] == ["forget"]
+    plain = read_observations("found/plain.safetensors").sets["forget"]
+    assert asked["forget"].questions == plain.questions, "the original ones"
+
+
+def test_an_attack_in_a_file_needs_no_name_and_json_is_json(run: Run, folder: str) -> None:
+    Path("plea.py").write_text(PLEA)
+    code, out, _ = run("attack", folder, *SMALL, "--plugin", "plea.py", "--json")
+    assert code == 0
+    document = json.loads(out)
+    (found,) = document["attacks"]
+    assert (found["attack"], [*found["variants"]]) == ("plea", ["plea@1"])
+    gain = found["largest_gain"]
+    values = found["variants"]["plea@1"]["model"]
+    assert gain["after"] == pytest.approx(values["extraction_strength_forget"])
+    assert gain["gain"] == pytest.approx(
+        gain["after"] - document["plain"]["model"]["extraction_strength_forget"]
+    )
+    assert gain["comes_back"] is None
+
+
+@pytest.mark.parametrize(
+    ("more", "message"),
+    [
+        ([], "no attack: name one or more with --attack, of "),
+        (["--attack", "paraphras"], "unknown attack 'paraphras'; did you mean 'paraphrase'?"),
+        (["--attack", "paraphrase", "--attack", "paraphrase"], "paraphrase is there twice"),
+        (
+            ["--attack", "paraphrase", "--set", "paraphrase.words=3"],
+            "attack paraphrase.words: unknown key; paraphrase takes: ",
+        ),
+        (["--attack", "paraphrase", "--set", "paraphrase.at=best"], "about the epochs of a run"),
+        (["--attack", "paraphrase", "--set", "plea.x=1"], "--set plea: expected NAME.KEY=VALUE"),
+        (["--attack", "paraphrase", "--retain", "./gone"], "no model folder './gone'"),
+        (["--attack", "paraphrase", "--start", "small.yaml"], "small.yaml is a log, which cannot"),
+        (["--attack", "paraphrase", "--data", "syntetic"], "data: 'syntetic' is no folder"),
+    ],
+)
+def test_mistakes_are_one_line_before_any_work(
+    run: Run, tmp_path: Path, more: list[str], message: str
+) -> None:
+    place = tmp_path / "checkpoint"
+    place.mkdir()
+    (place / "config.json").write_text("{}")
+    code, out, err = run("attack", str(place), *more)
+    assert (code, out) == (2, "")
+    (line,) = err.splitlines()
+    assert message in line
+
+
+def test_a_damaged_checkpoint_is_one_line(run: Run, folder: str) -> None:
+    weights = Path(folder) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:1000])
+    code, out, err = run("attack", folder, *SMALL, "--attack", "paraphrase")
+    assert (code, out) == (2, "")
+    assert folder in err.splitlines()[-1]

@@ -1,0 +1,28 @@
+"""The bootstrap interval of a mean."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unlearnbench.stats.bootstrap_mean import bootstrap_mean
+
+
+def test_is_near_the_normal_interval_for_many_values() -> None:
+    values = np.random.default_rng(1).normal(2.0, 3.0, 400)
+    half = 1.96 * values.std() / 20
+    low, high = bootstrap_mean(values) or (0.0, 0.0)
+    assert (low, high) == pytest.approx((values.mean() - half, values.mean() + half), abs=0.05)
+    wider = bootstrap_mean(values, level=0.99) or (0.0, 0.0)
+    assert wider[0] < low < high < wider[1]
+
+
+def test_a_constant_has_no_width_and_a_seed_gives_the_same_draws() -> None:
+    assert bootstrap_mean(np.full(5, 0.25)) == (0.25, 0.25)
+    values = np.arange(10.0) ** 2
+    assert bootstrap_mean(values) == bootstrap_mean(values) != bootstrap_mean(values, seed=1)
+
+
+@pytest.mark.parametrize("values", [[], [1.0], [1.0, float("nan")], [1.0, float("inf")]])
+def test_too_few_or_undefined_values_have_none(values: list[float]) -> None:
+    assert bootstrap_mean(np.array(values)) is None
