@@ -1,4 +1,4 @@
-"""What a model gives back under an attack: metrics before and after, on the same questions. Pure.
+"""Gains under an attack: metrics before and after, on the same questions. Pure.
 
 The retain model has never seen the forget rows. What it gains under the same attack is the null:
 an attack that teaches, or a question that helps, raises both models alike.

@@ -45,7 +45,7 @@ class AttackFindings:
 
 @dataclass(frozen=True)
 class AttackReport:
-    """What is printed and written of a model under attacks."""
+    """A model under attacks, to be printed and written."""
 
     models: Mapping[str, AttackedModel]
     """`model`, and where they were given `retain` and `start`."""
@@ -160,9 +160,9 @@ class AttackReport:
 
         def of(other: str) -> Evaluation | None:
             found = self.models.get(other)
-            if found is None or name == PLAIN:
-                return found and found.plain
-            return found.under.get(name)
+            if found is None:
+                return None
+            return found.plain if name == PLAIN else found.under.get(name)
 
         evaluation = of(who)
         if evaluation is None:
@@ -172,7 +172,7 @@ class AttackReport:
 
 
 def sentence(one: AttackFindings, *, retain: bool) -> str:
-    """What came back under an attack, with its interval, and whether it is more than the null."""
+    """State what came back under an attack, its interval, and whether it is beyond the null."""
     gain = one.gain
     if gain is None:
         return f"{one.spec.name}: no metric of the forget set could be measured under it"
