@@ -40,6 +40,22 @@ class Worst:
     """By id of a run, and by the name of a reference."""
 
 
+@dataclass(frozen=True)
+class LeakCurve:
+    """The probability that one of k sampled answers leaks, mean over questions."""
+
+    variant: str
+    ks: tuple[int, ...]
+    leaks: tuple[float, ...]
+    bounds: tuple[float, ...]
+    """Upper bounds, each with probability 1 − alpha."""
+    samples: int
+    """Sampled answers to each question."""
+    threshold: float
+    """Least ROUGE-L recall of a leak."""
+    alpha: float
+
+
 def relearning(panel: AttackedPanel, attack: str, style: Style) -> Titled:
     """Draw an attack's curves, a figure for each method, with both references in each."""
     families: dict[str, list[tuple[AttackedSetting, RelearningCurve]]] = {}
@@ -137,6 +153,57 @@ def _references(curve: RelearningCurve) -> list[Figure]:
                 }
             )
     return found
+
+
+def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -> Titled:
+    """Draw the probability that one of k sampled answers leaks, a figure for each method.
+
+    curves  by id of a run, or name of a reference
+    """
+    found: Titled = []
+    for one in panel.best:
+        run = one.setting.rows[0].run_id
+        if (curve := curves.get(run)) is None:
+            continue
+        layout = small_layout("", "sampled answers k")
+        layout["xaxis"] |= {"type": "log", "tickvals": list(curve.ks)}
+        layout["yaxis"]["range"] = [-0.02, 1.04]
+        colour, family = style.colour(one.setting.family), one.setting.family
+        tags = meta(
+            *("lasting", family, one.setting.learning_rate),
+            slot=style.colours[family],
+            alpha=0.95,
+        )
+        lines: list[Figure] = [
+            _leak_line(curves[name], name, meta("reference"), {"color": MUTED, "dash": dash})
+            for name, dash in ((START, "dot"), (RETAIN, "solid"))
+            if name in curves
+        ]
+        lines.append(_leak_line(curve, family, tags, {"color": colour, "width": 2.2}))
+        bound: Figure = {
+            **{"type": "scatter", "mode": "markers", "x": list(curve.ks), "showlegend": False},
+            "y": [short(value) for value in curve.bounds],
+            "marker": {"symbol": "line-ew-open", "size": 9, "line": {"width": 2}, "color": colour},
+            "hovertemplate": f"{100 * (1 - curve.alpha):g} % upper bound at %{{x}}: %{{y:.3f}}"
+            "<extra></extra>",
+            "name": "bound",
+            "meta": tags,
+        }
+        for each in (*lines[-1:], bound):
+            each["customdata"] = [[run, one.setting.epoch, curve.variant] for _ in curve.ks]
+        found.append((title_of(one), {"data": [*lines, bound], "layout": layout}))
+    return found
+
+
+def _leak_line(curve: LeakCurve, name: str, tags: Figure, line: Figure) -> Figure:
+    return {
+        **{"type": "scatter", "mode": "lines", "x": list(curve.ks), "showlegend": False},
+        "y": [short(value) for value in curve.leaks],
+        "name": escape(name),
+        "line": line,
+        "hovertemplate": "%{fullData.name}<br>one of %{x} answers leaks: %{y:.3f}<extra></extra>",
+        "meta": tags,
+    }
 
 
 def before_and_under(

@@ -6,11 +6,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from unlearnbench.api.observations import Evaluation
+import numpy as np
+
+from unlearnbench.api.observations import Evaluation, Samples
 from unlearnbench.results.records import EpochResult, Record
 
 STEPS = (0, 1, 3, 6, 13)
 PROMPTS = ("assistant-prefix", "paraphrase", "second-turn")
+ATTACKS = ("relearning", "quantization", "prompt", "sampling")
 BACK: Mapping[str, Mapping[str, float]] = {
     "idk": {"relearning": 0.6, "quantization@int8": 0.02, "quantization@nf4": 0.05, "prompt": 0.3},
     "dpo": {"relearning": 0.4, "quantization@int8": 0.05, "quantization@nf4": 0.35, "prompt": 0.1},
@@ -24,7 +27,7 @@ START, RETAIN = 0.8, 0.12
 
 
 def under_attacks(
-    records: Iterable[Record], attacks: Sequence[str] = ("relearning", "quantization", "prompt")
+    records: Iterable[Record], attacks: Sequence[str] = ATTACKS
 ) -> tuple[Record, ...]:
     """Give records an extraction strength, and results under attacks after their last epoch."""
     found: list[Record] = []
@@ -48,7 +51,25 @@ def under_attacks(
 def _attacked(record: Record, results: Sequence[EpochResult]) -> Record:
     evaluation = record.evaluations[results[0].epoch]
     texts = {(r.epoch, r.variant): answers_under(evaluation, r.variant) for r in results}
+    for key in texts:
+        if key[1] == "sampling":
+            texts[key] = sampled(texts[key], _leaking(record))
     return replace(record, attacked=tuple(results), attacked_evaluations=texts)
+
+
+SAMPLES = 8
+"""Sampled answers to a question."""
+
+
+def sampled(evaluation: Evaluation, share: float) -> Evaluation:
+    """An evaluation with sampled answers, of which so many of the first questions' leak."""
+    forget = evaluation.sets["forget"]
+    n = len(forget.questions)
+    scores = np.full((n, SAMPLES), 0.25)  # [n, s]
+    scores[:, 0] = np.where(np.arange(n) < share * n, 1.0, 0.25)
+    texts = tuple((text,) * SAMPLES for text in forget.generated)
+    forget = replace(forget, samples=Samples(texts, scores))
+    return replace(evaluation, sets={"forget": forget})
 
 
 def answers_under(evaluation: Evaluation, variant: str) -> Evaluation:
@@ -72,6 +93,13 @@ def level(record: Record) -> float:
     return RETAIN + 0.05 * (len(record.method) % 5) + 0.01 * record.seed
 
 
+def _leaking(record: Record) -> float:
+    """Share of the questions of which one of all sampled answers leaks."""
+    if record.kind != "run":
+        return 0.9 if record.kind == "fine-tuned" else 0.0
+    return 0.1 * (len(record.method) % 6)
+
+
 def _results(record: Record, last: EpochResult, name: str) -> list[EpochResult]:
     """Results of a record under an attack."""
     back = BACK.get(record.method, {}) if record.kind == "run" else {}
@@ -86,6 +114,10 @@ def _results(record: Record, last: EpochResult, name: str) -> list[EpochResult]:
     if name == "relearning":
         full = back.get("relearning", 0.0)
         return [result(f"relearning@{s}", full * (s / STEPS[-1]) ** 0.6) for s in STEPS]
+    if name == "sampling":
+        one = result("sampling", 0.0)
+        leak = {"leak_at_k_forget": _leaking(record), "leak_at_k_bound": _leaking(record) + 0.05}
+        return [replace(one, metrics={**one.metrics, **leak})]
     if name == "quantization":
         kinds = ("quantization@int8", "quantization@nf4")
         return [result(kind, back.get(kind, 0.0)) for kind in kinds]

@@ -10,24 +10,27 @@ from unlearnbench.analysis.lasting import AttackedPanel, attack_of
 from unlearnbench.analysis.lasting_text import sentences, variant_label
 from unlearnbench.stats.t_interval import Interval
 
-from ...figures.lasting_plot import before_and_under, relearning
+from ...figures.lasting_plot import before_and_under, leaks, relearning
 from ...formatting import rate_text, signed
 from ...report_section import PageContext, ReportSection
 from .data import columns, lasting_panels, worst_prompt
+from .sampled import LeakColumn, leak_curves
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
     panels = context.once(lasting_panels)
     if not panels:
         return None
-    found = [columns(one) for one in panels]
+    found = [(columns(one), LeakColumn(context, one)) for one in panels]
+    sampled = [curve for one in panels for curve in leak_curves(context, one).values()]
     stepped = {name for panel in panels for name in _stepped(panel)}
     return {
-        "panels": [(one, sentences(one), of) for one, of in zip(panels, found, strict=True)],
+        "panels": [(one, sentences(one), *of) for one, of in zip(panels, found, strict=True)],
+        "leaks": next(iter(sampled), None),
         "places": [(one.model, one.forget_fraction) for one in panels],
         "measure": panels[0].column.label,
-        "curves": [one.label for of in found[:1] for one in of if one.attack in stepped],
-        "bars": any(one.attack not in stepped for of in found for one in of),
+        "curves": [one.label for of, _ in found[:1] for one in of if one.attack in stepped],
+        "bars": any(one.attack not in stepped for of, _ in found for one in of),
         "stepped": stepped,
         "brackets": _brackets(panels),
         "number": signed,
@@ -82,7 +85,8 @@ def _figures(context: PageContext) -> list[dict[str, Any]]:
         ]
         others = [v for v in panel.variants if (n := attack_of(v)) in labels and n not in stepped]
         bars = before_and_under(panel, others, context.style, worst_prompt(context, panel))
-        found.append({"curves": curves, "bars": bars})
+        leaked = leaks(panel, leak_curves(context, panel), context.style)
+        found.append({"curves": curves, "bars": bars, "leaks": leaked})
     return found
 
 

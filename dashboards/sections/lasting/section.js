@@ -9,7 +9,7 @@
   });
   const show = async () => {
     const figures = (await page.lazyData("lasting"))[Number(chosen?.value ?? 0)];
-    for (const kind of ["curves", "bars"]) {
+    for (const kind of ["curves", "bars", "leaks"]) {
       if (byId(`lasting-${kind}-plots`)) page.showSmallPlots(`lasting-${kind}`, figures[kind], { drawn: opensAnswers });
     }
   };

@@ -11,7 +11,7 @@ import pytest
 
 from unlearnbench.reporting.report import make_report
 
-from ..attacked_records import RETAIN, STEPS, answers_under, under_attacks
+from ..attacked_records import RETAIN, SAMPLES, STEPS, answers_under, under_attacks
 from ..conftest import with_tokens
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 data: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.data")
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
+sampled: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.sampled")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
 section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 ONE = ((0.8, -5.0),)
@@ -69,7 +70,7 @@ def test_no_result_from_an_invalid_start_model(records: tuple[Record, ...]) -> N
 
 def test_sentences_and_numbers(context: Any) -> None:
     values = lasting.SECTION.values(context)
-    ((panel, lines, attacks),) = values["panels"]
+    ((panel, lines, attacks, _),) = values["panels"]
     assert values["measure"] == "Extraction strength, forget"
     assert [one.attack for one in attacks] == [
         *("assistant-prefix", "paraphrase", "quantization", "relearning", "second-turn"),
@@ -184,3 +185,23 @@ def test_the_scorecard_has_it_with_its_parts(context: Any) -> None:
     ((line, label, text),) = next(found for name, found in kinds.items() if "bypassed" in name)
     assert (line.family, label) == ("eco", "Lasting")
     assert text.startswith("the model alone answers relearning")
+
+
+def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
+    (panel,) = data.lasting_panels(context)
+    found = sampled.leak_curves(context, panel)
+    start, retain = found["start model"], found["retain model"]
+    assert start.ks == (1, 2, 4, SAMPLES)
+    assert start.leaks == pytest.approx([1 / 8, 2 / 8, 4 / 8, 1.0]), "one sample of 8 leaks"
+    assert retain.leaks == (0.0,) * 4
+    assert all(bound > 0.5 for bound in retain.bounds), "three questions show little"
+    ((figures),) = lasting.SECTION.lazy_data(context)
+    *lines, bound = dict(figures["leaks"])["idk"]["data"]
+    assert [line["name"] for line in lines] == ["start model", "retain model", "idk"]
+    assert bound["customdata"][0][2] == "sampling"
+    column = sampled.LeakColumn(context, panel)
+    assert (column.label, bool(column)) == ("leak@16", True)
+    idk = next(one for one in panel.settings if one.setting.family == "idk")
+    assert column.of(idk).value == pytest.approx(0.3)
+    assert column.of(idk).bound == pytest.approx(0.35)
+    assert column.reference("start model").value == pytest.approx(0.9)
