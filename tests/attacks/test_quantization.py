@@ -22,6 +22,7 @@ from unlearnbench.attacks.quantization import (
 from unlearnbench.config.schema import LoRA
 from unlearnbench.errors import EvaluationError, UnavailableError
 from unlearnbench.models.loading import add_lora
+from unlearnbench.models.restored import restored
 from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.stats.quantized_weights import Code, quantized
 
@@ -110,6 +111,7 @@ def test_an_adapter_is_merged_then_quantised_and_is_itself_again(model: Any) -> 
             if "lora_B" in name:
                 weight.normal_(generator=torch.Generator().manual_seed(0))
     before = state(adapted)
+    trained = {name: weight.requires_grad for name, weight in adapted.named_parameters()}
     ids = torch.arange(12)[None]
     plain = adapted(input_ids=ids).logits
     layers = linear_layers(adapted)
@@ -117,17 +119,17 @@ def test_an_adapter_is_merged_then_quantised_and_is_itself_again(model: Any) -> 
     merged = [(one.weight + one.outer.get_delta_weight("default")).detach() for one in layers]
 
     codes: tuple[Code, ...] = ("nf4", "fp4")
-    points = Quantization(codes=codes).change(adapted, TOOLS)
-    for code, point in zip(codes, points, strict=True):
-        assert code == point
-        for layer, weight in zip(layers, merged, strict=True):
-            assert torch.equal(layer.weight, quantized(weight, code))
-        assert all(one.outer.merged for one in layers)
-        assert not torch.equal(adapted(input_ids=ids).logits, plain)
+    with restored(adapted):
+        points = Quantization(codes=codes).change(adapted, TOOLS)
+        for code, point in zip(codes, points, strict=True):
+            assert code == point
+            for layer, weight in zip(layers, merged, strict=True):
+                assert torch.equal(layer.weight, quantized(weight, code))
+            assert all(one.outer.merged for one in layers)
+            assert not torch.equal(adapted(input_ids=ids).logits, plain)
     assert not any(one.outer.merged for one in layers)
-    with torch.no_grad():  # weights after the last point are the harness's
-        for name, tensor in (*adapted.named_parameters(), *adapted.named_buffers()):
-            tensor.copy_(before[name])
+    assert not changed(before, state(adapted))
+    assert trained == {name: weight.requires_grad for name, weight in adapted.named_parameters()}
     assert torch.equal(adapted(input_ids=ids).logits, plain)
 
 
@@ -175,7 +177,7 @@ def test_its_layers_hold_the_same_weights_and_the_models_own_come_back(
     model = build("gpt2", {"hidden_size": 64, "n_layer": 1, "n_head": 2})
     before, modules = state(model), dict(model.named_modules())
     layers = linear_layers(model)
-    with replaced(layers, code, package):
+    with restored(model), replaced(layers, code, package):
         for layer in layers:
             now: Any = layer.outer
             exact = quantized(layer.matrix, code)

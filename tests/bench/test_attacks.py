@@ -16,7 +16,8 @@ from unlearnbench.bench import attacks
 from unlearnbench.bench.measured_models import MeasuredModels
 from unlearnbench.cli.main import main
 
-QUICK = ("bench", "attacks", "--quick", "--rows", "1", "--names", "quantization", "paraphrase")
+NAMES = ("quantization", "paraphrase", "relearning")
+QUICK = ("bench", "attacks", "--quick", "--rows", "3", "--names")
 
 
 @pytest.fixture(autouse=True)
@@ -38,7 +39,7 @@ def test_attacks_are_measured_and_recorded_and_weights_that_changed_show(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     record = tmp_path / "record.jsonl"
-    assert main([*QUICK, "--record", str(record)]) == 0
+    assert main([*QUICK, *NAMES, "--record", str(record)]) == 0
     out = capsys.readouterr().out
     assert "as before" in out
     assert "CHANGED" not in out
@@ -46,13 +47,15 @@ def test_attacks_are_measured_and_recorded_and_weights_that_changed_show(
     assert {"date", "device", "threads", "git", "versions"} <= result.keys()
     ((state,), settings) = result["states"], result["settings"]
     assert (state["state"], settings["repeats"]) == ("unlearned", 1)
-    rounded, asked = state["attacks"]
+    rounded, asked, trained = state["attacks"]
     assert (rounded["name"], rounded["points"], rounded["settings"]["codes"]) == (
         "quantization",
         1,
         ["nf4"],
     )
     assert {*rounded["seconds"]} == {"plain", "attack", "weights"}
+    assert {*trained["seconds"]} == {*rounded["seconds"]}
+    assert trained["points"] == 5
     assert {*asked["seconds"]} == {"plain", "attack"}
     median = rounded["median_seconds"]
     claimed = median["attack"] / max(median["attack"] - median["weights"], 1e-9)
@@ -60,7 +63,7 @@ def test_attacks_are_measured_and_recorded_and_weights_that_changed_show(
     assert asked["limit"] is None
 
     monkeypatch.setattr(attacks, "restored", nullcontext)
-    assert main([*QUICK, "--markdown"]) == 1
+    assert main([*QUICK, *NAMES[:2], "--markdown"]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert sum("CHANGED" in line for line in lines) == 2
     assert all(line.count("|") in (0, 6, 8) for line in lines)

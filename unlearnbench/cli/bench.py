@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 DIFFERENT = 1
 """Exit code of a benchmark whose two ways gave different numbers."""
 RECORD = Output("record", "the record", kind="appended")
-_ATTACKS = ("quantization",)
+_ATTACKS = ("quantization", "relearning", "sampling")
 _METHODS = ("npo+nll", "ce-u", "kl-minimization", "dpo")
 
 ModelSize = Annotated[Size, typer.Option(help="Size of the model built here.")]
