@@ -43,10 +43,13 @@ METHODS: Mapping[str, tuple[float, float]] = {
 """Speed at which a method forgets, and at which it loses everything else."""
 
 
+_columns = cache(own_columns)
+
+
 def metrics(utility: float | None, quality: float | None, n: int = 80) -> dict[str, float | None]:
     """Make the metrics of an evaluation with this Model Utility and log10 Forget Quality."""
     level = 0.5 if utility is None else utility
-    sets: dict[str, float | None] = dict.fromkeys(own_columns(), max(0.0, level))
+    sets: dict[str, float | None] = dict.fromkeys(_columns(), max(0.0, level))
     p = None if quality is None else 10.0**quality
     drop = 0.0 if quality is None else min(1.0, -quality / 20)
     sets |= {"probability_forget": drop, "rouge_forget": 0.2 + 0.7 * drop}

@@ -11,16 +11,17 @@ import json
 import os
 import signal
 import sqlite3
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr
+from io import StringIO
 from pathlib import Path
+from threading import Event, Thread
 
 import pytest
 
 from unlearnbench.cli.main import main
+from unlearnbench.results.records import read_records
 
 CONFIG = """
 name: small
@@ -61,8 +62,8 @@ pytestmark = [
 ]
 
 
-def environment(site: Path) -> dict[str, str]:
-    """The environment with a package on the path: a file and its metadata, as pip installs them."""
+def install(site: Path) -> None:
+    """Put a package into a folder: a file and its metadata, as pip installs them."""
     info = site / "outside_package-0.1.dist-info"
     if not info.is_dir():
         info.mkdir(parents=True)
@@ -72,37 +73,29 @@ def environment(site: Path) -> dict[str, str]:
         )
         points = "[unlearnbench.methods]\noutside = outside_package:Outside\n"
         (info / "entry_points.txt").write_text(points)
-    return {**os.environ, "PYTHONPATH": str(site), "PYTHONUNBUFFERED": "1"}
 
 
 @pytest.fixture(scope="module")
 def killed_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a configuration and its sweep, cut short twice, then finished.
 
-    It loses its worker, and later gets a SIGTERM. The command that finishes it runs in this
-    process.
+    It loses its worker, and later gets a SIGTERM. Both commands run in this process, which has
+    imported what they need: a thread watches the folder, and sends the signals.
     """
     place = tmp_path_factory.mktemp("sweeps")
     (place / "small.yaml").write_text(CONFIG)
     folder = place / "runs" / "small"
-
-    with start(place) as driver:
-        wait_for_an_epoch(folder, driver)
-        workers = workers_in(place)
-        assert workers
-        for worker in workers:
-            os.kill(worker, signal.SIGKILL)
-        log = folder / "sweep.log"
-        wait_for(lambda: "killed, or out of memory; trying again" in log.read_text(), driver)
-        wait_for_an_epoch(folder, driver)
-        driver.terminate()
-        _, errors = driver.communicate(timeout=200)
-    assert driver.returncode == 143
-    assert "the same command resumes where this one stopped" in errors
-    assert not workers_in(place)
-    assert len(list((folder / "records").glob("[0-9a-f]*"))) < RUNS + 2
+    errors = StringIO()
 
     with in_this_process(place):
+        with Interruptions(place, folder) as interruptions, redirect_stderr(errors):
+            assert main(["sweep", "small.yaml"]) == 143
+        assert time.monotonic() - interruptions.sent < 15, "stopped within seconds"
+        assert "the same command resumes where this one stopped" in errors.getvalue()
+        assert not processes_of_ray(place)
+        assert not (folder / ".stop").exists()
+        assert not [x for x in read_records(folder) if x.status == "failed"]
+        assert len(list((folder / "records").glob("[0-9a-f]*"))) < RUNS + 2
         assert main(["sweep", "small.yaml"]) == 0
     return place
 
@@ -164,46 +157,65 @@ def test_a_finished_sweep_is_not_run_again(
 @contextmanager
 def in_this_process(folder: Path) -> Generator[None, None, None]:
     """Commands inside the `with` run in `folder`, with the plugin on the path."""
+    install(folder / "site")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
-        patch.setenv("PYTHONPATH", environment(folder / "site")["PYTHONPATH"])
+        patch.setenv("PYTHONPATH", str(folder / "site"))
         patch.syspath_prepend(str(folder / "site"))
         yield
 
 
-@contextmanager
-def start(folder: Path) -> Generator[subprocess.Popen[str], None, None]:
-    """The sweep in `folder`, in a process that does not outlive the `with`."""
-    driver = subprocess.Popen(
-        [sys.executable, "-m", "unlearnbench", "sweep", "small.yaml"],
-        cwd=folder,
-        env=environment(folder / "site"),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        yield driver
-    finally:
-        driver.kill()
-        driver.communicate()
+class Interruptions(Thread):
+    """Kills the workers of the sweep in `folder` after an epoch, and stops the sweep after another.
 
+    For use with `with`, in whose thread the sweep runs.
+    """
 
-def wait_for(condition: Callable[[], object], driver: subprocess.Popen[str]) -> None:
-    while not condition():
-        assert driver.poll() is None, "the sweep ended before it could be cut short"
-        time.sleep(0.01)
+    def __init__(self, place: Path, folder: Path) -> None:
+        super().__init__(daemon=True)
+        self.place, self.folder = place, folder
+        self.sent = 0.0
+        """When the sweep was stopped."""
+        self._over = Event()
 
+    def __enter__(self) -> Interruptions:
+        # A sweep has a handler of its own: this one is for a signal that comes too late.
+        self._before = signal.signal(signal.SIGTERM, too_late)
+        self.start()
+        return self
 
-def wait_for_an_epoch(folder: Path, driver: subprocess.Popen[str]) -> None:
-    """Wait until a run that has not ended has finished an epoch from now on."""
-    begin = time.time_ns()
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self.join()
+        signal.signal(signal.SIGTERM, self._before)
 
-    def has_finished_one() -> bool:
-        files = (folder / "state").glob("*/progress-*.json")
-        return any(modified(file) > begin for file in files)
+    def run(self) -> None:
+        self._wait_for_an_epoch()
+        # Ray itself would end with its agents.
+        names = processes_of_ray(self.place)
+        workers = [process for process, name in names.items() if "Agent" not in name]
+        assert workers
+        for worker in workers:
+            os.kill(worker, signal.SIGKILL)
+        log = self.folder / "sweep.log"
+        self._wait_for(lambda: "killed, or out of memory; trying again" in log.read_text())
+        self._wait_for_an_epoch()
+        self.sent = time.monotonic()
+        os.kill(os.getpid(), signal.SIGTERM)
 
-    wait_for(has_finished_one, driver)
+    def _wait_for(self, condition: Callable[[], object]) -> None:
+        while not condition():
+            assert not self._over.wait(0.01), "the sweep ended before it could be cut short"
+
+    def _wait_for_an_epoch(self) -> None:
+        """Wait until a run that has not ended has finished an epoch from now on."""
+        begin = time.time_ns()
+
+        def has_finished_one() -> bool:
+            files = (self.folder / "state").glob("*/progress-*.json")
+            return any(modified(file) > begin for file in files)
+
+        self._wait_for(has_finished_one)
 
 
 def modified(file: Path) -> int:
@@ -213,9 +225,13 @@ def modified(file: Path) -> int:
         return 0
 
 
-def workers_in(folder: Path) -> list[int]:
-    """Process ids of Ray's workers, at work or not, whose sweep lies in `folder`."""
-    found: list[int] = []
+def too_late(*_: object) -> None:
+    pytest.fail("no sweep was running")
+
+
+def processes_of_ray(folder: Path) -> dict[int, str]:
+    """Ids and names of Ray's workers, at work or not, and agents, whose sweep lies in `folder`."""
+    found: dict[int, str] = {}
     for process in Path("/proc").glob("[0-9]*"):
         try:
             name = (process / "cmdline").read_text()
@@ -223,5 +239,5 @@ def workers_in(folder: Path) -> list[int]:
         except OSError:  # gone in the meantime
             continue
         if name.startswith("ray::") and place == folder:
-            found.append(int(process.name))
+            found[int(process.name)] = name
     return found

@@ -157,6 +157,7 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = here / "runs" / "own"
+    assert command("run", "own.yaml", "--select", "0", *FILES) == 0  # and prepares the models here
     assert command("sweep", "own.yaml", *FILES) == 0
     assert "2 runs, all finished" in capsys.readouterr().out
     rows = table(folder)

@@ -1,4 +1,4 @@
-"""One Ray for the sweeps of a module that do not end it."""
+"""One Ray for the sweeps of this folder that do not end it."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from unlearnbench.sweep.placement import alive
 from unlearnbench.sweep.ray_cluster import ray_session, run_slots
 
 
-@pytest.fixture(scope="module")
-def ray_of_module() -> Iterator[Any]:
-    """Ray with two CPUs, started once."""
+@pytest.fixture(scope="package")
+def ray_of_folder() -> Iterator[Any]:
+    """Ray with two CPUs, started once for test files that follow one another."""
     with ray_session(load_config("quickstart", ["ray.concurrent=2"]), pytest.fail):
         import ray
 
@@ -25,12 +25,12 @@ def ray_of_module() -> Iterator[Any]:
 
 
 @pytest.fixture
-def shared_ray(ray_of_module: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Let `run_sweep` in this process use the Ray of the module."""
+def shared_ray(ray_of_folder: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let `run_sweep` in this process use the Ray of the folder."""
 
     @contextmanager
     def session(config: SweepConfig, _warn: Callable[[str], None]) -> Generator[int, None, None]:
         yield run_slots(config, [node["Resources"] for node in alive()])
 
     monkeypatch.setattr(driver, "ray_session", session)
-    return ray_of_module
+    return ray_of_folder

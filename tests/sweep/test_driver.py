@@ -193,7 +193,7 @@ def test_failures_cost_no_other_run_and_finished_runs_are_not_run_again(
     """One run fails, one is killed once, one has a bug, one calls `sys.exit`, one just runs."""
     fail, die, _fine, wrong, leave = rates = (1e-5, 2e-5, 3e-5, 4e-5, 5e-5)
     changes = {"forget_fractions": (0.2,), "tracking": TrackingSettings()}
-    config = a_config(tmp_path / "out", rates, **changes)
+    config = a_config(tmp_path / "out", rates, **changes, ray=RaySettings(concurrent=1))
     marks, environment = tmp_path / "marks", dict(os.environ)
     pipeline = fake_pipeline(marks, fail=fail, die=die, wrong=wrong, leave=leave)
     result, lines = sweep(config, pipeline)
