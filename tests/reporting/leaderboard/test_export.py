@@ -158,3 +158,16 @@ def test_other_mistakes_are_reported(
     assert code == 1
     assert len(output.splitlines()) == 2, "the others are whole"
     assert f"{file}: damaged" in err
+
+
+def test_models_under_attacks_have_no_lines(sweep: Sweep) -> None:
+    folder = sweep("a", ("npo",), (0,))
+    refused: list[Refusal] = []
+    lines = [line for _, line in export(folder, refused)]
+    for record in read_records(folder):
+        if record.kind != "run":
+            under = (replace(record.epochs[0], variant="relearning@13"),)
+            own: dict[str, Any] = {"epochs": (), "evaluations": {}, "attacked": under}
+            write_record(replace(record, id=f"{record.id}a", **own), folder)
+    assert [line for _, line in export(folder, refused)] == lines
+    assert not refused
