@@ -219,8 +219,11 @@ def test_metrics_are_ordered_by_overall_score_and_then_by_faithfulness() -> None
     run = attacked(0.2, 0.2, "relearning@13")
     quantized = replace(run, variant="quantization@nf4")
     measured = only(rows, run, quantized, **VARIANTS).metrics
+    assert [one.overall for one in measured[:2]] == [1.0, None]
     assert measured[0].column.name == EM
-    assert measured[0].overall == 1.0
+    back = replace(run, after={EM: 0.6}, retain_after={EM: 0.1})
+    measured = only(rows, back, quantized, **VARIANTS).metrics
+    assert [one.overall for one in measured[:2]] == [0.0, None], "known to be bad, not unknown"
 
 
 def test_missing_values_are_left_out_and_named() -> None:

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from statistics import fmean
+from typing import Any
 
 import numpy as np
 
@@ -302,8 +303,9 @@ def _evaluated(
     )
 
 
-def _order(one: MetricQuality) -> tuple[float, float, float, str]:
-    return -(one.overall or 0.0), -one.faithfulness, -one.low, one.column.label
+def _order(one: MetricQuality) -> tuple[Any, ...]:
+    known = one.overall is None, -(one.overall or 0.0)
+    return *known, -one.faithfulness, -one.low, one.column.label
 
 
 def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, bool]]:
