@@ -36,6 +36,7 @@ from unlearnbench.runs.prerequisites import _model_evaluation  # pyright: ignore
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training import trainer as training
 from unlearnbench.training.answer_sampling import Sampler
+from unlearnbench.training.fine_tuning import FineTuner
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references
@@ -52,13 +53,16 @@ import torch
 from transformers import AutoModelForCausalLM
 from unlearnbench.runtime import distributed as group
 from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.errors import TrainingError
 from unlearnbench.models.row_states import RowReader
 from unlearnbench.runtime.fsdp import full_tensor, is_sharded
 from unlearnbench.training.trainer import Trainer
 
 torch.set_num_threads(1)
 group.join_group()
-cases, sharded, (forget, retain, refusals) = pickle.loads(Path(sys.argv[1]).read_bytes())
+cases, sharded, (forget, retain, refusals), attack = pickle.loads(Path(sys.argv[1]).read_bytes())
+tuner, questions = attack
+tuned = {"steps": 3, "learning_rate": 1e-2, "batch_size": 4}
 rows = TrainingRows(forget, retain, len(refusals[0]), lambda q, a: refusals[q][a], refusals)
 start = AutoModelForCausalLM.from_pretrained(sys.argv[2], dtype=torch.float64)
 found = {}
@@ -74,6 +78,12 @@ for way, (name, (objective, how, *rest)) in ((w, c) for w in ways for c in cases
         reader = RowReader(model, rest[0])
         hidden = reader(model, forget).hidden if group.is_main_process() else torch.zeros(1)
         assert reader.packs(model, forget)
+        try:
+            way == "fsdp" and next(tuner(model, questions, **tuned))
+        except TrainingError as error:
+            assert "sharded over processes" in str(error)
+        else:
+            assert way == "ddp"
     flat = torch.cat([full_tensor(p.detach()).flatten() for p in trainer.model.parameters()])
     found.setdefault(way, {})[name] = {
         "norms": [step.grad_norm for step in steps],
@@ -83,7 +93,10 @@ for way, (name, (objective, how, *rest)) in ((w, c) for w in ways for c in cases
         "state": dict(trainer.state),
         "weights": [float(flat.norm()), float(flat @ torch.linspace(-1, 1, len(flat)).double())],
     }
-Path(sys.argv[3]).write_text(json.dumps(found))
+model = start.eval()  # as an attack trains it in each process, which is evaluated between steps
+norms = [float(model(input_ids=torch.arange(3, 40)[None]).logits.detach().norm())
+         for _ in tuner(model, questions, **tuned)]
+Path(sys.argv[3]).write_text(json.dumps({**found, "attacked": norms}))
 """
 
 Found = dict[str, dict[str, dict[str, Any]]]
@@ -157,14 +170,18 @@ def test_two_processes_train_as_one(
     kinds = {kind_of(registry.load("methods", name)()): name for name in names}
     assert len(kinds) > 6
     sharded = {*kinds.values(), "compared"}
-    file.write_bytes(pickle.dumps((without_models, sharded, rows)))
+    tuner = FineTuner(Encoder(tokenizer, TEMPLATES["plain"], 200), pad_id(tokenizer))
+    file.write_bytes(pickle.dumps((without_models, sharded, rows, (tuner, questions))))
     words = [str(file), str(tmp_path / "model")]
     (alone,) = launch(PROGRAM, words, tmp_path, 1)
     both = launch(PROGRAM, words, tmp_path, 2)
-    truth = json.loads(alone.read_text())["ddp"]
+    found = json.loads(alone.read_text())
+    truth, attacked = found["ddp"], found["attacked"]
     assert set(truth) == {*names, "compared"}
+    assert len({*attacked}) == 3
     for path in both:
         ways: Found = json.loads(path.read_text())
+        assert ways.pop("attacked") == pytest.approx(attacked, rel=1e-8)
         assert (set(ways["ddp"]), set(ways["fsdp"])) == (set(truth), sharded)
         for way, name in ((w, n) for w, found in ways.items() for n in found):
             got, what = ways[way][name], (way, name)
