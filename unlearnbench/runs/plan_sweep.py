@@ -99,6 +99,10 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     plan = replace(make_plan(config, fingerprints, templates), rows=rows, commits=commits)
     _check_prompts(plan, benchmark)
     _check_scores(plan, benchmark)
+    if config.attacks:
+        from unlearnbench.runs.attack_prompts import check_attacks  # it imports torch
+
+        check_attacks(config, benchmark)
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
     if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
         warn_later(line)

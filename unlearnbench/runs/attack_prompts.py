@@ -1,0 +1,98 @@
+"""Attacks on the rows and templates of a plan, before anything is trained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+
+from unlearnbench.api.attack import Attack, AttackRows
+from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.config.attack_entries import attack_from_spec
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.schema import ModelSettings, SweepConfig
+from unlearnbench.data.encoding import TEMPLATES, TEXT, Template
+from unlearnbench.errors import ConfigError, ModelError, Problem
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.under_attack import attack_rows
+from unlearnbench.models.loading import (
+    Source,
+    UnreachableError,
+    load_tokenizer,
+    template_of,
+)
+
+
+def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
+    """Raise ConfigError for attacks that leave no row, or that a model's template cannot render.
+
+    Reads tokenizers; where the hub cannot be reached, runs find the latter themselves.
+    """
+    problems: dict[str, Problem] = {}
+    templates = dict(_templates(config))
+    for spec in config.attacks:
+        attack = attack_from_spec(spec)
+        for split in benchmark.splits:
+            with plugin_code(f"`selects` or `asked` of attack {spec.name!r}"):
+                prompts = [*_prompts(config, benchmark, split, attack)]
+            reason = "" if prompts else _without_rows(attack, benchmark.splits[split].name)
+            for name, template in templates.items():
+                reason = reason or _not_rendered(name, template, prompts)
+            if reason:
+                place = f"attacks.{spec.name}"
+                problems.setdefault(place, Problem(config.name, place, reason))
+    if problems:
+        raise ConfigError([*problems.values()])
+
+
+def _without_rows(attack: Attack, split: str) -> str:
+    roles = ", ".join(sorted(attack.roles))
+    return (
+        f"it leaves no row of the evaluation sets of role {roles} at split {split} "
+        f"(`unlearnbench attacks show` describes which rows it takes); leave it out"
+    )
+
+
+def _not_rendered(model: str, template: Template, prompts: list[Question]) -> str:
+    """The reason why a model's template renders none of the prompts; empty if it does."""
+    for row in prompts:
+        own = TEXT if row.format == "text" else template
+        try:
+            own.of(row).prompt(row.question, row.examples)
+        except ModelError as error:
+            return f"models.{model}: {error}"
+    return ""
+
+
+def _prompts(
+    config: SweepConfig, benchmark: Dataset, split: float | str, attack: Attack
+) -> Iterator[Question]:
+    """The first row that the attack selects, as it is asked at each point."""
+    sets = evaluation_sets(benchmark, split, profile_of(config.evaluation))
+    found = [
+        q for name, own in sets.items() if config.data.roles[name] in attack.roles for q in own
+    ]
+    made = attack_rows(benchmark, split)
+    # No model has answered yet.
+    answers = {row.question: "An answer." for row in found}
+    rows = AttackRows(made.forget, made.retain, made.subject_rows, answers)
+    first = next((row for row in found if attack.selects(row, rows)), None)
+    if first is not None:
+        yield from (attack.asked(first, point, rows) for point in attack.points())
+
+
+def _templates(config: SweepConfig) -> Iterator[tuple[str, Template]]:
+    """The template of each model, by the model's name, as far as it can be read."""
+    for model in config.models:
+        if (template := _template(model)) is not None:
+            yield model.name, template
+
+
+def _template(model: ModelSettings) -> Template | None:
+    if model.base == "tiny":  # its tokenizer is made here, without a chat template
+        return TEMPLATES.get("plain" if model.template == "auto" else model.template)
+    if model.template in TEMPLATES:
+        return TEMPLATES[model.template]
+    with suppress(UnreachableError):
+        return template_of(model, load_tokenizer(Source.parse(model.base, model.revision), model))
+    return None
