@@ -92,6 +92,7 @@ def _spent(records: Sequence[Record]) -> Pairs:
     epochs = [e for r in records for e in r.epochs]
     training = sum(e.training_seconds for e in epochs)
     evaluating = sum(e.evaluation_seconds for e in epochs)
+    attacks = sum(e.training_seconds + e.evaluation_seconds for r in records for e in r.attacked)
     started = [str(t) for r in records if (t := r.provenance.get("started"))]
     finished = [str(t) for r in records if (t := r.provenance.get("finished"))]
     memory = [m for r in records if (m := r.provenance.get("peak_memory_mib")) is not None]
@@ -100,6 +101,7 @@ def _spent(records: Sequence[Record]) -> Pairs:
     return [
         ("training, all runs", format_duration(training)),
         ("evaluation, all models", format_duration(evaluating)),
+        *([("attacks, all models", format_duration(attacks))] if attacks else []),
         *([("first started", _clock(min(started)))] if started else []),
         *([("last finished", _clock(max(finished)))] if finished else []),
         *([("peak memory of a run", _range(memory, of))] if memory else []),

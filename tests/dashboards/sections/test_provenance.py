@@ -50,3 +50,14 @@ def test_values_are_grouped_and_have_units(fabric: Fabric) -> None:
     assert spent["interruptions"] == "1, each resumed from a checkpoint"
     assert found["Also recorded"] == {"novelty · inner": "3"}
     assert found["This sweep"]["seeds"] == "0 … 4 (5 values)"
+
+
+def test_time_of_attacks_is_apart(fabric: Fabric) -> None:
+    run = fabric.run()
+    under = (replace(run.epochs[-1], variant="relearning@13"),)
+
+    def spent(attacked: Any) -> dict[str, str]:
+        report = make_report([replace(run, attacked=attacked)], name="x")
+        return dict(dict(data.provenance_groups(report))["Time and memory"])
+
+    assert spent(under) == spent(()) | {"attacks, all models": "6 s"}
