@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from unlearnbench.api import registry
 from unlearnbench.cli.options import completion
 
 Run = Callable[..., tuple[int, str, str]]
+PAGE = (Path(__file__).parents[2] / "docs" / "attacks.md").read_text(encoding="utf-8")
 
 
 def test_list_has_what_is_changed_sets_and_points(run: Run) -> None:
@@ -85,3 +87,16 @@ def test_check_explains_a_fault_in_a_file(run: Run) -> None:
     code, out, _ = run("attacks", "check", "loud.py", "--only", "answers")
     assert code == 1
     assert "unlearnbench attacks check loud --only answers --plugin loud.py" in out
+
+
+def test_the_example_of_the_page_is_an_attack_of_fifteen_lines(run: Run) -> None:
+    section = PAGE.partition("\n## Your own attack\n")[2]
+    (code,) = re.findall(r"```python\n(.*?)```", section, re.DOTALL)
+    Path("pruning.py").write_text(code)
+    checks = ("settings", "restored", "repeatable")
+    only = [word for check in checks for word in ("--only", check)]
+    exit_code, out, _ = run("attacks", "check", "pruning.py", *only)
+    assert exit_code == 0, out
+    assert out.count("passed") >= len(checks)
+    lines = [line for line in code.partition('"""\n')[2].splitlines() if line.strip()]
+    assert len(lines) == 15

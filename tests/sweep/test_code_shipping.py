@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.config.attack_entries import attack_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.runtime.provenance import versions
@@ -60,6 +61,19 @@ def test_what_travels_is_the_package_with_its_entry_points(
     assert found["methods"] == sorted(set(registry.names("methods"))), "each is offered once"
 
 
+def test_the_package_of_an_attack_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    find = registry.find
+
+    def found(kind: registry.Kind, name: str) -> registry.Offer:
+        offer = find(kind, name)
+        return replace(offer, package="iniconfig") if kind == "attacks" else offer
+
+    attacked = load_config("quickstart", ["methods=[npo]", "attacks=[paraphrase]"])
+    monkeypatch.setattr(registry, "find", found)
+    pack_code(attacked, tmp_path)
+    assert (tmp_path / "iniconfig" / "__init__.py").is_file()
+
+
 ACTIVATES = """
 import pickle, sys
 from pathlib import Path
@@ -73,6 +87,7 @@ except UnlearnbenchError as error:
 for _ in range(2):
     context.activate()
 print(Path.cwd(), registry.file_digest("my-loss"), registry.load_method("my-loss")().label)
+print(registry.load("attacks", context.config.attacks[0].name).label)
 data = context.config.data
 print(data.rows, type(data) is registry.load("benchmarks", "my-rows"))
 """
@@ -86,6 +101,14 @@ class Mine(Method):
     label: ClassVar[str] = "mine"
     def loss(self, batch: LossBatch):
         return batch.forget.cross_entropy().sum()
+"""
+
+ATTACK = """
+from unlearnbench.api import PromptAttack
+class Plea(PromptAttack):
+    label = "Plea"
+    def asked(self, row, point, rows):
+        return row
 """
 
 BENCHMARK = """
@@ -109,8 +132,12 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
     file.write_text(BENCHMARK)
     rows = registry.load("benchmarks", registry.register_file(file))
     file.unlink()
+    file = tmp_path / "my_plea.py"
+    file.write_text(ATTACK)
+    attacks = attack_specs({registry.register_file(file): {}})
+    file.unlink()
     context = WorkerContext(
-        config=config.model_copy(update={"data": rows(rows=5)}),
+        config=config.model_copy(update={"data": rows(rows=5), "attacks": attacks}),
         folder=tmp_path,
         working_folder=tmp_path,
         node="",
@@ -126,8 +153,9 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
     file.write_bytes(pickle.dumps((outdated, context)))
     command = [sys.executable, "-c", ACTIVATES, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *refusal, last, data = done.stdout.splitlines()
+    *refusal, label_of_attack, last, data = done.stdout.splitlines()
     assert f"ray {versions()['ray']} there, 9.9 here" in "\n".join(refusal)
     folder, digest, label = last.split()
+    assert label_of_attack == "Plea"
     assert data == "5 True", "unpickled before the context is active, and of the same class"
     assert (folder, len(digest), label) == (str(tmp_path), 16, "mine")

@@ -7,6 +7,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unlearnbench.analysis.given_back import (
     Attacked,
     AttackedMetric,
@@ -103,7 +105,9 @@ class AttackReport:
                 plain = one.model.plain.sets[name]
                 at = plain.questions.index(question)
                 lines = [("true answer", plain.references[at]), (PLAIN, plain.generated[at])]
-                lines += [(v, found.sets[name].generated[i]) for v, found in points.items()]
+                for under, found in points.items():
+                    label, text, _ = _answer(found.sets[name], i)
+                    lines.append((f"{under}{label}", text))
                 width = max(len(label) for label, _ in lines)
                 for label, text in lines:
                     console.print(f"  {label:<{width}}  {' '.join(text.split())}")
@@ -225,13 +229,18 @@ def _most_changed(model: Attacked, roles: Mapping[str, Role], count: int) -> lis
         plain = model.plain.sets[name]
         before = dict(zip(plain.questions, plain.rouge_l_recall, strict=True))
         for i, question in enumerate(first.questions):
-            after = max(_rouge(one.sets[name], i) for one in model.points.values())
+            after = max(_answer(one.sets[name], i)[2] for one in model.points.values())
             found.append((before[question] - after, name, i))
     return [(name, i) for _, name, i in sorted(found)[:count]]
 
 
-def _rouge(seen: SetEvaluation, i: int) -> float:
-    return float(seen.rouge_l_recall[i])
+def _answer(seen: SetEvaluation, i: int) -> tuple[str, str, float]:
+    """A note, the answer and its ROUGE-L recall: of sampled answers the best, else the greedy."""
+    if seen.samples is None:
+        return "", seen.generated[i], float(seen.rouge_l_recall[i])
+    recalls = np.nan_to_num(seen.samples.rouge_l_recall[i], nan=-1.0)
+    best = int(recalls.argmax())
+    return f", best of {recalls.size}", seen.samples.texts[i][best], float(recalls[best])
 
 
 def _number(value: float | None) -> str:
