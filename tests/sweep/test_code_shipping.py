@@ -153,7 +153,7 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
     file.write_bytes(pickle.dumps((outdated, context)))
     command = [sys.executable, "-c", ACTIVATES, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *refusal, label_of_attack, last, data = done.stdout.splitlines()
+    *refusal, last, label_of_attack, data = done.stdout.splitlines()
     assert f"ray {versions()['ray']} there, 9.9 here" in "\n".join(refusal)
     folder, digest, label = last.split()
     assert label_of_attack == "Plea"

@@ -20,6 +20,8 @@ from unlearnbench.errors import PluginError
 from unlearnbench.stats.bootstrap_mean import bootstrap_mean
 from unlearnbench.stats.t_interval import LEVEL
 
+_ORDER = ("expected_best", *MEMORIZATION)
+"""Metrics by which a gain is judged, the first one that there is; that of sampled answers first."""
 Means = tuple[float | None, ...]
 
 
@@ -135,7 +137,7 @@ def largest_gain(
     measure, name = chosen
     plain, *points = _curve(measure, name, model)
     values = {v: one for v, one in zip(model.points, points, strict=True) if one is not None}
-    variant = max(values, key=lambda v: float(values[v].mean()))
+    variant = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
     after, level = values[variant], 1 - (1 - LEVEL) / len(model.points)
     gained = after if plain is None else after - plain
     null: dict[str, FloatArray | None] = {}
@@ -176,20 +178,19 @@ def _most_telling(
 
     An attack that samples leaves the greedy answers, and what is known of them, as they were.
     """
-    found: list[tuple[int, Measure, str]] = []
+    found: list[tuple[bool, int, Measure, str]] = []
     for measure, name in _measured(plan, model):
         if roles[name] != "forget" or measure.metric.knows != "higher":
             continue
         plain, *points = _curve(measure, name, model)
         if all(one is None or not np.isfinite(one).all() for one in points):
             continue
-        found.append((-1 if plain is None else _rank(measure), measure, name))
-    return min(found, key=lambda one: one[0])[1:] if found else None
+        found.append((plain is not None, _rank(measure), measure, name))
+    return min(found, key=lambda one: one[:2])[2:] if found else None
 
 
 def _rank(measure: Measure) -> int:
-    known = measure.name in MEMORIZATION
-    return MEMORIZATION.index(measure.name) if known else len(MEMORIZATION)
+    return _ORDER.index(measure.name) if measure.name in _ORDER else len(_ORDER)
 
 
 def _questions(name: str, model: Attacked) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -90,7 +91,8 @@ class AttackReport:
             columns = ("metric", "of", PLAIN, *heads)
             console.table(columns, [*_rows(one.metrics, len(heads))], title=one.spec.name)
             console.print()
-            console.print(sentence(one, retain="retain" in self.models))
+            for line in sentence(one, retain="retain" in self.models).splitlines():
+                console.print(textwrap.fill(line, 100, break_on_hyphens=False))
         for line in drain():
             console.note(f"warning: {line}")
 
