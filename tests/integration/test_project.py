@@ -40,12 +40,12 @@ FLOW = [
 """The rooms, from the ground up; each imports only what stands before it."""
 
 ACROSS = {
-    "attacks/test_prompts",
-    *("dashboards/test_browser", "dashboards/test_browser_large"),
-    *("dashboards/test_browser_output", "dashboards/test_browser_sections"),
+    *("attacks/test_prompts", "dashboards/test_browser", "dashboards/test_browser_large"),
+    *("dashboards/test_browser_attacks", "dashboards/test_browser_output"),
+    *("dashboards/test_browser_sections", "evaluation/test_published"),
     *("evaluation/test_architectures", "evaluation/test_golden_logs"),
     *("evaluation/test_prompt_shift", "models/test_unpadded"),
-    *("evaluation/test_published", "evaluation/test_question_key"),
+    "evaluation/test_question_key",
     *("evaluation/test_row_kinds", "training/test_text_rows"),
     *("runs/test_label_tokens", "sweep/test_secrets", "tracking/test_server"),
     "training/test_training_methods",

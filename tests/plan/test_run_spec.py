@@ -14,6 +14,7 @@ from unlearnbench.plan.run_spec import RunSpec
 
 OLD = Path(__file__).parent.parent / "data" / "old_sweep" / "plan.json"
 SHIPPED = {
+    "lasting": "eb752b661899ee7d",
     "passages": "e4d6fa1dfd73735b",
     "quickstart": "df52f05a3c6526f1",
     "tofu_llama2_7b": "3b6ab24f3dca259b",

@@ -82,7 +82,7 @@ def with_tuples(value: Any) -> Any:
 
 
 def _read(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
-    if info.mode == "json":
+    if info.mode == "json" or isinstance(value, list):  # written by `_plain`; YAML gives tuples
         return tuple(AttackSpec.model_validate(one) for one in value)
     if isinstance(value, tuple):
         if value and all(isinstance(one, AttackSpec) for one in value):
