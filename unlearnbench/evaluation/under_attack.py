@@ -113,9 +113,10 @@ def _reached(
     """
     reached: list[str] = []
     try:
-        for point in _changed(name, attack, model, tools):
-            reached.append(point)
-            yield point
+        with closing(_changed(name, attack, model, tools)) as points:
+            for point in points:
+                reached.append(point)
+                yield point
     except NonFiniteError as error:
         left = ", ".join(variant(name, point) for point in attack.points()[len(reached) :])
         warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
