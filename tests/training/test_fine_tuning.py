@@ -51,7 +51,7 @@ def state(model: nn.Module) -> dict[str, Any]:
         "modules": {name: type(module) for name, module in model.named_modules()},
         "weights": {n: (id(p), p.requires_grad, p.grad) for n, p in model.named_parameters()},
         "modes": [module.training for module in model.modules()],
-        "hooks": [len(module._forward_hooks) for module in model.modules()],
+        "hooks": [len(vars(module)["_forward_hooks"]) for module in model.modules()],
         "attributes": [set(vars(module)) for module in model.modules()],
     }
 
