@@ -103,8 +103,8 @@ def test_what_an_attack_adds_to_a_prompt_does_not_shorten_its_answer(
         np.testing.assert_array_equal(found.sets["forget"].answer_tokens, lengths)
         assert found.answers is not None
         pairs = zip(found.answers["forget"], limits, strict=True)
-        spare = [limit - len(answer) for answer, limit in pairs]
-        assert min(spare) >= 0, "each answer has the plain one's limit"
+        room = [limit - len(answer) for answer, limit in pairs]
+        assert min(room) >= 0, "each answer has the plain one's limit"
         assert max(map(len, found.answers["forget"])) > 20
         own = next(iter(found.sets.values()))
         assert own.questions == tuple(q.question for q in FORGET), "the original ones"

@@ -13,21 +13,18 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 
 from unlearnbench.api.attack import Attack
 from unlearnbench.api.plugin_code import plugin_code
-from unlearnbench.api.registry import file_digest, load, names
+from unlearnbench.api.registry import file_digest, load
 from unlearnbench.config.messages import (
     Fault,
     describe_error,
-    describe_value,
     faults_of,
     raise_faults,
     repeats,
 )
-from unlearnbench.config.plugin_settings import made
+from unlearnbench.config.plugin_entries import Entry, entries_of, wrong_entry
+from unlearnbench.config.plugin_settings import made, with_tuples
 from unlearnbench.config.section import Settings
-from unlearnbench.config.yaml_tree import Loc
-from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
-
-_RULE = "expected a list of attacks, or a section with an attack's settings by its name"
+from unlearnbench.errors import PluginError, UnlearnbenchError
 
 
 class AttackSpec(Settings):
@@ -74,44 +71,26 @@ def attack_from_spec(spec: AttackSpec) -> Attack:
     return made(kind, with_tuples(spec.settings), f"attack {spec.name!r}")
 
 
-def with_tuples(value: Any) -> Any:
-    """A value with tuples in place of lists, which settings have as JSON."""
-    if isinstance(value, Mapping):
-        return {key: with_tuples(one) for key, one in value.items()}
-    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
-
-
 def _read(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
     if info.mode == "json" or isinstance(value, list):  # written by `_plain`; YAML gives tuples
         return tuple(AttackSpec.model_validate(one) for one in value)
-    if isinstance(value, tuple):
-        if value and all(isinstance(one, AttackSpec) for one in value):
-            return value
-        places: list[tuple[Loc, Any, Any]] = [((i,), name, {}) for i, name in enumerate(value)]
-    elif isinstance(value, Mapping):
-        places = [((name,), name, settings) for name, settings in value.items()]
-    else:
-        raise ValueError(f"{_RULE}, got {describe_value(value)}")
-    raise_faults(repeats(name for _, name, _ in places))
-    raise_faults(fault for place in places for fault in _faults(*place))
+    if isinstance(value, tuple) and value and all(isinstance(one, AttackSpec) for one in value):
+        return value
+    entries = entries_of(value, "attacks")
+    raise_faults(repeats(name for _, name, _ in entries))
+    raise_faults(fault for entry in entries for fault in _faults(entry))
     specs = (
         attack_spec(name, load("attacks", name).model_validate(with_tuples(settings)))
-        for _, name, settings in places
+        for _, name, settings in entries
     )
     return tuple(sorted(specs, key=lambda spec: spec.name))
 
 
-def _faults(loc: Loc, name: Any, settings: Any) -> Iterator[Fault]:
-    known = names("attacks")
-    if name not in known:
-        near = (did_you_mean(name, known) if isinstance(name, str) else "") or ";"
-        got = repr(name) if isinstance(name, str) else describe_value(name)
-        yield Fault(loc, f"unknown attack {got}{near} known: {', '.join(known)}")
+def _faults(entry: Entry) -> Iterator[Fault]:
+    if wrong := wrong_entry(entry, "attacks"):
+        yield wrong
         return
-    if not isinstance(settings, Mapping):
-        text = f"expected the attack's settings, {{}} for none, got {describe_value(settings)}"
-        yield Fault(loc, text)
-        return
+    loc, name, settings = entry
     try:
         kind: type[Attack] = load("attacks", name)
         attack_spec(name, kind.model_validate(with_tuples(settings)))

@@ -11,37 +11,24 @@ from typing import Annotated, Any
 
 from pydantic import PlainValidator, ValidationError, ValidationInfo
 
-from unlearnbench.api.registry import load, names
-from unlearnbench.config.messages import Fault, describe_value, faults_of, raise_faults
-from unlearnbench.config.yaml_tree import Loc
-from unlearnbench.errors import PluginError, did_you_mean
-
-_RULE = "expected a list of metrics, or a section with a metric's settings by its name"
+from unlearnbench.api.registry import load
+from unlearnbench.config.messages import Fault, faults_of, raise_faults
+from unlearnbench.config.plugin_entries import Entry, entries_of, wrong_entry
+from unlearnbench.errors import PluginError
 
 
 def _read(value: Any, info: ValidationInfo) -> Mapping[str, Mapping[str, Any]]:
-    if isinstance(value, tuple):
-        places: list[tuple[Loc, Any, Any]] = [((i,), name, {}) for i, name in enumerate(value)]
-    elif isinstance(value, Mapping):
-        places = [((name,), name, settings) for name, settings in value.items()]
-    else:
-        raise ValueError(f"{_RULE}, got {describe_value(value)}")
+    entries = entries_of(value, "metrics")
     if info.mode != "json":  # stored ones may be of a metric that is not installed here
-        raise_faults(fault for place in places for fault in _faults(*place))
-    return {name: dict(settings) for _, name, settings in places}
+        raise_faults(fault for entry in entries for fault in _faults(entry))
+    return {name: dict(settings) for _, name, settings in entries}
 
 
-def _faults(loc: Loc, name: Any, settings: Any) -> Iterator[Fault]:
-    known = names("metrics")
-    if name not in known:
-        near = (did_you_mean(name, known) if isinstance(name, str) else "") or ";"
-        got = repr(name) if isinstance(name, str) else describe_value(name)
-        yield Fault(loc, f"unknown metric {got}{near} known: {', '.join(known)}")
+def _faults(entry: Entry) -> Iterator[Fault]:
+    if wrong := wrong_entry(entry, "metrics"):
+        yield wrong
         return
-    if not isinstance(settings, Mapping):
-        text = f"expected the metric's settings, {{}} for none, got {describe_value(settings)}"
-        yield Fault(loc, text)
-        return
+    loc, name, settings = entry
     try:
         kind = load("metrics", name)
     except PluginError as error:

@@ -32,7 +32,7 @@ from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, names, offers
-from unlearnbench.config.plugin_settings import made
+from unlearnbench.config.plugin_settings import made, with_tuples
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
 
@@ -278,7 +278,7 @@ def metric_plan(
             "evaluation profile; leave it out, or take another profile"
         )
     others = [
-        MetricUse(name, settings={k: _tuples(v) for k, v in chosen.get(name, {}).items()})
+        MetricUse(name, settings={k: with_tuples(v) for k, v in chosen.get(name, {}).items()})
         for name in sorted(metrics)
         if name not in named
     ]
@@ -383,11 +383,6 @@ def _check_sets(name: str, metric: Metric | Summary, roles: Mapping[str, Role]) 
             f"metric {name!r} reads a {' and a '.join(sorted(missing))} set, which this benchmark "
             f"does not have: its sets are {', '.join(roles)}; leave the metric out"
         )
-
-
-def _tuples(value: Any) -> Any:
-    """A setting's value with tuples in place of lists, which chosen settings have as JSON."""
-    return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def _take_names(metric: str, columns: Sequence[MetricColumn], taken: set[str]) -> None:

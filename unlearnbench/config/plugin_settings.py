@@ -45,3 +45,10 @@ def example(
     known = {k: one.examples[0] for k, one in fields if one.is_required() and one.examples}
     hint = ". Give a value: --set KEY=VALUE, or `examples=[…]` in its Field"
     return made(kind, {**known, **settings}, name, what=what, if_missing=hint)
+
+
+def with_tuples(value: Any) -> Any:
+    """A value with tuples in place of lists, which settings have as JSON."""
+    if isinstance(value, Mapping):
+        return {key: with_tuples(one) for key, one in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value

@@ -25,8 +25,9 @@ from unlearnbench.api.attack import (
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import Role
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.config.attack_entries import AttackSpec, attack_spec, with_tuples
+from unlearnbench.config.attack_entries import AttackSpec, attack_spec
 from unlearnbench.config.messages import describe_errors
+from unlearnbench.config.plugin_settings import with_tuples
 from unlearnbench.config.yaml_tree import YamlReader
 from unlearnbench.testing.attack_lab import AttackLab, seeded
 from unlearnbench.testing.check import (

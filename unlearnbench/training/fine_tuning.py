@@ -15,7 +15,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, cast, get_args
 
 import torch
 from torch import Tensor, nn
@@ -118,18 +118,12 @@ class FineTuner:
 
 
 _Optimizer = Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"]
-_OPTIMIZERS: dict[str, _Optimizer] = {
-    "adamw": "adamw",
-    "muon": "muon",
-    "adamw-8bit": "adamw-8bit",
-    "paged-adamw-8bit": "paged-adamw-8bit",
-}
 
 
 def _known(optimizer: str) -> _Optimizer:
-    if optimizer not in _OPTIMIZERS:
-        raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(_OPTIMIZERS)}")
-    return _OPTIMIZERS[optimizer]
+    if optimizer not in (known := get_args(_Optimizer)):
+        raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(known)}")
+    return cast("_Optimizer", optimizer)
 
 
 @contextmanager
