@@ -272,9 +272,14 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     ids=["optimizer", "lora"],
 )
 def test_importing_bitsandbytes_is_quiet(code: str, tmp_path: Path) -> None:
-    """Its warning is about a kernel of 4-bit products that nothing here uses; peft imports it."""
+    """Its warning is about a kernel of 4-bit products that nothing here uses; peft imports it.
+
+    And without torch's compiler, which is there for whoever compiles afterwards.
+    """
     before, after = (f"assert 'bitsandbytes' {there} sys.modules" for there in ("not in", "in"))
-    program = f"import sys; {before}; {code}; {after}"
+    program = f"import os, sys; {before}; {code}; {after}; "
+    program += "assert 'torch._inductor.compile_fx' not in sys.modules; "
+    program += "assert 'TORCHDYNAMO_DISABLE' not in os.environ"
     assert wait([start(program, output=tmp_path / "output")]) == [0]
     assert (tmp_path / "output").read_text() == ""
 

@@ -13,12 +13,12 @@ import copyreg
 import hashlib
 import importlib.util
 import inspect
+import os
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
-from os.path import abspath
 from pathlib import Path
 from pkgutil import iter_modules
 from tempfile import mkdtemp
@@ -74,7 +74,7 @@ _NEAR = 0.65
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
     """All offers sorted by name; a name that is offered twice occurs twice."""
-    found = [*_installed(kind, tuple((path, _changed(path)) for path in map(abspath, sys.path)))]
+    found = [*_installed(kind, tuple((path, _changed(path)) for path in sys.path))]
     files = ((name, file) for name, file in _files.items() if file.kind == kind)
     found += [
         Offer(kind, name, str(file.path), file.path.name, "", file.digest) for name, file in files
@@ -83,21 +83,23 @@ def offers(kind: Kind) -> tuple[Offer, ...]:
 
 
 @cache
-def _installed(kind: Kind, path: tuple[tuple[str, int], ...]) -> tuple[Offer, ...]:
+def _installed(kind: Kind, path: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Offer, ...]:
     """Offers of the packages on `path`, cached: reading their metadata takes tens of milliseconds.
 
-    path  folders of `sys.path`, each with its time of modification
+    path  folders of `sys.path`, each with what tells it from any other state of any folder
     """
     del path  # a key of the cache
     points = entry_points(group=f"unlearnbench.{kind}")
     return tuple(offer for point in points for offer in _offers_of(kind, point))
 
 
-def _changed(path: str) -> int:
+def _changed(path: str) -> tuple[int, ...]:
+    """Device, inode and time of modification of a folder, which may be the current one (empty)."""
     try:
-        return Path(path).stat().st_mtime_ns
+        found = os.stat(path or ".")  # noqa: PTH116  # five times as fast as with Path: every lookup
     except OSError:
-        return 0
+        return ()
+    return (found.st_dev, found.st_ino, found.st_mtime_ns)
 
 
 def names(kind: Kind) -> tuple[str, ...]:

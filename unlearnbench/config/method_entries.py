@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from typing import Annotated, Any, get_args
 
 from pydantic import (
@@ -126,11 +126,16 @@ def entry_model(value: Any) -> type[BaseModel]:
     Where no method can be found, any other key is allowed: the name is the mistake.
     """
     name = value.get("method") if isinstance(value, Mapping) else value
-    fields: dict[str, Any] = {"method": (Annotated[str, BeforeValidator(_method_name)], ...)}
     try:
-        method: Any = registry.load_method(name) if isinstance(name, str) else None
+        method = registry.load_method(name) if isinstance(name, str) else None
     except PluginError:
         method = None
+    return _entry_model(str(name), method)
+
+
+@cache
+def _entry_model(name: str, method: type[Any] | None) -> type[BaseModel]:
+    fields: dict[str, Any] = {"method": (Annotated[str, BeforeValidator(_method_name)], ...)}
     if method is not None:
         for key, info in method.model_fields.items():
             check = PlainValidator(partial(_axis, method, key))
@@ -140,9 +145,9 @@ def entry_model(value: Any) -> type[BaseModel]:
         "learning_rates": (Annotated[Axis | None, PlainValidator(_own_rates)], None),
         "training": (Annotated[TrainingSettings | None, PlainValidator(_own_training)], None),
     }
-    if method is not None and not registry.trains(str(name)):
+    if method is not None and not registry.trains(name):
         for key in OWN_KEYS[1:]:
-            fields[key] = (Annotated[None, PlainValidator(partial(_refuse, str(name), key))], None)
+            fields[key] = (Annotated[None, PlainValidator(partial(_refuse, name, key))], None)
     config = ConfigDict(extra="ignore" if method is None else "forbid", strict=True)
     model: type[BaseModel] = create_model("MethodEntry", __config__=config, **fields)
     return model

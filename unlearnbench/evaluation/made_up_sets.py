@@ -40,9 +40,12 @@ def made_up_set(
         logprob_variance=(1 + rng.random(total)).astype(np.float32),
     )
     means = np.array([part.mean(dtype=np.float64) for part in tokens.by_answer(loss, eos=True)])
-    texts = [" ".join(rng.choice(_WORDS, 9)) for _ in range(n)]
-    greedy = [text if rng.random() < knows else " ".join(rng.choice(_WORDS, 5)) for text in texts]
+    texts = [*map(" ".join, rng.choice(_WORDS, (n, 9)))]
+    wrong = map(" ".join, rng.choice(_WORDS, (n, 5)))
+    known = rng.random(n) < knows
+    greedy = [t if knew else w for t, w, knew in zip(texts, wrong, known, strict=True)]
     rouge = np.clip(knows + rng.uniform(-0.2, 0.2, n), 0, 1)
+    drawn = rng.choice(_WORDS, (n, _SAMPLES, 4))
     return SetEvaluation(
         questions=tuple(f"question {i}" for i in range(n)),
         generated=tuple(greedy),
@@ -59,7 +62,7 @@ def made_up_set(
         grad_norm=means * rng.uniform(2, 3, n),
         start_loss=rng.exponential(1, n),
         samples=Samples(
-            tuple(tuple(" ".join(rng.choice(_WORDS, 4)) for _ in range(_SAMPLES)) for _ in texts),
+            tuple(tuple(map(" ".join, answers)) for answers in drawn),
             np.clip(knows + rng.uniform(-0.4, 0.4, (n, _SAMPLES)), 0, 1),
         ),
     )
