@@ -72,6 +72,13 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 50, 50)
 
 
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """The same for what a file has imported and kept."""
+    if nextitem is not None and nextitem.path != item.path:
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Put files with slow tests first when workers share the files, so that none ends late.
 

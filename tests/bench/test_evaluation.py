@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from unlearnbench.bench import metric_cost
+from unlearnbench.bench import measured_models, metric_cost
 from unlearnbench.bench import roofline as floor
 from unlearnbench.cli.main import main
 
@@ -25,6 +25,7 @@ def no_measurement(*_: Any) -> int:
 def _hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(floor, "SECONDS", 0.0)
     monkeypatch.setattr(metric_cost, "TIMES", 1)
+    monkeypatch.setattr(measured_models, "QUICK_EPOCHS", 2)
 
 
 def test_every_state_is_measured_and_recorded_and_a_difference_shows(
