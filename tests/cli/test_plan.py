@@ -35,6 +35,19 @@ def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
+def test_plan_counts_evaluations_under_attacks(run: Run) -> None:
+    attacks = "attacks={paraphrase: {at: every}, quantization: {codes: [nf4, fp4, int8-weights]}}"
+    code, out, _ = run("plan", "small.yaml", "--set", attacks)
+    assert code == 0
+    # 12 runs: after each of 2 epochs, and three codes after the last.
+    assert out.splitlines()[-1].startswith(f"under attacks: {12 * (2 + 3)} times, ")
+    assert out.endswith("(paraphrase, quantization)\n")
+    _, out, _ = run("plan", "small.yaml", "--set", attacks, "--json")
+    assert json.loads(out)["work"]["attacked_evaluations"] == 60
+    _, out, _ = run("plan", "small.yaml", "--set", "attacks={paraphrase: {at: best}}")
+    assert "\nunder attacks: up to 24 times, " in out
+
+
 def test_plan_counts_the_runs_of_each_stage(run: Run) -> None:
     search = "search={kind: optuna, trials: 5}"
     rates = "learning_rates={low: 1.0e-5, high: 1.0e-4}"

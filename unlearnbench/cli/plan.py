@@ -124,6 +124,14 @@ def plan(
         f"training: {work.optimiser_steps} optimiser steps, {work.training_rows} rows\n"
         f"evaluation: {work.evaluations} times, {work.evaluated_questions} questions in all"
     )
+    if planned.config.attacks:
+        names = ", ".join(spec.name for spec in planned.config.attacks)
+        known = all(spec.settings["at"] != "best" for spec in planned.config.attacks)
+        console.print(
+            f"under attacks: {'' if known else 'up to '}{work.attacked_evaluations} times, "
+            "with the sets that each is about, "
+            f"and the retain and start models likewise ({names})"
+        )
     if recorded:
         console.print(f"{recorded} of {work.runs} runs are recorded already and are not run again")
         console.print(time_left(planned, first))
