@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +20,7 @@ from unlearnbench.results.table import attack_table, table
 from unlearnbench.runs import attack_model, evaluated_run, workspace
 from unlearnbench.runs.run import run_epochs, run_single
 
+from ..forked import start, wait
 from .test_run import config_of, place, prepared_folder, runs_of, without_times
 
 __all__ = ["place", "prepared_folder"]
@@ -131,38 +134,54 @@ def test_epochs_are_attacked_as_asked(
     assert without_times(record).epochs == without_times(run(place)).epochs, "training goes on"
 
 
-def test_an_interrupted_attack_goes_on_with_the_same_numbers(
-    place: Path, noise: str, monkeypatch: pytest.MonkeyPatch
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unlearnbench.api import registry
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.runs import evaluated_run
+from unlearnbench.runs.run import run_epochs
+
+noise, config, spec, folder = sys.argv[1:]
+registry.register_file(noise)
+evaluate = evaluated_run.results_under
+
+def cut(*args, **how):
+    for result, evaluation in evaluate(*args, **how):
+        if result.variant == "noise@1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield result, evaluation
+
+evaluated_run.results_under = cut
+read = lambda kind, file: kind.model_validate_json(Path(file).read_text())
+list(run_epochs(read(RunSpec, spec), read(SweepConfig, config), Path(folder)))
+"""
+
+
+def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
+    place: Path, noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config = config_of(place, attacks=specs("paraphrase", noise))
     (spec,) = runs_of(config)
     folder = place / "runs" / "small"
     whole = run(place, attacks=config.attacks)
-    for path in sorted((folder / "records" / spec.id).iterdir(), reverse=True):
-        path.unlink()
-    (folder / "records" / spec.id).rmdir()
-    evaluate = attack_model.results_under
-    done: list[str] = []
-
-    def cut(*args: Any, **how: Any) -> Iterator[Any]:
-        for result, evaluation in evaluate(*args, **how):
-            if result.variant == "noise@1":
-                raise KeyboardInterrupt
-            done.append(result.variant)
-            yield result, evaluation
+    shutil.rmtree(folder / "records" / spec.id)
+    files = [tmp_path / "config.json", tmp_path / "spec.json"]
+    for file, value in zip(files, (config, spec), strict=True):
+        file.write_text(value.model_dump_json())
+    words = [tmp_path / "noise.py", *files, folder]
+    assert wait([start(KILLED, [*map(str, words)])]) == [-signal.SIGKILL]
+    assert not (folder / "records" / spec.id).exists()
 
     workspace.workspace.cache_clear()
-    monkeypatch.setattr(evaluated_run, "results_under", cut)
-    with pytest.raises(KeyboardInterrupt):
-        list(run_epochs(spec, config, folder))
-    workspace.workspace.cache_clear()
+    evaluate, done = attack_model.results_under, list[str]()
 
     def watched(*args: Any, **how: Any) -> Iterator[Any]:
         for result, evaluation in evaluate(*args, **how):
             done.append(result.variant)
             yield result, evaluation
 
-    done.clear()
     monkeypatch.setattr(evaluated_run, "results_under", watched)
     list(run_epochs(spec, config, folder))
     again = read_record(folder / "records" / spec.id)
