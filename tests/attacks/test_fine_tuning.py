@@ -45,6 +45,10 @@ def test_rows_of_a_file_are_part_of_the_identity(model: Any, tools: Made, tmp_pa
     path.write_text("{}")
     assert attack_spec("fine-tuning", attack).identity != first.identity
     assert attack_spec("fine-tuning", UnrelatedFineTuning()).content == ""
+    tofu = UnrelatedFineTuning(data={"source": "tofu", "path": str(tmp_path)})
+    before = attack_spec("fine-tuning", tofu).identity
+    path.write_text("{} ")
+    assert attack_spec("fine-tuning", tofu).identity != before, "what lies in a folder"
 
 
 def test_rows_to_forget_are_not_unrelated(model: Any, tools: Made, tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.attack_entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import ConfigError
@@ -80,3 +81,17 @@ def test_an_attack_that_leaves_no_row_is_one_line() -> None:
             ConfigError, match=rf"attacks\.{name} .*no row of .* role forget at split forget25"
         ):
             check_attacks(config(name, **settings), benchmark)
+
+
+def test_training_is_refused_where_weights_are_sharded() -> None:
+    benchmark = load_benchmark(DATA, (0.25,))
+    sharded = config("fine-tuning", "quantization").model_copy(
+        update={"resources": Resources(processes=2)}
+    )
+    with pytest.raises(ConfigError) as raised:
+        check_attacks(sharded, benchmark)
+    (problem,) = raised.value.problems
+    assert problem.key == "attacks.fine-tuning"
+    assert "the weights of model 'it' are sharded over 2 processes; set" in problem.message
+    copied = Resources(processes=2, parallel="ddp")
+    check_attacks(sharded.model_copy(update={"resources": copied}), benchmark)

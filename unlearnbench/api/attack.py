@@ -203,6 +203,9 @@ class Attack(HyperParameters, ABC):
 class WeightAttack(Attack):
     """Base of attacks that change the weights."""
 
+    trains: ClassVar[bool] = False
+    """True if it trains by `tools.fine_tune`, for which weights may not be sharded."""
+
     @abstractmethod
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
         """Change `model` in place; yield each of `points` when the model is to be evaluated at it.

@@ -28,6 +28,7 @@ class TrainingAttack(WeightAttack):
     """
 
     white_box = True
+    trains = True
 
     steps: tuple[int, ...] = Field(
         default=(1, 3, 6, 13),

@@ -48,16 +48,27 @@ class UnrelatedFineTuning(TrainingAttack):
         return self
 
     def content(self) -> str:
-        """Hash of the file. Raises: DataError where it or the benchmark cannot be used."""
+        """Hash of the file, or of what lies at the benchmark's `path`.
+
+        Raises: DataError where the file or the benchmark cannot be used.
+        """
         if self.file is None:
-            benchmark_of(self.data)
-            return ""
-        path = Path(self.file).expanduser()
-        if not path.is_file():
-            raise DataError(f"file: no file {self.file}; give one with rows to train on")
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, "sha256").hexdigest()[:16]
+            place = getattr(benchmark_of(self.data), "path", None)
+            files = _files(Path(place).expanduser()) if place else []
+        else:
+            files = [Path(self.file).expanduser()]
+            if not files[0].is_file():
+                raise DataError(f"file: no file {self.file}; give one with rows to train on")
+        found = hashlib.sha256()
+        for file in files:
+            found.update(file.read_bytes())
+        return found.hexdigest()[:16] if files else ""
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
         """The rows of the file or benchmark."""
         return unrelated_rows(tools, self.file or benchmark_of(self.data))
+
+
+def _files(path: Path) -> list[Path]:
+    """A file, or all files of a folder."""
+    return [one for one in (path, *sorted(path.rglob("*"))) if one.is_file()]

@@ -1,11 +1,11 @@
-"""Attacks on the rows and templates of a plan, before anything is trained."""
+"""Attacks on the rows, templates and processes of a plan, before anything is trained."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
 
-from unlearnbench.api.attack import Attack, AttackRows
+from unlearnbench.api.attack import Attack, AttackRows, WeightAttack
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.config.attack_entries import attack_from_spec
@@ -24,7 +24,8 @@ from unlearnbench.models.loading import (
 
 
 def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
-    """Raise ConfigError for attacks that leave no row, or that a model's template cannot render.
+    """Raise ConfigError for attacks that leave no row, or that a model's template cannot render,
+    or whose training its processes do not allow.
 
     Reads tokenizers; where the hub cannot be reached, runs find the latter themselves.
     """
@@ -38,6 +39,7 @@ def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
             reason = "" if prompts else _without_rows(attack, benchmark.splits[split].name)
             for name, template in templates.items():
                 reason = reason or _not_rendered(name, template, prompts)
+            reason = reason or _sharded(config, attack)
             if reason:
                 place = f"attacks.{spec.name}"
                 problems.setdefault(place, Problem(config.name, place, reason))
@@ -61,6 +63,21 @@ def _not_rendered(model: str, template: Template, prompts: list[Question]) -> st
             own.of(row).prompt(row.question, row.examples)
         except ModelError as error:
             return f"models.{model}: {error}"
+    return ""
+
+
+def _sharded(config: SweepConfig, attack: Attack) -> str:
+    """The first model whose weights are sharded where the attack trains; empty if there is none."""
+    if not isinstance(attack, WeightAttack) or not attack.trains:
+        return ""
+    for model in config.models:
+        resources = config.resources_of(model.name)
+        if resources.world_size > 1 and resources.parallel == "fsdp":
+            return (
+                f"it trains, and the weights of model {model.name!r} are sharded over "
+                f"{resources.world_size} processes; set resources.parallel: ddp, or one GPU for a "
+                "run, or leave it out"
+            )
     return ""
 
 
