@@ -156,6 +156,22 @@ def test_a_setting_without_utility_is_not_judged() -> None:
     assert sentences(found)[-1] == f"Not judged ({setting.why_not}): npo."
 
 
+def test_the_reason_is_named_where_there_is_no_number() -> None:
+    under = variants("run", {"paraphrase": 0.88})
+    (setting,) = panel([row("run", 0.85)], under).settings
+    assert setting.why_not == "less than 10 % was removed, and could come back"
+    found = setting.at("paraphrase")
+    assert found is not None
+    assert found.removed == pytest.approx(0.05 / 0.8)
+    assert (found.gain_interval, setting.at("sampling")) == (None, None)
+    (bare,) = attacked_panels(
+        [PLAIN[1], row("fine-tuned", None, utility=1.0), row("run", 0.1)], [*REFERENCES, *under]
+    )
+    assert bare.settings[0].why_not == "the start model was not evaluated"
+    (lost,) = panel([row("run", 0.1)], variants("run", {"paraphrase": None})).settings
+    assert lost.why_not == "a number behind it is undefined"
+
+
 def test_without_the_retain_model_under_the_attack_nothing_is_judged() -> None:
     plain, under = [row("run", 0.1)], variants("run", {"paraphrase": 0.5})
     (found,) = attacked_panels([*PLAIN, *plain], under)

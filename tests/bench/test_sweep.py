@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,9 @@ from typing import Any
 import pytest
 
 from unlearnbench.bench import sweep
+from unlearnbench.bench.measurement import circumstances
 from unlearnbench.bench.noop_sweep import noop_config, noop_sweep
+from unlearnbench.cli.main import main
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.results.records import EpochResult, Record, run_record
 from unlearnbench.tracking import sweep_tracker
@@ -69,6 +72,36 @@ def test_what_is_lost_double_or_different_is_not_sound() -> None:
     assert ways.rows[1] == ("sweep", "2.0", "60.0", "4.0×")
     assert ("overhead of a further run in a worker", "0.20 s, at most 0.30 s") in about.rows
     assert ("records lost, double", "0, 0") in nothing.rows
+
+
+def test_the_command_prints_records_and_returns_whether_it_is_sound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[sweep.SweepBenchSettings] = []
+    apart = 0.0
+
+    def measured(settings: sweep.SweepBenchSettings, _: Any) -> dict[str, Any]:
+        asked.append(settings)
+        seconds = {"loop": [8.0], "sweep": [2.0]}
+        found = {"runs": 2, "seconds": seconds, "apart": apart, "overheads": [0.1, 0.3]}
+        return {
+            **circumstances(),
+            "settings": {},
+            **found,
+            "sweep": {"busy": {"here, 2 slots": 0.9}},
+        }
+
+    monkeypatch.setattr(sweep, "bench_sweep", measured)
+    words = ["bench", "sweep", "--noop", "0", "--quick", "--threads", "1"]
+    assert main([*words, "--record", str(tmp_path / "record.jsonl")]) == 0
+    assert (asked[0].repeats, asked[0].noop, asked[0].quick) == (1, 0, True)
+    assert "overhead of a further run in a worker" in capsys.readouterr().out
+    assert json.loads((tmp_path / "record.jsonl").read_text())["runs"] == 2
+    apart = 0.01
+    assert main([*words, "--markdown"]) == 1
+    assert "| sweep | 2.0 | 60.0 | 4.0× |" in capsys.readouterr().out
+    assert main([*words, "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["apart"] == 0.01
 
 
 @pytest.mark.slow

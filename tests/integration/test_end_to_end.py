@@ -36,7 +36,7 @@ models:
 forget_fractions: [0.5]
 methods: [ce-u, npo, outside]
 learning_rates: [1.0e-3]
-epochs: 10
+epochs: 6
 training: {batch_size: 4}
 evaluation: {rows: 4, max_length: 96}
 ray: {concurrent: 1}
@@ -52,7 +52,7 @@ class Outside(Method):
     def loss(self, batch: LossBatch):
         return -batch.forget.mean_tokens(batch.forget.cross_entropy())
 '''
-RUNS, EPOCHS = 3, 10
+RUNS, EPOCHS = 3, 6
 pytestmark = [
     pytest.mark.slow,
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.

@@ -12,6 +12,7 @@ from pydantic import ConfigDict
 from unlearnbench.api import registry
 from unlearnbench.api.metric import (
     Better,
+    Compared,
     Metric,
     MetricColumn,
     MetricInputs,
@@ -211,6 +212,122 @@ class Taken(Total):
     names: ClassVar[tuple[str, ...]] = ("model_utility",)
 
 
+class Infinite(Good):
+    """Own work."""
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        return np.where(np.arange(len(seen.answer_loss)) == 1, np.inf, np.exp(-seen.answer_loss))
+
+
+class Absent(Good):
+    """Own work."""
+
+    def per_example(self, seen: SetEvaluation) -> Any:
+        del seen
+
+
+class Lenient(Good):
+    """Own work."""
+
+    def value(self, values: FloatArray) -> float | None:
+        return float(np.nanmean(values))
+
+
+class Steep(Good):
+    """Own work."""
+
+    bounds = (0.0, 100.0)
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        return 100 - seen.answer_loss * 2
+
+
+class Quiet(Good):
+    """Own work."""
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        answered = np.array([bool(text) for text in seen.generated or [""] * len(seen.answer_loss)])
+        return np.exp(-seen.answer_loss) * answered
+
+
+class Pointless(Good):
+    """Own work."""
+
+    bounds = (1.0, 0.0)
+
+
+class Nameless(Total):
+    """Own work."""
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        return (MetricColumn("total", " ", "higher"),)
+
+
+class Beyond(Total):
+    """Own work."""
+
+    def columns(self) -> tuple[MetricColumn, ...]:
+        return (MetricColumn("total", "Total", "higher", (0.0, 0.5)),)
+
+    def compute(self, of: MetricInputs) -> Values:
+        return {"total": of.model.values["rouge_forget"]}
+
+
+class Counting(Total):
+    """Own work."""
+
+    def compute(self, of: MetricInputs) -> Values:
+        del of
+        return {"total": random.random()}  # the mistake
+
+
+class Constant(Total):
+    """Own work."""
+
+    def compute(self, of: MetricInputs) -> Values:
+        del of
+        return {"total": 0.5}
+
+
+class Guessing(Total):
+    """Own work."""
+
+    def compute(self, of: MetricInputs) -> Values:
+        known = of.model.values["rouge_forget"]
+        return {"total": 0.5 if known is None else known}
+
+
+class Boastful(Total):
+    """Own work."""
+
+    relative_to: ClassVar[frozenset[Compared]] = frozenset({"start"})
+    after: ClassVar[frozenset[str]] = frozenset({"forget-quality"})
+
+    def compute(self, of: MetricInputs) -> Values:
+        return {"total": of.model.values["rouge_forget"]}
+
+
+class Handle(Good):
+    """Own work."""
+
+    shown: Any = None
+
+    def __getstate__(self) -> Any:
+        raise TypeError("a handle stays where it is")
+
+
+class Forgetful(Good):
+    """Own work."""
+
+    share: float = 0.25
+
+    def __reduce__(self) -> Any:
+        return Forgetful, (), {"__dict__": {"share": 0.5}, "__pydantic_fields_set__": {"share"}}
+
+    def __setstate__(self, state: dict[Any, Any]) -> None:
+        object.__setattr__(self, "__dict__", state["__dict__"])
+
+
 def faults(kind: type[Metric | Summary]) -> dict[str, str]:
     found = check_metric(kind)
     return {r.check.name: r.outcome.seen for r in found if r.outcome.verdict == "fault"}
@@ -240,6 +357,21 @@ def faults(kind: type[Metric | Summary]) -> dict[str, str]:
         (Never, "values", "more: never a number"),
         (Capital, "columns", "its column is called 'Total'; use small letters"),
         (Taken, "columns", "model_utility is a column of 'model-utility' too"),
+        (Infinite, "values", "example 1 has inf on ordinary observations"),
+        (Absent, "values", "returned None; it must return a float64 array [n]"),
+        (Lenient, "nan", "where an example has none"),
+        (Steep, "extremes", "out of its bounds 0 to 100"),
+        (Quiet, "reads", "has other values without 'generated', which `reads` does not name"),
+        (Pointless, "columns", "its bounds are 1 to 0"),
+        (Nameless, "columns", "total has no label"),
+        (Beyond, "values", "out of its bounds 0 to 0.5"),
+        (Counting, "repeatable", "other numbers when computed again"),
+        (Constant, "undefined", "total is 0.5 without any set and column"),
+        (Guessing, "nan", "total is 0.5 where every column is undefined"),
+        (Boastful, "undefined", "without the start model, named in `relative_to`"),
+        (Boastful, "after", "`after` names 'forget-quality', of which no column is read"),
+        (Handle, "value", "cannot be sent to another process: a handle stays where it is"),
+        (Forgetful, "value", "another metric comes back from a copy by pickle"),
     ],
 )
 def test_a_mistake_is_named(kind: type[Metric | Summary], check: str, seen: str) -> None:

@@ -191,7 +191,8 @@ def sentence(one: AttackFindings, *, retain: bool) -> str:
     else:
         text += _between(gain.interval, "")
     if gain.share is not None and gain.start is not None:
-        text += f", {gain.share:.0%} of the way back to the start model's {_number(gain.start)}"
+        text += f", {100 * gain.share:.0f} % of the way back to the start model's "
+        text += _number(gain.start)
     if gain.retain_gain is None or gain.excess is None:
         hint = "it could not be measured there" if retain else "give it with --retain"
         return f"{text}.\nWhat a model gains that never knew the rows is not known: {hint}."

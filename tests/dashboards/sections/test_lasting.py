@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from unlearnbench.reporting.report import make_report
 
-from ..attacked_records import RETAIN, SAMPLES, STEPS, answers_under, under_attacks
+from ..attacked_records import RETAIN, SAMPLES, START, STEPS, answers_under, under_attacks
 from ..conftest import with_tokens
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
 data: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.data")
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
+plot: Any = importlib.import_module("unlearnbench_dashboards.figures.lasting_plot")
 sampled: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.sampled")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
 section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
@@ -126,6 +128,19 @@ def test_figures_have_both_references_and_open_answers(context: Any) -> None:
     assert bar["customdata"][1][1:] == [1, "assistant-prefix"]
 
 
+def test_a_number_without_an_end_has_the_range_of_its_values(context: Any) -> None:
+    (panel,) = data.lasting_panels(context)
+
+    def range_of(panel: Any) -> list[float]:
+        found: Any = plot.relearning(panel, "relearning", context.style)
+        return [*found[0][1]["layout"]["yaxis"]["range"]]
+
+    assert range_of(panel) == [-0.02, 1.04]
+    open_ended = replace(panel.column, bounds=(0.0, math.inf))
+    low, high = range_of(replace(panel, column=open_ended))
+    assert 0 < low < RETAIN < START < high < 1
+
+
 def test_the_worst_prompt_is_taken_question_by_question(
     fabric: Fabric, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -155,6 +170,11 @@ def test_the_worst_prompt_is_taken_question_by_question(
     assert worst.values[run.id] == pytest.approx(np.max(by_prompt, axis=0).mean())
     assert worst.values[run.id] > max(values.mean() for values in by_prompt)
     assert worst.values["retain model"] < worst.values[run.id]
+    ((figures),) = lasting.SECTION.lazy_data(context)
+    bar, retain_marks, _ = dict(figures["bars"])["idk"]["data"]
+    assert bar["y"][-1] == worst.label
+    assert bar["x"][-1] == pytest.approx(worst.values[run.id], abs=1e-3)
+    assert retain_marks["x"][-1] == pytest.approx(worst.values["retain model"], abs=1e-3)
 
 
 def test_answers_are_those_of_the_best_settings_and_both_references(context: Any) -> None:
