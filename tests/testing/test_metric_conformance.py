@@ -247,7 +247,8 @@ class Quiet(Good):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         answered = np.array([bool(text) for text in seen.generated or [""] * len(seen.answer_loss)])
-        return np.exp(-seen.answer_loss) * answered
+        values: FloatArray = np.exp(-seen.answer_loss) * answered
+        return values
 
 
 class Pointless(Good):
