@@ -86,7 +86,7 @@ def test_the_command_prints_records_and_returns_whether_it_is_sound(
         found = {"runs": 2, "seconds": seconds, "apart": apart, "overheads": [0.1, 0.3]}
         return {
             **circumstances(),
-            "settings": {},
+            "settings": {"repeats": 1},
             **found,
             "sweep": {"busy": {"here, 2 slots": 0.9}},
         }
