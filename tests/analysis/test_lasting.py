@@ -159,7 +159,7 @@ def test_a_setting_without_utility_is_not_judged() -> None:
 def test_the_reason_is_named_where_there_is_no_number() -> None:
     under = variants("run", {"paraphrase": 0.88})
     (setting,) = panel([row("run", 0.85)], under).settings
-    assert setting.why_not == "less than 10 % was removed, and could come back"
+    assert setting.why_not == "less than 25 % was removed, and could come back"
     found = setting.at("paraphrase")
     assert found is not None
     assert found.removed == pytest.approx(0.05 / 0.8)

@@ -48,8 +48,8 @@ MEMORIZATION = (
 )
 """Metrics of the forget set that attacks are measured by: the first one with a number. Extraction
 strength is the most faithful one of Dorna et al. 2025, arXiv:2506.12618, table 2."""
-LEAST_REMOVED = 0.1
-"""Least 1 − k₀ of which a share is given: below it, nothing was removed that could come back."""
+LEAST_REMOVED = 0.25
+"""Least 1 − k₀ of which a share is given: below it, little was removed, and its share is noise."""
 START = "0"
 """Point of an attack before its first step."""
 
