@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 import re
+import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -89,6 +91,8 @@ class SweepState:
         """Epochs that this command has seen for the first time."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
+        self._begun: dict[str, tuple[float, Devices]] = {}
+        """When a run began in this command, and its devices."""
         self._tracked: set[str] = set()
 
     def track_finished(self, unfinished: Collection[str] = ("failed",)) -> set[str]:
@@ -123,6 +127,7 @@ class SweepState:
             self.time_spent.add("training", result.training_seconds, devices)
             self.time_spent.add("evaluating", result.evaluation_seconds, devices)
             self.progress.epoch(run, result, seconds)
+        self._begun.setdefault(run.id, (time.monotonic() - seconds, devices))
 
     def run_ended(self, run: RunSpec, failures: str | None = None) -> Record:
         """Take up the record of a run, here by now, or record the `failures` that ended it."""
@@ -137,6 +142,11 @@ class SweepState:
             text = f"{self.failed[run.id]}\n\n{full}"
             epochs = tuple(self._epochs[run.id].values())
             record = run_record(run, status="failed", epochs=epochs, error=text)
+        attacked = sum(result.evaluation_seconds for result in record.attacked)
+        begun, devices = self._begun.get(run.id, (math.inf, {}))
+        # Of a resumed run they may have been stored before.
+        if 0 < attacked <= time.monotonic() - begun:
+            self.time_spent.add("attacking", attacked, devices)
         self._add(run, record)
         return record
 

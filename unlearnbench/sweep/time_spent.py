@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 
 Devices = Mapping[str, float]
 """The share of each device, by name, that a run has."""
-PHASES = ("preparing", "training", "evaluating", "overhead")
+PHASES = ("preparing", "training", "evaluating")
+"""Phases of every sweep; one with attacks has `attacking` besides."""
 
 
 @dataclass
@@ -16,7 +17,7 @@ class TimeSpent:
     """Busy seconds summed over all slots, by phase and by device."""
 
     slots: int = 1
-    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES[:3], 0.0))
+    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
     devices: dict[str, float] = field(default_factory=dict[str, float])
     """Busy seconds by device; runs that share a GPU count by their shares."""
     started: float | None = None
@@ -28,7 +29,7 @@ class TimeSpent:
 
     def add(self, phase: str, seconds: float, devices: Devices) -> None:
         """Add the work of a slot on `devices`."""
-        self.busy[phase] += seconds
+        self.busy[phase] = self.busy.get(phase, 0.0) + seconds
         for device, share in devices.items():
             self.devices[device] = self.devices.get(device, 0.0) + seconds * share
 
