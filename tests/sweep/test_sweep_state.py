@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from io import StringIO
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -32,9 +32,7 @@ def test_attacks_of_this_command_are_a_phase_of_their_own(
     monkeypatch.setattr("time.monotonic", lambda: clock[0])
     first, second, plain, *_ = make_plan(a_config(tmp_path), "data").runs
     tracker: Any = Tracker()
-    state = SweepState(
-        tmp_path, Progress(Console(err=StringIO())), cast(Any, tracker), Storage(None, {})
-    )
+    state = SweepState(tmp_path, Progress(Console(err=StringIO())), tracker, Storage(None, {}))
     epoch = EpochResult(1, {"model_utility": 0.5}, 2.0, 1.0)
     under = EpochResult(1, {}, 0.0, 5.0, "paraphrase")
     for run, attacked in ((first, (under,)), (second, (under,)), (plain, ())):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Set
 from typing import Any, ClassVar
 
 import numpy as np
@@ -229,8 +230,8 @@ class Absent(Good):
 class Lenient(Good):
     """Own work."""
 
-    def value(self, values: FloatArray) -> float | None:
-        return float(np.nanmean(values))
+    def value(self, per_example: FloatArray) -> float | None:
+        return float(np.nanmean(per_example))
 
 
 class Steep(Good):
@@ -302,7 +303,7 @@ class Boastful(Total):
     """Own work."""
 
     relative_to: ClassVar[frozenset[Compared]] = frozenset({"start"})
-    after: ClassVar[frozenset[str]] = frozenset({"forget-quality"})
+    after: ClassVar[Set[str]] = frozenset({"forget-quality"})
 
     def compute(self, of: MetricInputs) -> Values:
         return {"total": of.model.values["rouge_forget"]}
