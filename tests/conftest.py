@@ -73,7 +73,7 @@ def pytest_collection_finish() -> None:
 
 
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """The same for what a file has imported and kept."""
+    """Keep what a test file has imported out of the collector's sight, too."""
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()

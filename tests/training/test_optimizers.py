@@ -274,7 +274,7 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
 def test_importing_bitsandbytes_is_quiet(code: str, tmp_path: Path) -> None:
     """Its warning is about a kernel of 4-bit products that nothing here uses; peft imports it.
 
-    And without torch's compiler, which is there for whoever compiles afterwards.
+    And without torch's compiler, which works again afterwards.
     """
     before, after = (f"assert 'bitsandbytes' {there} sys.modules" for there in ("not in", "in"))
     program = f"import os, sys; {before}; {code}; {after}; "

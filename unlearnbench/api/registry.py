@@ -86,7 +86,7 @@ def offers(kind: Kind) -> tuple[Offer, ...]:
 def _installed(kind: Kind, path: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Offer, ...]:
     """Offers of the packages on `path`, cached: reading their metadata takes tens of milliseconds.
 
-    path  folders of `sys.path`, each with what tells it from any other state of any folder
+    path  entries of `sys.path`, each with the device, inode and time of modification of its folder
     """
     del path  # a key of the cache
     points = entry_points(group=f"unlearnbench.{kind}")
@@ -94,7 +94,7 @@ def _installed(kind: Kind, path: tuple[tuple[str, tuple[int, ...]], ...]) -> tup
 
 
 def _changed(path: str) -> tuple[int, ...]:
-    """Device, inode and time of modification of a folder, which may be the current one (empty)."""
+    """Device, inode and time of modification of a folder; an empty path is the current folder."""
     try:
         found = os.stat(path or ".")  # noqa: PTH116  # five times as fast as with Path: every lookup
     except OSError:

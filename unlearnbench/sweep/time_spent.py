@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 Devices = Mapping[str, float]
 """The share of each device, by name, that a run has."""
 PHASES = ("preparing", "training", "evaluating")
-"""Phases of every sweep; one with attacks has `attacking` besides."""
+"""Phases of every sweep; a sweep with attacks also has `attacking`."""
 
 
 @dataclass
