@@ -100,7 +100,7 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     _check_prompts(plan, benchmark)
     _check_scores(plan, benchmark)
     if config.attacks:
-        from unlearnbench.runs.attack_prompts import check_attacks  # it imports torch
+        from unlearnbench.runs.attack_plan import check_attacks  # it imports torch
 
         check_attacks(config, benchmark)
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]

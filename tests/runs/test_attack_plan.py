@@ -16,7 +16,7 @@ from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import ConfigError
-from unlearnbench.runs.attack_prompts import check_attacks
+from unlearnbench.runs.attack_plan import check_attacks
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
