@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test gpu lint check fix clean
+.PHONY: quickstart test gpu lint check fix docs docs-serve clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -42,5 +42,11 @@ fix: $(READY)
 	$(BIN)/ruff check --fix-only .
 	$(BIN)/ruff format .
 
+docs: $(READY)  # into site/, which opens from disk
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build
+
+docs-serve: $(READY)  # on loopback, new by itself while pages are written
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
 clean:
-	rm -rf .venv build dist runs gpu.xml *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf .venv build dist site runs gpu.xml *.egg-info .mypy_cache .ruff_cache .pytest_cache

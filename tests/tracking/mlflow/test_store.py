@@ -1,4 +1,4 @@
-"""Everything that is logged is in docs/mlflow.md, and its example searches work."""
+"""Everything that is logged is in docs/reference/mlflow.md, and its example searches work."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from unlearnbench.tracking import SweepTracker, replay, sweep_tracker
 from unlearnbench.tracking.mlflow.dataset_inputs import inputs_of_sweep, read_data
 
 FIGURES = sweep_tracker.FIGURES
-PAGE = (Path(__file__).parents[3] / "docs" / "mlflow.md").read_text(encoding="utf-8")
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 ANY_WORD = {
     ("param", "<hyper-parameter>"): {"beta"},
     ("metric", "train/<reported>"): {"train/reward"},

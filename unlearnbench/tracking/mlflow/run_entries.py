@@ -1,6 +1,6 @@
 """Parameters, tags and answers of a record's run in MLflow; without mlflow.
 
-docs/mlflow.md lists all names; a test compares it with what is logged.
+docs/reference/mlflow.md lists all names; a test compares it with what is logged.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ ARTIFACTS = "mlartifacts"
 BATCH = 1000
 """Most metrics that MLflow accepts in one request."""
 SCHEMA = "2"
-"""Version of the names in docs/mlflow.md; runs of another version are replaced."""
+"""Version of the names in docs/reference/mlflow.md; runs of another version are replaced."""
 NOTE = "mlflow.note.content"
 _STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
 _TABLES = '[{"path": "answers.json", "type": "table"}]'
