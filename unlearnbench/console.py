@@ -13,7 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Any, ClassVar, TextIO
 
 from unlearnbench.errors import OutputError
 from unlearnbench.files.outputs import printable
@@ -60,12 +60,16 @@ def results_only_on_stdout() -> Generator[None, None, None]:
 class Console:
     """Standard output for results, standard error for notes; both without secrets."""
 
+    printed: ClassVar[bool] = False
+    """True once a line was printed through any console."""
+
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or results()
         self.err = err or sys.stderr
 
     def note(self, text: str) -> None:
         """Print a line about the progress of the command."""
+        Console.printed = True
         self.err.write(_shown(text) + "\n")
         self.err.flush()
 
@@ -74,12 +78,14 @@ class Console:
         if not self.err.isatty():
             self.note(text)
             return
+        Console.printed = True
         _terminal(self.err).print(
             text, style=WARNING_STYLE, markup=False, highlight=False, soft_wrap=True
         )
 
     def print(self, text: str = "") -> None:
         """Print a line of the result."""
+        Console.printed = True
         try:
             self.out.write(_shown(text) + "\n")
             self.out.flush()
@@ -105,6 +111,7 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
+        Console.printed = True
         table = Table(title=title or None, title_justify="left")
         for name, is_number in zip(columns, right, strict=True):
             table.add_column(name, justify="right" if is_number else "left")
@@ -136,6 +143,7 @@ def append_log_line(text: str, path: Path) -> None:
 def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int], None], None, None]:
     """A function that shows (done, total): a bar on a terminal, elsewhere a line per quarter."""
     if console.err.isatty():
+        Console.printed = True
         from rich.markup import escape
         from rich.progress import Progress, TimeElapsedColumn
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, ClassVar, TypeVar
 
@@ -16,6 +17,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup, TyperOption
 
 from unlearnbench.api.plugin_code import place
+from unlearnbench.cli.first_line import first_line
 from unlearnbench.console import results, results_only_on_stdout
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.files.outputs import Output, check_arguments
@@ -46,7 +48,7 @@ class Command(TyperCommand):
         """Carry out the command; only its results go to standard output."""
         arguments = {one.opts[0].lstrip("-"): ctx.params[one.name] for one in self.params}
         check_arguments(arguments, self.outputs)
-        with results_only_on_stdout():
+        with results_only_on_stdout(), self._announced(ctx):
             try:
                 code: int = super().invoke(ctx) or 0
             except Stopped:
@@ -57,6 +59,12 @@ class Command(TyperCommand):
                 ) from error
             results().flush()
         return code
+
+    def _announced(self, ctx: Any) -> AbstractContextManager[None]:
+        """Print a first line where the command is slow, a person waits, and no program reads."""
+        if not ctx.obj or ctx.params.get("as_json"):
+            return nullcontext()
+        return first_line(ctx.command_path.removeprefix("unlearnbench "))
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         """Write arguments, without their types, and options."""

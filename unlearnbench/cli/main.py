@@ -125,7 +125,10 @@ def root_command() -> Any:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; the return value is the exit code."""
+    """Run one command; the return value is the exit code.
+
+    argv  default: the process's own; then a slow command begins with a line of progress
+    """
     closed = _open_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
@@ -136,7 +139,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "standard output is closed, so no result could be printed; send it to /dev/null "
                 "where none is wanted"
             )
-        code = _run(sys.argv[1:] if argv is None else [*argv])
+        code = _run(sys.argv[1:] if argv is None else [*argv], announce=argv is None)
         sys.stdout.flush()
         return code
     except typer.Exit as error:  # after help or the version
@@ -150,11 +153,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _flush(int(error.code or 0))
 
 
-def _run(argv: list[str]) -> int:
+def _run(argv: list[str], *, announce: bool) -> int:
     command = root_command()
     if "_UNLEARNBENCH_COMPLETE" in os.environ:
         command(argv, prog_name="unlearnbench")  # a shell asks for completions; exits
-    with command.make_context("unlearnbench", argv) as context:
+    with command.make_context("unlearnbench", argv, obj=announce) as context:
         return command.invoke(context) or 0
 
 
