@@ -84,8 +84,7 @@ def _render(section: ReportSection, context: PageContext) -> Mapping[str, Any] |
     template = f"sections/{section.folder}/section.html.j2"
     return {
         "id": section.id,
-        "title": values.get("title", section.title),
-        "navigation": section.navigation,
+        "title": section.title,
         "body": Markup(render(template, place=panel_label, rate=rate_text, **values)),
     }
 

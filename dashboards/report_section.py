@@ -95,9 +95,9 @@ class ReportSection:
     id: str
     """Id of the HTML element, and of the section's data in scripts."""
     title: str
-    navigation: str
+    """Heading, and name in the navigation."""
     values: Callable[[PageContext], Mapping[str, Any] | None] = _no_values
-    """Compute the template's values; None leaves the section out; `title` replaces the title."""
+    """Compute the template's values; None leaves the section out."""
     data: Callable[[PageContext], Any] | None = None
     """Compute the JSON that scripts read at once, as `page.data.sections[id]`."""
     lazy_data: Callable[[PageContext], Any] | None = None

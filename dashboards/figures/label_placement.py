@@ -18,7 +18,9 @@ LARGE: Size = (1060.0, 500.0)
 """Plot area of a page's only panel."""
 _COVERED = 0.4
 """Largest share of a label that may be overlapped."""
-_CHARACTER, _LINE, _GAP = 6.6, 15.0, 8.0
+_CHARACTER, _LINE, _GAP = 6.6, 15.0, 13.0
+_MARK = 10.0
+"""Half the side of a marked point: of the ring of a best setting, and of the goal's star."""
 _SIDES = (
     *("middle right", "top center", "bottom center", "middle left"),
     *("top right", "bottom right", "top left", "bottom left"),
@@ -51,7 +53,7 @@ def place(
         )
         for label in labels
     ]
-    occupied: list[Box] = [(x - 7, y - 7, x + 7, y + 7) for x, y in pixels]
+    occupied: list[Box] = [(x - _MARK, y - _MARK, x + _MARK, y + _MARK) for x, y in pixels]
     placed: list[tuple[Label, str | None]] = []
     for index, (label, pixel) in enumerate(zip(labels, pixels, strict=True)):
         others = occupied[:index] + occupied[index + 1 :]

@@ -148,7 +148,8 @@ def _named(panel: Panel, style: Style, shown: Extent, size: Size) -> list[go.Sca
         if label in references:
             row, symbol, points, title = references[label]
             side = side or "middle right"
-            traces.append(_reference(panel, row, label, side, symbol, points, title))
+            high = label.at[1] > sum(shown[1]) / 2
+            traces.append(_reference(panel, row, label, side, symbol, points, title, high=high))
         else:
             setting = chosen[label.family]
             traces.append(_ring(label, side, style, setting, bold=label is top))
@@ -156,15 +157,25 @@ def _named(panel: Panel, style: Style, shown: Extent, size: Size) -> list[go.Sca
 
 
 def _reference(
-    panel: Panel, row: TableRow, label: Label, side: str, symbol: str, size: int, title: str
+    panel: Panel,
+    row: TableRow,
+    label: Label,
+    side: str,
+    symbol: str,
+    size: int,
+    title: str,
+    *,
+    high: bool,
 ) -> go.Scatter:
+    """Draw start or retain model; `high` in the frame, its name stands below on a phone."""
     utility, quality = label.at
     return go.Scatter(
         x=[utility],
         y=[quality],
         mode="markers+text",
         name=title,
-        text=[label.text],
+        # A star is wider than Plotly's distance of a text from its marker.
+        text=[f"\u00a0{label.text}\u00a0" if "middle" in side else label.text],
         textposition=side,
         textfont={"color": INK, "size": 12},
         marker={"symbol": symbol, "size": size, "color": INK},
@@ -172,7 +183,7 @@ def _reference(
         hovertext=[f"<b>{title}</b><br>{_numbers(panel, utility, quality)}"],
         customdata=[[row.epoch, row.run_id]],
         cliponaxis=False,
-        meta=meta("reference"),
+        meta=meta("reference", high=high),
     )
 
 

@@ -69,7 +69,7 @@
 
   const hasOthers = data.panels.some((panel) => panel.figure.data.some((trace) => trace.meta.leading === false));
   const leading = element("input", { type: "checkbox", onchange: () => { filters.leading = leading.checked; page.changed(); } });
-  if (hasOthers) byId("selects").append(element("label", {}, leading, " Lines of leading settings only"));
+  if (hasOthers) byId("selects").append(element("label", {}, leading, " Lines for best settings and the front only"));
 
   // The filters as text, for print and for screen readers.
   const description = () => {

@@ -48,6 +48,7 @@ page.themedTrace = (trace, options) => {
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: ink };
   }
   if (options.narrow && meta.role === "best") themed.mode = "markers"; // no room for names
+  if (options.narrow && meta.role === "reference") themed.textposition = meta.high ? "bottom center" : "top center"; // inside the frame
   return themed;
 };
 

@@ -84,10 +84,7 @@ def test_one_panel_without_seeds_has_no_interval() -> None:
         (1.0, None, None),
         (2.0, None, None),
     ]
-    assert (
-        "one panel only (one model, one forget fraction); they may differ on others."
-        in found.summary
-    )
+    assert "one panel: they hold for this model and forget fraction only." in found.summary
     assert found.summary.endswith("keeps its utility: y.")
 
 

@@ -133,7 +133,7 @@ def test_equal_methods_of_one_seed() -> None:
     assert [one.method for one in panel.methods] == ["b", "a"], "the higher utility first"
     assert panel.warnings == (
         "This order rests on one seed: other seeds may change it.",
-        "Equal, and so without an order: b and a.",
+        "Equal, so in no order: b and a.",
     )
 
 

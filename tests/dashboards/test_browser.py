@@ -196,7 +196,7 @@ class TestFilters:
         modes = [t["mode"] for t in lines(page)]
         assert len(modes) == 60
         assert 3 <= modes.count("lines+markers") < 30  # the best and the front
-        page.get_by_label("Lines of leading settings only").uncheck()
+        page.get_by_label("Lines for best settings and the front only").uncheck()
         assert {t["mode"] for t in lines(page)} == {"lines+markers"}
         page.get_by_label("Rate from").select_option(index=15)
         assert len(lines(page)) == 18

@@ -165,7 +165,10 @@ class TestAnswers:
         # 6 of the 9 words of "Author 1 is npo at 4 and writes forget." are among the 8 before.
         second = card(answers, "author 1 of").locator("header .note").inner_text()
         assert second == f"changed {1 - 2 * 6 / 17:.2f}"
-        assert "not have in common" in answers.locator("#answer-note").inner_text()
+        assert (
+            "0 = the same words in the same order, 1 = none in common"
+            in answers.locator("#answer-note").inner_text()
+        )
         answers.select_option("#answer-epoch", "1")
         answers.select_option("#answer-order", "same")
         assert "author 0" in answers.locator("article.qa h3").first.inner_text()

@@ -47,7 +47,7 @@ class Ranks:
         count, kind = len(self.panels), split_kind(self.panels)
         what = f"{count} panels (models × {kind}s)"
         if count < 2:
-            what = f"one panel only (one model, one {kind}); they may differ on others"
+            what = f"one panel: they hold for this model and {kind} only"
         text = f"Ranks of {len(self.ranks)} methods by their best settings, from {what}."
         last = [one for one in self.ranks if one.without]
         if last:

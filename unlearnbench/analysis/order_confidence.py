@@ -148,7 +148,7 @@ def _warnings(methods: Sequence[RankedMethod]) -> Iterator[str]:
     if close:
         yield f"Intervals over seeds overlap: {'; '.join(close)}."
     if equal:
-        yield f"Equal, and so without an order: {'; '.join(equal)}."
+        yield f"Equal, so in no order: {'; '.join(equal)}."
     if without := [one.method for one in methods if one.best is None]:
         yield f"Last because no setting keeps its utility: {', '.join(without)}."
 

@@ -47,8 +47,8 @@ class Sensitivity:
         if self.shift is None:
             return text
         return (
-            f"{text} Truth ratios that all differ by a factor of {10**self.shift:.3g} reach that "
-            f"in {100 * self.power:.0f} % of cases; smaller shifts often remain undetected."
+            f"{text} It finds a shift of all truth ratios by a factor of {10**self.shift:.3g} in "
+            f"{100 * self.power:.0f} % of cases; smaller ones it usually misses."
         )
 
 

@@ -28,7 +28,6 @@ SECTION = ReportSection(
     folder="all_numbers",
     id="numbers",
     title="All numbers",
-    navigation="All numbers",
     values=_values,
     lazy_data=_further,
 )

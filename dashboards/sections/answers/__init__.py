@@ -44,7 +44,6 @@ def _with_attacks(context: PageContext) -> EmbeddedEvaluations:
 SECTION = ReportSection(
     folder="answers",
     id="answers",
-    title="Answers, before and after",
-    navigation="Answers",
+    title="Answers",
     lazy_data_within=_answers,
 )

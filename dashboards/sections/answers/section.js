@@ -155,7 +155,7 @@
     byId("answer-note").replaceChildren(
       element("b", {}, `${page.runName(one.row)}${other ? ` beside ${page.runName(other.row)}` : ""}, ${SETS[set] ?? "no set"}`),
       ` · ${Math.min(count, found.length)} of ${found.length} questions, ${ORDERS[order]}. Marked: words that ${against} does not have. `,
-      `Changed: share of the words, in order, that it and the answer after epoch ${selection.epoch} do not have in common. p: probability of the true answer, per token. ${strengths()}`,
+      `Changed, at epoch ${selection.epoch}: 0 = the same words in the same order, 1 = none in common. p: probability of the true answer, per token. ${strengths()}`,
       variant && found.some((item) => item.attacked) ? `Last lines of a run and of the retain model: under ${variant}. ` : "",
       leftOut());
   };

@@ -26,7 +26,6 @@ from .data import (
 def _values(context: PageContext) -> Mapping[str, Any]:
     tables = settings_tables(context.report)
     return {
-        "title": tables[0].title if len(tables) == 1 else "Best settings, by two rules",
         "tables": [(table, _html_table(table)) for table in tables],
         "enough_seeds": ENOUGH_SEEDS,
     }
@@ -137,8 +136,7 @@ def _chosen_key(line: SettingsLine) -> float | None:
 SECTION = ReportSection(
     folder="best_settings",
     id="best",
-    title="Best setting of each method",
-    navigation="Best settings",
+    title="Best settings",
     values=_values,
     data=_data,
 )

@@ -35,7 +35,6 @@ SECTION = ReportSection(
     folder="curves",
     id="curves",
     title="Forgetting curves",
-    navigation="Forgetting curves",
     values=_values,
     data=_groups,
     lazy_data=_figures,

@@ -22,7 +22,6 @@ def _error(error: str | None) -> tuple[str, str]:
 SECTION = ReportSection(
     folder="failures",
     id="failures",
-    title="Runs without a result",
-    navigation="No result",
+    title="Failures",
     values=_values,
 )

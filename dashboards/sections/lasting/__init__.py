@@ -94,7 +94,6 @@ SECTION = ReportSection(
     folder="lasting",
     id="lasting",
     title="Does it last?",
-    navigation="Does it last?",
     values=_values,
     lazy_data=_figures,
 )

@@ -76,7 +76,6 @@ def _of_panel(
 SECTION = ReportSection(
     folder="order_confidence",
     id="claims",
-    title="How sure is this order?",
-    navigation="How sure",
+    title="How sure",
     values=_values,
 )

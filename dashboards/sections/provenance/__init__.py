@@ -22,7 +22,6 @@ def _values(context: PageContext) -> Mapping[str, Any]:
 SECTION = ReportSection(
     folder="provenance",
     id="origin",
-    title="Origin of the numbers",
-    navigation="Origin",
+    title="Origin",
     values=_values,
 )

@@ -62,9 +62,9 @@ def _git(state: Any) -> Pairs:
     """Format the state of the git repository in one line."""
     if not isinstance(state, Mapping):
         return []
-    of = f", of the {state['of']}" if state.get("of") else ""
-    changed = "with uncommitted changes" if state.get("dirty") else "no uncommitted changes"
-    return [("commit", f"{state.get('commit')} ({changed}{of})")]
+    of = f" in the {state['of']}" if state.get("of") else ""
+    changed = "with" if state.get("dirty") else "no"
+    return [("commit", f"{state.get('commit')} ({changed} uncommitted changes{of})")]
 
 
 def _pairs(key: str, named: Mapping[str, set[str]]) -> Pairs:
@@ -83,7 +83,10 @@ def _sweep(report: Report) -> Pairs:
         ("configuration", str(report.config.get("name") or report.name)),
         *([("benchmark", name)] if (name := report.schema.name) else []),
         ("evaluation profile", report.profile or "nothing evaluated yet"),
-        ("records", f"{len(runs)} of runs, {references} of start and retain models"),
+        (
+            "records",
+            f"{len(report.records)}: {len(runs)} runs, {references} start and retain models",
+        ),
         ("seeds", _several([str(s) for s in seeds]) or "none"),
     ]
 

@@ -66,7 +66,6 @@ SECTION = ReportSection(
     folder="scorecard",
     id="scorecard",
     title="Scorecard",
-    navigation="Scorecard",
     values=_values,
     lazy_data=_parts,
 )

@@ -42,7 +42,6 @@ SECTION = ReportSection(
     folder="tradeoff",
     id="trade-off",
     title="Trade-off",
-    navigation="Trade-off",
     values=_values,
     lazy_data=lambda context: run_details(context.report.records),
 )

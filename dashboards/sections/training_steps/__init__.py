@@ -26,8 +26,7 @@ def _figures(context: PageContext) -> list[list[Any]]:
 SECTION = ReportSection(
     folder="training_steps",
     id="training",
-    title="Training, step by step",
-    navigation="Training",
+    title="Training",
     values=_values,
     lazy_data=_figures,
 )

@@ -14,14 +14,13 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
     test = context.report.headline.forgotten.test
     if test is None:
         return None
-    return {"title": f"Truth ratios: what {test.label} compares", "test": test}
+    return {"test": test}
 
 
 SECTION = ReportSection(
     folder="truth_ratios",
     id="ratios",
-    title="Truth ratios: what Forget Quality compares",
-    navigation="Truth ratios",
+    title="Truth ratios",
     values=_values,
     lazy_data=lambda context: ratio_data(context.evaluations, context.report.records),
 )

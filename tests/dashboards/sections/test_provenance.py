@@ -37,8 +37,7 @@ def test_values_are_grouped_and_have_units(fabric: Fabric) -> None:
         title: dict(pairs) for title, pairs in data.provenance_groups(make_report(runs, name="x"))
     }
     assert found["Code"]["commit"] == (
-        "abc (no uncommitted changes, of the package), "
-        "abc (with uncommitted changes, of the package)"
+        "abc (no uncommitted changes in the package), abc (with uncommitted changes in the package)"
     )
     assert found["Code"]["torch"] == "2.0"
     assert found["Data and models"] == {"data, hash": "d1"}
