@@ -14,7 +14,8 @@ from unlearnbench.cli.options import completion
 from unlearnbench.testing import METRIC_CHECKS
 
 Run = Callable[..., tuple[int, str, str]]
-PAGE = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "concepts" / "metrics.md").read_text(encoding="utf-8")
 
 MINE = """\
 from unlearnbench.api import Metric
@@ -55,8 +56,19 @@ def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
             assert reads == ", ".join(one["reads"]), one["name"]
 
 
+def test_the_page_of_metrics_says_of_each_what_it_means_and_when_it_lies() -> None:
+    lines = [line for line in PAGE.splitlines() if line.startswith("| [`")]
+    rows = {line.split("`")[1]: line.strip("| ").split(" | ") for line in lines}
+    assert rows.keys() == {*registry.names("metrics")}
+    assert len(lines) == len(rows), "one entry each"
+    for name, cells in rows.items():
+        assert len(cells) == 4, name
+        assert all(len(cell) > 20 for cell in (cells[1], cells[3])), name
+
+
 def test_the_example_of_the_page_is_a_metric(run: Run, tmp_path: Path) -> None:
-    (code,) = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    page = (DOCS / "metrics.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
     (tmp_path / "first_token.py").write_text(code)
     assert run("metrics", "check", str(tmp_path / "first_token.py"))[0] == 0
     body = code.partition("class ")[2].strip().splitlines()
