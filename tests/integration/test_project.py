@@ -152,7 +152,7 @@ def defined(module: str) -> set[str]:
 
 
 def test_tests_mirror_the_packages() -> None:
-    apart = {"integration", "gpu", "methods"}
+    apart = {"integration", "gpu", "methods", "docs"}
     for path in (ROOT / "tests").rglob("test_*.py"):
         place = path.relative_to(ROOT / "tests").with_suffix("")
         if place.parts[0] in apart or str(place) in ACROSS:

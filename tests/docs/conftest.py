@@ -1,0 +1,91 @@
+"""What all pages share: small models and their cache, one Ray, and a finished sweep."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.cli.main import main
+from unlearnbench.config import loader
+from unlearnbench.config.schema import SweepConfig
+
+from .small_models import shrinking
+
+SECONDS = "seconds"
+
+
+@pytest.fixture(scope="module")
+def small_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Replace models and data of configurations by small ones."""
+    cache = tmp_path_factory.mktemp("cache")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loader, "load_config", shrinking(loader.load_config, cache))
+        yield
+
+
+@pytest.fixture(scope="module")
+def quickstart(small_models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished sweep of the shipped quickstart, small: each entry at its first rate, two seeds.
+
+    Without Ray: a run after the other, in this process.
+    """
+    del small_models
+    from unlearnbench.results.sweep_folder import claim_folder
+    from unlearnbench.runs.plan_sweep import plan_sweep
+    from unlearnbench.runs.run import run_single
+
+    place = tmp_path_factory.mktemp("quickstart")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(place)
+        planned, _ = plan_sweep(loader.load_config("quickstart"))
+        folder = claim_folder(planned)
+        first: dict[str, float | None] = {}
+        for spec in planned.runs:
+            rate = first.setdefault(spec.method.model_dump_json(), spec.learning_rate)
+            if spec.learning_rate == rate and spec.seed in sorted(planned.config.seeds)[:2]:
+                run_single(spec, planned.config, folder, lambda _: None)
+        assert main(["report", os.path.relpath(folder)]) == 0
+    return folder
+
+
+_session = ExitStack()
+
+
+@pytest.fixture
+def shared_ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the sweeps of all pages use one Ray, from the first that needs it."""
+    from unlearnbench.sweep import driver
+    from unlearnbench.sweep.placement import alive
+    from unlearnbench.sweep.ray_cluster import ray_session, run_slots
+
+    @contextmanager
+    def session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, None, None]:
+        import ray
+
+        if not ray.is_initialized():
+            _session.enter_context(ray_session(config, warn))
+        yield run_slots(config, [node["Resources"] for node in alive()])
+
+    monkeypatch.setattr(driver, "ray_session", session)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """End Ray before tests of other files, which start their own."""
+    if nextitem is None or nextitem.path != item.path:
+        _session.close()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print what each page took."""
+    passed: list[Any] = terminalreporter.stats.get("passed", [])
+    rows = [(dict(one.user_properties), one.nodeid) for one in passed if one.when == "call"]
+    for properties, name in rows:
+        if SECONDS in properties:
+            page = name.partition("[")[2].removesuffix("]")
+            terminalreporter.write_line(f"{properties[SECONDS]:7.1f} s  {page}")

@@ -1,0 +1,50 @@
+"""Configurations as pages have them, with models and data that take no time.
+
+Data are generated in smaller numbers, `base: tiny` is smaller and hardly trained, few rows are
+evaluated, and two epochs stand for more. Everything else is as the page has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.config.schema import SweepConfig
+
+AUTHORS, EPOCHS, ROWS = 20, 2, 6
+ARCHITECTURE = (
+    "{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 512}"
+)
+PREPARATION = (
+    "{epochs: 2, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16, "
+    "weight_decay: 0.0, schedule: cosine}"
+)
+Load = Callable[..., SweepConfig]
+
+
+def shrinking(load: Load, cache: Path) -> Load:
+    """Make `load_config` return small configurations, whose models are kept in one cache."""
+
+    def load_config(name: str, overrides: Sequence[str] = (), *more: Any) -> SweepConfig:
+        config = load(name, overrides, *more)
+        return load(name, [*overrides, *_changes(config, cache)], *more)
+
+    return load_config
+
+
+def _changes(config: SweepConfig, cache: Path) -> list[str]:
+    # Absolute: the workers of a shared Ray are in another folder.
+    changes = [f"output={Path(config.output).absolute()}", f"cache={cache}"]
+    changes += [f"epochs={min(config.epochs, EPOCHS)}"]
+    changes += [f"evaluation.rows={min(config.evaluation.rows or ROWS, ROWS)}"]
+    if config.tracking == type(config.tracking)():
+        changes.append("tracking.enabled=false")
+    smaller = {"authors": AUTHORS, "questions_per_author": 2, "pretraining_authors": 1}
+    stated = config.data.model_dump()
+    changes += [f"data.{k}={min(v, stated[k])}" for k, v in smaller.items() if k in stated]
+    for i, model in enumerate(config.models):
+        if model.base == "tiny":
+            changes.append(f"models.{i}.architecture={ARCHITECTURE}")
+            changes.append(f"models.{i}.preparation={PREPARATION}")
+    return changes

@@ -1,0 +1,166 @@
+"""Every block of every page works: commands end as they should, Python runs, YAML loads.
+
+The blocks of a page are carried out in order, in one empty folder and one Python namespace.
+`shell`, below, has the rules for commands.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import sys
+import tomllib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import pytest
+import yaml
+
+from unlearnbench.api import registry
+from unlearnbench.cli.main import main, root_command
+from unlearnbench.config import loader
+
+from .blocks import Block, blocks, commands, inline_commands
+from .conftest import SECONDS
+
+ROOT = Path(__file__).parents[2]
+MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
+MOVING = {
+    *(ROOT / f"docs/{name}.md" for name in ("attacks", "clusters", "evaluation", "metrics")),
+    *(ROOT / "docs/meta-evaluation.md", ROOT / "README.md"),
+}
+"""Pages that other pages are about to replace, with blocks of the old kind."""
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - MOVING)
+Parse = Callable[[Sequence[str]], dict[str, Any]]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The page's folder: the working directory, with its own plug-ins and modules."""
+    place = tmp_path / "page"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    monkeypatch.syspath_prepend(place)
+    monkeypatch.setattr(registry, "_files", {})
+    return place
+
+
+@pytest.mark.usefixtures("small_models", "shared_ray")
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_page(
+    page: Path,
+    folder: Path,
+    parse_command: Parse,
+    capsys: pytest.CaptureFixture[str],
+    request: pytest.FixtureRequest,
+    record_property: Callable[[str, object], None],
+) -> None:
+    text = page.read_text(encoding="utf-8")
+    found = blocks(text)
+    run = [one for one in found if one.reason is None]
+    if any("runs/quickstart" in one.text for one in run if one.language in ("sh", "python")):
+        shutil.copytree(request.getfixturevalue("quickstart"), folder / "runs" / "quickstart")
+    before, started = {*sys.modules}, perf_counter()
+    namespace: dict[str, Any] = {"__name__": "__main__"}
+    for block in found:
+        where = f"{page.relative_to(ROOT)}:{block.line}"
+        try:
+            if block.reason is not None:
+                parse(block, parse_command)
+            else:
+                carry_out(block, namespace, parse_command, capsys)
+        except BaseException as error:
+            error.add_note(f"in the block at {where}")
+            raise
+    for words in inline_commands(text):
+        parse_line(words, parse_command)
+    for name in {*sys.modules} - before:
+        if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
+            del sys.modules[name]
+    record_property(SECONDS, perf_counter() - started)
+
+
+def carry_out(
+    block: Block, namespace: dict[str, Any], parse: Parse, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Carry out a block, or write it to the file that is its title."""
+    if block.title:
+        Path(block.title).parent.mkdir(parents=True, exist_ok=True)
+        Path(block.title).write_text(block.text, encoding="utf-8")
+    if block.language == "yaml":
+        load_yaml(block)
+    elif block.language == "sh":
+        shell(block, parse, capsys)
+    elif block.language == "python" and not block.title:
+        name = f"<block at line {block.line}>"
+        exec(compile(block.text, name, "exec"), namespace)
+    else:
+        data(block)
+
+
+def shell(block: Block, parse: Parse, capsys: pytest.CaptureFixture[str]) -> None:
+    """Carry out the commands of `unlearnbench`, in this process.
+
+    `cd` changes the folder, `> FILE` takes the output. Other programs are not run; `make` has the
+    target. The exit code is 0, or the one of a comment `# exit code 2`.
+    """
+    for one in commands(block.text):
+        if one.words[0] == "cd":
+            os.chdir(one.words[1])
+        elif one.words[0] == "unlearnbench":
+            capsys.readouterr()
+            code, (out, err) = main(one.words[1:]), capsys.readouterr()
+            assert code == one.code, f"{' '.join(one.words)}\n{out}\n{err}"
+            if one.out:
+                Path(one.out).write_text(out, encoding="utf-8")
+        else:
+            parse_line(one.words, parse)
+
+
+def parse(block: Block, parse_command: Parse) -> None:
+    """Check a block that is not run: its commands, its syntax."""
+    if block.language == "sh":
+        for one in commands(block.text):
+            parse_line(one.words, parse_command)
+    elif block.language == "python":
+        compile(block.text, f"<block at line {block.line}>", "exec")
+    elif block.language == "yaml":
+        assert yaml.safe_load(block.text) is not None
+    else:
+        data(block)
+
+
+def parse_line(words: Sequence[str], parse_command: Parse) -> None:
+    """Check a command without carrying it out."""
+    if words[0] == "make":
+        for target in words[1:]:
+            assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE), target
+    elif words[0] == "unlearnbench":
+        words = words[1:]
+        group = root_command()
+        for word in words:
+            group = getattr(group, "commands", {}).get(word, group)
+        if not hasattr(group, "commands"):  # a group alone prints its help
+            parse_command(words)
+
+
+def load_yaml(block: Block) -> None:
+    """Load a configuration; a part of one is loaded with the rest of the quickstart."""
+    found = yaml.safe_load(block.text)
+    assert isinstance(found, dict)
+    if "extends" not in found and "models" not in found:
+        name = Path(f"with-{Path(block.title).name}")
+        name.write_text(f"extends: quickstart\n{block.text}", encoding="utf-8")
+        loader.load_config(str(name))
+
+
+def data(block: Block) -> None:
+    """Check the syntax of data."""
+    if block.language == "json":
+        json.loads(block.text)
+    elif block.language == "toml":
+        tomllib.loads(block.text)
