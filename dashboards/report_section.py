@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
-from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.analysis.order_confidence import OrderConfidence
 from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.records import Record
@@ -48,7 +47,7 @@ class PageContext:
             report=report,
             style=Style.of(report.rows),
             panels=panels(report.rows, published=_is_ceu_benchmark(report)),
-            claims=assess_order(rows_with_valid_start(report.rows), report.records),
+            claims=report.claims,
             evaluations=embedded_evaluations(report.records, report.rows),
             columns=PageColumns.of(report.rows, report.schema),
         )

@@ -224,7 +224,7 @@ class TestFolder:
         written = (folder / "results.csv").read_text(encoding="utf-8")
         assert written == to_csv(build_report(folder).rows)
         assert sorted(p.name for p in folder.iterdir()) == sorted(
-            ["records", "plan.json", "report.html", "results.csv"]
+            ["conclusion.json", "plan.json", "records", "report.html", "results.csv"]
         )
 
     def test_the_table_beside_another_page_has_its_name(self, tmp_path: Path) -> None:

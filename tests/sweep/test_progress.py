@@ -58,7 +58,7 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
         "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
         "warning: something",
         "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
-        "busy: a, 2 slots 91 %, a GPU 0 97 % (mean 94 %)",
+        "busy during that time: a, 2 slots 91 %, a GPU 0 97 % (mean 94 %)",
     ]
 
 
@@ -117,12 +117,6 @@ def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
     ]
     lines = err.getvalue().splitlines()
     assert lines.count("  npo     2e-05      1    0.700     -5.00  1e-05") == 2
-    assert lines[-2] == (
-        "tiny, forget 10 %: No method forgot enough: npo at 2e-05, epoch 1, has the highest Forget "
-        "Quality (p = 1e-05) among settings that keep at least 80 % of the start's utility (it "
-        "keeps 88 %). Up to p = 0.05 the test still distinguishes a model from one that "
-        "never saw the forget set."
-    )
 
 
 @pytest.mark.parametrize(
@@ -172,8 +166,8 @@ def test_runs_that_left_the_plan_are_not_among_the_best() -> None:
             )
         progress.live_best.retain_only({runs[1].id})
         progress.time_spent({})
-    assert "npo at 2e-05" in err.getvalue()
-    assert "1e-05  " not in err.getvalue()
+    assert "npo     2e-05" in err.getvalue()
+    assert "npo     1e-05" not in err.getvalue()
 
 
 def test_lines_are_logged_with_the_time_and_a_full_disk_is_harmless(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from unlearnbench.analysis.best_settings import (
     panel_order,
     start_utility,
 )
-from unlearnbench.analysis.conclusion import conclusion
 from unlearnbench.analysis.start_models import Start, p_value, start_of
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.console import aligned
@@ -55,12 +54,6 @@ class Leader:
         rate = "-" if self.learning_rate is None else f"{self.learning_rate:g}"
         own = (self.method, rate, str(self.epoch))
         return (*own, *_cells(self.headline, self.kept, self.forgotten))
-
-    @property
-    def name(self) -> str:
-        """`npo at 1e-05, epoch 3`."""
-        rate = "" if self.learning_rate is None else f" at {self.learning_rate:g}"
-        return f"{self.method}{rate}, epoch {self.epoch}"
 
 
 @dataclass
@@ -177,7 +170,7 @@ def _leaders(settings: Iterable[_Setting], most: int, labels: Labels) -> list[Le
 def best_lines(start: Start, leaders: Sequence[Leader], *, last: bool) -> list[str]:
     """The leading settings of a panel as a table, with the start for comparison.
 
-    last  True once all runs have ended: the conclusion follows
+    last  True once all runs have ended
     """
     headline, forgotten = start.headline, start.headline.forgotten
     share = f"{100 * UTILITY_SHARE:g} % of the start's {headline.kept.plain_short}"
@@ -195,11 +188,6 @@ def best_lines(start: Start, leaders: Sequence[Leader], *, last: bool) -> list[s
         right = [False, *[True] * (len(rows[0]) - 1)]
         lines = [f"{heading}that keeps {share}"]
         lines += [f"  {line}" for line in aligned(rows, right)]
-    if last:
-        top = None
-        if leaders:
-            top = (leaders[0].name, leaders[0].kept, leaders[0].forgotten)
-        lines.append(f"{start.place}: {conclusion(start, top)}")
     return lines
 
 

@@ -1,18 +1,209 @@
-"""The conclusion about a panel: which setting leads, and which methods may be as good."""
+"""The conclusion about each panel in three sentences: what was found, how sure it is, does it last.
+
+The last lines of a sweep and the head of its page both come from `conclusions`. Pure, except that
+`conclusion.json` of a sweep's folder, which stores them, is read.
+"""
 
 from __future__ import annotations
 
+import json
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE
-from unlearnbench.analysis.start_models import Start, quality_text
+from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    Panel,
+    Setting,
+    average_seeds,
+    on_panel,
+    panel_label,
+    panel_order,
+)
+from unlearnbench.analysis.lasting import AttackedPanel
+from unlearnbench.analysis.lasting_text import lasting_sentence, setting_name
+from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
+from unlearnbench.analysis.rivals import Rivals
+from unlearnbench.analysis.start_models import Start, p_value, quality_text, start_of
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.errors import RecordError
+from unlearnbench.files.bounded import parse_json
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
-if TYPE_CHECKING:
-    from unlearnbench.analysis.rivals import Rivals
-
+CONCLUSION_FILE = "conclusion.json"
+SCHEMA = 1
 NAMED = 4
 """Most methods that a sentence names."""
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """Three sentences about a panel; one that does not apply is empty."""
+
+    model: str
+    split: SplitKey
+    found: str
+    """The best method, its setting, what it has forgotten and kept; or why there is none."""
+    sure: str = ""
+    """The methods that cannot be distinguished from it, the seeds, the questions and the smallest
+    difference that they show."""
+    lasts: str = ""
+    """What attacks give back, with its interval; or that there was none."""
+    has_best: bool = False
+    """True if a method has forgotten, and has kept its utility."""
+
+    @property
+    def place(self) -> str:
+        """`tiny, forget 10 %`."""
+        return panel_label(self.model, self.split)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences that apply, in their order."""
+        return tuple(filter(None, (self.found, self.sure, self.lasts)))
+
+
+def conclusions(
+    rows: Sequence[TableRow], claims: OrderConfidence, attacked: Iterable[AttackedPanel] = ()
+) -> tuple[Conclusion, ...]:
+    """Draw the conclusion about every panel that has runs.
+
+    rows      the table of plain evaluations, start and retain models included
+    claims    `assess_order` of those of them whose start model is valid
+    attacked  `attacked_panels` of the same, empty if no attack was run
+    """
+    orders = {(one.model, one.forget_fraction): one for one in claims.panels}
+    under = {(one.model, one.forget_fraction): one for one in attacked}
+    places = {(row.model, row.forget_fraction) for row in rows if row.kind == "run"}
+    return tuple(
+        _conclude(place, on_panel(rows, place), orders.get(place), under.get(place))
+        for place in sorted(places, key=panel_order)
+    )
+
+
+def _conclude(
+    place: Panel,
+    rows: Sequence[TableRow],
+    order: PanelOrder | None,
+    attacked: AttackedPanel | None,
+) -> Conclusion:
+    start = start_of(rows, *place)
+    if reason := _no_result(start, rows):
+        return Conclusion(*place, reason)
+    methods = () if order is None else order.methods
+    leader = next((one for one in methods if one.best is not None), None)
+    if order is None or leader is None or leader.best is None:
+        return Conclusion(*place, _nobody(start, rows), lasts=lasting_sentence(attacked, None))
+    forgotten = leader.forgotten
+    found = conclusion(start, _leading(leader.best)) + _over_seeds(leader)
+    test = start.headline.forgotten.test
+    has_best = forgotten is not None and not start.unmoved(forgotten)
+    if test and has_best and forgotten is not None:
+        has_best = forgotten > math.log10(test.level)
+    return Conclusion(
+        *place,
+        found,
+        _sure(order, leader),
+        lasting_sentence(attacked, leader.best),
+        has_best=has_best,
+    )
+
+
+def _no_result(start: Start, rows: Sequence[TableRow]) -> str:
+    """The reason why a panel has nothing to compare; empty if there is none."""
+    forgotten = start.headline.forgotten
+    evaluated = [row for row in rows if row.kind == "run" and row.epoch > 0]
+    if start.fault or (start.utility is None and evaluated):
+        return conclusion(start, None)
+    if not evaluated:
+        return "No run has been evaluated yet."
+    if all(row.metrics.get(forgotten.column) is None for row in evaluated):
+        lacking = "" if start.quality is not None else ", which needs an evaluated retain model"
+        return f"No best setting: no run has a {forgotten.name}{lacking}."
+    return ""
+
+
+def _nobody(start: Start, rows: Sequence[TableRow]) -> str:
+    """No setting keeps its utility; name the one that keeps most."""
+    kept = start.headline.kept
+    settings = [(u, s) for s in average_seeds(rows) if s.epoch and (u := s.kept) is not None]
+    text = conclusion(start, None)
+    if not settings or not start.utility:
+        return text
+    most, setting = max(settings, key=lambda pair: pair[0])
+    return f"{text} Most is kept by {setting_name(setting)}: {kept.plain_short} {most:.2f}."
+
+
+def _leading(setting: Setting) -> LeadingSetting:
+    """A setting that has both numbers of the headline, as every best setting has."""
+    return setting_name(setting), setting.kept or 0.0, setting.forgotten or 0.0
+
+
+def _over_seeds(leader: RankedMethod) -> str:
+    """The smallest and largest value over the seeds; empty for one seed."""
+    if leader.best is None:
+        return ""
+    forgotten = leader.best.headline.forgotten
+    ends = leader.best.spread(forgotten.column)
+    if ends is None:
+        return ""
+    low, high = (p_value(end) if forgotten.test else f"{end:.{forgotten.digits}f}" for end in ends)
+    what = "p" if forgotten.test else forgotten.name
+    return f" Over its {leader.seeds} seeds {what} is between {low} and {high}."
+
+
+def _sure(order: PanelOrder, leader: RankedMethod) -> str:
+    """The second sentence, with the resolution of the headline's test where it has one."""
+    return " ".join((*_rivalry(order, leader), _seeds(leader), *_resolution(order, leader)))
+
+
+def _rivalry(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
+    """The methods that may be as good: by the headline's test, else by intervals over seeds."""
+    others = [one for one in order.methods if one.best is not None and one is not leader]
+    if leader.best is not None and leader.best.headline.forgotten.test is None:
+        close = [one.method for one in others if _overlap(one.interval, leader.interval)]
+        if close:
+            yield f"Its interval over seeds overlaps with {_count(close)}: {_named(close)}."
+        elif others and all(one.interval for one in (leader, *others)):
+            yield "No other method's interval over seeds overlaps with its own."
+    elif order.rivals is not None and (order.rivals.same or order.rivals.apart):
+        yield _indistinguishable(order.rivals).strip()
+    elif others:
+        yield "No other method could be tested against it."
+
+
+def _overlap(one: Interval | None, other: Interval | None) -> bool:
+    """True if two intervals meet; False where one is missing."""
+    return bool(one and other and one.low <= other.high and other.low <= one.high)
+
+
+def _seeds(leader: RankedMethod) -> str:
+    if leader.seeds == 1:
+        return "It rests on one seed: another one may change the order."
+    few = " (fewer than three: another one may change the order)"
+    return f"It rests on {leader.seeds} seeds{few if leader.seeds < ENOUGH_SEEDS else ''}."
+
+
+def _resolution(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
+    """The smallest difference that the headline's test shows with so many questions."""
+    found = order.sensitivity
+    if found is None or leader.best is None:
+        return
+    if found.distance is None:
+        yield found.summary
+        return
+    shift = ""
+    if found.shift is not None:
+        factor = f"{10**found.shift:.2g}"
+        shift = f" (truth ratios that all differ by a factor of {factor} reach it 4 times in 5)"
+    near = order.rivals is not None and leader.method in order.rivals.near_retain
+    own = ", and its own D is smaller" if near else ""
+    yield (
+        f"With {found.n} forget questions the test distinguishes a model from the retain model "
+        f"only from D = {found.distance:.3g} on{shift}{own}."
+    )
 
 
 LeadingSetting = tuple[str, float, float]
@@ -59,10 +250,41 @@ def _indistinguishable(rivals: Rivals | None) -> str:
         return ""
     tested = len(rivals.same) + len(rivals.apart)
     if not rivals.same:
-        return f" It forgets more than each of the {tested} other methods that were tested."
-    named = ", ".join(rivals.same[:NAMED])
-    more = len(rivals.same) - NAMED
+        others = f"each of the {tested} other methods" if tested > 1 else "the other method"
+        return f" It forgets more than {others} that {'were' if tested > 1 else 'was'} tested."
     return (
         f" {len(rivals.same)} of the {tested} other methods that were tested cannot be "
-        f"distinguished from it: {named}{f' and {more} more' if more > 0 else ''}."
+        f"distinguished from it: {_named(rivals.same)}."
     )
+
+
+def _named(methods: Sequence[str]) -> str:
+    more = len(methods) - NAMED
+    return ", ".join(methods[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _count(methods: Sequence[str]) -> str:
+    return f"that of {len(methods)} other method{'s' * (len(methods) != 1)}"
+
+
+def conclusions_json(found: Iterable[Conclusion]) -> str:
+    """Content of `conclusion.json`."""
+    document = {"schema": SCHEMA, "panels": [asdict(one) for one in found]}
+    return json.dumps(document, indent=1, ensure_ascii=False)
+
+
+def read_conclusions(folder: Path) -> tuple[Conclusion, ...]:
+    """Read `conclusion.json` of a sweep's folder; empty without it.
+
+    Raises: RecordError if it is damaged.
+    """
+    path = folder / CONCLUSION_FILE
+    try:
+        panels = parse_json(path.read_text(encoding="utf-8"))["panels"]
+        return tuple(Conclusion(**one) for one in panels)
+    except FileNotFoundError:
+        return ()
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: damaged ({type(error).__name__}); `unlearnbench report` rewrites it"
+        ) from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     AttackedSetting,
@@ -26,13 +27,19 @@ def variant_label(variant: str) -> str:
     return f"{attack}, {point}" if point else attack
 
 
+def setting_name(setting: Setting) -> str:
+    """`npo at rate 1e-05, epoch 3`."""
+    rate = "" if setting.learning_rate is None else f" at rate {setting.learning_rate:g}"
+    return f"{setting.method}{rate}, epoch {setting.epoch}"
+
+
 def sentences(panel: AttackedPanel) -> tuple[str, ...]:
     """Name what comes back of each method's best setting, under which attack, and the null."""
     best = [one for one in panel.best if one.under]
     bypassed = [one for one in best if one.bypassed_by]
     judged = [one for one in best if one.lasting is not None and one not in bypassed]
     judged.sort(key=lambda one: (one.lasting or 0.0, one.setting.family))
-    back = [one for one in judged if _comes_back(one)]
+    back = [one for one in judged if comes_back(one)]
     lines: list[str] = []
     if back:
         lines.append(_most(panel, back[0]))
@@ -52,6 +59,56 @@ def sentences(panel: AttackedPanel) -> tuple[str, ...]:
     )
 
 
+def lasting_sentence(attacked: AttackedPanel | None, leader: Setting | None) -> str:
+    """Describe what comes back of the leading setting, and of the one of which most does.
+
+    attacked  None if no attack was run
+    leader    None if no setting keeps its utility
+    """
+    if attacked is None:
+        advice = "`--set attacks=[relearning]` adds one"
+        return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
+    best = [one for one in attacked.best if one.under]
+    own = next((one for one in best if leader and one.setting.family == leader.family), None)
+    sentences: list[str] = []
+    if leader is not None:
+        sentences.append(_lasts_of(attacked, own, leader))
+    back = [one for one in best if one is not own and comes_back(one) and not one.bypassed_by]
+    most = min(back, key=lambda one: one.lasting or 0.0, default=None)
+    if most is not None and most.worst is not None:
+        share = share_given_back(most.worst)
+        less = own is None or own.lasting is None or (most.lasting or 0.0) < own.lasting
+        if less:
+            sentences.append(f"Most comes back of {setting_name(most.setting)}: {share}.")
+    return " ".join(sentences)
+
+
+def _lasts_of(panel: AttackedPanel, one: AttackedSetting | None, leader: Setting) -> str:
+    if one is None:
+        return f"Whether it lasts is not known: {leader.method} was not attacked."
+    which = (
+        "" if one.setting == leader else f" (of {setting_name(one.setting)}, which was attacked)"
+    )
+    if one.bypassed_by:
+        return (
+            "It does not last: it leaves the weights as they are, and "
+            f"{' and '.join(one.bypassed_by)} runs the model without it."
+        )
+    worst = one.worst
+    if worst is None or worst.before is None or worst.after is None or worst.null is None:
+        return f"Whether it lasts is not judged: {one.why_not or 'a number is undefined'}{which}."
+    verb = "comes back" if comes_back(one) else "comes back, not more than by chance"
+    if one.lasting is not None and 1 - one.lasting <= LITTLE:
+        verb = "comes back, next to nothing"
+    moved = "gains" if worst.sign * worst.null >= 0 else "loses"
+    return (
+        f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what it removed "
+        f"{verb}{which}: {panel.column.label.lower()} goes from {worst.before:.2f} to "
+        f"{worst.after:.2f}, while the retain model, which never saw these rows, {moved} "
+        f"{abs(worst.null):.2f}."
+    )
+
+
 def _not_judged(settings: Iterable[AttackedSetting]) -> Iterator[str]:
     """The methods without a number, by reason."""
     by_reason: dict[str, list[str]] = {}
@@ -61,7 +118,7 @@ def _not_judged(settings: Iterable[AttackedSetting]) -> Iterator[str]:
         yield f"Not judged ({reason}): {', '.join(methods)}."
 
 
-def _comes_back(one: AttackedSetting) -> bool:
+def comes_back(one: AttackedSetting) -> bool:
     """True if the worst attack gives something back, by more than chance over seeds.
 
     Of fewer than three seeds, the range of values counts; of one seed, its value.
@@ -82,17 +139,19 @@ def _most(panel: AttackedPanel, one: AttackedSetting) -> str:
     return (
         f"Most comes back of {_setting(one)}: {panel.column.label.lower()} {verb} from "
         f"{worst.before:.2f} to {worst.after:.2f} under {variant_label(worst.variant)}, which "
-        f"gives back {_share(worst)} of what was removed; the retain model, which never saw these "
-        f"rows, {moved} {abs(worst.null):.2f}."
+        f"gives back {share_given_back(worst)} of what was removed; the retain model, which never "
+        f"saw these rows, {moved} {abs(worst.null):.2f}."
     )
 
 
 def _short(one: AttackedSetting) -> str:
     worst = one.worst
-    return "" if worst is None else f"{_share(worst)} of {_setting(one)} ({worst.variant})"
+    return (
+        "" if worst is None else f"{share_given_back(worst)} of {_setting(one)} ({worst.variant})"
+    )
 
 
-def _share(worst: UnderAttack) -> str:
+def share_given_back(worst: UnderAttack) -> str:
     """`42 % [31, 53 %]`: the share that is given back, with its interval or range over seeds."""
     share, interval = 1 - (worst.lasting or 0.0), worst.lasting_interval
     if interval is None:

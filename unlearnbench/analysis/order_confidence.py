@@ -121,11 +121,11 @@ def assess_order(rows: Sequence[TableRow], records: Iterable[Record]) -> OrderCo
     return OrderConfidence(tuple(panels), rank_methods(best))
 
 
-def _place(one: RankedMethod) -> tuple[float, float, str]:
-    """Sort key, best first; ties go to the higher utility, then to the name."""
+def _place(one: RankedMethod) -> tuple[float, float, int, str]:
+    """Sort key, best first as by `merit_of`; then the name."""
     merit = None if one.best is None else merit_of(one.best)
-    forgotten, kept, _ = merit or (float("-inf"), 0.0, 0)
-    return -forgotten, -kept, one.method
+    forgotten, kept, minus_epoch = merit or (float("-inf"), 0.0, 0)
+    return -forgotten, -kept, -minus_epoch, one.method
 
 
 def _warnings(methods: Sequence[RankedMethod]) -> Iterator[str]:

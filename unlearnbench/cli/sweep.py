@@ -51,6 +51,7 @@ def sweep(
     """
     settings = read_config(config, overrides, plugins)
     _check_optimizers(settings)
+    from unlearnbench.analysis.conclusion import read_conclusions
     from unlearnbench.analysis.selection import read_selection
     from unlearnbench.results.outcomes import tally, without_result
     from unlearnbench.sweep import run_sweep
@@ -64,6 +65,7 @@ def sweep(
             **{s: result.count(s) for s in ("finished", "collapsed", "stopped", "failed")},
             "without_result": [asdict(end) for end in without_result(result.ends)],
             "no_result": list(result.no_result),
+            "conclusions": [asdict(one) for one in read_conclusions(result.folder)],
             "report": str(result.report),
             "csv": str(result.csv),
             "mlflow": result.mlflow_command,

@@ -11,7 +11,17 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.conclusion import (
+    CONCLUSION_FILE,
+    Conclusion,
+    conclusions,
+    conclusions_json,
+)
+from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
+from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.selection import read_selection
+from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.api.attack import Attack
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
 from unlearnbench.config.profiles import TOFU
@@ -89,6 +99,23 @@ class Report:
         return self.schema.headline
 
     @cached_property
+    def claims(self) -> OrderConfidence:
+        """The order of the methods on panels whose start model is valid; reads evaluations."""
+        return assess_order(rows_with_valid_start(self.rows), self.records)
+
+    @cached_property
+    def lasting(self) -> tuple[AttackedPanel, ...]:
+        """The attacked settings of panels whose start model is valid."""
+        valid = {(r.model, r.forget_fraction) for r in rows_with_valid_start(self.rows)}
+        found = attacked_panels(self.rows, self.attacked, _is_white_box)
+        return tuple(one for one in found if (one.model, one.forget_fraction) in valid)
+
+    @cached_property
+    def conclusions(self) -> tuple[Conclusion, ...]:
+        """Three sentences for each panel with runs."""
+        return conclusions(self.rows, self.claims, self.lasting)
+
+    @cached_property
     def warnings(self) -> tuple[str, ...]:
         """Lines on what the numbers do not show: of the benchmark, its metrics and its attacks."""
         controls = (
@@ -104,6 +131,15 @@ class Report:
     def profile(self) -> str:
         """Name and hash of the evaluation's rules."""
         return next((r.profile for r in self.records if r.epochs), "")
+
+
+def _is_white_box(name: str) -> bool:
+    """True for an installed attack that runs a model without what is put in front of it."""
+    try:
+        kind: type[Attack] = load("attacks", name)
+    except PluginError:
+        return False
+    return kind.white_box
 
 
 def _unobserved(report: Report) -> Iterator[str]:
@@ -232,4 +268,7 @@ def publish(report: Report, folder: Path, out: Path | None = None) -> Path:
         attacks = folder / ATTACKS if out is None else out.with_suffix(f".{ATTACKS}")
         write_file(attacks, to_csv(report.attacked), "the table of attacks", REPEAT)
     write_file(page, load("dashboards", "page")(report), "the page", REPEAT)
+    if out is None:
+        text = conclusions_json(report.conclusions)
+        write_file(folder / CONCLUSION_FILE, text, "the conclusions", REPEAT)
     return page

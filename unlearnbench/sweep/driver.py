@@ -7,6 +7,7 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 
+from unlearnbench.analysis.conclusion import CONCLUSION_FILE, read_conclusions
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
@@ -77,10 +78,11 @@ def run_sweep(
             tables = [page.with_name(TABLE), page.with_name(ATTACKS)]
             results = [page, *(file for file in tables if file.is_file())]
             storage.put([folder / PLAN_FILE, *results])
-            files = [*results, folder / LOG_FILE, folder / SELECTION_FILE]
+            files = [*results, folder / LOG_FILE, folder / SELECTION_FILE, folder / CONCLUSION_FILE]
             tracker.log_files(files, complete=not state.failed)
         seconds = state.time_spent.by_phase(time.monotonic() - begin)
         progress.time_spent(seconds, state.time_spent.by_device())
+        progress.concluded(read_conclusions(folder))
     return state.result(plan.runs, page, seconds)
 
 

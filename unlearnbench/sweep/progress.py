@@ -10,12 +10,15 @@ import threading
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from statistics import fmean
+from textwrap import wrap
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.best_so_far import Leader, LiveBest, best_lines
+from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.console import Console, append_log_line, format_duration
 from unlearnbench.estimates.time_to_go import Clock, Forecast
@@ -31,6 +34,8 @@ BEST, BEST_AT_END = 3, 10
 """Methods in a table of the best, during the sweep and at its end."""
 LOG_FILE = "sweep.log"
 """The lines of all commands in a sweep's folder, with times."""
+WIDTH = 95
+"""Columns of the text of a conclusion."""
 DEVICES = 8
 """Devices listed at the end, idlest first."""
 
@@ -191,7 +196,19 @@ class Progress:
             shares = [f"{device} {100 * share:.0f} %" for device, share in busy.items()]
             more = f" and {len(shares) - DEVICES} more" if len(shares) > DEVICES else ""
             mean = f" (mean {100 * fmean(busy.values()):.0f} %)" if len(shares) > 1 else ""
-            self._print(f"busy: {', '.join(shares[:DEVICES])}{more}{mean}")
+            self._print(f"busy during that time: {', '.join(shares[:DEVICES])}{more}{mean}")
+
+    def concluded(self, found: Sequence[Conclusion]) -> None:
+        """Print the conclusion about each panel whose start model is valid."""
+        for one in found:
+            start = self.live_best.starts().get((one.model, one.split))
+            if start is not None and start.fault:
+                continue  # a warning is printed in its place
+            self._print(f"result of {one.place}:")
+            for number, sentence in enumerate(one.sentences, start=1):
+                lines = wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
+                for begin, line in zip(chain((f"{number}.",), repeat("  ")), lines, strict=False):
+                    self._print(f"  {begin} {line}")
 
     def time_left(self) -> str:
         """`2 min 10 s`; empty before the first epoch and after the last run."""

@@ -13,7 +13,6 @@ from unlearnbench.analysis.lasting import (
     Shift,
     UnderAttack,
     attack_of,
-    attacked_panels,
     step_of,
 )
 from unlearnbench.api.attack import Attack, PromptAttack
@@ -31,10 +30,8 @@ Variants = Mapping[tuple[str, str], Evaluation]
 
 
 def lasting_panels(context: PageContext) -> tuple[AttackedPanel, ...]:
-    """Compare the attacked settings of every panel whose start model is valid."""
-    faulty = {(p.model, p.forget_fraction) for p in context.panels if p.begins.fault}
-    found = attacked_panels(context.report.rows, context.report.attacked, _is_white_box)
-    return tuple(one for one in found if (one.model, one.forget_fraction) not in faulty)
+    """List the attacked settings of every panel whose start model is valid."""
+    return context.report.lasting
 
 
 def panel_of(context: PageContext, place: Panel) -> AttackedPanel | None:
@@ -49,11 +46,6 @@ def attack_label(name: str) -> str:
     """Name of an attack for people; its name in records where it is not installed."""
     kind = _attack(name)
     return name if kind is None else kind.label
-
-
-def _is_white_box(name: str) -> bool:
-    kind = _attack(name)
-    return kind is not None and kind.white_box
 
 
 def _attack(name: str) -> type[Attack] | None:

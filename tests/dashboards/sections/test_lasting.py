@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
+from unlearnbench.reporting import report
 from unlearnbench.reporting.report import make_report
 
 from ..attacked_records import RETAIN, SAMPLES, START, STEPS, answers_under, under_attacks
@@ -45,7 +46,7 @@ def records(fabric: Fabric) -> tuple[Record, ...]:
 def white_box() -> Iterator[None]:
     """Relearning runs the weights alone, whichever attack of that name is installed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(data, "_is_white_box", "relearning".__eq__)
+        patch.setattr(report, "_is_white_box", "relearning".__eq__)
         yield
 
 
