@@ -34,7 +34,7 @@ models:
     preparation:
       {epochs: 1, base_epochs: 1, optimizer: muon, learning_rate: 3.0e-3, batch_size: 16}
 forget_fractions: [0.5]
-methods: [ce-u, npo, outside]
+methods: [outside, ce-u, npo]
 learning_rates: [1.0e-3]
 epochs: 6
 training: {batch_size: 4}
@@ -42,14 +42,19 @@ evaluation: {rows: 4, max_length: 96}
 ray: {concurrent: 1}
 """
 
-PLUGIN = '''"""A method from another package."""
+PLUGIN = '''"""A method from another package: slow after an epoch, while there is a file `hold`."""
+import itertools, pathlib, time
 from unlearnbench import LossBatch, Method, Needs
+
+steps = itertools.count(1)
 
 class Outside(Method):
     """L = mean_t log p_t"""
     needs = Needs(parts=frozenset({"forget"}))
 
     def loss(self, batch: LossBatch):
+        if next(steps) > 2 and pathlib.Path("hold").exists():
+            time.sleep(1)
         return -batch.forget.mean_tokens(batch.forget.cross_entropy())
 '''
 RUNS, EPOCHS = 3, 6
@@ -168,7 +173,8 @@ def in_this_process(folder: Path) -> Generator[None, None, None]:
 class Interruptions(Thread):
     """Kills the workers of the sweep in `folder` after an epoch, and stops the sweep after another.
 
-    For use with `with`, in whose thread the sweep runs.
+    For use with `with`, in whose thread the sweep runs. The file `hold` keeps the first run from
+    ending before a signal arrives.
     """
 
     def __init__(self, place: Path, folder: Path) -> None:
@@ -181,12 +187,14 @@ class Interruptions(Thread):
     def __enter__(self) -> Interruptions:
         # A sweep has a handler of its own: this one is for a signal that comes too late.
         self._before = signal.signal(signal.SIGTERM, too_late)
+        (self.place / "hold").touch()
         self.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
         self.join()
+        (self.place / "hold").unlink(missing_ok=True)
         signal.signal(signal.SIGTERM, self._before)
 
     def run(self) -> None:
