@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.cli.compare import with_retain_term
+from unlearnbench.analysis.equal_utility import with_retain_term
 from unlearnbench.cli.main import main
 from unlearnbench.errors import RecordError
 from unlearnbench.results.records import write_record

@@ -192,6 +192,21 @@ def find_contender(
     return Contender(label, tuple(found), rows, {one.id: one for one in records}, selection)
 
 
+def with_retain_term(name: str, families: Sequence[str]) -> str:
+    """`npo+nll` for `npo`, also before ` lr RATE`, where the method ran in that form alone.
+
+    families  methods as they ran, each with its retain term
+    Raises: RecordError with the forms, where there are several.
+    """
+    method, lr, rate = " ".join(name.split()).partition(" lr ")
+    forms = [one for one in families if one.partition("+")[0] == method]
+    if method in families or not forms:
+        return name
+    if len(forms) > 1:
+        raise RecordError(f"{name!r} ran in several forms: {', '.join(forms)}; name one of them")
+    return forms[0] + lr + rate
+
+
 @dataclass(frozen=True)
 class _Role:
     """A side on one panel: all its settings, and its best one by the declared rule."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,7 +11,6 @@ from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Json, above_zero, sweep_folder
 from unlearnbench.cli.report import RESULTS
 from unlearnbench.console import Console
-from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.compare import Comparison, PanelComparison
@@ -103,7 +101,7 @@ def _filled(text: str) -> str:
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:
     """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
-    from unlearnbench.analysis.equal_utility import find_contender
+    from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
     from unlearnbench.analysis.rows_under_attack import find_variant, records_under, rows_under
     from unlearnbench.reporting.report import build_report
 
@@ -124,21 +122,6 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
         rows, records = rows_under(rows, report.attacked, variant), records_under(records, variant)
         label += f" under {variant}"
     return find_contender(full, label, rows, records, report.selection)
-
-
-def with_retain_term(name: str, families: Sequence[str]) -> str:
-    """`npo+nll` for `npo`, also before ` lr RATE`, where the method ran in that form alone.
-
-    families  methods as they ran, each with its retain term
-    Raises: RecordError with the forms, where there are several.
-    """
-    method, lr, rate = " ".join(name.split()).partition(" lr ")
-    forms = [one for one in families if one.partition("+")[0] == method]
-    if method in families or not forms:
-        return name
-    if len(forms) > 1:
-        raise RecordError(f"{name!r} ran in several forms: {', '.join(forms)}; name one of them")
-    return forms[0] + lr + rate
 
 
 def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:

@@ -25,6 +25,7 @@ from unlearnbench.cli import (
     benchmarks,
     compare,
     evaluate,
+    export,
     figures,
     installed,
     leaderboard,
@@ -99,7 +100,7 @@ def _root(
 
 for _group in (
     *(sweep.app, plan.app, evaluate.app, attack_checkpoint.app),
-    *(report.app, compare.app, report.mlflow),
+    *(report.app, compare.app, export.app, report.mlflow),
 ):
     app.add_typer(_group)
 for _name, _group, _panel in (

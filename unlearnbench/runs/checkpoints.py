@@ -219,6 +219,30 @@ class Checkpoints:
         self._noticed = True
 
 
+def load_checkpoint(make: Callable[[], Trainer], folder: Path, most: int) -> tuple[Trainer, int]:
+    """Load the newest whole checkpoint up to epoch `most`, and leave the folder as it is.
+
+    Returns the trainer that `make` made and the epoch that it has; 0 without a checkpoint.
+    """
+    trainer = make()
+    for label in sorted(folder.glob("trainer-*.json"), reverse=True):
+        path = label.with_suffix(".safetensors")
+        try:
+            written = json.loads(label.read_text(encoding="utf-8"))
+            epoch = int(written["epoch"])
+            if epoch > most or file_hash(path) != written["sha256"]:
+                continue
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        try:
+            trainer.load(path)
+        except (SafetensorError, ValueError, KeyError, TypeError, OSError):
+            trainer = make()  # its weights may be half loaded
+            continue
+        return trainer, epoch
+    return trainer, 0
+
+
 _BEFORE = "the training continues from the one before, or from its start"
 
 

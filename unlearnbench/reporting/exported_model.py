@@ -1,0 +1,194 @@
+"""A run's unlearned model as a folder that transformers loads: weights, tokenizer and card."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    Setting,
+    average_seeds,
+    best_of,
+    start_utility,
+)
+from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.errors import ModelError, OutputError, RecordError
+from unlearnbench.files import hub
+from unlearnbench.files.atomic import atomic_folder
+from unlearnbench.files.outputs import check_folder
+from unlearnbench.models.loading import Source
+from unlearnbench.reporting.model_card import Source as CardSource
+from unlearnbench.reporting.model_card import model_card
+from unlearnbench.reporting.report import Report, build_report
+from unlearnbench.results.records import Record
+from unlearnbench.results.table import TableRow
+from unlearnbench.runs.remade_model import RemadeModel, remake, spec_of
+
+Epoch = Literal["best", "last"] | int
+"""Epoch of a run: its best by the rule of the tables, its last, or a number."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The run and epoch that are exported."""
+
+    folder: Path
+    """Of the sweep."""
+    record: Record
+    row: TableRow
+    """After the chosen epoch."""
+    setting: Setting
+    """With the other seeds."""
+    report: Report
+
+    @property
+    def title(self) -> str:
+        """Name for people: `npo+nll · tiny · lr 0.001 · seed 0 · epoch 3`."""
+        row = self.row
+        rate = "" if row.learning_rate is None else f" · lr {row.learning_rate:g}"
+        return f"{row.method} · {row.model}{rate} · seed {row.seed} · epoch {row.epoch}"
+
+
+def choose(folder: Path, run: str, epoch: Epoch = "best") -> Choice:
+    """Find a run of a sweep and one of its epochs.
+
+    run    a method, a setting's label (each with an optional ` lr RATE`), a run's id, or the
+           beginning of one; of a method the best setting, with its first seed
+    epoch  `best`: of those that keep enough utility the one that forgot most
+
+    Raises: RecordError where there is none, or where the name fits several models or splits.
+    """
+    report = build_report(folder)
+    families = sorted({row.family for row in report.rows if row.kind == "run"})
+    others = [one for one in report.records if one.kind != "run" and one.id.startswith(run)]
+    if run and others:
+        spec_of(others[0])  # raises
+    name = with_retain_term(run, families)
+    side = find_contender(name, str(folder), report.rows, report.records)
+    panels = list(dict.fromkeys((row.model, row.forget_fraction) for row in side.rows))
+    if len(panels) > 1:
+        ids = sorted({row.run_id for row in side.rows})
+        raise RecordError(
+            f"{folder}: {run!r} ran on several models or splits; name one run by its id: "
+            f"{', '.join(ids[:8])}{' …' if len(ids) > 8 else ''}"
+        )
+    setting = _setting(folder, run, side.rows, report, epoch)
+    row = min(setting.rows, key=lambda one: one.seed)
+    record = next(one for one in report.records if one.id == row.run_id)
+    # With its other seeds, which the run's own id leaves out.
+    whole = next(one for one in average_seeds(report.rows) if one == setting)
+    return Choice(folder, record, row, whole, report)
+
+
+def _setting(
+    folder: Path, run: str, rows: tuple[TableRow, ...], report: Report, epoch: Epoch
+) -> Setting:
+    settings = average_seeds(rows)
+    trained = sorted({one.epoch for one in settings if one.epoch > 0})
+    if epoch == "best" or len({one.key[:-1] for one in settings}) > 1:
+        start = start_utility(report.rows, *settings[0].key[:2]) if settings else None
+        best = None if start is None else best_of(settings, UTILITY_SHARE * start)
+        if best is None:
+            raise RecordError(
+                f"{folder}: no epoch of {run!r} keeps {UTILITY_SHARE:.0%} of the start model's "
+                "utility, so none is the best; name one run by its id, with --epoch last or a "
+                f"number ({', '.join(map(str, trained)) or 'none was evaluated'})"
+            )
+        if epoch == "best":
+            return best
+        settings = tuple(one for one in settings if one.key[:-1] == best.key[:-1])
+        trained = sorted({one.epoch for one in settings if one.epoch > 0})
+    wanted = trained[-1] if epoch == "last" and trained else epoch
+    for one in settings:
+        if one.epoch == wanted and wanted in trained:
+            return one
+    raise RecordError(
+        f"{folder}: {run!r} was not evaluated after epoch {epoch}; choose one of "
+        f"{', '.join(map(str, trained)) or 'another run: this one has none'}"
+    )
+
+
+def check_place(to: Path) -> None:
+    """Raise OutputError where no model can be written: it must be a new or an empty folder."""
+    check_folder(to, "the model")
+    with suppress(FileNotFoundError):
+        if any(to.iterdir()):
+            raise OutputError(
+                f"{to}: cannot write the model: the folder is not empty; give a new one"
+            )
+
+
+def check_pushable(choice: Choice, *, adapter: bool) -> None:
+    """Raise ModelError for an adapter whose start model is a folder of this machine."""
+    model = spec_of(choice.record)[0].model
+    place = model.fine_tuned
+    if adapter and (place is None or Source.parse(place).folder is not None):
+        raise ModelError(
+            f"record {choice.record.id}: its adapter belongs to a start model that is a folder of "
+            "this machine, so nobody could use it from the hub; leave --adapter out"
+        )
+
+
+def export_model(
+    choice: Choice,
+    config: SweepConfig,
+    to: Path,
+    *,
+    adapter: bool = False,
+    show: Callable[[str], None] = lambda _: None,
+) -> RemadeModel:
+    """Write the model of a run into the folder `to`, whole or not at all.
+
+    config   of the sweep
+    adapter  write the LoRA adapter, in place of the model that it is merged into
+    show     prints a line on the progress
+
+    Raises: OutputError where the folder has files; RecordError, ModelError or DataError where the
+    run cannot be trained again.
+    """
+    check_place(to)
+    spec_of(choice.record)
+    report = choice.report
+    try:
+        with atomic_folder(to) as part:
+            remade = remake(
+                *(choice.record, report.records, choice.row.epoch, config, choice.folder, part),
+                adapter=adapter,
+                show=show,
+            )
+            source = CardSource(
+                record=choice.record,
+                row=choice.row,
+                setting=choice.setting,
+                rows=report.rows,
+                attacked=report.attacked,
+                records=report.records,
+                licence=licence_of(Source.parse(choice.record.spec["model"]["base"])),
+                adapter=adapter,
+            )
+            (part / "README.md").write_text(model_card(source, remade), encoding="utf-8")
+    except OSError as error:
+        raise OutputError(
+            f"{to}: cannot write the model: {error.strerror or error}; nothing is left there"
+        ) from error
+    return remade
+
+
+def licence_of(base: Source) -> str | None:
+    """Read the licence of a base model from its card; None where it is not known."""
+    if base.place == "tiny":
+        return "mit"
+    if base.folder is None:
+        return hub.licence(base.repository)
+    with suppress(OSError, UnicodeDecodeError):
+        text = (base.folder / "README.md").read_text(encoding="utf-8")
+        header = text.split("---")[1] if text.startswith("---") else ""
+        if found := re.search(r"^license:\s*['\"]?([\w.+-]+)['\"]?\s*$", header, re.MULTILINE):
+            return found[1]
+    return None
