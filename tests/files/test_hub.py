@@ -234,3 +234,58 @@ def test_models_that_cannot_be_loaded_are_refused_when_planning(
     keys = [problem.key for problem in caught.value.problems]
     assert keys == ["models.0.fine_tuned", "models.0.retain.retain90"]
     assert not [path for path in filled.requests if path.endswith(("safetensors", "bin"))]
+
+
+class TestPush:
+    """Uploads, against a stand-in for the hub that knows one token."""
+
+    TOKEN = "hf_secretsecretsecret"
+
+    @pytest.fixture
+    def uploads(self, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+        """What was uploaded, by a process that has a token."""
+        import huggingface_hub
+
+        found: list[dict[str, Any]] = []
+
+        class Api:
+            def whoami(self) -> dict[str, str]:
+                if (token := huggingface_hub.get_token()) != TestPush.TOKEN:
+                    raise ValueError(f"401: token {token} is not valid")
+                return {"name": "me"}
+
+            def create_repo(self, name: str, **how: Any) -> str:
+                assert how == {"repo_type": "model", "private": True, "exist_ok": True}
+                return f"https://hub.example/{name}"
+
+            def upload_folder(self, **how: Any) -> None:
+                found.append(how | {"files": sorted(p.name for p in how["folder_path"].iterdir())})
+
+        monkeypatch.setattr(huggingface_hub, "HfApi", Api)
+        monkeypatch.setenv("HF_TOKEN", self.TOKEN)
+        return found
+
+    def test_files_go_to_a_private_repository(
+        self, uploads: list[dict[str, Any]], tmp_path: Path
+    ) -> None:
+        (tmp_path / "model.safetensors").write_bytes(b"weights")
+        assert hub.check_push("me/model") == "me"
+        assert hub.push(tmp_path, "me/model", "why") == "https://hub.example/me/model"
+        (one,) = uploads
+        assert (one["repo_id"], one["files"]) == ("me/model", ["model.safetensors"])
+
+    def test_a_wrong_token_is_not_repeated(
+        self, uploads: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("HF_TOKEN", "hf_othersecret")
+        with pytest.raises(hub.HubError, match=r"^401: token \*\*\* is not valid$"):
+            hub.check_push("me/model")
+        monkeypatch.setenv("HF_TOKEN", "")
+        monkeypatch.setenv("HF_TOKEN_PATH", "/nowhere")
+        with pytest.raises(hub.HubError, match="there is no token: set HF_TOKEN"):
+            hub.check_push("me/model")
+        assert not uploads
+
+    def test_a_name_has_two_parts(self) -> None:
+        with pytest.raises(hub.HubError, match="give it as user/name"):
+            hub.check_push("../model")

@@ -160,7 +160,7 @@ def _json(choice: Choice, target: Path) -> dict[str, Any]:
 def _print_dry_run(
     choice: Choice, target: Path, push: str | None, console: Console, *, as_json: bool
 ) -> None:
-    found = _json(choice, target) | {"hub": push, "dry_run": True}
+    found: dict[str, Any] = {**_json(choice, target), "hub": push, "dry_run": True}
     if as_json:
         console.print_json(found)
         return

@@ -117,7 +117,7 @@ def check_push(name: str) -> str:
     from huggingface_hub import HfApi
 
     _quiet()
-    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name, re.ASCII):
+    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
         raise HubError("not a repository's name; give it as user/name", answered=False)
     try:
         return str(HfApi().whoami()["name"])
@@ -147,7 +147,7 @@ def push(folder: Path, name: str, message: str) -> str:
 
 
 def _push_refusal(error: Exception) -> HubError:
-    """What went wrong, without the token, which a library's message may hold."""
+    """Error of an upload, without the token, which a library's message may hold."""
     from huggingface_hub import get_token
     from huggingface_hub.errors import HfHubHTTPError
 

@@ -23,8 +23,7 @@ from unlearnbench.files import hub
 from unlearnbench.files.atomic import atomic_folder
 from unlearnbench.files.outputs import check_folder
 from unlearnbench.models.loading import Source
-from unlearnbench.reporting.model_card import Source as CardSource
-from unlearnbench.reporting.model_card import model_card
+from unlearnbench.reporting.model_card import ExportedRun, model_card
 from unlearnbench.reporting.report import Report, build_report
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -162,7 +161,7 @@ def export_model(
                 adapter=adapter,
                 show=show,
             )
-            source = CardSource(
+            run = ExportedRun(
                 record=choice.record,
                 row=choice.row,
                 setting=choice.setting,
@@ -172,7 +171,7 @@ def export_model(
                 licence=licence_of(Source.parse(choice.record.spec["model"]["base"])),
                 adapter=adapter,
             )
-            (part / "README.md").write_text(model_card(source, remade), encoding="utf-8")
+            (part / "README.md").write_text(model_card(run, remade), encoding="utf-8")
     except OSError as error:
         raise OutputError(
             f"{to}: cannot write the model: {error.strerror or error}; nothing is left there"

@@ -24,8 +24,8 @@ _LISTED = 5
 
 
 @dataclass(frozen=True)
-class Source:
-    """What a card is made of."""
+class ExportedRun:
+    """A run after one epoch, with the results that its card shows."""
 
     record: Record
     row: TableRow
@@ -69,64 +69,64 @@ def comparison(remade: RemadeModel) -> Iterator[str]:
         )
 
 
-def model_card(source: Source, remade: RemadeModel) -> str:
+def model_card(run: ExportedRun, remade: RemadeModel) -> str:
     """Write the card, in Markdown behind the hub's YAML fields."""
     sections = (
-        ("", _introduction(source)),
-        ("What was not tested", _untested(source)),
-        ("Numbers", _numbers(source)),
-        ("Under attacks", _attacks(source)),
-        ("How it was made", _making(source)),
+        ("", _introduction(run)),
+        ("What was not tested", _untested(run)),
+        ("Numbers", _numbers(run)),
+        ("Under attacks", _attacks(run)),
+        ("How it was made", _making(run)),
         ("Compared with its record", comparison(remade)),
-        ("Use", _use(source)),
+        ("Use", _use(run)),
     )
-    parts = [_header(source)]
+    parts = [_header(run)]
     for title, lines in sections:
         text = "\n".join(lines)
         parts.append(f"## {title}\n\n{text}\n" if title else f"{text}\n")
     return redact("\n".join(parts))
 
 
-def _header(source: Source) -> str:
-    base = source.record.spec["model"]["base"]
+def _header(run: ExportedRun) -> str:
+    base = run.record.spec["model"]["base"]
     fields: dict[str, Any] = {
-        "library_name": "peft" if source.adapter else "transformers",
+        "library_name": "peft" if run.adapter else "transformers",
         "pipeline_tag": "text-generation",
-        "tags": ["unlearning", "unlearnbench", source.record.method],
+        "tags": ["unlearning", "unlearnbench", run.record.method],
     }
-    if source.licence:
-        fields["license"] = source.licence
+    if run.licence:
+        fields["license"] = run.licence
     if "/" in base and not base.startswith((".", "/", "~")) and base.count("/") == 1:
         fields["base_model"] = base.partition("@")[0]
     lines = [f"{key}: {json.dumps(value)}" for key, value in fields.items()]
     return "\n".join(["---", *lines, "---", ""])
 
 
-def _introduction(source: Source) -> Iterator[str]:
-    record, row = source.record, source.row
+def _introduction(run: ExportedRun) -> Iterator[str]:
+    record, row = run.record, run.row
     benchmark = record.spec["data"].get("source", "tofu")
     split = split_percent(record.forget_fraction)
     yield f"# {record.model}, {record.method}: {split} of {benchmark}"
     yield ""
     yield (
-        f"{record.model} after {record.method} unlearned {split} "
-        f"of the benchmark {benchmark} for {row.epoch} epoch{'s' if row.epoch != 1 else ''}. "
+        f"{record.model}, which has unlearned the split {split} of the benchmark {benchmark} by "
+        f"{record.method} in {row.epoch} epoch{'s' if row.epoch != 1 else ''}. "
         "Made by unlearnbench for research on unlearning."
     )
     base = record.spec["model"]["base"]
     if base in _BASES:
         yield f"The base model is {_BASES[base]}."
-    elif source.licence is None:
+    elif run.licence is None:
         yield (
             f"The base model is {base}, whose licence is not known here: look it up before you "
             "share this model, which is under it, too."
         )
     else:
-        yield f"The base model is {base} (licence: {source.licence}), which this model falls under."
+        yield f"The base model is {base} (licence: {run.licence}), which this model falls under."
 
 
-def _untested(source: Source) -> Iterator[str]:
-    record, row = source.record, source.row
+def _untested(run: ExportedRun) -> Iterator[str]:
+    record, row = run.record, run.row
     yield (
         "**Do not take these numbers as a proof that the knowledge is gone.** They say how the "
         "model answers the benchmark's questions, by the rules that are named below. Nobody has "
@@ -135,14 +135,14 @@ def _untested(source: Source) -> Iterator[str]:
         "data were deleted or that dangerous knowledge is safe to release."
     )
     yield ""
-    tested = {one.variant.partition("@")[0] for one in _under_attack(source)}
+    tested = {one.variant.partition("@")[0] for one in _under_attack(run)}
     missing = [name for name in names("attacks") if name not in tested]
     if missing:
         yield f"- Attacks that were not tried: {', '.join(missing)}."
     private = [value for name, value in row.metrics.items() if name.startswith("mia_")]
     if all(value is None for value in private):
         yield "- Whether the forgotten rows can be recognised (membership inference) is not known."
-    seeds = len(source.setting.rows)
+    seeds = len(run.setting.rows)
     if seeds < 3:
         yield (
             f"- The setting was run with {seeds} seed{'s' if seeds != 1 else ''}: how much of the "
@@ -159,15 +159,15 @@ def _untested(source: Source) -> Iterator[str]:
         yield "- Only the first rows of each set were evaluated: not comparable with whole sets."
 
 
-def _numbers(source: Source) -> Iterator[str]:
-    row, setting = source.row, source.setting
-    references = references_of(source.records)
+def _numbers(run: ExportedRun) -> Iterator[str]:
+    row, setting = run.row, run.setting
+    references = references_of(run.records)
     place = (row.model, row.forget_fraction)
-    by_kind = {one.kind: one for one in source.rows if (one.model, one.forget_fraction) == place}
+    by_kind = {one.kind: one for one in run.rows if (one.model, one.forget_fraction) == place}
     others = [kind for kind in ("fine-tuned", "retain") if (kind, *place) in references]
     several = len(setting.rows) > 1
     yield (
-        f"Rules: {source.record.profile}; evaluated in {source.record.precision}. "
+        f"Rules: {run.record.profile}; evaluated in {run.record.precision}. "
         f"This model is of seed {row.seed}."
     )
     yield ""
@@ -195,15 +195,15 @@ def _numbers(source: Source) -> Iterator[str]:
         yield f"\nIn brackets: {names}."
 
 
-def _under_attack(source: Source) -> list[TableRow]:
-    own = (row for row in source.attacked if row.run_id == source.record.id)
-    return [row for row in own if row.epoch == source.row.epoch]
+def _under_attack(run: ExportedRun) -> list[TableRow]:
+    own = (row for row in run.attacked if row.run_id == run.record.id)
+    return [row for row in own if row.epoch == run.row.epoch]
 
 
-def _attacks(source: Source) -> Iterator[str]:
-    found = _under_attack(source)
+def _attacks(run: ExportedRun) -> Iterator[str]:
+    found = _under_attack(run)
     if not found:
-        epochs = {r.epoch for r in source.attacked if r.run_id == source.record.id}
+        epochs = {r.epoch for r in run.attacked if r.run_id == run.record.id}
         after = f" after this epoch, only after epoch {max(epochs)}" if epochs else ""
         yield f"The model was not attacked{after}."
         return
@@ -213,13 +213,13 @@ def _attacks(source: Source) -> Iterator[str]:
     shown += [n for n, v in found[0].metrics.items() if v is not None and plain(n).set in sets]
     yield _cells(["attack", *(plain(name).label for name in shown)])
     yield _cells(["---"] * (len(shown) + 1))
-    for row in (source.row, *found):
+    for row in (run.row, *found):
         label = row.variant or "none"
         yield _cells([label, *(_number(row.metrics.get(name)) for name in shown)])
 
 
-def _making(source: Source) -> Iterator[str]:
-    record, row = source.record, source.row
+def _making(run: ExportedRun) -> Iterator[str]:
+    record, row = run.record, run.row
     spec: Mapping[str, Any] = redact_tree(dict(record.spec))
     code: Mapping[str, Any] = record.provenance.get("git") or {}
     versions: Mapping[str, str] = record.provenance.get("versions") or {}
@@ -249,7 +249,7 @@ def _making(source: Source) -> Iterator[str]:
         yield f"- {key}: {value}"
 
 
-def _use(source: Source) -> Iterator[str]:
+def _use(run: ExportedRun) -> Iterator[str]:
     yield "```python"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
     yield ""
@@ -257,13 +257,13 @@ def _use(source: Source) -> Iterator[str]:
     yield 'tokenizer = AutoTokenizer.from_pretrained("FOLDER")'
     yield "```"
     yield ""
-    if source.adapter:
+    if run.adapter:
         yield (
             "The folder has a LoRA adapter; `peft` must be installed, and the start model must be "
             "where adapter_config.json says."
         )
-    data = source.record.spec["data"].get("source", "tofu")
-    split = source.record.forget_fraction
+    data = run.record.spec["data"].get("source", "tofu")
+    split = run.record.forget_fraction
     command = ["unlearnbench", "evaluate", "FOLDER", "--data", data, "--forget", str(split)]
     yield f"`{shlex.join(command)}` evaluates it."
 

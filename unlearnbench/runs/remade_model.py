@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from unlearnbench.api.benchmark import split_name
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import Method
 from unlearnbench.api.observations import Evaluation
@@ -40,7 +42,7 @@ from unlearnbench.models.lora import load_any_model
 from unlearnbench.plan.plan import planned_commits
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.epoch_metrics import references_of
-from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.checkpoints import load_checkpoint
 from unlearnbench.runs.run_state import state_folders
@@ -230,11 +232,13 @@ def _write(model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bo
     else:
         if spec.model.lora is not None:
             model = model.merge_and_unload()
-        # Training needs no cache of keys and values; who generates with the model does.
-        config = json.loads((source.files() / "config.json").read_text(encoding="utf-8"))
-        model.config.use_cache = bool(config.get("use_cache", True))
+        # Training turned it off; who generates with the model needs it.
+        model.config.use_cache = True
     try:
-        model.save_pretrained(to)
+        with warnings.catch_warnings():
+            # peft calls transformers by deprecated names: nothing to act on here.
+            warnings.simplefilter("ignore", FutureWarning)
+            model.save_pretrained(to)
         space.tokenizer(spec.model.name).save_pretrained(to)
     except OSError as error:
         raise ModelError(f"{to}: the model cannot be written: {error.strerror or error}") from error
@@ -247,11 +251,15 @@ def _evaluated(
     name, split = spec.model.name, spec.forget_fraction
     references = references_of(records)
 
-    def evaluation(kind: str) -> Evaluation | None:
-        one = references.get((kind, name, split))
+    def evaluation(kind: str, target: str) -> Evaluation | None:
+        """Evaluation of the run's own start or retain model, else of the sweep's only one."""
+        stored = space.evaluation_record(name, target, split)
+        one = read_record(stored) if stored.is_dir() else references.get((kind, name, split))
         return one.evaluations[min(one.evaluations)] if one and one.evaluations else None
 
-    retain, start = evaluation("retain"), evaluation("fine-tuned")
+    start, retain = evaluation("fine-tuned", "full"), None
+    if "retain" in space.config.data.references:
+        retain = evaluation("retain", split_name("retain", split))
     settings = spec.model.model_copy(update={"lora": None, "gradient_checkpointing": False})
     found = space.evaluator(name, split)(load_any_model(Source(str(place)), settings), start)
     return space.summary(space.with_start_losses(name, split, found), retain, start)

@@ -1,0 +1,218 @@
+"""Exported models: trained again from a record, loaded by plain transformers, the same numbers."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from unlearnbench.cli.main import main
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.schema import LoRA
+from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.errors import DataError, RecordError, UnlearnbenchError
+from unlearnbench.evaluation.evaluate_model import evaluate_model
+from unlearnbench.evaluation.summary import summarize
+from unlearnbench.models.loading import Source
+from unlearnbench.models.lora import load_any_model
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.results.epoch_metrics import references_of
+from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.runs.checkpoints import Checkpoints
+from unlearnbench.runs.remade_model import remake, spec_of
+from unlearnbench.runs.run import run_single
+from unlearnbench.runs.run_state import state_folders
+from unlearnbench.tracking.replay import sweep_config
+
+from .test_run import config_of, place, prepared_folder
+
+__all__ = ["place", "prepared_folder"]
+
+silent: Callable[[str], None] = lambda _: None  # noqa: E731
+
+
+def swept(place: Path, **changes: Any) -> Path:
+    """A sweep's folder with its plan and the record of each of its runs."""
+    config = config_of(place, **({"epochs": 2} | changes))
+    data = load_benchmark(config.data, config.forget_fractions)
+    plan = make_plan(config, {f: fingerprint(data, f) for f in data.splits})
+    folder = claim_folder(plan)
+    for run in plan.runs:
+        run_single(run, config, folder, silent)
+    return folder
+
+
+def the_run(folder: Path) -> Record:
+    (record,) = (one for one in read_records(folder) if one.kind == "run")
+    return record
+
+
+def test_an_exported_model_is_loaded_by_plain_transformers_and_has_the_recorded_numbers(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    folder, to = swept(place), place / "unlearned"
+    record, before = the_run(folder), sorted(folder.rglob("*"))
+    assert main(["export", "npo", "--in", str(folder), "--epoch", "1", "--to", str(to)]) == 0
+    printed = capsys.readouterr()
+    recorded = record.epochs[0].metrics
+    assert f"{len(recorded)} of {len(recorded)} are equal" in printed.out
+    assert "epoch 1 of 1: train" in printed.err
+    assert sorted(folder.rglob("*")) == before  # the sweep's folder is only read
+
+    files = {path.name for path in to.iterdir()}
+    assert files >= {"config.json", "generation_config.json", "model.safetensors", "README.md"}
+    assert files >= {"tokenizer.json", "tokenizer_config.json"}
+    model: Any = AutoModelForCausalLM.from_pretrained(to)
+    assert model.config.use_cache  # which training turned off
+    assert model.dtype == torch.float32
+
+    config = config_of(place)
+    profile = profile_of(config.evaluation)
+    tokenizer = AutoTokenizer.from_pretrained(to)
+    given: Any = {"data": config.data, "forget": 0.5, "profile": profile}
+    found = evaluate_model(model, tokenizer=tokenizer, **given)
+    references = references_of(read_records(folder))
+    retain, start = (
+        references[kind, "tiny", 0.5].evaluations[0] for kind in ("retain", "fine-tuned")
+    )
+    metrics = summarize(found, retain, profile, start, config.data)
+    assert {name: metrics[name] for name in recorded} == recorded
+
+    card = (to / "README.md").read_text(encoding="utf-8")
+    assert card.startswith("---\nlibrary_name: ")
+    headline = config.data.headline
+    for text in (
+        *(record.id, profile.id, "was run with 1 seed", "was not attacked", "relearning"),
+        *(headline.kept.label, f"{recorded[headline.kept.column]:.4g}", 'license: "mit"'),
+    ):
+        assert text in card, text
+
+
+def test_a_folder_with_files_is_not_written_to(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = swept(place, epochs=1)
+    for words, message in (
+        (("npo", "--to", str(place)), "the folder is not empty; give a new one"),
+        (
+            ("npo", "--to", "new", "--epoch", "9"),
+            "not evaluated after epoch 9; choose one of 1",
+        ),
+        (("npo", "--to", "new", "--epoch", "x"), "x is none of best, last and the number"),
+        (("nppo", "--to", "new"), "no method, setting or run 'nppo'; did you mean 'npo'?"),
+        (("npo", "--to", "new", "--adapter"), "not a LoRA run"),
+        (("npo", "--to", "new", "--push", "one-word"), "not a repository's name"),
+    ):
+        capsys.readouterr()
+        assert main(["export", *words, "--in", str(folder)]) == 2, words
+        assert message in capsys.readouterr().err
+        assert not Path("new").exists()
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, to = swept(place, epochs=1), place / "unlearned"
+    words = ["export", f"{folder}:npo", "--epoch", "last", "--to", str(to), "--push", "me/model"]
+    assert main([*words, "--dry-run", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed["record"] == the_run(folder).id
+    assert (printed["hub"], printed["epoch"]) == ("me/model", 1)
+    assert not to.exists()
+
+
+def test_what_changed_since_the_run_is_said(place: Path) -> None:
+    """Another loss at step 2, and another number, as on another device."""
+    folder, to = swept(place, epochs=1), place / "unlearned"
+    record, records, config = the_run(folder), read_records(folder), sweep_config(folder)
+    steps = (record.steps[0], replace(record.steps[1], loss=7.0), *record.steps[2:])
+    metrics = {**record.epochs[0].metrics, "model_utility": 0.5}
+    changed = replace(record, steps=steps, epochs=(replace(record.epochs[0], metrics=metrics),))
+    found = remake(changed, records, 1, config, folder, to, show=silent)
+    (one,) = found.differences
+    assert (one.column, one.recorded) == ("model_utility", 0.5)
+    assert one.found == record.epochs[0].metrics["model_utility"]
+    assert found.first_other_step == 2
+    assert found.same_start
+    other = replace(record, spec={**record.spec, "data_fingerprint": "of other rows"})
+    with pytest.raises(DataError, match="was made on other data: of other rows then"):
+        remake(other, records, 1, config, folder, to, show=silent)
+
+
+def test_a_lora_run_is_merged_or_keeps_its_adapter(place: Path) -> None:
+    from transformers import AutoModelForCausalLM
+
+    (model,) = config_of(place).models
+    lora = model.model_copy(update={"lora": LoRA(rank=2)})
+    folder = swept(place, models=(lora,), epochs=1)
+    record, records, config = the_run(folder), read_records(folder), sweep_config(folder)
+    whole, adapter = place / "merged", place / "adapter"
+    found = remake(record, records, 1, config, folder, whole, show=silent)
+    assert {one.column: one.size for one in found.differences if one.size >= 1e-4} == {}
+    remade = remake(record, records, 1, config, folder, adapter, adapter=True, show=silent)
+    assert not remade.differences
+    assert (adapter / "adapter_model.safetensors").is_file()
+    assert not (adapter / "model.safetensors").exists()
+    merged: Any = AutoModelForCausalLM.from_pretrained(whole)
+    on_top: Any = load_any_model(Source(str(adapter)), model)
+    ids = torch.arange(3, 13)[None]
+    with torch.no_grad():
+        torch.testing.assert_close(merged(ids).logits, on_top(ids).logits, atol=1e-5, rtol=1e-4)
+
+
+def test_records_without_weights_are_refused(place: Path) -> None:
+    folder = swept(place, epochs=1)
+    record, *_ = read_records(folder)
+    with pytest.raises(RecordError, match="which no run has made"):
+        spec_of(record)
+    run = the_run(folder)
+    eco = json.loads(method_spec("eco", {}).model_dump_json())
+    with pytest.raises(UnlearnbenchError, match="there are no weights to export"):
+        spec_of(replace(run, spec={**run.spec, "method": eco, "learning_rate": None}))
+    with pytest.raises(RecordError, match="its settings cannot be read"):
+        spec_of(replace(run, spec={**run.spec, "epochs": "many"}))
+
+
+def test_a_checkpoint_is_used_and_left_where_it_is(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The newest one that is not of a later epoch; a damaged one is passed over."""
+    folder = swept(place, epochs=2)
+    record, records, config = the_run(folder), read_records(folder), sweep_config(folder)
+    trainers: list[Any] = []
+    from unlearnbench.runs import remade_model
+
+    real = remade_model.load_checkpoint
+
+    def kept(make: Any, where: Path, most: int) -> Any:
+        trainer, done = real(make, where, most)
+        trainers.append(done)
+        if not done:  # the first time: as a run stores it after its first epoch
+            for _ in trainer.epoch(1):
+                pass
+            checkpoints = Checkpoints(where)
+            where.mkdir(parents=True)
+            checkpoints._write(trainer.save, 1, trainer.step, 0.0, 0.0)  # pyright: ignore[reportPrivateUsage]
+            later = next(where.glob("*.json"))
+            wrong = {"epoch": 2, "sha256": "of another file"}
+            (where / "trainer-00000099.json").write_text(json.dumps(wrong))
+            shutil.copy(later.with_suffix(".safetensors"), where / "trainer-00000099.safetensors")
+            return real(make, where, 0)
+        return trainer, done
+
+    monkeypatch.setattr(remade_model, "load_checkpoint", kept)
+    for name in ("one", "two"):
+        found = remake(record, records, 2, config, folder, place / name, show=silent)
+        assert not found.differences
+    assert trainers == [0, 1]
+    assert len(list(state_folders(folder, record.id)[1].iterdir())) == 4
