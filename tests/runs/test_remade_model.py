@@ -26,7 +26,7 @@ from unlearnbench.plan.plan import make_plan
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.runs.checkpoints import Checkpoints
+from unlearnbench.runs.checkpoints import Checkpoints, load_checkpoint
 from unlearnbench.runs.remade_model import remake, spec_of
 from unlearnbench.runs.run import run_single
 from unlearnbench.runs.run_state import state_folders
@@ -192,7 +192,7 @@ def test_a_checkpoint_is_used_and_left_where_it_is(
     trainers: list[Any] = []
     from unlearnbench.runs import remade_model
 
-    real = remade_model.load_checkpoint
+    real = load_checkpoint
 
     def kept(make: Any, where: Path, most: int) -> Any:
         trainer, done = real(make, where, most)
