@@ -14,7 +14,9 @@ from unlearnbench.cli.options import completion
 from unlearnbench.testing import METRIC_CHECKS
 
 Run = Callable[..., tuple[int, str, str]]
-PAGE = (Path(__file__).parents[2] / "docs/concepts/metrics.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[2] / "docs"
+PAGE = (DOCS / "concepts/metrics.md").read_text(encoding="utf-8")
+TUTORIAL = (DOCS / "tutorials/add-a-metric.md").read_text(encoding="utf-8")
 
 MINE = """\
 from unlearnbench.api import Metric
@@ -65,8 +67,8 @@ def test_the_page_of_metrics_says_of_each_what_it_means_and_when_it_lies() -> No
         assert all(len(cell) > 20 for cell in (cells[1], cells[3])), name
 
 
-def test_the_example_of_the_page_is_a_metric(run: Run, tmp_path: Path) -> None:
-    (code,) = re.findall(r'```python title="first_token.py"\n(.*?)```', PAGE, re.DOTALL)
+def test_the_example_of_the_tutorial_is_a_metric(run: Run, tmp_path: Path) -> None:
+    (code,) = re.findall(r'```python title="first_token.py"\n(.*?)```', TUTORIAL, re.DOTALL)
     (tmp_path / "first_token.py").write_text(code)
     assert run("metrics", "check", str(tmp_path / "first_token.py"))[0] == 0
     body = code.partition("class ")[2].strip().splitlines()
