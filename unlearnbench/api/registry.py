@@ -67,6 +67,9 @@ class _PluginFile:
     value: type[Any]
 
 
+IN_A_FILE = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
+"""The end of messages about a name that is not on offer."""
+
 _files: dict[str, _PluginFile] = {}
 _NEAR = 0.65
 """Least similarity of a suggested name: for `bad-typo`, `altpo` (0.62) is not suggested."""
@@ -119,7 +122,7 @@ def find(kind: Kind, name: str) -> Offer:
     if not named:
         known = sorted({offer.name for offer in on_offer})
         near = did_you_mean(name, known, _NEAR) or "."
-        files = "; one in a file of its own needs --plugin FILE" if kind in CLASSES else ""
+        files = f"; {IN_A_FILE}" if kind in CLASSES else ""
         raise PluginError(
             f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
         )
