@@ -61,8 +61,8 @@ def test_configs_of_tests_validate() -> None:
 
 
 def _is_whole(value: Any) -> bool:
-    """True if a text is YAML, and not the beginning of one to which a test adds methods."""
-    return isinstance(value, dict) and value.get("methods") is not None
+    """True if a text is YAML, and not one into which a test puts the name or the methods."""
+    return isinstance(value, dict) and isinstance(value["name"], str) and bool(value["methods"])
 
 
 GOOD = "name: x\nmodels: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"

@@ -93,7 +93,7 @@ _WHOLE: Json = {
         }
     },
 }
-"""What holds of a file that extends no other."""
+"""Rules of a file that extends no other."""
 
 
 def schema_text() -> str:
@@ -108,7 +108,7 @@ def shipped_schema() -> Path:
 
 
 def _installed_only() -> Json:
-    """What holds of a file that has no plug-ins of its own: all names are installed ones."""
+    """Rules of a file without plug-ins of its own: all names are installed ones."""
     methods, attacks = _listed("methods"), _listed("attacks")
     metrics, benchmarks = _listed("metrics"), _listed("benchmarks")
     one_method = {"anyOf": [methods, {"type": "object", "properties": {"method": methods}}]}
