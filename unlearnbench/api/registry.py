@@ -292,11 +292,12 @@ def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
         place = Path(path).resolve()
         if place.is_dir():
             raise PluginError(f"--plugin {given} is a folder; give the Python file in it")
-        if not place.exists():
-            raise PluginError(f"plugin file {given} does not exist")
+        place.stat()  # Python 3.13 finds loops of links here only
         if place.suffix != ".py" or not place.is_file():
             raise PluginError(f"--plugin {given} is not a Python file: its name must end in .py")
         return place, place.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise PluginError(f"plugin file {given} does not exist") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, no permission
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PluginError(
