@@ -5,7 +5,6 @@ from . import (
     all_numbers,
     answers,
     best_settings,
-    conclusion,
     curves,
     failures,
     lasting,
@@ -18,7 +17,6 @@ from . import (
 )
 
 SECTIONS: tuple[ReportSection, ...] = (
-    conclusion.SECTION,
     tradeoff.SECTION,
     scorecard.SECTION,
     best_settings.SECTION,

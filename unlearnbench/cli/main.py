@@ -24,15 +24,14 @@ from unlearnbench.cli import (
     bench,
     benchmarks,
     compare,
-    configs,
     evaluate,
     export,
     figures,
+    installed,
     leaderboard,
     methods,
     metrics,
     plan,
-    profiles,
     report,
     sweep,
 )
@@ -113,8 +112,8 @@ for _name, _group, _panel in (
     ("metrics", metrics.app, "Installed"),
     ("benchmarks", benchmarks.app, "Installed"),
     ("attacks", attacks.app, "Installed"),
-    ("configs", configs.app, "Installed"),
-    ("profiles", profiles.app, "Installed"),
+    ("configs", installed.configs, "Installed"),
+    ("profiles", installed.profiles, "Installed"),
     ("bench", bench.app, "Speed and memory"),
 ):
     app.add_typer(_group, name=_name, rich_help_panel=_panel)

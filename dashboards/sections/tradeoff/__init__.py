@@ -11,18 +11,19 @@ from unlearnbench.stats.t_interval import LEVEL
 from ...figures.tradeoff_data import COLLAPSE_SHARE
 from ...report_section import PageContext, ReportSection
 from .run_details import run_details
-from .text import notes, published_note
+from .text import notes, published_note, verdict
 
 
 def _values(context: PageContext) -> Mapping[str, Any]:
-    found = {(one.model, one.split): one.found for one in context.report.conclusions}
+    rivals = {(one.model, one.forget_fraction): one.rivals for one in context.claims.panels}
     dashes = context.style.dashes
     return {
         "headline": context.report.headline,
         "panels": [
             {
                 "panel": panel,
-                "found": found.get((panel.model, panel.forget_fraction), ""),
+                "verdict": verdict(panel, rivals.get((panel.model, panel.forget_fraction))),
+                "fault": panel.begins.fault,
                 "notes": notes(panel),
                 "published": published_note(panel),
             }

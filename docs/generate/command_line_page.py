@@ -1,0 +1,71 @@
+"""The page of the command line: every command with its arguments, options and examples."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from textwrap import dedent
+from typing import Any
+
+from markup import code, escaped, table
+
+from unlearnbench.cli.main import root_command
+
+INTRODUCTION = """\
+# Command line
+
+Every command has `--help`. A CONFIG is a YAML file or the name of a shipped one (`unlearnbench
+configs list`). An option whose value ends in `...` takes several values, or may be repeated.
+
+| exit code | meaning |
+|---|---|
+| 0 | done |
+| 1 | some runs failed, or a check found a fault |
+| 2 | an error, which one line explains |
+| 130, 143 | interrupted, stopped by SIGTERM; the same command resumes |
+| 141 | the reader of the output has gone (`\\| head`) |
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    root = root_command()
+    context = root.make_context("unlearnbench", [], resilient_parsing=True)
+    return "\n".join([INTRODUCTION, *_group(root, context, "unlearnbench")])
+
+
+def _group(group: Any, context: Any, path: str) -> Iterator[str]:
+    for name, one in group.commands.items():
+        if one.hidden:
+            continue
+        own = one.make_context(name, [], parent=context, resilient_parsing=True)
+        called = f"{path} {name}"
+        if hasattr(one, "commands"):
+            yield from _group(one, own, called)
+        else:
+            yield _command(one, own, called)
+
+
+def _command(one: Any, context: Any, path: str) -> str:
+    arguments: list[tuple[str, str]] = []
+    options: list[tuple[str, str]] = []
+    for param in one.get_params(context):
+        name, text = param.get_help_record(context) or ("", "")
+        text = re.sub(r"\[default: \((.*?)\)(?=[];])", r"[default: \1", text)
+        if param.param_type_name == "argument":
+            arguments.append((code(name.partition(" <")[0]), escaped(text)))
+        elif name and "--help" not in name:
+            options.append((code(name), escaped(text)))
+    lines = [f"## {path.removeprefix('unlearnbench ')} {{#{path.replace(' ', '-')}}}\n"]
+    lines.append(f"{escaped(one.help or '')}\n")
+    usage = " ".join(one.collect_usage_pieces(context))
+    lines.append(f"```sh\n{path} {usage}\n```\n")
+    if arguments:
+        lines.append(table(("argument", "meaning"), arguments))
+    if options:
+        lines.append(table(("option", "meaning"), options))
+    if one.epilog:
+        _, _, examples = one.epilog.partition("\n")
+        shown = dedent("\n".join(examples.splitlines()[1:]))
+        lines.append(f"Examples:\n\n```sh\n{shown}\n```\n")
+    return "\n".join(lines)

@@ -1,0 +1,181 @@
+"""The page of the YAML keys, from the settings' classes: type, default, bounds and meaning."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterator
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+from markup import code, escaped, from_docstring, table
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
+
+from unlearnbench.api import registry
+from unlearnbench.config.schema import TINY_PREPARATION, MethodGrid, RetainSpec, SweepConfig
+from unlearnbench.config.search import Range
+
+BOUNDS = (("gt", ">"), ("ge", "≥"), ("lt", "<"), ("le", "≤"), ("min_length", "length ≥"))
+HEADINGS = ("key", "type", "default", "bounds", "meaning")
+NAMES = {str: "text", float: "number", int: "whole number", bool: "true or false", NoneType: "null"}
+INTRODUCTION = """\
+# Configuration
+
+Every key of a configuration. A file says only what differs from the defaults here; unknown keys
+are errors, and all mistakes are reported at once, with their lines. `extends: NAME` takes
+everything else from a shipped configuration or from a file beside it. On the command line `--set
+models.0.preparation.epochs=3` overrides one key. YAML needs the dot in `1.0e-5`.
+"""
+METHODS = """\
+## methods {#methods}
+
+A list. An entry is a name (`ce-u`), or `{method: NAME, …}` with any of these keys; lists of
+values span a grid.
+
+| key | meaning |
+|---|---|
+| `method` | name of the method, see [Methods](../methods/index.md) |
+| a setting of the method | a value, a list of values, or, in a search, a [range](#range) |
+| `retain` | a term beside the method's own loss: `{term: nll}`, `{term: kl, weight: 2.0}` |
+| `learning_rates` | in place of the sweep's |
+| `training` | keys of [training](#training) that differ for this method |
+"""
+ATTACKS = """\
+## attacks {#attacks}
+
+`[relearning, paraphrase]`, or `{relearning: {steps: [1, 3, 13]}, paraphrase: {}}`. Settings of
+each attack:
+"""
+METRICS = """\
+## evaluation.metrics {#evaluation.metrics-entries}
+
+`[fluency]`, or `{mia-min-k: {share: 0.2}}`. Metrics that have settings:
+"""
+
+
+def page() -> str:
+    """The text of the page."""
+    return "\n".join([INTRODUCTION, *_sections()])
+
+
+def _sections() -> Iterator[str]:
+    yield "## The file {#file}\n"
+    yield _table(SweepConfig, "")
+    for key, field in SweepConfig.model_fields.items():
+        if key == "data":
+            yield "## data {#data}\n\n`source` names the benchmark, which has the other keys.\n"
+            for name in registry.names("benchmarks"):
+                yield _plugin("benchmarks", name, f"data, source: {name}", "data")
+        elif key == "methods":
+            yield METHODS
+            yield _section(RetainSpec, "methods.retain", 3)
+        elif key == "attacks":
+            yield ATTACKS
+            yield from (_plugin("attacks", name, name) for name in registry.names("attacks"))
+        else:
+            yield from _nested(field, key)
+        if key == "evaluation":
+            yield METRICS
+            for name in registry.names("metrics"):
+                if registry.load("metrics", name).model_fields:
+                    yield _plugin("metrics", name, name)
+    yield _section(Range, "range", 2)
+
+
+def _nested(field: FieldInfo, key: str) -> Iterator[str]:
+    """Sections of the settings that a field has, each followed by those below it."""
+    for kind in _settings_in(field.annotation):
+        yield _section(kind, key, 2 + key.count("."))
+        for name, below in kind.model_fields.items():
+            yield from _nested(below, f"{key}.{name}")
+
+
+def _section(kind: type[BaseModel], key: str, level: int) -> str:
+    about = from_docstring(inspect.cleandoc(kind.__doc__ or ""))
+    parts = [f"{'#' * level} {key} {{#{key}}}\n", f"{about}\n", _table(kind, key)]
+    if kind is type(TINY_PREPARATION):
+        usual, tiny = kind().model_dump(), TINY_PREPARATION.model_dump()
+        other = ", ".join(f"`{k}: {json.dumps(v)}`" for k, v in tiny.items() if v != usual[k])
+        parts.append(f"With `base: tiny` these defaults are others: {other}.\n")
+    return "\n".join(parts)
+
+
+def _plugin(kind: registry.Kind, name: str, title: str, key: str = "") -> str:
+    """A section of a plug-in's settings."""
+    plugin = registry.load(kind, name)
+    where = f"{kind}.{name}"
+    about = inspect.cleandoc(plugin.__doc__ or "").partition("\n\n")[0]
+    own = _table(plugin, where, apart=("source",) if key else ())
+    return f"### {title} {{#{where}}}\n\n{escaped(about)}\n\n{own or 'It has none.'}\n"
+
+
+def _table(kind: type[BaseModel], key: str, apart: tuple[str, ...] = ()) -> str:
+    rows = [_row(name, info, key) for name, info in kind.model_fields.items() if name not in apart]
+    return table(HEADINGS, rows) if rows else ""
+
+
+def _row(name: str, info: FieldInfo, above: str) -> tuple[str, ...]:
+    path = f"{above}.{name}".lstrip(".")
+    bounds = [
+        f"{sign} {getattr(rule, attribute)}"
+        for rule in info.metadata
+        for attribute, sign in BOUNDS
+        if getattr(rule, attribute, None) is not None
+    ]
+    bounds += [f"matches {code(rule.pattern)}" for rule in info.metadata if _pattern(rule)]
+    # A key with a section of its own has its anchor there.
+    below = _below(name, info, path)
+    shown = f"[{code(name)}](#{below})" if below else f'<span id="{path}">{code(name)}</span>'
+    kind = "" if below else escaped(_type(info.annotation))
+    meaning = escaped((info.description or "").partition(" [source: ")[0])
+    if below:
+        meaning = " ".join(filter(None, [meaning, f"see [{below}](#{below})"]))
+    return shown, kind, "" if below else _default(info), ", ".join(bounds), meaning
+
+
+def _below(name: str, info: FieldInfo, path: str) -> str:
+    """The anchor of the section that a key has."""
+    if path in ("data", "methods", "attacks"):
+        return path
+    return path if any(_settings_in(info.annotation)) and name != "learning_rates" else ""
+
+
+def _pattern(rule: Any) -> bool:
+    return getattr(rule, "pattern", None) is not None
+
+
+def _default(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.get_default(call_default_factory=True, validated_data={})
+    if isinstance(value, BaseModel):
+        value = value.model_dump(mode="json")
+    return "none" if value is None else code(json.dumps(value, ensure_ascii=False))
+
+
+def _settings_in(kind: Any) -> Iterator[type[BaseModel]]:
+    """The settings' classes of a type, but for those that are written otherwise in YAML."""
+    if isinstance(kind, type) and not get_args(kind):
+        if issubclass(kind, BaseModel) and kind not in (MethodGrid, Range):
+            yield kind
+        return
+    for one in get_args(kind):
+        yield from _settings_in(one)
+
+
+def _type(kind: Any) -> str:
+    """A type in words."""
+    origin, parts = get_origin(kind), get_args(kind)
+    if origin is Annotated:
+        return _type(parts[0])
+    if origin is Literal:
+        return ", ".join(map(str, parts))
+    if origin in (Union, UnionType):
+        return " or ".join(dict.fromkeys(map(_type, parts)))
+    if origin is dict:
+        return f"mapping of {_type(parts[0])} to {_type(parts[1])}"
+    if parts:
+        several = [_type(one) for one in parts if one is not Ellipsis]
+        return f"list of {several[0]}" if len({*several}) == 1 else f"list: {', '.join(several)}"
+    return NAMES.get(kind) or getattr(kind, "__name__", str(kind)).lower()

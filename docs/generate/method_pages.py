@@ -1,0 +1,194 @@
+"""The pages of the methods: equation, inputs, settings, gradient, place in a sweep of all."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import redirect_stderr, redirect_stdout
+from functools import cache
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pictures
+from markup import code, escaped, from_docstring, table
+
+from unlearnbench.api import registry
+from unlearnbench.cli.main import main
+from unlearnbench.testing import example
+from unlearnbench.testing.gradient_profile import GradientProfiles, gradient_profiles
+
+SWEEP = Path(__file__).with_name("reference_sweep.csv")
+FAMILIES: Mapping[str, str] = {
+    **dict.fromkeys(("gradient-ascent", "gradient-difference", "kl-minimization"), "ascent"),
+    **dict.fromkeys(("wga", "satimp"), "weighted ascent"),
+    **dict.fromkeys(("npo", "tnpo", "simnpo", "dpo", "dpo-ceu", "kto", "altpo"), "preference"),
+    **dict.fromkeys(("ce-u", "general-ce-u", "undial", "pdu"), "target distribution"),
+    **dict.fromkeys(("idk", "flat"), "refusal"),
+    **dict.fromkeys(("grpo", "grpo-ceu"), "sampled answers"),
+    **{"rmu": "hidden states", "task-vector": "weights", "eco": "prompts"},
+}
+CAPTION = """\
+One run of each method, at one learning rate and other settings that were chosen by hand for this
+model: a tiny Llama that is trained on generated authors, forget 10 %, five epochs, **one seed, 80
+questions**. Shown is the epoch with the highest log₁₀ Forget Quality (FQ) that keeps 80 % of the
+start model's utility. With 80 questions no model is told from the retain model before the
+distance D of the KS test reaches 0.225, so this is no ranking: it shows where a method can get
+to, here. `unlearnbench sweep every_method` makes it again (2026-11-22, commit a18eb23).
+"""
+PARTS: Mapping[str, str] = {
+    "forget": "the rows to forget",
+    "retain": "as many rows to keep, drawn again each epoch",
+    "refusal": "the forget rows' questions, each with a refusal",
+    "alternative": "the forget rows' questions, each with another answer of the start model",
+    "sample": "the forget rows' questions, each with answers that the model generates every step",
+    "questions (trains nothing)": "the questions alone, at inference time; no weight is trained",
+}
+
+
+def pages() -> Iterator[tuple[str, str]]:
+    """(path, text) of every page, the overview first."""
+    names = registry.names("methods")
+    profiles = gradient_profiles({name: example(name) for name in names})
+    shown = {name: _shown(name) for name in names}
+    yield "methods/index.md", _overview(shown)
+    for name, one in shown.items():
+        yield f"methods/{name}.md", _page(name, one, profiles)
+
+
+def _shown(name: str) -> dict[str, Any]:
+    """What `unlearnbench methods show` has."""
+    out = StringIO()
+    with redirect_stdout(out), redirect_stderr(StringIO()):
+        if main(["methods", "show", name, "--json"]):
+            raise ValueError(f"methods show {name} failed")
+    found: dict[str, Any] = json.loads(out.getvalue())
+    return found
+
+
+@cache
+def _sweep() -> tuple[dict[str, str], ...]:
+    with SWEEP.open(encoding="utf-8", newline="") as lines:
+        return tuple(csv.DictReader(lines))
+
+
+def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
+    rows = [
+        (
+            f"[{name}]({name}.md)",
+            FAMILIES[name],
+            escaped(one["summary"]),
+            ", ".join(map(escaped, one["needs"])),
+            escaped(_source(one)),
+        )
+        for name, one in shown.items()
+    ]
+    return "\n".join(
+        [
+            "# Methods\n",
+            "What comes with the project; `unlearnbench methods list` also has what you have "
+            "installed. Any method that trains takes a retain term (`retain: {term: nll}`), and "
+            "[yours](#your-own) is one file.\n",
+            table(("method", "family", "what it is", "reads", "source"), rows),
+            "## The whole field in one sweep\n",
+            CAPTION,
+            pictures.standing(_points()),
+            "*Model Utility to the right, log₁₀ Forget Quality upwards. The two rings are the "
+            "start model, below, and the retain model, above.*\n",
+            _sweep_table(_sweep()),
+            "## Your own\n",
+            "`unlearnbench methods new my-method` writes a package with method, test and README; "
+            "`unlearnbench methods check --plugin my_method.py` reports its faults.\n",
+        ]
+    )
+
+
+def _page(name: str, one: Mapping[str, Any], profiles: GradientProfiles) -> str:
+    source, _, text = one["description"].partition("\n\n")
+    settings = [
+        (
+            code(field["name"]),
+            escaped(str(field["type"])),
+            code(field["default"]),
+            escaped(str(field["bounds"])),
+            escaped(field["meaning"]),
+            escaped(field["source"]),
+        )
+        for field in one["hyperparameters"]
+    ]
+    headings = ("setting", "type", "default", "bounds", "meaning", "default from")
+    kwargs = "" if registry.trains(name) else " # trains nothing: no learning rate"
+    return "\n".join(
+        [
+            f"# {name}\n",
+            f"{escaped(one['summary'])}\n",
+            f"**Source:** {escaped(source)}\n",
+            "## Equation\n",
+            f"{from_docstring(text)}\n",
+            "## Reads\n",
+            _reads(one["needs"]),
+            "## Settings\n",
+            table(headings, settings) if settings else "It has none.\n",
+            "In a configuration:\n",
+            f"```yaml\nmethods: [{{method: {name}}}]{kwargs}\n```\n",
+            "## Gradient\n",
+            _gradient(name, profiles),
+            "## Where it stands\n",
+            _standing(name),
+        ]
+    )
+
+
+def _source(one: Mapping[str, Any]) -> str:
+    line: str = one["description"].partition("\n\n")[0].replace("\n", " ")
+    return line.partition(": ")[2].rstrip(".") or line
+
+
+def _reads(needs: Sequence[str]) -> str:
+    rows: list[tuple[str, str]] = []
+    for need in needs:
+        part = need.removeprefix("reference(").removesuffix(")")
+        what = PARTS.get(need) or f"what the frozen start model makes of `{part}`"
+        rows.append((code(need), what))
+    return table(("part", "what it is"), rows)
+
+
+def _gradient(name: str, profiles: GradientProfiles) -> str:
+    if reason := profiles.without.get(name):
+        return f"There is no curve: it {escaped(reason)}.\n"
+    return (
+        pictures.gradient(profiles.curves[name])
+        + "\nOne forget token in a fixed random context, against its probability p; the start "
+        "model has p = 0.99. Left ‖∂L/∂z‖₂, by powers of ten. Right ∂L/∂z of the true token "
+        "(solid; above 0 it is pushed down) and the largest other component (dashed). "
+        f"`unlearnbench methods gradient {name} --out gradient.html` draws it beside others.\n"
+    )
+
+
+def _points() -> list[tuple[str, float, float]]:
+    return [
+        (one["method"], float(one["model_utility"]), float(one["log10_forget_quality"]))
+        for one in _sweep()
+    ]
+
+
+def _standing(name: str) -> str:
+    own = [one for one in _sweep() if one["method"].partition("+")[0] == name]
+    if not own:
+        return "It was not part of the [sweep of all methods](index.md).\n"
+    ends = [one for one in _sweep() if one["method"] in ("fine-tuned", "retain")]
+    others = "The other points are the [other methods](index.md#the-whole-field-in-one-sweep)."
+    picture = pictures.standing(_points(), own[0]["method"])
+    return "\n".join([_sweep_table([*ends, *own]), picture, CAPTION + others + "\n"])
+
+
+def _sweep_table(rows: Sequence[Mapping[str, str]]) -> str:
+    headings = ("method", "learning rate", "epoch", "Model Utility", "log₁₀ FQ", "D")
+    keys = ("learning_rate", "epoch", "model_utility", "log10_forget_quality", "ks_statistic")
+    return table(headings, [(_linked(one["method"]), *(one[k] for k in keys)) for one in rows])
+
+
+def _linked(label: str) -> str:
+    name = label.partition("+")[0]
+    return f"[{label}]({name}.md)" if name in FAMILIES else label
