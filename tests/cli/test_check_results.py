@@ -39,7 +39,7 @@ def test_a_correct_method_passes_every_check(run: Run) -> None:
 
 def test_the_method_that_the_readme_writes_passes(run: Run) -> None:
     readme = (Path(__file__).parents[2] / "README.md").read_text()
-    (block,) = re.findall(r"```python\n(.*?)```", readme, flags=re.DOTALL)
+    (block,) = re.findall(r"```python[^\n]*\n(.*?)```", readme, flags=re.DOTALL)
     Path("floored.py").write_text(block)
     code, out, err = run("methods", "check", "--plugin", "floored.py")
     assert (code, err) == (0, "")
