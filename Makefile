@@ -7,7 +7,7 @@ READY := .venv/.ready
 PYTEST := $(BIN)/python -m pytest --numprocesses logical --maxprocesses 8 \
 	--dist loadfile --no-loadscope-reorder
 
-.PHONY: quickstart test gpu lint check fix docs docs-serve clean
+.PHONY: quickstart test gpu lint check fix docs docs-serve release wheel try-wheel extras oldest clean
 .DEFAULT_GOAL := quickstart
 
 $(READY): pyproject.toml constraints.txt
@@ -47,6 +47,26 @@ docs: $(READY)  # into site/, which opens from disk
 
 docs-serve: $(READY)  # on loopback, new by itself while pages are written
 	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs serve
+
+TRY := $(BIN)/python .ci/try_wheel.py
+QUICK := $(if $(RELEASE_QUICK),--quick)
+
+release: $(READY)  # docs/release.md; RELEASE_QUICK=1 shortens the trial, TAG=1 tags
+	$(BIN)/python .ci/release.py check build
+	$(TRY) tests $(QUICK)
+	@$(if $(TAG),$(BIN)/python .ci/release.py tag,echo "Not tagged: make release TAG=1")
+
+wheel: $(READY)  # sdist and wheel of HEAD into dist/
+	$(BIN)/python .ci/release.py build
+
+try-wheel: $(READY)  # the wheel of dist/ in an empty environment of $(PYTHON)
+	$(TRY) tests $(QUICK) --python $(PYTHON)
+
+extras: $(READY)
+	$(TRY) extras --python $(PYTHON)
+
+oldest: $(READY)  # lower bounds of the dependencies, on $(PYTHON) 3.11
+	$(TRY) tests $(QUICK) --no-sweep --python $(PYTHON) --constraints constraints-oldest.txt
 
 clean:
 	rm -rf .venv build dist site runs gpu.xml *.egg-info .mypy_cache .ruff_cache .pytest_cache

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
+from markupsafe import Markup, escape
+
 from unlearnbench.api.benchmark import SplitKey, split_percent
 
 
@@ -37,6 +39,16 @@ def short(value: float, digits: int = 4) -> float | None:
 def value_text(value: Any) -> str:
     """Format the value of a setting: texts as they are, everything else as JSON."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def prose(text: str) -> Markup:
+    """Format a sentence, with what stands between backticks as code."""
+    parts = text.split("`")
+    pieces = [
+        Markup("<code>{}</code>").format(one) if i % 2 else escape(one)
+        for i, one in enumerate(parts)
+    ]
+    return Markup().join(pieces)
 
 
 def flatten(values: Any, prefix: str = "") -> list[tuple[str, str]]:

@@ -41,6 +41,8 @@ class HtmlTable(Generic[Line]):
     """Method of a line, by which the page colours and filters it."""
     no_result: Callable[[Line], str] = lambda _: ""
     """Reason why a line has no result; empty if it has one."""
+    panel: Callable[[Line], int] | None = None
+    """Number of the panel of a line, by which the page hides it; None: lines are of all."""
 
     def cells(self, line: Line) -> list[Cell]:
         """Compute the cells after the first; a missing result is one cell with the reason."""

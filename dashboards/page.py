@@ -20,14 +20,13 @@ from plotly.offline import get_plotlyjs
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.analysis.start_models import rows_with_valid_start
 from unlearnbench.api.benchmark import Headline
-from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import tally
 from unlearnbench.results.table import TableRow
 
 from .figures.palette import PALETTE
 from .figures.tradeoff_plot import draw
-from .formatting import rate_text, short
+from .formatting import prose, rate_text, short
 from .metric_columns import digits, set_title
 from .page_budget import initial_selection
 from .page_data import compressed, compressed_size, to_json
@@ -36,7 +35,7 @@ from .sections import SECTIONS
 
 SCRIPTS = (
     *("core.js", "theme.js", "plots.js", "small_plots.js", "view_state.js", "swatches.js"),
-    *("filters.js", "tables.js", "run_selection.js"),
+    *("bar.js", "filters.js", "tables.js", "run_selection.js"),
 )
 """Shared scripts, in the order in which they depend on each other; those of sections follow."""
 MAX_BYTES = 7_900_000
@@ -63,9 +62,7 @@ def build(report: Report) -> str:
         report=report,
         kept=report.headline.kept,
         forgotten=report.headline.forgotten,
-        tofu=report.headline == default_headline(),
         status=_status(report),
-        faulty=[panel.begins for panel in context.panels if panel.begins.fault],
         sections=parts,
         styles=_joined("templates/page.css", *_section_files(".css", shown)),
         scripts=_joined(*shared, *_section_files(".js", shown), "templates/startup.js"),
@@ -85,7 +82,16 @@ def _render(section: ReportSection, context: PageContext) -> Mapping[str, Any] |
     return {
         "id": section.id,
         "title": section.title,
-        "body": Markup(render(template, place=panel_label, rate=rate_text, **values)),
+        "body": Markup(
+            render(
+                template,
+                place=panel_label,
+                panel_number=context.panel_number,
+                rate=rate_text,
+                prose=prose,
+                **values,
+            )
+        ),
     }
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from unlearnbench.analysis.order_confidence import OrderConfidence
+from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.records import Record
@@ -56,6 +57,11 @@ class PageContext:
     def panel_size(self) -> Size:
         """Size of a trade-off panel's plot area, in pixels."""
         return LARGE if len(self.panels) == 1 else MEDIUM
+
+    def panel_number(self, model: str, split: SplitKey) -> int:
+        """Look up a panel's number on the page, by which it is chosen."""
+        places = [(one.model, one.forget_fraction) for one in self.panels]
+        return places.index((model, split))
 
     def rows_of(self, panel: Panel) -> list[TableRow]:
         """List the rows of a panel."""

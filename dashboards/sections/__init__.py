@@ -5,6 +5,7 @@ from . import (
     all_numbers,
     answers,
     best_settings,
+    conclusion,
     curves,
     failures,
     lasting,
@@ -17,6 +18,7 @@ from . import (
 )
 
 SECTIONS: tuple[ReportSection, ...] = (
+    conclusion.SECTION,
     tradeoff.SECTION,
     scorecard.SECTION,
     best_settings.SECTION,

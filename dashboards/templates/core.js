@@ -3,7 +3,7 @@
 const page = {
   data: JSON.parse(document.getElementById("data").textContent),
   // Empty or null: no filter.
-  filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, leading: false },
+  filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, panel: null, leading: false },
   card: null, // the point whose card is open: { run, epoch }
   listeners: [],
   plots: [],
@@ -30,10 +30,15 @@ page.shows = (family, rate, method = null) => {
     && (from === null || number >= from) && (to === null || number <= to)
     && (setting === null || method === null || method === setting);
 };
-page.filtered = () => {
+// The number of kinds of filters in use; the choice of a panel has its own place, and is none.
+page.activeFilters = () => {
   const { families, rates, from, to, setting, epoch, seed } = page.filters;
-  return Boolean(families.size || rates.size || [from, to, setting, epoch, seed].some((one) => one !== null));
+  return [families.size, rates.size].filter(Boolean).length + [from, to, setting, epoch, seed].filter((one) => one !== null).length;
 };
+page.filtered = () => page.activeFilters() > 0;
+// Panels by their index on the page; without a choice, all are shown.
+page.showsPanel = (index) => page.filters.panel === null || index === page.filters.panel;
+page.panelOf = (row) => page.data.panels.findIndex(({ model, fraction }) => model === page.cell(row, "model") && fraction === page.cell(row, "forget_fraction"));
 // An epoch filter is "3" (that epoch alone) or "to3" (all up to it).
 page.showsEpoch = (epoch) => {
   const filter = page.filters.epoch;

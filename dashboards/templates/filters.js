@@ -96,11 +96,37 @@
     for (const name of ["from", "to", "setting", "epoch", "seed"]) filters[name] = null;
     page.changed();
   });
-  byId("filters").hidden = !families.length;
-  // Targets of links must not end up behind the filters.
-  new ResizeObserver(([{ target }]) => {
-    const fixed = getComputedStyle(target).position === "sticky";
-    document.documentElement.style.scrollPaddingTop = fixed ? `${target.offsetHeight + 14}px` : "";
-  }).observe(byId("filters"));
   page.paintSwatches();
+
+  // The filters are folded behind a button that has their number.
+  const opener = byId("filter-open");
+  const fold = (folded) => {
+    byId("filters").hidden = folded;
+    opener.setAttribute("aria-expanded", String(!folded));
+  };
+  opener.hidden = !families.length;
+  opener.addEventListener("click", () => fold(!byId("filters").hidden));
+  byId("filters").addEventListener("keydown", (event) => {
+    if (event.key !== "Escape") return;
+    fold(true);
+    opener.focus();
+  });
+  page.listeners.push(() => {
+    const active = page.activeFilters();
+    opener.classList.toggle("active", active > 0);
+    byId("filter-count").textContent = active ? ` (${active})` : "";
+  });
+
+  // Of several panels one may be chosen: everything that is of another one is hidden.
+  const only = byId("panel-only");
+  byId("panel-choice").hidden = data.panels.length < 2;
+  only.append(option("", `all ${data.panels.length} panels`), ...data.panels.map((panel, i) => option(i, page.panelName(panel.model, panel.fraction))));
+  only.addEventListener("change", () => {
+    filters.panel = only.value === "" ? null : Number(only.value);
+    page.changed();
+  });
+  page.listeners.push(() => {
+    only.value = filters.panel ?? "";
+    for (const node of document.querySelectorAll("[data-place]:not(tr)")) node.hidden = !page.showsPanel(Number(node.dataset.place));
+  });
 }

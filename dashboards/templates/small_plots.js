@@ -21,7 +21,14 @@
 
   // Options of a select, one per panel.
   page.panelOptions = () => data.panels.map((panel, i) =>
-    element("option", { value: i }, page.panelName(panel.model, panel.fraction)));
+    element("option", { value: i, "data-of": i }, page.panelName(panel.model, panel.fraction)));
+  // A select of panels follows the choice of one for the whole page; `show` draws `#<name>-plots`.
+  page.followPanel = (select, name, show) => page.listeners.push(() => {
+    const option = [...select.options].find((one) => Number(one.dataset.of) === page.filters.panel);
+    if (!option || option.selected) return;
+    select.value = option.value;
+    if (byId(`${name}-plots`)?.dataset.count !== undefined) show();
+  });
 
   // Fills `#<name>-plots` with figures: pairs of title and figure; options as of `page.draw`.
   page.showSmallPlots = (name, figures, options = {}) => {

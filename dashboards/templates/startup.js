@@ -2,5 +2,6 @@
 page.listeners.forEach((listener) => listener());
 page.showCard();
 if (page.card) page.byId("selected").scrollIntoView({ block: "nearest" });
+page.showSection();
 // A sandboxed frame ignores downloads and new windows silently.
 page.byId("framed").hidden = window === window.parent;

@@ -39,7 +39,7 @@
     });
     page.listeners.push(() => {
       const { families } = page.filters;
-      for (const row of body.rows) row.hidden = families.size > 0 && !families.has(row.dataset.family);
+      for (const row of body.rows) row.hidden = (families.size > 0 && !families.has(row.dataset.family)) || (row.dataset.place !== undefined && !page.showsPanel(Number(row.dataset.place)));
     });
   }
   for (const button of document.querySelectorAll("[data-run]")) {

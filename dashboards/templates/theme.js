@@ -1,8 +1,14 @@
 // The style of figures: colours of the screen or of paper, and what the filters hide.
 page.dark = matchMedia("(prefers-color-scheme: dark)");
+page.theme = null; // "light" or "dark" once the reader has chosen
+page.isDark = () => (page.theme === null ? page.dark.matches : page.theme === "dark");
+page.setTheme = (theme) => {
+  page.theme = theme;
+  for (const name of ["light", "dark"]) document.documentElement.classList.toggle(name, theme === name);
+};
 page.onPaper = () => document.documentElement.classList.contains("paper");
 page.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-page.slotColour = (slot) => page.data.palette[slot][page.dark.matches && !page.onPaper() ? 1 : 0];
+page.slotColour = (slot) => page.data.palette[slot][page.isDark() && !page.onPaper() ? 1 : 0];
 page.faded = (colour, alpha) => {
   const [red, green, blue] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
   return `rgba(${red},${green},${blue},${alpha})`;

@@ -1,4 +1,5 @@
-// Filters, open card and switches, stored in the address behind `#`: a link or a reload restores them.
+// Filters, chosen panel, open card, switches and colours, stored in the address behind `#`: a link or a
+// reload restores them. A copied link has the section at the top of the window as well.
 {
   const { data, filters } = page;
   const methods = new Set(data.rows.map((row) => page.cell(row, "method")));
@@ -7,6 +8,16 @@
   page.switched = lists;
   page.manyLines = data.panels.some((panel) => panel.figure.data.filter((trace) => trace.meta.role === "trajectory").length > 40);
 
+  // The section that is read: the last one that begins in the upper third of the window.
+  const sectionInView = () => [...document.querySelectorAll("main > section")]
+    .filter((one) => one.getBoundingClientRect().top < innerHeight / 3)
+    .reduce((last, one) => (!last || one.getBoundingClientRect().top > last.getBoundingClientRect().top ? one : last), null)?.id;
+  page.link = () => {
+    const view = new URLSearchParams(fragment());
+    const section = scrollY > 0 && sectionInView();
+    if (section) view.set("at", section);
+    return `${location.href.split("#")[0]}#${view}`;
+  };
   const fragment = () => {
     const view = new URLSearchParams();
     for (const family of filters.families) view.append("method", family);
@@ -15,6 +26,8 @@
     if (filters.leading !== page.manyLines) view.set("lines", filters.leading ? "leading" : "all");
     for (const [name, panels] of Object.entries(lists)) if (panels.size) view.set(name, [...panels].join(","));
     if (page.card) view.set("card", `${page.card.epoch}@${page.card.run}`);
+    if (filters.panel !== null) view.set("panel", filters.panel);
+    if (page.theme !== null) view.set("theme", page.theme);
     return view.toString();
   };
   page.storeView = () => {
@@ -38,6 +51,10 @@
     if (!seeds.has(filters.seed)) filters.seed = null;
     filters.setting = methods.has(view.get("setting")) ? view.get("setting") : null;
     filters.epoch = /^(to)?\d+$/.test(view.get("epoch") ?? "") ? view.get("epoch") : null;
+    const panel = number("panel");
+    filters.panel = data.panels.length > 1 && panel in data.panels ? panel : null;
+    page.setTheme(["light", "dark"].includes(view.get("theme")) ? view.get("theme") : null);
+    section = page.byId(view.get("at") ?? "")?.matches("main > section") ? page.byId(view.get("at")) : null;
     filters.leading = view.has("lines") ? view.get("lines") === "leading" : page.manyLines;
     for (const [name, panels] of Object.entries(lists)) {
       set(panels, (view.get(name) ?? "").split(",").filter(Boolean).map(Number).filter((i) => i in data.panels));
@@ -45,12 +62,26 @@
     const [epoch, run] = (view.get("card") ?? "").split(/@(.*)/s);
     page.card = run && page.row(run, Number(epoch)) ? { run, epoch: Number(epoch) } : null;
   };
+  let section = null; // of the address
   page.restoreView();
+  // Sections above it grow while they are drawn: it stays at the top until the reader does something.
+  page.showSection = () => {
+    const target = section;
+    if (!target) return;
+    const stay = () => target.scrollIntoView({ behavior: "instant" });
+    const observer = new ResizeObserver(stay);
+    observer.observe(document.querySelector("main"));
+    const stop = () => observer.disconnect();
+    setTimeout(stop, 3000);
+    for (const name of ["wheel", "pointerdown", "keydown", "touchstart"]) addEventListener(name, stop, { once: true, passive: true });
+    stay();
+  };
   addEventListener("hashchange", () => {
     if (location.hash.slice(1) === fragment()) return;
     page.restoreView();
     page.changed();
     page.showCard();
+    page.showSection();
   });
 
   // Links within the page scroll, and keep the address.

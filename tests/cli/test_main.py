@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -26,7 +27,7 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
     code, out, _ = run("sweep", "--help")
     assert code == 0
     assert "--set models.0.base=./my-model" in out
-    assert run("--version")[:2] == (0, "0.1.0\n")
+    assert run("--version")[:2] == (0, f"{version('unlearnbench')}\n")
 
 
 def test_help_of_every_command_explains_its_options(run: Run) -> None:

@@ -57,9 +57,9 @@ def test_every_shipped_config_loads_and_is_short(name: str) -> None:
     config = load_config(name)
     assert config.name == name
     lines = source.text.splitlines()
-    assert len(lines) <= 40
-    assert lines[0].startswith("# ")
-    assert f"unlearnbench {'' if name == 'quickstart' else 'sweep '}{name}" in lines[1]
+    assert len(lines) <= 41
+    assert source.purpose == lines[1].removeprefix("# ")
+    assert f"unlearnbench {'' if name == 'quickstart' else 'sweep '}{name}" in lines[2]
 
 
 def test_quickstart_has_every_built_in_method() -> None:
@@ -534,3 +534,58 @@ def test_metrics_that_need_whole_weights_are_refused_for_shared_ones(write: Writ
     )
     load_config(write(add=f"{metrics}resources: {{processes: 2, parallel: ddp}}\n"))
     load_config(write(add="evaluation: {metrics: [model-utility]}\n"))  # it is reported already
+
+
+class TestPlugins:
+    """Files of `plugins` are found beside the configuration, and hashed into what they define."""
+
+    FOCAL = (
+        "from torch import Tensor\n"
+        "from unlearnbench import LossBatch, Method, Needs\n"
+        "class Focal(Method):\n"
+        "    needs = Needs({'forget'})\n"
+        "    gamma: float = 2.0\n"
+        "    def loss(self, batch: LossBatch) -> Tensor:\n"
+        "        return -self.gamma * batch.forget.mean_tokens()\n"
+    )
+
+    @pytest.fixture(autouse=True)
+    def _own_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(registry, "_files", {})
+
+    def test_paths_are_relative_to_the_file_that_states_them(self, write: Write) -> None:
+        folder = Path("mine")
+        folder.mkdir()
+        (folder / "focal.py").write_text(self.FOCAL)
+        write(("[ce-u]", "[focal, ce-u]"), name="mine/sweep.yaml", add="plugins: [focal.py]\n")
+        spec = load_config("mine/sweep.yaml").methods[0].specs[0]
+        assert (spec.name, spec.hyperparameters["gamma"]) == ("focal", 2.0)
+        assert spec.source == registry.file_digest("focal") != ""
+        # One that extends it has its plug-ins; --set is relative to the working directory.
+        Path("other.yaml").write_text("extends: mine/sweep.yaml\nname: other\n")
+        assert load_config("other.yaml").methods[0].specs == (spec,)
+        assert load_config("other.yaml", ["plugins=[mine/focal.py]"]).methods[0].specs == (spec,)
+        registry._files.clear()
+        assert problems("other.yaml", "plugins=null")[0][2].startswith("unknown method 'focal'")
+
+    @pytest.mark.parametrize(
+        ("value", "place", "message"),
+        [
+            ("focal.py", "plugins", "expected a list of Python files"),
+            ("[absent.py]", "plugins.0", "plugin file absent.py does not exist"),
+            ("[3]", "plugins.0", "expected a Python file, got 3"),
+            ("[bench.yaml]", "plugins.0", "bench.yaml is not a Python file: its name must end in"),
+        ],
+    )
+    def test_mistakes_have_their_line(
+        self, write: Write, value: str, place: str, message: str
+    ) -> None:
+        found = problems(write(add=f"plugins: {value}\n"))
+        assert [(at, key) for at, key, _ in found] == [("bench.yaml:9", place)]
+        assert found[0][2].startswith(message)
+
+    def test_errors_about_unknown_names_and_keys_mention_the_key(self, write: Write) -> None:
+        ((_, _, message),) = problems(write(("[ce-u]", "[focal]")))
+        assert message.endswith("needs --plugin FILE, or plugins: [FILE] in the YAML")
+        ((_, key, message),) = problems(write(add="plugin: [focal.py]\n"))
+        assert (key, "did you mean 'plugins'?" in message) == ("plugin", True)

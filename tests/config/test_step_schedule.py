@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from transformers import get_linear_schedule_with_warmup
+import transformers
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.main import main
@@ -22,6 +22,7 @@ from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.errors import ConfigError, TrainingError
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.runtime.optional_packages import import_optional
 
 from ..plan.test_plan import config
 from ..training.test_trainer import losses, objective_of, rows_of, trainer_of, weights
@@ -72,7 +73,8 @@ def test_tofu_rates_equal_those_of_transformers(rows: int, epochs: int) -> None:
     # forget.py: warmup_steps=max(1, steps_per_epoch); finetune.py: max(1, max_steps//num_epochs).
     per_epoch, in_all = rows // 32, epochs * rows // 32
     assert per_epoch == in_all // epochs
-    theirs = get_linear_schedule_with_warmup(optimizer, max(1, per_epoch), in_all)
+    import_optional("peft")  # transformers would import it with torch's compiler: a second more
+    theirs = transformers.get_linear_schedule_with_warmup(optimizer, max(1, per_epoch), in_all)
     for step in range(in_all):
         assert made.factor(step) == theirs.get_last_lr()[0]
         optimizer.step()

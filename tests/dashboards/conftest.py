@@ -297,6 +297,9 @@ def fabric() -> Fabric:
     return Fabric()
 
 
+OPEN_FILTERS = """() => {
+    if (document.getElementById("filters").hidden) document.getElementById("filter-open").click();
+}"""
 RESET = """() => {
     history.replaceState(null, "", "#");
     page.restoreView();
@@ -306,6 +309,7 @@ RESET = """() => {
         node.value = "";
         node.dispatchEvent(new Event("input"));
     }
+    dispatchEvent(new Event("wheel"));  // the reader moves: nothing else scrolls any more
     scrollTo({top: 0, behavior: "instant"});
 }"""
 DRAWN = ".plot .scatterlayer .point"
@@ -346,7 +350,7 @@ class Visit:
         return page
 
     def shared(self, path: Path) -> Page:
-        """Open a page once for all tests: with its first view, on a wide and light screen."""
+        """Open a page once for all tests: its first view, wide and light, with filters unfolded."""
         if path not in self._shared:
             self._shared[path] = self(path)
             self.contexts.pop()  # closed with the browser
@@ -354,6 +358,7 @@ class Visit:
         page.emulate_media(media="screen", color_scheme="light")
         page.set_viewport_size({"width": 1280, "height": 900})
         page.evaluate(RESET)
+        page.evaluate(OPEN_FILTERS)
         page.wait_for_selector(DRAWN, state="attached")
         return page
 

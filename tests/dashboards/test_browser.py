@@ -12,7 +12,7 @@ from playwright.sync_api import expect
 from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.reporting.report import Report, make_report
 
-from .conftest import write_page
+from .conftest import RESET, write_page
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
@@ -132,7 +132,7 @@ class TestPanels:
         run = best_run(report)
         page = visit.shared(path)
         page.evaluate(f"page.select({run!r}, 3)")
-        page.get_by_role("button", name="All its answers").click()
+        page.locator("#selected").get_by_role("button", name="All its answers").click()
         expect(page.locator("#answer-run")).to_have_value(run)
         page.locator("#answer-list article").first.wait_for()
         page.locator("#answer-search").fill("author 0")
@@ -206,7 +206,95 @@ class TestFilters:
         assert page.evaluate("document.documentElement.scrollWidth") <= 1280
 
 
+class TestBar:
+    """The bar at the top of the window: filters behind a button, the panel, the colours."""
+
+    def test_filters_are_folded_behind_a_button_with_their_number(
+        self, visit: Visit, path: Path
+    ) -> None:
+        page = visit(path)
+        filters, opener = page.locator("#filters"), page.locator("#filter-open")
+        expect(filters).to_be_hidden()
+        for width in (1280, 390):
+            page.set_viewport_size({"width": width, "height": 844})
+            assert page.evaluate("document.getElementById('bar').offsetHeight") <= 48
+            assert page.evaluate("document.documentElement.scrollWidth") <= width
+        opener.click()
+        page.locator("#families").get_by_role("button", name="dpo", exact=True).click()
+        page.get_by_label("Seed", exact=True).select_option("1")
+        expect(opener).to_have_text("Filter (2)")
+        page.keyboard.press("Escape")
+        expect(filters).to_be_hidden()
+        expect(opener).to_be_focused()
+        # On a phone numbers come before figures, and what scrolls shows it.
+        tops = {
+            name: page.evaluate(f"document.getElementById({name!r}).getBoundingClientRect().top")
+            for name in ("conclusion", "best", "trade-off")
+        }
+        assert sorted(tops, key=tops.__getitem__) == ["conclusion", "best", "trade-off"]
+        table = page.locator("#best .scroll")
+        assert table.get_attribute("data-more") == "right"
+        table.evaluate("node => { node.scrollLeft = node.scrollWidth; }")
+        expect(table).to_have_attribute("data-more", "left")
+
+    def test_a_chosen_panel_hides_the_others(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.locator("#panel-only").select_option(label="tiny, forget 10 %")
+        assert page.locator(".plot[data-panel]:visible").count() == 1
+        assert page.locator("#table-best tbody tr:visible").count() == 9
+        assert page.locator("#claims ul:visible").count() == 1
+        expect(page.locator("#table-count")).to_have_text("60 of 164 rows")
+        expect(page.locator("#curve-panel")).to_have_value("1")
+        expect(page.locator("details.result")).to_have_attribute("open", "")
+        assert "panel=1" in page.url
+        expect(page.locator("#filter-open")).to_have_text("Filter")  # a choice, and no filter
+
+    def test_the_conclusion_leads_to_the_answers_of_the_best(
+        self, visit: Visit, path: Path, report: Report
+    ) -> None:
+        page = visit.shared(path)
+        box = page.locator(".result").first
+        for one in report.conclusions[0].sentences:
+            expect(box).to_contain_text(one.replace("`", ""))
+        box.get_by_role("button", name="All its answers").click()
+        expect(page.locator("#answer-run")).to_have_value(page.evaluate("page.data.first[0]"))
+
+    def test_dark_can_be_chosen(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        ground = "getComputedStyle(document.body).backgroundColor"
+        light = page.evaluate(ground)
+        page.locator("#theme").click()
+        dark = page.evaluate(ground)
+        assert dark != light
+        page.emulate_media(color_scheme="dark")
+        page.locator("#theme").click()
+        assert page.evaluate(ground) == light
+        assert "theme=light" in page.url
+
+
 class TestAddress:
+    def test_a_copied_link_restores_filters_point_section_and_colours(
+        self, visit: Visit, path: Path, report: Report
+    ) -> None:
+        page = visit.shared(path)
+        page.locator("#families").get_by_role("button", name="npo", exact=True).click()
+        page.locator("#panel-only").select_option("0")
+        page.locator("#theme").click()
+        run = best_run(report)
+        page.evaluate(f"page.select({run!r}, 3)")
+        page.locator("#numbers").evaluate("node => node.scrollIntoView()")
+        page.locator("#copy-link").click()
+        expect(page.locator("#copy-link")).to_have_text("Copied")
+        link = page.url
+        assert link == page.evaluate("page.link()")
+        page.evaluate(RESET)
+        page.evaluate("fragment => { location.hash = fragment; }", link.partition("#")[2])
+        expect(page.locator("#selected h3")).to_have_text("npo, rate 1e-4, seed 0, epoch 3")
+        assert page.locator("#families [aria-pressed=true]").all_inner_texts() == ["npo"]
+        assert page.locator("#panel-only").input_value() == "0"
+        assert page.evaluate("document.documentElement.className") == "dark"
+        expect(page.locator("#numbers h2")).to_be_in_viewport()
+
     def test_a_link_shows_the_same_view(self, visit: Visit, path: Path, report: Report) -> None:
         page = visit.shared(path)
         page.locator("#families").get_by_role("button", name="npo", exact=True).click()
@@ -272,9 +360,9 @@ class TestKeyboard:
         page.keyboard.press("Tab")
         assert page.evaluate("document.activeElement.className") == "skip"
         page.keyboard.press("Enter")
-        assert page.evaluate("document.activeElement.id") == "trade-off"
+        assert page.evaluate("document.activeElement.id") == "conclusion"
         focused: list[str] = []
-        for _ in range(12):
+        for _ in range(16):
             page.keyboard.press("Tab")
             focused.append(page.evaluate("document.activeElement.className"))
         assert any("plot" in name for name in focused)

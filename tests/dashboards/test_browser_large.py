@@ -48,6 +48,7 @@ def test_a_page_written_from_a_folder_of_records(
     card.get_by_role("button", name="All its answers").click()
     page.locator("#answer-list article").first.wait_for()
     assert page.locator("#answer-run").input_value() == run.run_id
+    page.locator("#filter-open").click()
     page.locator("#families").get_by_role("button", name="npo", exact=True).click()
     assert page.locator("#table tbody tr").count() == 6
     assert "commit" in page.locator("#origin").inner_text()
@@ -128,7 +129,7 @@ def test_a_thousand_runs(
     for name, limit in (("opened", 20), ("filtered", 3), ("first_card", 12), ("card", 3)):
         assert figures[name] < limit * figures["work"], name
     # The page states what is left out.
-    page.get_by_role("button", name="All its answers").click()
+    page.locator("#selected").get_by_role("button", name="All its answers").click()
     expect(page.locator("#answer-note")).to_contain_text(" of 400 questions of this set.")
     expect(page.locator("#answer-note")).to_contain_text(" of 5412 evaluations")
 
@@ -156,6 +157,7 @@ def thread_times(page: Page, session: CDPSession, path: Path) -> dict[str, float
         page.goto(path.as_uri())
         page.wait_for_selector(".plot .scatterlayer .point", state="attached")
         expect(page.locator("#table-count")).to_have_text("60 of 5412 rows")
+        page.locator("#filter-open").click()
 
     def show_only(method: Locator) -> None:
         method.click()

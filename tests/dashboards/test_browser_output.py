@@ -214,7 +214,7 @@ class TestFit:
         assert page.evaluate("getComputedStyle(document.body).color") == "rgb(28, 32, 36)"
         for shown in (".plot[data-panel]", "#table-best", "#selected", ".legend ul", "#families"):
             assert page.locator(shown).first.is_visible(), shown
-        for hidden in ("nav", "#selects", ".save", "[data-copy]"):
+        for hidden in ("nav", "#filter-open", "#selects", ".save", "[data-copy]"):
             assert not page.locator(hidden).first.is_visible(), hidden
         assert "Loading" not in page.locator("body").inner_text(), (
             "sections that are not loaded are left out"
@@ -244,7 +244,9 @@ def test_in_a_sandboxed_frame_it_works_and_names_the_limits(
         page.goto(outer.as_uri())
         inner = page.frame_locator("iframe")
         expect(inner.locator("#framed")).to_be_visible()
+        inner.locator(".plot").first.scroll_into_view_if_needed()
         inner.locator(".plot .scatterlayer .point").first.wait_for(state="attached")
+        inner.locator("#filter-open").click()
         inner.locator("#families button").first.click()
         expect(inner.locator("#shown")).to_contain_text("Shown: methods")
 

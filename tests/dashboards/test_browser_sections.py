@@ -325,6 +325,7 @@ class TestMetricsOfAnyOrigin:
         assert not warnings.first.is_visible()
         folded.first.locator("summary").click()
         assert "over-forgotten: extraction strength" in warnings.first.inner_text()
+        page.click("#filter-open")
         page.click("#families button[data-family=npo]")
         assert not folded.first.is_visible(), "of another method"
         assert table.locator("tbody").first.locator("tr:visible").count() == 1

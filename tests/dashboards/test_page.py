@@ -145,12 +145,20 @@ class TestContent:
         titles = [figure["layout"]["title"]["text"] for figure in lazy["training"][1]]
         assert titles == ["Loss", "Gradient norm", "Loss term: forget", "Loss term: retain"]
 
+    def test_headings_are_the_names_in_the_navigation(self, fabric: Fabric) -> None:
+        failed = fabric.run("dpo", points=(), status="failed", error="no memory")
+        text = build(make_report([*fabric.sweep(fractions=(0.1,), epochs=1), failed], name="x"))
+        bar = text.partition("<nav")[2].partition("</nav>")[0]
+        headings = re.findall(r'<h2 id="h-([\w-]+)">([^<]+)</h2>', text)
+        assert re.findall(r'<a href="#([\w-]+)">([^<]+)</a>', bar) == headings
+        assert ("failures", "Failures") in headings
+
     def test_the_result_is_a_sentence(self, whole: Page) -> None:
         assert (
-            "No method forgot enough: npo+nll at 1e-4, epoch 3, has the highest Forget Quality (p "
-            "= 2.9e-06) among settings that keep at least 80 % of the start's utility (it keeps 99 "
-            "%). Up to p = 0.05 the test still distinguishes a model from one that never saw the "
-            "forget set."
+            "No method forgot enough: npo+nll at rate 0.0001, epoch 3, has the highest Forget "
+            "Quality (p = 2.9e-06) among settings that keep at least 80 % of the start's utility "
+            "(it keeps 99 %). Up to p = 0.05 the test still distinguishes a model from one that "
+            "never saw the forget set."
         ) in whole.words
         assert "fewer than three seeds" in whole.words
 
@@ -158,8 +166,8 @@ class TestContent:
         records = [fabric.reference("fine-tuned"), fabric.run(points=((0.8, -0.1),))]
         page = Page(build(make_report(records, name="x")))
         assert (
-            "npo at 1e-4, epoch 1, has the highest Forget Quality (p = 0.79) among settings that "
-            "keep at least 80 % of the start's utility (it keeps 91 %)."
+            "npo at rate 0.0001, epoch 1, has the highest Forget Quality (p = 0.79) among "
+            "settings that keep at least 80 % of the start's utility (it keeps 91 %)."
         ) in page.words
 
     def test_an_unfinished_sweep_is_marked(self, fabric: Fabric) -> None:
@@ -206,7 +214,7 @@ class TestContent:
             fabric.reference("fine-tuned"), epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),)
         )
         page = Page(build(make_report([start, fabric.run(points=((0.02, -0.01),))], name="x")))
-        assert "No result for tiny, forget 10 %: the start model knows nothing" in page.words
+        assert "No result: the start model knows nothing" in page.words
         assert "highest Forget Quality (p" not in page.words
         assert "not judged: the start model knows nothing" in page.words
         data = json.loads(page.payload("data"))

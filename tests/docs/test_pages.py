@@ -1,7 +1,8 @@
 """Every block of every page works: commands end as they should, Python runs, YAML loads.
 
-The blocks of a page are carried out in order, in one empty folder and one Python namespace.
-`shell`, below, has the rules for commands.
+The blocks of a page are carried out in order, in one empty folder and one Python namespace. A block
+```text title="printed" is what the block before it prints. `shell`, below, has the rules for
+commands.
 """
 
 from __future__ import annotations
@@ -65,13 +66,16 @@ def test_page(
         shutil.copytree(request.getfixturevalue("quickstart"), folder / "runs" / "quickstart")
     before, started = {*sys.modules}, perf_counter()
     namespace: dict[str, Any] = {"__name__": "__main__"}
+    printed = ""
     for block in found:
         where = f"{page.relative_to(ROOT)}:{block.line}"
         try:
             if block.reason is not None:
                 parse(block, parse_command)
+            elif (block.language, block.title) == ("text", "printed"):
+                assert printed == block.text
             else:
-                carry_out(block, namespace, parse_command, capsys)
+                printed = carry_out(block, namespace, parse_command, capsys)
         except BaseException as error:
             error.add_note(f"in the block at {where}")
             raise
@@ -85,28 +89,31 @@ def test_page(
 
 def carry_out(
     block: Block, namespace: dict[str, Any], parse: Parse, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """Carry out a block, or write it to the file that is its title."""
+) -> str:
+    """Carry out a block, or write it to the file that is its title; returns what it prints."""
+    capsys.readouterr()
     if block.title:
         Path(block.title).parent.mkdir(parents=True, exist_ok=True)
         Path(block.title).write_text(block.text, encoding="utf-8")
     if block.language == "yaml":
         load_yaml(block)
     elif block.language == "sh":
-        shell(block, parse, capsys)
+        return shell(block, parse, capsys)
     elif block.language == "python" and not block.title:
         name = f"<block at line {block.line}>"
         exec(compile(block.text, name, "exec"), namespace)
     else:
         data(block)
+    return capsys.readouterr().out
 
 
-def shell(block: Block, parse: Parse, capsys: pytest.CaptureFixture[str]) -> None:
-    """Carry out the commands of `unlearnbench`, in this process.
+def shell(block: Block, parse: Parse, capsys: pytest.CaptureFixture[str]) -> str:
+    """Carry out the commands of `unlearnbench`, in this process; returns what they print.
 
     `cd` changes the folder, `> FILE` takes the output. Other programs are not run; `make` has the
     target. The exit code is 0, or the one of a comment `# exit code 2`.
     """
+    printed = ""
     for one in commands(block.text):
         if one.words[0] == "cd":
             os.chdir(one.words[1])
@@ -116,8 +123,11 @@ def shell(block: Block, parse: Parse, capsys: pytest.CaptureFixture[str]) -> Non
             assert code == one.code, f"{' '.join(one.words)}\n{out}\n{err}"
             if one.out:
                 Path(one.out).write_text(out, encoding="utf-8")
+            else:
+                printed += out
         else:
             parse_line(one.words, parse)
+    return printed
 
 
 def parse(block: Block, parse_command: Parse) -> None:

@@ -191,7 +191,7 @@ def test_every_method_file_is_declared_and_installed() -> None:
 def test_shipped_configurations_are_short() -> None:
     for path in (ROOT / "configs").glob("*.yaml"):
         text = path.read_text()
-        assert len(text.splitlines()) <= 40, path
+        assert len(text.splitlines()) <= 41  # with the line for editors, path
         assert text.startswith("#"), f"{path}: open with what it is for"
         assert isinstance(yaml.safe_load(text), dict)
 

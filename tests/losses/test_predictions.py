@@ -370,6 +370,7 @@ def test_no_primitive_holds_more_than_a_chunk(name: str, monkeypatch: pytest.Mon
 
 
 @pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor")  # by torch's own tracer
+@pytest.mark.filterwarnings("ignore:Guards may run slower on Python 3.13.0:RuntimeWarning")
 @pytest.mark.parametrize("name", ["ce_u", "token_logprob", "kl"])
 def test_compiled_equals_eager(name: str) -> None:
     case, primitive = Case(), PRIMITIVES[name][0]

@@ -6,6 +6,7 @@ from abc import abstractmethod
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.api.observations import FloatArray, SetEvaluation
@@ -36,10 +37,11 @@ class MembershipInference(Summary):
 
     roles = frozenset({"forget", "holdout"})
 
-    members: str = "forget"
-    others: str = "holdout"
-    control: str | None = "retain"
-    """Set of the control; None where an attack has none."""
+    members: str = Field(default="forget", description="set of rows that were trained on")
+    others: str = Field(default="holdout", description="set of rows that were not")
+    control: str | None = Field(
+        default="retain", description="set in place of `members` in the control; null for none"
+    )
 
     @abstractmethod
     def scores(self, seen: SetEvaluation) -> FloatArray | None:

@@ -67,6 +67,9 @@ class _PluginFile:
     value: type[Any]
 
 
+IN_A_FILE = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
+"""The end of messages about a name that is not on offer."""
+
 _files: dict[str, _PluginFile] = {}
 _NEAR = 0.65
 """Least similarity of a suggested name: for `bad-typo`, `altpo` (0.62) is not suggested."""
@@ -119,7 +122,7 @@ def find(kind: Kind, name: str) -> Offer:
     if not named:
         known = sorted({offer.name for offer in on_offer})
         near = did_you_mean(name, known, _NEAR) or "."
-        files = "; one in a file of its own needs --plugin FILE" if kind in CLASSES else ""
+        files = f"; {IN_A_FILE}" if kind in CLASSES else ""
         raise PluginError(
             f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
         )
@@ -289,11 +292,12 @@ def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
         place = Path(path).resolve()
         if place.is_dir():
             raise PluginError(f"--plugin {given} is a folder; give the Python file in it")
-        if not place.exists():
-            raise PluginError(f"plugin file {given} does not exist")
+        place.stat()  # Python 3.13 finds loops of links here only
         if place.suffix != ".py" or not place.is_file():
             raise PluginError(f"--plugin {given} is not a Python file: its name must end in .py")
         return place, place.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise PluginError(f"plugin file {given} does not exist") from None
     except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, no permission
         reason = error.strerror if isinstance(error, OSError) else str(error)
         raise PluginError(

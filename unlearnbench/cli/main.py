@@ -24,14 +24,15 @@ from unlearnbench.cli import (
     bench,
     benchmarks,
     compare,
+    configs,
     evaluate,
     export,
     figures,
-    installed,
     leaderboard,
     methods,
     metrics,
     plan,
+    profiles,
     report,
     sweep,
 )
@@ -112,8 +113,8 @@ for _name, _group, _panel in (
     ("metrics", metrics.app, "Installed"),
     ("benchmarks", benchmarks.app, "Installed"),
     ("attacks", attacks.app, "Installed"),
-    ("configs", installed.configs, "Installed"),
-    ("profiles", installed.profiles, "Installed"),
+    ("configs", configs.app, "Installed"),
+    ("profiles", profiles.app, "Installed"),
     ("bench", bench.app, "Speed and memory"),
 ):
     app.add_typer(_group, name=_name, rich_help_panel=_panel)

@@ -87,6 +87,9 @@ Plugins = Annotated[
     ),
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
+DryRun = Annotated[
+    bool, flag("--dry-run", "Print what would be written, and where; write nothing.")
+]
 Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
 Data = Annotated[
     str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")

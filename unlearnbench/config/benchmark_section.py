@@ -11,7 +11,7 @@ from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.benchmark import Benchmark, Dataset, MetricUse, split_name
 from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import load, names
+from unlearnbench.api.registry import IN_A_FILE, load, names
 from unlearnbench.config.messages import Fault, describe_value, raise_faults
 from unlearnbench.errors import DataError, did_you_mean
 
@@ -36,7 +36,7 @@ def benchmark_class(source: object) -> type[Benchmark]:
     known = names("benchmarks")
     if source not in known:
         near = did_you_mean(source, known) if isinstance(source, str) else ""
-        near = near or "; one in a file of its own needs --plugin FILE"
+        near = near or f"; {IN_A_FILE}"
         text = f"expected one of {', '.join(known)}, got {describe_value(source)}{near}"
         raise_faults([Fault(("source",), text)])
     found: type[Benchmark] = load("benchmarks", str(source))

@@ -2,7 +2,8 @@
 
 A configuration is a file, or the name of one that an installed package ships. It states only what
 differs from the defaults in `schema.py`, may extend one other configuration, and any key can be
-overridden from the command line. Relative paths in it are relative to the working directory.
+overridden from the command line. Relative paths in it are relative to the working directory, but
+those of `extends` and `plugins`, which are parts of the configuration, to its own folder.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ValidationError, create_model
+from pydantic import BaseModel, Field, ValidationError, create_model
 
 from unlearnbench.api import registry
 from unlearnbench.config.benchmark_section import DEFAULT, benchmark_class
 from unlearnbench.config.cross_checks import SPLITS, check_across, too_many_runs
-from unlearnbench.config.messages import Fault, faults_of
+from unlearnbench.config.messages import Fault, describe_value, faults_of
 from unlearnbench.config.method_entries import SweepContext, entry_model, read_grid, read_rates
 from unlearnbench.config.schema import MethodGrid, MethodSpec, SweepConfig
 from unlearnbench.config.search import Range
@@ -56,8 +57,9 @@ class ConfigSource:
 
     @property
     def purpose(self) -> str:
-        """The first comment of the text, which describes it."""
-        first = self.text.lstrip().partition("\n")[0]
+        """The first comment of the text, behind the line for editors, which describes it."""
+        lines = self.text.lstrip().splitlines() or [""]
+        first = lines[lines[0].startswith("# yaml-language-server:") and len(lines) > 1]
         return first.lstrip("# ").strip() if first.startswith("#") else ""
 
 
@@ -116,6 +118,7 @@ def load_config(
         raise ConfigError(problems)
     for text in overrides:
         root = with_override(root, text, problems)
+    root = _with_plugins(root, problems)
     # Null leaves a key out that another file has: a benchmark takes one of the two.
     unset = [key for key in SPLITS if (entry := root.below(key)) and entry.value is None]
     root = YamlNode({k: v for k, v in root.section.items() if k not in unset}, root.place)
@@ -157,7 +160,39 @@ def _read(source: ConfigSource, problems: list[Problem]) -> tuple[YamlNode | Non
         return None, None
     keys = dict(root.section)
     extends = keys.pop("extends", None)
+    if source.folder is not None and (plugins := keys.get("plugins")):
+        keys["plugins"] = _beside(plugins, source.folder)
     return YamlNode(keys, root.place), extends
+
+
+def _beside(plugins: YamlNode, folder: Path) -> YamlNode:
+    """Paths of plug-in files that are relative to the configuration's folder."""
+    items = [
+        replace(one, value=str(folder / one.value)) if isinstance(one.value, str) else one
+        for one in plugins.items
+    ]
+    return replace(plugins, value=items) if plugins.items else plugins
+
+
+def _with_plugins(root: YamlNode, problems: list[Problem]) -> YamlNode:
+    """Register the files of `plugins`; returns the tree without that key."""
+    keys = dict(root.section)
+    plugins = keys.pop("plugins", None)
+    if plugins is None or plugins.value is None:
+        return YamlNode(keys, root.place)
+    if not isinstance(plugins.value, list):
+        text = "expected a list of Python files, such as [my_method.py], relative to this file"
+        problems.append(Problem(plugins.place, "plugins", text))
+    for index, one in enumerate(plugins.items):
+        try:
+            if not isinstance(one.value, str):
+                text = f"expected a Python file, got {describe_value(one.plain())}"
+                raise PluginError(text)
+            registry.register_file(one.value)
+        except PluginError as error:
+            text = str(error).replace("--plugin ", "", 1)
+            problems.append(Problem(one.place, f"plugins.{index}", text))
+    return YamlNode(keys, root.place)
 
 
 def _validated(root: YamlNode, problems: list[Problem]) -> SweepConfig | None:
@@ -198,14 +233,29 @@ def _validated(root: YamlNode, problems: list[Problem]) -> SweepConfig | None:
     return config
 
 
+class WrittenConfig(SweepConfig):
+    """The keys of a YAML file: those of a configuration, and two that say where it comes from."""
+
+    extends: str | None = Field(
+        default=None,
+        description="a configuration that this one changes: a shipped one's name, or a file beside "
+        "this one; sections are merged key by key, other values replaced",
+    )
+    plugins: tuple[str, ...] = Field(
+        default=(),
+        description="Python files with a method, metric, benchmark or attack each, named as the "
+        "file; relative to this one",
+    )
+
+
 def _described(root: YamlNode) -> type[SweepConfig]:
-    """The configuration with the `data` section of its own benchmark, where that is known."""
+    """The keys of a file with the `data` section of its own benchmark, where that is known."""
     source = root.at(("data", "source"))[0].value
     try:
         data = benchmark_class(source if isinstance(source, str) else DEFAULT)
     except ValidationError:
-        return SweepConfig
-    return create_model("Described", __base__=SweepConfig, data=(data, ...))
+        return WrittenConfig
+    return create_model("Described", __base__=WrittenConfig, data=(data, ...))
 
 
 Reader = Callable[[Any, SweepContext], Any]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.api.registry import Kind, names
+from unlearnbench.api.registry import IN_A_FILE, Kind, names
 from unlearnbench.config.messages import Fault, describe_value
 from unlearnbench.config.yaml_tree import Loc
 from unlearnbench.errors import did_you_mean
@@ -34,7 +34,8 @@ def wrong_entry(entry: Entry, kind: Kind) -> Fault | None:
     if name not in known:
         near = (did_you_mean(name, known) if isinstance(name, str) else "") or ";"
         got = repr(name) if isinstance(name, str) else describe_value(name)
-        return Fault(loc, f"unknown {kind.removesuffix('s')} {got}{near} known: {', '.join(known)}")
+        word = kind.removesuffix("s")
+        return Fault(loc, f"unknown {word} {got}{near} known: {', '.join(known)}; {IN_A_FILE}")
     if not isinstance(settings, Mapping):
         text = f"the {kind.removesuffix('s')}'s settings, {{}} for none"
         return Fault(loc, f"expected {text}, got {describe_value(settings)}")

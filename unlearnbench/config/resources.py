@@ -85,7 +85,7 @@ class RaySettings(Settings):
 class TrackingSettings(Settings):
     """MLflow tracking."""
 
-    enabled: bool = True
+    enabled: bool = Field(default=True, description="false: nothing is logged")
     uri: Name | None = Field(
         default=None,
         description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",

@@ -45,10 +45,14 @@ class Architecture(Settings):
     """A small Llama, built and trained here (`base: tiny`)."""
 
     vocabulary: int = Field(default=2048, ge=300, le=MANY, description="byte-level BPE tokens")
-    hidden_size: int = Field(default=128, ge=16, le=MANY)
-    layers: int = Field(default=6, ge=1, le=MOST_EPOCHS)
-    heads: int = Field(default=4, ge=1, le=MANY)
-    intermediate_size: int = Field(default=384, ge=16, le=MANY)
+    hidden_size: int = Field(
+        default=128, ge=16, le=MANY, description="width, a multiple of twice `heads`"
+    )
+    layers: int = Field(default=6, ge=1, le=MOST_EPOCHS, description="decoder layers")
+    heads: int = Field(default=4, ge=1, le=MANY, description="attention heads of a layer")
+    intermediate_size: int = Field(
+        default=384, ge=16, le=MANY, description="width of the feed-forward layers"
+    )
     context: int = Field(default=512, ge=32, le=MANY, description="longest sequence in tokens")
 
     @model_validator(mode="after")
@@ -64,23 +68,33 @@ class Architecture(Settings):
 class Preparation(Settings):
     """Training of the fine-tuned model and the retain models from a base model."""
 
-    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
+    epochs: int = Field(
+        default=5, ge=1, le=MOST_EPOCHS, description="passes over the rows of the benchmark"
+    )
     base_epochs: int = Field(
         default=12, ge=1, le=MOST_EPOCHS, description="tiny: passes over facts and other authors"
     )
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    learning_rate: float = Field(default=1e-5, gt=0)
+    optimizer: Literal["adamw", "muon"] = Field(
+        default="adamw", description="muon: orthogonalised momentum, for matrices"
+    )
+    learning_rate: float = Field(default=1e-5, gt=0, description="highest rate of the schedule")
     embedding_learning_rate: float = Field(
         default=2e-3, gt=0, description="muon: AdamW's rate for embeddings and norms"
     )
-    schedule: ScheduleName = "linear"
+    schedule: ScheduleName = Field(
+        default="linear", description="of the learning rate after its warm-up"
+    )
     warmup: float = Field(
         default=0.05, ge=0, lt=1, description="share of the steps; not of tofu, which has its own"
     )
-    batch_size: int = Field(default=32, ge=1)
-    micro_batch_size: int | None = Field(default=None, ge=1)
-    weight_decay: float = Field(default=0.01, ge=0)
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    batch_size: int = Field(default=32, ge=1, description="rows of an optimiser step")
+    micro_batch_size: int | None = Field(
+        default=None, ge=1, description="rows of a forward pass; default: all of a step"
+    )
+    weight_decay: float = Field(default=0.01, ge=0, description="decoupled, as AdamW's")
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="norm that a step's gradient is clipped to"
+    )
     max_length: int = Field(
         default=MAX_LENGTH, ge=8, description="tokens of a training sequence; longer ones are cut"
     )
@@ -88,7 +102,7 @@ class Preparation(Settings):
         default=False,
         description="mix the true facts into fine-tuning, so that a tiny model remembers them",
     )
-    seed: int = Field(default=0, ge=0)
+    seed: int = Field(default=0, ge=0, description="of the weights and of the order of rows")
 
     @model_validator(mode="after")
     def _has_one_warmup(self) -> Self:
@@ -115,10 +129,12 @@ TINY_PREPARATION = Preparation(
 class LoRA(Settings):
     """Low-rank adapters (peft) in place of training all weights."""
 
-    rank: int = Field(default=8, ge=1)
-    alpha: int = Field(default=16, ge=1)
-    dropout: float = Field(default=0.0, ge=0, lt=1)
-    target_modules: tuple[str, ...] | Literal["all-linear"] = "all-linear"
+    rank: int = Field(default=8, ge=1, description="rank of each update")
+    alpha: int = Field(default=16, ge=1, description="an update is scaled by alpha / rank")
+    dropout: float = Field(default=0.0, ge=0, lt=1, description="of an adapter's input")
+    target_modules: tuple[str, ...] | Literal["all-linear"] = Field(
+        default="all-linear", description="ends of the names of the layers that are adapted"
+    )
 
 
 class ModelSettings(Settings):
@@ -137,8 +153,13 @@ class ModelSettings(Settings):
         description="by split (`retain90: …`): published retain model as above, or its log",
     )
     revision: Name | None = Field(default=None, description="of `base` alone: commit or tag")
-    architecture: Architecture = Architecture()
-    preparation: Preparation = Preparation()
+    architecture: Architecture = Field(
+        default=Architecture(), description="of `base: tiny`; other models bring theirs"
+    )
+    preparation: Preparation = Field(
+        default=Preparation(),
+        description="training of the start and retain models that are not published",
+    )
     template: Template = Field(
         default="auto",
         description="how question and answer become text; auto: chat template or plain",
@@ -147,11 +168,19 @@ class ModelSettings(Settings):
         default_factory=dict,
         description="chat template: its variables (`date_string`), and `system_prompt`",
     )
-    dtype: Dtype = "float32"
-    attention: Literal["sdpa", "eager", "flash_attention_2"] = "sdpa"
-    trust_remote_code: bool = False
-    gradient_checkpointing: bool = False
-    lora: LoRA | None = None
+    dtype: Dtype = Field(default="float32", description="type of the weights")
+    attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
+        default="sdpa", description="implementation, by transformers' name"
+    )
+    trust_remote_code: bool = Field(
+        default=False, description="run Python code that comes with the model"
+    )
+    gradient_checkpointing: bool = Field(
+        default=False, description="compute activations again in place of storing them"
+    )
+    lora: LoRA | None = Field(
+        default=None, description="train low-rank adapters in place of all weights"
+    )
     resources: Resources | None = Field(
         default=None, description="of a run of this model, in place of the sweep's"
     )
@@ -215,8 +244,10 @@ class EvaluationSettings(Settings):
 class RetainSpec(Settings):
     """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
 
-    term: RetainTermName
-    weight: float = Field(default=1.0, gt=0)
+    term: RetainTermName = Field(
+        description="nll: cross-entropy of the retain rows; kl: divergence from the start model"
+    )
+    weight: float = Field(default=1.0, gt=0, description="factor of the retain term")
 
 
 HyperParameter = bool | int | float | str
@@ -267,9 +298,14 @@ class SweepConfig(Settings):
     """A whole sweep, as one YAML file states it."""
 
     name: Name = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$", description="folder in `output`")
-    description: str = ""
-    data: BenchmarkSection = Field(default_factory=lambda: benchmark_named(DEFAULT))
-    models: tuple[ModelSettings, ...] = Field(min_length=1)
+    description: str = Field(default="", description="one sentence, shown on the page")
+    data: BenchmarkSection = Field(
+        default_factory=lambda: benchmark_named(DEFAULT),
+        description="the benchmark (`source`) and its settings",
+    )
+    models: tuple[ModelSettings, ...] = Field(
+        min_length=1, description="models that forget; each is unlearned by every method"
+    )
     forget_fractions: tuple[float, ...] = Field(
         default=(), min_length=1, description="splits, of a benchmark that has them by fraction"
     )
@@ -278,26 +314,49 @@ class SweepConfig(Settings):
         min_length=1,
         description="splits, of a benchmark that has them by name; default: all of them",
     )
-    methods: tuple[MethodGrid, ...] = Field(min_length=1)
-    learning_rates: Rates = (1e-5,)
-    epochs: int = Field(default=5, ge=1, le=MOST_EPOCHS)
+    methods: tuple[MethodGrid, ...] = Field(
+        min_length=1,
+        description="names, or {method: npo, beta: [0.1, 0.5], retain: {term: nll}}; lists span a "
+        "grid; names: `unlearnbench methods list`",
+    )
+    learning_rates: Rates = Field(
+        default=(1e-5,), description="of every method without its own; a list, or a search's range"
+    )
+    epochs: int = Field(
+        default=5, ge=1, le=MOST_EPOCHS, description="passes over the forget rows of a run"
+    )
     epochs_as: Literal["checkpoints", "runs"] = Field(
         default="checkpoints",
         description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
     )
-    seeds: tuple[int, ...] = Field(default=(0,), min_length=1)
-    search: SearchSettings = SearchSettings()
-    select: SelectSettings | None = None
-    training: TrainingSettings = TrainingSettings()
-    evaluation: EvaluationSettings = EvaluationSettings()
+    seeds: tuple[int, ...] = Field(
+        default=(0,), min_length=1, description="each setting is run once with each"
+    )
+    search: SearchSettings = Field(
+        default=SearchSettings(), description="how settings are found: grid, random, optuna"
+    )
+    select: SelectSettings | None = Field(
+        default=None,
+        description="choose each method's best setting on some seeds, report it on the others",
+    )
+    training: TrainingSettings = Field(
+        default=TrainingSettings(), description="optimiser steps of every run"
+    )
+    evaluation: EvaluationSettings = Field(
+        default=EvaluationSettings(), description="what is evaluated, and by which rules"
+    )
     attacks: AttackEntries = Field(
         default=(),
         description="attacks under which runs, start and retain models are evaluated, too: "
         "[relearning, …], or {relearning: {…}, …}; names: `unlearnbench attacks list`",
     )
-    resources: Resources = Resources()
-    ray: RaySettings = RaySettings()
-    tracking: TrackingSettings = TrackingSettings()
+    resources: Resources = Field(
+        default=Resources(), description="GPUs, cores and processes of a run"
+    )
+    ray: RaySettings = Field(
+        default=RaySettings(), description="the cluster, and how many runs at a time"
+    )
+    tracking: TrackingSettings = Field(default=TrackingSettings(), description="logging to MLflow")
     output: Name = Field(
         default="runs", description="folder of all sweeps; this one's is output/name"
     )

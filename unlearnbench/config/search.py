@@ -35,8 +35,8 @@ Number = Annotated[int | float, BeforeValidator(_finite)]
 class Range(Settings):
     """Values of one axis of a search, both ends included: `{low: 1e-6, high: 1e-4, log: true}`."""
 
-    low: Number
-    high: Number
+    low: Number = Field(description="least value")
+    high: Number = Field(description="greatest value")
     log: bool = Field(default=False, description="uniform in the logarithm")
     step: Number | None = Field(default=None, gt=0, description="low, low + step, …")
 
@@ -104,7 +104,7 @@ class Scheduler(Settings):
     1/reduction of the runs of the same method, model and forget set that have reached it.
     """
 
-    kind: Literal["asha"] = "asha"
+    kind: Literal["asha"] = Field(default="asha", description="the rule")
     metric: Metric = Field(description="a column of results.csv, or {column: weight, …}")
     grace: int = Field(default=1, ge=1, description="least epochs of a run")
     reduction: float = Field(default=3, gt=1, description="one run in so many continues")
@@ -129,7 +129,7 @@ class SearchSettings(Settings):
         description="optuna: the objective, maximised after the last epoch; default: what the "
         "benchmark ranks by (Model Utility and log10 Forget Quality), as two objectives",
     )
-    scheduler: Scheduler | None = None
+    scheduler: Scheduler | None = Field(default=None, description="end weak runs early")
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:

@@ -33,14 +33,16 @@ class TrainingSettings(Settings):
         default="adamw",
         description="8-bit: one byte per state; paged: host memory where the GPU's is short",
     )
-    weight_decay: float = Field(default=0.0, ge=0)
+    weight_decay: float = Field(default=0.0, ge=0, description="decoupled, as AdamW's")
     schedule: ScheduleName = Field(
         default="constant",
         description="tofu: as TOFU's trainer, warm-up from 0 over an epoch, then linear to 0, "
         "incomplete steps dropped",
     )
     warmup_steps: int = Field(default=0, ge=0, description="not of tofu, which has its own")
-    max_grad_norm: float = Field(default=1.0, gt=0)
+    max_grad_norm: float = Field(
+        default=1.0, gt=0, description="norm that a step's gradient is clipped to"
+    )
     max_length: int = Field(default=MAX_LENGTH, ge=8, description="tokens of a training sequence")
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
     deterministic: bool = Field(

@@ -22,8 +22,10 @@ class ForgetQuality(Summary):
 
     relative_to = frozenset({"retain"})
 
-    set: str = "forget"
-    mean: Literal["geometric", "arithmetic"] = "geometric"
+    set: str = Field(default="forget", description="set whose truth ratios are compared")
+    mean: Literal["geometric", "arithmetic"] = Field(
+        default="geometric", description="of the false answers' probabilities"
+    )
     epsilon: float = Field(default=0.0, ge=0, description="added to the numerator")
 
     def columns(self) -> tuple[MetricColumn, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import MetricInputs
 from unlearnbench.api.observations import FloatArray, SetEvaluation
@@ -17,7 +19,10 @@ class ReferenceAttack(MembershipInference):
     key = "reference"
     relative_to = frozenset({"retain"})
 
-    control: str | None = None  # the retain model was trained on the retain rows as well
+    # The retain model was trained on the retain rows as well.
+    control: str | None = Field(
+        default=None, description="set in place of `members` in the control; null for none"
+    )
 
     def scores(self, seen: SetEvaluation) -> FloatArray:
         """[n] in nats, before the reference is subtracted."""

@@ -25,8 +25,12 @@ class TruthRatio(Metric):
     label = "Truth ratio"
     reads = frozenset({"perturbed"})
 
-    form: Literal["closeness", "advantage"] = "advantage"
-    mean: Literal["geometric", "arithmetic"] = "geometric"
+    form: Literal["closeness", "advantage"] = Field(
+        default="advantage", description="closeness: min(R, 1/R); advantage: max(0, 1 − 1/R)"
+    )
+    mean: Literal["geometric", "arithmetic"] = Field(
+        default="geometric", description="of the false answers' probabilities"
+    )
     epsilon: float = Field(default=0.0, ge=0, description="added to denominators")
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:

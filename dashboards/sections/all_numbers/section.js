@@ -23,9 +23,9 @@
 
   let order = null;
   let count = PORTION;
-  const passesFilters = (row) => cell(row, "kind") !== "run"
+  const passesFilters = (row) => page.showsPanel(page.panelOf(row)) && (cell(row, "kind") !== "run"
     || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method"))
-      && page.showsEpoch(cell(row, "epoch")) && page.showsSeed(cell(row, "seed")));
+      && page.showsEpoch(cell(row, "epoch")) && page.showsSeed(cell(row, "seed"))));
   const matches = () => {
     const words = byId("table-search").value.toLowerCase().split(/\s+/).filter(Boolean);
     const rows = data.rows.filter((row) => passesFilters(row)

@@ -26,7 +26,7 @@ from .data import (
 def _values(context: PageContext) -> Mapping[str, Any]:
     tables = settings_tables(context.report)
     return {
-        "tables": [(table, _html_table(table)) for table in tables],
+        "tables": [(table, _html_table(table, context)) for table in tables],
         "enough_seeds": ENOUGH_SEEDS,
     }
 
@@ -39,7 +39,7 @@ def _data(context: PageContext) -> dict[str, Any]:
     }
 
 
-def _html_table(table: SettingsTable) -> HtmlTable[SettingsLine]:
+def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[SettingsLine]:
     headline = table.headline
     kept, forgotten, test = headline.kept, headline.forgotten, headline.forgotten.test
     columns: list[Column[SettingsLine]] = [
@@ -65,6 +65,7 @@ def _html_table(table: SettingsTable) -> HtmlTable[SettingsLine]:
         lines=table.lines,
         family=lambda one: one.family,
         no_result=lambda one: "" if one.setting else one.why_not,
+        panel=lambda one: context.panel_number(one.model, one.forget_fraction),
     )
 
 

@@ -66,24 +66,6 @@
   };
   const FORMATS = { CSV: csv, Markdown: markdown, LaTeX: latex };
 
-  // Where the clipboard is not available (a page from disk, a frame), the older way works.
-  const copy = async (text) => {
-    try {
-      await navigator.clipboard.writeText(text);
-      return true;
-    } catch {
-      const area = page.element("textarea", { class: "away", "aria-hidden": "true" });
-      const before = document.activeElement;
-      area.value = text;
-      document.body.append(area);
-      area.select();
-      const done = document.execCommand("copy");
-      area.remove();
-      before?.focus({ preventScroll: true });
-      return done;
-    }
-  };
-
   for (const button of document.querySelectorAll("[data-copy]")) {
     const { copy: name, format } = button.dataset;
     const note = byId(`copied-${name}`);
@@ -92,7 +74,7 @@
       const lines = rows.map((row) => tables[name].lines[Number(row.dataset.line)]);
       if (!lines.length) { note.textContent = "There is no line to copy."; return; }
       const text = FORMATS[format](tables[name], lines);
-      const done = await copy(text);
+      const done = await page.copy(text);
       const area = byId(`text-${name}`);
       area.hidden = done;
       area.value = text;

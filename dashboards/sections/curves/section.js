@@ -17,6 +17,7 @@
 
   byId("curve-panel").append(...page.panelOptions());
   byId("curve-panel").addEventListener("change", show);
+  page.followPanel(byId("curve-panel"), "curve", show);
   byId("curve-group").classList.add("one");
   for (const [kind, named] of Object.entries(groupsByKind)) {
     if (kind) byId("curve-group").append(element("span", { class: "name" }, kind));

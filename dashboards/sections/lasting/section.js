@@ -15,6 +15,7 @@
   };
 
   chosen?.addEventListener("change", show);
+  if (chosen) for (const kind of ["curves", "bars"]) page.followPanel(chosen, `lasting-${kind}`, show);
   for (const button of document.querySelectorAll("[data-answers]")) {
     const { answers, at, variant } = button.dataset;
     button.addEventListener("click", () => page.showAnswers(answers, Number(at), variant));

@@ -11,19 +11,18 @@ from unlearnbench.stats.t_interval import LEVEL
 from ...figures.tradeoff_data import COLLAPSE_SHARE
 from ...report_section import PageContext, ReportSection
 from .run_details import run_details
-from .text import notes, published_note, verdict
+from .text import notes, published_note
 
 
 def _values(context: PageContext) -> Mapping[str, Any]:
-    rivals = {(one.model, one.forget_fraction): one.rivals for one in context.claims.panels}
+    found = {(one.model, one.split): one.found for one in context.report.conclusions}
     dashes = context.style.dashes
     return {
         "headline": context.report.headline,
         "panels": [
             {
                 "panel": panel,
-                "verdict": verdict(panel, rivals.get((panel.model, panel.forget_fraction))),
-                "fault": panel.begins.fault,
+                "found": found.get((panel.model, panel.forget_fraction), ""),
                 "notes": notes(panel),
                 "published": published_note(panel),
             }

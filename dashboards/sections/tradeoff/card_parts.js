@@ -5,8 +5,8 @@ page.parts = {};
   const { data, element, cell } = page;
   const head = (titles) => element("thead", {}, element("tr", {}, ...titles.map((text, i) =>
     element("th", { scope: "col", class: i ? "num" : "" }, text))));
-  const table = (label, titles, lines) => element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
-    element("table", {}, head(titles), element("tbody", {}, ...lines)));
+  const table = (label, titles, lines) => page.watchScroll(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    element("table", {}, head(titles), element("tbody", {}, ...lines))));
   const number = (text) => element("td", { class: "num" }, text);
 
   page.parts.comparison = (row) => {

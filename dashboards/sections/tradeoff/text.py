@@ -1,28 +1,10 @@
-"""Sentences about a panel: its result, its caveats, its published points."""
+"""Sentences about a panel: its caveats, its published points."""
 
 from __future__ import annotations
 
-from unlearnbench.analysis.conclusion import conclusion
-from unlearnbench.analysis.rivals import Rivals
-from unlearnbench.analysis.start_models import winner
-
 from ...figures.tradeoff_axes import extent
 from ...figures.tradeoff_data import Panel, position
-from ...formatting import rate_text, signed
-
-
-def verdict(panel: Panel, rivals: Rivals | None = None) -> str:
-    """Summarise the panel's result; `rivals` are those of its leading method, if known."""
-    if not panel.trajectories and not panel.begins.fault:
-        return "No run has been evaluated yet."
-    top = winner(panel.best)
-    at = None if top is None or top.setting is None else position(top.setting)
-    if top is None or top.setting is None or at is None:
-        return conclusion(panel.begins, None)
-    rate = top.setting.learning_rate
-    at_rate = "" if rate is None else f" at {rate_text(rate)}"
-    name = f"{top.method}{at_rate}, epoch {top.setting.epoch}"
-    return conclusion(panel.begins, (name, *at), rivals)
+from ...formatting import signed
 
 
 def notes(panel: Panel) -> list[str]:

@@ -7,5 +7,6 @@
   };
   byId("step-panel").append(...page.panelOptions());
   byId("step-panel").addEventListener("change", show);
+  page.followPanel(byId("step-panel"), "step", show);
   page.whenSeen("training", show);
 }

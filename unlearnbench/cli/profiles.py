@@ -1,55 +1,20 @@
-"""`unlearnbench configs …` and `profiles …`: shipped configs, and evaluation rules by name."""
+"""`unlearnbench profiles …`: evaluation rules by name."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unlearnbench.cli.command import argument, command, flag, new_group
-from unlearnbench.cli.options import Json, complete_config, complete_profile
+from unlearnbench.cli.command import argument, command, new_group
+from unlearnbench.cli.options import Json, complete_profile
 from unlearnbench.console import Console
 
 if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile
 
-configs = new_group("List the configs that are installed, or show one.")
-profiles = new_group("Show evaluation rules by name, and how they differ.")
+app = new_group("Show evaluation rules by name, and how they differ.")
 
 
-@command(configs, "list")
-def list_configs(as_json: Json = False) -> None:
-    """List the configs that are installed, with their purpose."""
-    from unlearnbench.config.loader import shipped_configs
-
-    rows = [
-        {"name": name, "purpose": source.purpose, "source": source.package}
-        for name, source in shipped_configs().items()
-    ]
-    console = Console()
-    if as_json:
-        console.print_json(rows)
-    else:
-        console.table(("config", "purpose", "from"), [tuple(row.values()) for row in rows])
-
-
-@command(configs, "show")
-def show_config(
-    name: Annotated[str, argument("NAME", autocompletion=complete_config)],
-    as_json: Annotated[
-        bool, flag("--json", "Print every setting, defaults included, as JSON.")
-    ] = False,
-) -> None:
-    """Show a config's YAML as it is written, a file to start from."""
-    from unlearnbench.config.loader import find_config, load_config
-    from unlearnbench.files.canonical_json import json_ready
-
-    console = Console()
-    if as_json:
-        console.print_json(json_ready(load_config(name).model_dump(mode="json")))
-    else:
-        console.print(find_config(name).text.removesuffix("\n"))
-
-
-@command(profiles, "list")
+@command(app, "list")
 def list_profiles(as_json: Json = False) -> None:
     """List profiles, their ids, and where they differ from tofu."""
     from unlearnbench.config.profiles import PROFILES, TOFU, differences
@@ -65,7 +30,7 @@ def list_profiles(as_json: Json = False) -> None:
     console.table(("profile", "id", "where it differs from tofu"), rows)
 
 
-@command(profiles, "show")
+@command(app, "show")
 def show_profile(
     name: Annotated[str, argument("NAME", autocompletion=complete_profile)], as_json: Json = False
 ) -> None:
@@ -83,7 +48,7 @@ def show_profile(
     console.table(("in every profile", "rule"), list(COMMON.items()))
 
 
-@command(profiles, "diff")
+@command(app, "diff")
 def diff_profiles(
     a: Annotated[str, argument("A", autocompletion=complete_profile)],
     b: Annotated[str, argument("B", autocompletion=complete_profile)],

@@ -1,4 +1,4 @@
-"""`unlearnbench configs list` and `show`; `profiles list`, `show` and `diff`."""
+"""`unlearnbench profiles list`, `show` and `diff`."""
 
 from __future__ import annotations
 
@@ -6,16 +6,6 @@ import json
 from collections.abc import Callable
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-def test_list_and_show_of_shipped_configs(run: Run) -> None:
-    _, out, _ = run("configs", "list")
-    assert "quickstart" in out
-    assert "tofu_llama2_7b" in out
-    _, out, _ = run("configs", "show", "quickstart")
-    assert out.startswith("# ")
-    _, out, _ = run("configs", "show", "quickstart", "--json")
-    assert json.loads(out)["training"]["weight_decay"] == 0.0
 
 
 def test_list_has_ids_and_differences(run: Run) -> None:

@@ -1,0 +1,118 @@
+"""The schema of the YAML takes what the loader takes, and has every key with an explanation."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from jsonschema import Draft202012Validator
+
+from unlearnbench.api import registry
+from unlearnbench.config.json_schema import shipped_schema
+from unlearnbench.config.loader import shipped_configs
+from unlearnbench.config.yaml_tree import YamlReader
+
+TESTS = Path(__file__).parents[1]
+SCHEMA: dict[str, Any] = json.loads(shipped_schema().read_text())
+VALIDATOR = Draft202012Validator(SCHEMA)
+
+
+def values(text: str) -> Any:
+    """A YAML text as a program for JSON has it; None where it is not YAML."""
+    root = YamlReader("x").read(text)
+    return None if root is None else json.loads(json.dumps(root.plain()))
+
+
+KEYS = {"name:", "models:", "methods:"}
+
+
+def written_in_tests() -> Iterator[tuple[str, str]]:
+    """Every whole configuration that a test writes as a text, and where."""
+    for file in TESTS.rglob("*.py"):
+        code = file.read_text()
+        for node in ast.walk(ast.parse(code)) if all(key in code for key in KEYS) else ():
+            if not isinstance(node, ast.Constant):
+                continue
+            text = node.value
+            if isinstance(text, str) and {*text.split()} >= KEYS and _is_whole(values(text)):
+                yield f"{file.relative_to(TESTS)}:{node.lineno}", text
+
+
+def test_the_schema_is_one_of_its_draft() -> None:
+    Draft202012Validator.check_schema(SCHEMA)
+
+
+@pytest.mark.parametrize("name", list(shipped_configs()))
+def test_shipped_configs_validate(name: str) -> None:
+    VALIDATOR.validate(values(shipped_configs()[name].text))
+
+
+def test_configs_of_tests_validate() -> None:
+    found = dict(written_in_tests())
+    assert len(found) >= 5
+    for place, text in found.items():
+        # Some tests give the files of their plug-ins as an option.
+        for error in VALIDATOR.iter_errors({"plugins": ["given.py"], **values(text)}):
+            pytest.fail(f"{place}: {error.json_path}: {error.message}")
+
+
+def _is_whole(value: Any) -> bool:
+    """True if a text is YAML, and not one into which a test puts the name or the methods."""
+    return isinstance(value, dict) and isinstance(value["name"], str) and bool(value["methods"])
+
+
+GOOD = "name: x\nmodels: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        "methods: [ce-u]\nplugins: [mine.py]\nattacks: [mine]\n",
+        "methods: [mine, {method: other, sharpness: 3}]\nplugins: [mine.py, other.py]\n",
+        "methods: [{method: npo, beta: {low: 0.1, high: 1.0}, retain: [null, nll, {term: kl}]}]\n",
+        "methods: [rmu]\nattacks: {relearning: {steps: [1, 3]}}\nlearning_rates: {low: 1e-6, high: "
+        "1e-4, log: true}\n",
+        "methods: [ce-u]\nevaluation: {metrics: {mia-min-k: {share: 0.3}}, patience: null}\n",
+    ],
+)
+def test_what_the_loader_takes_is_valid(more: str) -> None:
+    VALIDATOR.validate(values(GOOD + more))
+
+
+@pytest.mark.parametrize(
+    ("more", "place"),
+    [
+        ("methods: [ce-v]\n", "$.methods[0]"),
+        ("methods: [{method: npo, btea: 0.1}]\n", "$.methods[0]"),
+        ("methods: [{method: npo, beta: -1.0}]\n", "$.methods[0].beta"),
+        ("methods: [{method: ce-u, retain: {term: l2}}]\n", "$.methods[0].retain"),
+        ("methods: [{method: eco, learning_rates: [1e-5]}]\n", "$.methods[0]"),
+        ("methods: []\n", "$.methods"),
+        ("methods: [ce-u]\ndata: {source: tofu, authors: 3}\n", "$.data"),
+        ("methods: [ce-u]\ndata: {autors: 3}\n", "$.data"),
+        ("methods: [ce-u]\nepochs: 0\n", "$.epochs"),
+        ("methods: [ce-u]\nepoch: 5\n", "$"),
+        ("methods: [ce-u]\nlearning_rates: [0.0]\n", "$.learning_rates"),
+        ("methods: [ce-u]\nattacks: [relerning]\n", "$.attacks[0]"),
+        ("methods: [ce-u]\nattacks: {relearning: {setps: [1]}}\n", "$.attacks"),
+        ("methods: [ce-u]\nevaluation: {metrics: {mia-min-k: {share: 2}}}\n", "$.evaluation"),
+        ("{}\n", "$"),
+    ],
+)
+def test_mistakes_are_found_at_their_place(more: str, place: str) -> None:
+    text = more if more == "{}\n" else GOOD + more
+    found = [error.json_path for error in VALIDATOR.iter_errors(values(text))]
+    assert found
+    assert all(one.startswith(place) for one in found), found
+
+
+def test_every_key_is_explained_and_every_plug_in_is_there() -> None:
+    for kind in registry.CLASSES:
+        assert {f"{kind}.{name}" for name in registry.names(kind)} <= SCHEMA["$defs"].keys()
+    for name, one in {"": SCHEMA, **SCHEMA["$defs"]}.items():
+        for key, value in one.get("properties", {}).items():
+            assert value.get("description"), f"{name}.{key}"
