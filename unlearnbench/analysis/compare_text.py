@@ -183,8 +183,8 @@ def rule(tolerance: float, headline: Headline) -> str:
     """The rule of the comparison, printed below it."""
     kept, forgotten = headline.kept.plain_short, headline.forgotten
     return (
-        f"The settings and epochs of {forgotten.best_word} {forgotten.name} that keep "
-        f"{100 * UTILITY_SHARE:g} % of the fine-tuned model's {kept} are compared at about the "
-        f"same {kept}. The higher {kept} of the two sets the level; the other side takes part "
-        f"with its best setting at that level or above, less {tolerance:g}."
+        f"A side's best setting has the {forgotten.best_word} {forgotten.name} among those that "
+        f"keep {100 * UTILITY_SHARE:g} % of the fine-tuned model's {kept}. Both sides must have "
+        f"about the same {kept} (within {tolerance:g}): the higher {kept} of the two best settings "
+        "counts, and the other side takes part with its best setting that reaches it."
     )

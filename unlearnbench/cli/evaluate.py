@@ -297,7 +297,10 @@ def _print_metrics(
     else:
         sizes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
         precision = f" in {evaluation.precision}" if evaluation.precision else ""
-        console.print(f"profile {evaluation.profile}{precision}: {sizes} questions")
+        named, _, changes = evaluation.profile.partition("+")
+        unlike = f" (not comparable with numbers by {named})" if changes else ""
+        rules = f"profile {evaluation.profile}{unlike}{precision}"
+        console.print(f"rules: {rules}; {sizes} questions")
         _print_scorecard(evaluation, values, retain, {*others}, profile, benchmark, console)
     if evaluation.statistics:
         _print_statistics(evaluation.statistics, console)
@@ -380,12 +383,7 @@ def rounded(value: float | None) -> float | None:
 
 
 def _print_statistics(how: Statistics, console: Console) -> None:
-    """Print how the answers were generated, and which of them may differ elsewhere."""
-    share = how.drafted / max(how.generated, 1)
-    console.note(
-        f"{share:.0%} of {how.generated} generated tokens came from drafts; {how.steps} decoding "
-        f"steps, {how.steps_saved} saved"
-    )
+    """Print which answers may differ elsewhere, and that outputs were not finite."""
     if how.ties:
         console.note(
             f"{len(how.ties)} answers hung on a tie between two tokens and may differ elsewhere, "
