@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearnbench import figures
 from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation, SetName
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.figures import pareto, rows_of, trajectories, truth_ratios
+from unlearnbench.figures import dataframe, pareto, rows_of, select, trajectories, truth_ratios
 from unlearnbench.reporting.report import build_report, write_report
 from unlearnbench.results.records import EpochResult, Record, read_records, write_record
 from unlearnbench.results.table import FIRST, LAST, from_csv, to_csv
@@ -138,8 +139,9 @@ class TestCommands:
             ("trajectories", "FOLDER", "--metrics", "model_utility"),
             ("truth-ratios", "FOLDER", "cc", "--epoch", "1"),
             ("paper",),
+            ("pareto", "FOLDER", "--methods", "npo", "--width", "column", "--font-size", "8"),
         ],
-        ids=lambda words: words[0],
+        ids=lambda words: f"{words[0]} {len(words)}",
     )
     def test_each_writes_its_file_and_says_so(
         self,
@@ -166,6 +168,8 @@ class TestCommands:
                 ("trajectories", "FOLDER", "--metrics", "x"),
                 "metric 'x' has no number in this table",
             ),
+            (("pareto", "FOLDER", "--width", "wide"), "width 'wide': give column, text, or 1 to"),
+            (("pareto", "FOLDER", "--font-size", "90"), "font size 90.0: give 4 to 40 points"),
         ],
     )
     def test_mistakes_are_told_in_words(
@@ -180,6 +184,52 @@ class TestCommands:
         assert main(["figures", *told, "--out", str(tmp_path / "x.html")]) == 2
         assert message in capsys.readouterr().err
         assert not list(tmp_path.iterdir())
+
+
+class TestSelection:
+    """The part of a sweep that a figure shows."""
+
+    def test_methods_and_rates_are_chosen_and_references_stay(self, sweep: Path) -> None:
+        rows = rows_of(sweep)
+        other = tuple(
+            replace(row, run_id="dd00", method="ce-u", family="ce-u", learning_rate=2e-4)
+            for row in rows
+            if row.kind == "run"
+        )
+        both = (*rows, *other)
+        for chosen in (
+            *(select(both, ["npo"]), select(both, "npo"), select(both, rate=1e-4)),
+            select(both, ["npo"], fraction=0.1, rate=1e-4),
+        ):
+            assert chosen == rows
+        assert {r.kind for r in select(both, [])} == {"fine-tuned", "retain"}
+        with_term = [replace(row, family="npo+nll", method="npo+nll") for row in other]
+        assert [r.family for r in select([*with_term], ["npo"])] == ["npo+nll"] * 2
+
+    @pytest.mark.parametrize(
+        ("chosen", "message"),
+        [
+            ({"methods": ["nppo"]}, "no method 'nppo' in this table; did you mean 'npo'?"),
+            ({"fraction": 0.05}, "no split 0.05 in this table; splits: 0.1"),
+            ({"rate": 1e-5}, "no learning rate 1e-05 in this table; rates: 0.0001"),
+        ],
+    )
+    def test_what_is_not_there_is_an_error(self, chosen: Any, message: str, sweep: Path) -> None:
+        with pytest.raises(RecordError, match=re.escape(message)):
+            pareto(sweep, **chosen)
+
+    def test_truth_ratios_of_a_folder_are_those_of_its_run(self, sweep: Path) -> None:
+        figure = truth_ratios(sweep, method="npo", epoch=1)
+        assert figure.to_json() == truth_ratios(run_of(sweep), epoch=1).to_json()
+
+    def test_a_data_frame_has_the_lines_of_the_table(self, sweep: Path) -> None:
+        frame = dataframe(sweep)
+        assert rows_of(frame) == rows_of(sweep)
+        assert {"method", "epoch", "model_utility", "run_id"} < {*frame.columns}
+
+    def test_the_loader_of_plug_ins_is_not_among_the_figures(self) -> None:
+        assert not hasattr(figures, "load")
+        assert all(hasattr(figures, name) for name in figures.__all__)
 
 
 class TestTables:

@@ -1,12 +1,12 @@
 """Figures in one line each, as Plotly figures; the first one imports Plotly.
 
-    from unlearnbench import read_records
-    from unlearnbench.figures import pareto, trajectories, truth_ratios
+    from unlearnbench.figures import dataframe, pareto, trajectories, truth_ratios
 
     pareto("runs/quickstart")
-    records = read_records("runs/quickstart")
-    trajectories([record for record in records if record.forget_fraction == 0.1])
-    truth_ratios(next(record for record in records if record.method == "npo+nll"))
+    pareto("runs/quickstart", methods=["ce-u", "npo"], rate=1e-4, width="column")
+    trajectories("runs/quickstart", fraction=0.1)
+    truth_ratios("runs/quickstart", method="npo")
+    dataframe("runs/quickstart")  # all numbers, as a data frame of pandas
 
 A table is a sweep's folder, its `results.csv` (the file, or as a data frame), records, or rows. It
 may be a part of a sweep, or of several sweeps that were evaluated by the same rules.
@@ -15,14 +15,18 @@ may be a part of a sweep, or of several sweeps that were evaluated by the same r
 from __future__ import annotations
 
 import csv
+import io
+import math
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, cast
 
+from unlearnbench.analysis.best_settings import average_seeds, best_per_method
+from unlearnbench.analysis.equal_utility import with_retain_term
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
-from unlearnbench.api.benchmark import split_label
-from unlearnbench.api.registry import load
-from unlearnbench.errors import RecordError
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import SplitKey, split_label
+from unlearnbench.errors import RecordError, did_you_mean
 from unlearnbench.reporting.report import build_report
 from unlearnbench.results.records import (
     Record,
@@ -30,8 +34,23 @@ from unlearnbench.results.records import (
     evaluated_epoch,
     read_records,
 )
-from unlearnbench.results.table import TableRow, from_csv
+from unlearnbench.results.table import TableRow, from_csv, to_csv
 from unlearnbench.results.table import table as make_table
+
+__all__ = [
+    "Table",
+    "dataframe",
+    "meta_evaluation",
+    "paper",
+    "pareto",
+    "rows_of",
+    "save",
+    "trajectories",
+    "truth_ratios",
+]
+
+Width = Literal["column", "text"] | float
+"""Width in print: of a paper's column (3.25 inches), of its text (6.75), or inches."""
 
 
 class DataFrame(Protocol):
@@ -73,35 +92,141 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
     )
 
 
-def pareto(table: Table, *, title: str | None = None) -> Any:
+def dataframe(table: Table) -> Any:
+    """Make a `pandas` data frame with the columns of `results.csv`, a line per run and epoch.
+
+    Raises: RecordError where pandas is not installed.
+    """
+    try:
+        import pandas
+    except ImportError:
+        raise RecordError("a data frame needs pandas: pip install pandas") from None
+    return pandas.read_csv(io.StringIO(to_csv(rows_of(table))))
+
+
+def select(
+    rows: Sequence[TableRow],
+    methods: Iterable[str] | None = None,
+    fraction: SplitKey | None = None,
+    rate: float | None = None,
+) -> tuple[TableRow, ...]:
+    """Select the runs of some methods, of one split and of one learning rate.
+
+    methods  as in the tables, with or without hyper-parameters; `npo` is also `npo+nll`, where it
+             ran in that form alone. Start and retain models stay.
+
+    Raises: RecordError for what the table does not have.
+    """
+    runs = [row for row in rows if row.kind == "run"]
+    families = sorted({row.family for row in runs})
+    wanted: set[str] | None = None
+    if methods is not None:
+        wanted = {with_retain_term(name, families) for name in _listed(methods)}
+        known = {row.family for row in runs} | {row.method for row in runs}
+        for name in sorted(wanted - known):
+            raise RecordError(
+                f"no method {name!r} in this table{did_you_mean(name, known)}; methods: "
+                f"{', '.join(families)}"
+            )
+    if fraction is not None and not any(row.forget_fraction == fraction for row in rows):
+        splits = dict.fromkeys(str(row.forget_fraction) for row in rows)
+        raise RecordError(f"no split {fraction!r} in this table; splits: {', '.join(splits)}")
+    rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
+    if rate is not None and not any(map(_is(rate), rates)):
+        listed = ", ".join(f"{one:g}" for one in rates)
+        raise RecordError(f"no learning rate {rate:g} in this table; rates: {listed}")
+    return tuple(
+        row
+        for row in rows
+        if (fraction is None or row.forget_fraction == fraction)
+        and (
+            row.kind != "run"
+            or (
+                (wanted is None or wanted & {row.family, row.method})
+                # What is not trained has no rate, and is beside all.
+                and (rate is None or row.learning_rate is None or _is(rate)(row.learning_rate))
+            )
+        )
+    )
+
+
+def pareto(
+    table: Table,
+    *,
+    methods: Iterable[str] | None = None,
+    fraction: SplitKey | None = None,
+    rate: float | None = None,
+    width: Width | None = None,
+    font_size: float | None = None,
+    legend: bool = True,
+    title: str | None = None,
+) -> Any:
     """Trade-off of what is kept against what is forgotten, as a `plotly` Figure.
 
-    One figure: a row of panels per model, a column per split.
+    One figure: a row of panels per model, a column per split; below each other in a column.
+
+    methods, fraction, rate  what of the table is drawn, see `select`
+    width      in print: `column`, `text` or inches; default: for a screen
+    font_size  points; default: 8 in a column, 9 elsewhere
+    title      default: the two numbers; none at a width in print, which a caption names
     """
-    return load("dashboards", "pareto")(rows_of(table), **_set_options(title=title))
+    rows = select(rows_of(table), methods, fraction, rate)
+    how = _set_options(title=title, width=width, font_size=font_size, legend=legend)
+    return registry.load("dashboards", "pareto")(rows, **how)
 
 
 def trajectories(
-    table: Table, metrics: Sequence[str] | None = None, *, title: str | None = None
+    table: Table,
+    metrics: Sequence[str] | None = None,
+    *,
+    methods: Iterable[str] | None = None,
+    fraction: SplitKey | None = None,
+    rate: float | None = None,
+    width: Width | None = None,
+    font_size: float | None = None,
+    legend: bool = True,
+    title: str | None = None,
 ) -> Any:
     """Metrics by epoch, as a `plotly` Figure: a row per model and fraction, a column per metric.
 
     metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
+
+    The other options are those of `pareto`.
     """
-    return load("dashboards", "trajectories")(
-        rows_of(table), **_set_options(metrics=metrics, title=title)
+    rows = select(rows_of(table), methods, fraction, rate)
+    how = _set_options(
+        metrics=metrics, title=title, width=width, font_size=font_size, legend=legend
     )
+    return registry.load("dashboards", "trajectories")(rows, **how)
 
 
-def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None = None) -> Any:
+def truth_ratios(
+    record: Record | str | Path,
+    retain: Record | None = None,
+    epoch: int | None = None,
+    *,
+    method: str | None = None,
+    fraction: SplitKey | None = None,
+    rate: float | None = None,
+    width: Width | None = None,
+    font_size: float | None = None,
+    legend: bool = True,
+    title: str | None = None,
+) -> Any:
     """The two distributions that Forget Quality compares, with D marked, as a `plotly` Figure.
 
-    record  a run
+    record  a run, or a sweep's folder, of which `method`, `fraction` and `rate` choose one: its
+            best setting (first seed), if one keeps enough utility
     retain  the retain model's record (default: the one in the same folder as the run's)
-    epoch   of the run (default: its last)
+    epoch   of the run (default: its last; of a folder's run its best)
+
+    The other options are those of `pareto`.
 
     Raises: RecordError if the epoch or the retain model's record does not exist.
     """
+    if not isinstance(record, Record):
+        record, found = _chosen_run(record, method, fraction, rate)
+        epoch = found if epoch is None else epoch
     chosen = evaluated_epoch(record, epoch)
     siblings = _siblings(record)
     goal = retain or next((r for r in siblings if r.kind == "retain"), None)
@@ -111,12 +236,13 @@ def truth_ratios(record: Record, retain: Record | None = None, epoch: int | None
             f"{split_label(record.forget_fraction)}, in its folder; give its record as `retain`"
         )
     start = next((r for r in siblings if r.kind == "fine-tuned" and r.evaluations), None)
-    return load("dashboards", "truth-ratios")(record, chosen, goal, start)
+    how = _set_options(title=title, width=width, font_size=font_size, legend=legend)
+    return registry.load("dashboards", "truth-ratios")(record, chosen, goal, start, **how)
 
 
 def paper() -> Any:
     """The CE-U paper's figure of six panels, from its published points, as a `plotly` Figure."""
-    return load("dashboards", "paper")()
+    return registry.load("dashboards", "paper")()
 
 
 def meta_evaluation(found: Sequence[MetaEvaluation]) -> Any:
@@ -124,12 +250,43 @@ def meta_evaluation(found: Sequence[MetaEvaluation]) -> Any:
 
     found  of `unlearnbench.analysis.meta_evaluation.meta_evaluation`
     """
-    return load("dashboards", "meta-evaluation")(found)
+    return registry.load("dashboards", "meta-evaluation")(found)
 
 
 def save(figure: Any, path: str | Path) -> None:
     """Write a figure as .svg, .png or .pdf (extra `figures`, and a browser), or as .html."""
-    load("dashboards", "save")(figure, Path(path))
+    registry.load("dashboards", "save")(figure, Path(path))
+
+
+def _chosen_run(
+    folder: str | Path, method: str | None, fraction: SplitKey | None, rate: float | None
+) -> tuple[Record, int]:
+    """A run of a sweep's folder and its epoch, see `truth_ratios`."""
+    whole = rows_of(folder)
+    rows = select(whole, None if method is None else [method], fraction, rate)
+    settings = [one for one in average_seeds(rows) if one.epoch > 0]
+    best = [one.setting for one in best_per_method(rows) if one.setting is not None]
+    found = best or settings[-1:]
+    if not found:
+        raise RecordError(f"{folder}: no run that was evaluated, of what is asked for")
+    if len({(one.model, one.forget_fraction, one.family) for one in found}) > 1:
+        listed = dict.fromkeys(
+            f"{one.family} ({split_label(one.forget_fraction)})" for one in found
+        )
+        raise RecordError(f"{folder}: name one `method` and `fraction` of {', '.join(listed)}")
+    row = found[0].rows[0]
+    records = {one.id: one for one in read_records(folder)}
+    return records[row.run_id], row.epoch
+
+
+def _is(rate: float) -> Any:
+    """A test whether a rate is this one, to rounding."""
+    return lambda other: math.isclose(rate, other, rel_tol=1e-6)
+
+
+def _listed(methods: Iterable[str]) -> list[str]:
+    """The methods, also where one alone is given as text."""
+    return [methods] if isinstance(methods, str) else [*methods]
 
 
 def _siblings(record: Record) -> list[Record]:

@@ -6,11 +6,14 @@ import hashlib
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import plotly.graph_objects as go
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.files.outputs import check_file, writing
+
+from .print_size import PIXELS
 
 FORMATS = (".svg", ".png", ".pdf", ".html")
 _MARK = "unlearnbench figure sha256:"
@@ -39,7 +42,7 @@ def save(figure: go.Figure, path: Path) -> None:
 
 def _image(figure: go.Figure, kind: str, path: Path) -> bytes:
     try:
-        image: bytes = figure.to_image(format=kind, scale=1 if kind == "svg" else _SCALE)
+        image: bytes = figure.to_image(format=kind, scale=_scale(figure, kind))
     except Exception as error:  # kaleido and the browser have no common error class
         first = str(error).strip().partition("\n")[0]
         raise UnlearnbenchError(
@@ -47,6 +50,15 @@ def _image(figure: go.Figure, kind: str, path: Path) -> bytes:
             "`pip install 'unlearnbench[figures]'` and install a browser, or write .html"
         ) from error
     return image
+
+
+def _scale(figure: go.Figure, kind: str) -> float:
+    """Pixels of the image per pixel of the figure; a figure of a width in print keeps that."""
+    layout: Any = figure.layout
+    in_print = layout.meta is not None and layout.meta.get("dpi")
+    if kind == "svg" or (in_print and kind == "pdf"):
+        return 1
+    return layout.meta["dpi"] / PIXELS if in_print else _SCALE
 
 
 def digest(figure: go.Figure) -> str:

@@ -16,7 +16,7 @@ MEDIUM: Size = (520.0, 330.0)
 """Plot area of a panel if there are several beside each other."""
 LARGE: Size = (1060.0, 500.0)
 """Plot area of a page's only panel."""
-_COVERED = 0.4
+COVERED = 0.4
 """Largest share of a label that may be overlapped."""
 _CHARACTER, _LINE, _GAP = 6.6, 15.0, 13.0
 _MARK = 10.0
@@ -44,8 +44,12 @@ def place(
     x_range: tuple[float, float],
     y_range: tuple[float, float],
     size: Size = MEDIUM,
+    covered: float = COVERED,
 ) -> list[tuple[Label, str | None]]:
-    """Find the side of each label, by Plotly's name; None if there is no room."""
+    """Find the side of each label, by Plotly's name; None if there is no room.
+
+    covered  largest share of a label that may be overlapped
+    """
     pixels = [
         (
             (label.at[0] - x_range[0]) / (x_range[1] - x_range[0]) * size[0],
@@ -60,7 +64,7 @@ def place(
         boxes = {side: _box(label.text, pixel, side) for side in _SIDES}
         costs = {side: _cost(box, others, size) for side, box in boxes.items()}
         side = min(_SIDES, key=costs.__getitem__)
-        room = costs[side] <= _COVERED * _CHARACTER * len(label.text) * _LINE
+        room = costs[side] <= covered * _CHARACTER * len(label.text) * _LINE
         if room:
             occupied.append(boxes[side])
         placed.append((label, side if room else None))

@@ -16,7 +16,9 @@ from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text
 from .curve_plot import curves
+from .label_placement import COVERED, MEDIUM, Size
 from .palette import faded
+from .print_size import SCREEN_FONT, PrintSize, fit
 from .tradeoff_axes import INK, MUTED
 from .tradeoff_data import panels
 from .tradeoff_plot import Style, draw, meta
@@ -27,6 +29,8 @@ _OF_FORGET_SET = 2
 """Metrics of the forget set that are drawn where none are named."""
 _LEGEND, _ENTRY = 160, 20
 """Pixels: width of the legend, height of a line of it."""
+_COVERED = 0.1
+"""Largest share of a name that may be overlapped in a column: the legend has those left out."""
 _ABOVE, _BELOW, _LEGEND_LINE = 70, 100, 22
 """Pixels above and below all panels, and height of a legend below them."""
 
@@ -34,45 +38,90 @@ Cells = Mapping[tuple[int, int], Any]
 """Panels by row and column, from 1."""
 
 
-def pareto(table: Sequence[TableRow], *, title: str | None = None) -> go.Figure:
+def pareto(
+    table: Sequence[TableRow],
+    *,
+    title: str | None = None,
+    width: str | float | None = None,
+    font_size: float | None = None,
+    legend: bool = True,
+) -> go.Figure:
     """Draw what is kept against what is forgotten: rows are models, columns splits.
 
-    table  `build_report(folder).rows`, or a part of them
-    title  default: the names of both numbers
+    table      `build_report(folder).rows`, or a part of them
+    title      default: the names of both numbers; none at a width in print
+    width, font_size, legend  see `PrintSize.of`
 
     Raises: UnlearnbenchError for a table without the benchmark's numbers.
     """
     headline = _headline(table)
+    size = PrintSize.of(width, font_size, legend=legend)
+    if title is None and size is not None and size.width is not None:
+        title = ""
     if title is None:
         title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
     style = Style.of(table)
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
     fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
+    rows, cols = len(models), len(fractions)
+    if stacked := size is not None and size.narrow:
+        rows, cols = len(shown), 1
     cells: dict[tuple[int, int], Any] = {}
     titles: dict[tuple[int, int], str] = {}
-    for panel in shown:
+    for number, panel in enumerate(shown, start=1):
         place = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
-        cells[place] = draw(panel, style)
-        if len(shown) > 1:  # the legend has the names
+        if stacked:
+            place = number, 1
+        cells[place] = draw(
+            panel, style, _room(size, cols), covered=_COVERED if stacked else COVERED
+        )
+        if len(shown) > 1 and (
+            size is None or (size.legend and not size.narrow)
+        ):  # the legend has the names
             for trace in cells[place].data:
                 if trace.meta["role"] == "best":
                     trace.mode = "markers"
         titles[place] = panel_label(panel.model, panel.forget_fraction)
-    figure = compose(cells, titles, len(models), len(fractions))
-    figure.add_traces(_legend(table, style, _marks(figure)))
-    return apply_layout(figure, title, len(models), len(fractions), size=(380, 350))
+    figure = compose(cells, titles, rows, cols)
+    listed = _legend(table, style, _marks(figure))
+    if size is not None and size.narrow:
+        named = _named_beside(figure)
+        listed = [one for one in listed if one.name not in named]
+    figure.add_traces(listed)
+    apply_layout(figure, title, rows, cols, size=(380, 350))
+    return figure if size is None else fit(figure, size, rows, cols)
+
+
+def _named_beside(figure: Any) -> set[str]:
+    """Methods whose names stand beside their best points, in every panel that has one."""
+    rings = [t for t in figure.data if t.meta["role"] == "best"]
+    without = {t.meta["family"] for t in rings if "text" not in t.mode}
+    return {t.meta["family"] for t in rings} - without
+
+
+def _room(size: PrintSize | None, columns: int) -> Size:
+    """Plot area of a panel, in pixels of a font for screens: names are placed by it."""
+    if size is None or size.width is None:
+        return MEDIUM
+    width, height = size.plot(columns)
+    return width * SCREEN_FONT / size.font, height * SCREEN_FONT / size.font
 
 
 def trajectories(
     table: Sequence[TableRow],
     metrics: Sequence[str] | None = None,
     *,
-    title: str = "Forgetting, epoch by epoch",
+    title: str | None = None,
+    width: str | float | None = None,
+    font_size: float | None = None,
+    legend: bool = True,
 ) -> go.Figure:
     """Draw metrics by epoch: a row per model and forget fraction, a column per metric.
 
     metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
+    title    default: `Forgetting, epoch by epoch`; none at a width in print
+    width, font_size, legend  see `PrintSize.of`
 
     Raises: UnlearnbenchError for an unknown one.
     """
@@ -86,19 +135,27 @@ def trajectories(
                 f"metric {name!r} has no number in this table{near}; those that have: "
                 f"{', '.join(known)}"
             )
-    style = Style.of(table)
+    style, size = Style.of(table), PrintSize.of(width, font_size, legend=legend)
+    if title is None:
+        in_print = size is not None and size.width is not None
+        title = "" if in_print else "Forgetting, epoch by epoch"
+    per_row = min(len(metrics), 2) if size is not None and size.narrow else len(metrics)
+    lines = -(-len(metrics) // max(per_row, 1))
     places = list(dict.fromkeys((r.model, r.forget_fraction) for r in table))
     cells: dict[tuple[int, int], Any] = {}
     titles: dict[tuple[int, int], str] = {}
     for i, place in enumerate(places, start=1):
         rows = [r for r in table if (r.model, r.forget_fraction) == place]
-        for j, metric in enumerate(metrics, start=1):
-            cells[i, j] = go.Figure(curves(rows, metric, style))
+        for j, metric in enumerate(metrics):
+            cell = (i - 1) * lines + j // per_row + 1, j % per_row + 1
+            cells[cell] = go.Figure(curves(rows, metric, style))
             where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
-            titles[i, j] = rows[0].schema.column(metric).label + where
-    figure = compose(cells, titles, len(places), len(metrics))
+            titles[cell] = rows[0].schema.column(metric).label + where
+    count = len(places) * lines
+    figure = compose(cells, titles, count, per_row)
     figure.add_traces(_legend(table, style, {}))
-    return apply_layout(figure, title, len(places), len(metrics), size=(330, 270))
+    apply_layout(figure, title, count, per_row, size=(330, 270))
+    return figure if size is None else fit(figure, size, count, per_row)
 
 
 def _headline(table: Sequence[TableRow]) -> Headline:

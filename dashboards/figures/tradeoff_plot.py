@@ -17,7 +17,7 @@ from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text, signed
-from .label_placement import MEDIUM, Label, Size, place
+from .label_placement import COVERED, MEDIUM, Label, Size, place
 from .palette import DASHES, PALETTE, SYMBOLS, by_rank, faded, shapes, slots
 from .tradeoff_axes import INK, MUTED, Extent, extent, layout
 from .tradeoff_data import Panel, Trajectory, position
@@ -51,14 +51,17 @@ def meta(role: str, family: str = "", rate: float | None = None, **more: Any) ->
     return {"role": role, "family": family, "rate": rate_text(rate), **more}
 
 
-def draw(panel: Panel, style: Style, size: Size = MEDIUM) -> go.Figure:
-    """Draw one panel; `size`, of its plot area in pixels, decides which names have room."""
+def draw(panel: Panel, style: Style, size: Size = MEDIUM, *, covered: float = COVERED) -> go.Figure:
+    """Draw one panel; `size`, of its plot area in pixels, decides which names have room.
+
+    covered  see `place`
+    """
     shown = extent(panel)
     figure = go.Figure(layout={"template": go.layout.Template()})
     figure.add_traces([_trajectory(panel, t, style) for t in panel.trajectories])
     if len(panel.front) > 1:
         figure.add_trace(_front(panel))
-    figure.add_traces(_named(panel, style, shown, size))
+    figure.add_traces(_named(panel, style, shown, size, covered))
     figure.add_traces(_published(panel))
     figure.update_traces(showlegend=False)
     figure.update_layout(**layout(panel, *shown, size))
@@ -125,7 +128,9 @@ def _front(panel: Panel) -> go.Scatter:
     )
 
 
-def _named(panel: Panel, style: Style, shown: Extent, size: Size) -> list[go.Scatter]:
+def _named(
+    panel: Panel, style: Style, shown: Extent, size: Size, covered: float
+) -> list[go.Scatter]:
     """Draw start and retain model, and a ring with a name around each method's best point."""
     references = {
         Label(name, xy, "", None): (row, symbol, points, title)
@@ -144,7 +149,7 @@ def _named(panel: Panel, style: Style, shown: Extent, size: Size) -> list[go.Sca
     oriented = panel.headline.forgotten.oriented
     top = max(best, key=lambda label: oriented(label.at[1]), default=None)
     traces: list[go.Scatter] = []
-    for label, side in place([*references, *best], *shown, size):
+    for label, side in place([*references, *best], *shown, size, covered):
         if label in references:
             row, symbol, points, title = references[label]
             side = side or "middle right"

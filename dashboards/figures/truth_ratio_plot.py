@@ -17,16 +17,29 @@ from unlearnbench.results.records import Record
 from ..formatting import rate_text, signed
 from .notebook import FONT, GRID
 from .palette import PALETTE, faded, slots
+from .print_size import PrintSize, fit
 from .tradeoff_axes import INK, MUTED
 from .truth_ratio_data import Gap, largest_gap, logarithms, ratios_of
 
 
-def build(record: Record, epoch: int, retain: Record, start: Record | None = None) -> go.Figure:
+def build(
+    record: Record,
+    epoch: int,
+    retain: Record,
+    start: Record | None = None,
+    *,
+    title: str | None = None,
+    width: str | float | None = None,
+    font_size: float | None = None,
+    legend: bool = True,
+) -> go.Figure:
     """Draw the empirical distribution functions of truth ratios on the forget set, with D marked.
 
     record  a run; its other epochs are thin
     retain  the retain model, on the same questions, evaluated with the same profile
     start   the fine-tuned model, pale
+    title   default: the run and its numbers; none at a width in print
+    width, font_size, legend  see `PrintSize.of`
 
     Raises: EvaluationError if the profiles differ, or a ratio is NaN.
     """
@@ -51,7 +64,11 @@ def build(record: Record, epoch: int, retain: Record, start: Record | None = Non
     figure.add_trace(_line(goal, "retain model", INK, 2))
     figure.add_trace(_line(own[epoch], f"{record.method}, epoch {epoch}", colour, 2))
     _mark(figure, gap)
-    return _set_layout(figure, record, gap)
+    size = PrintSize.of(width, font_size, legend=legend)
+    _set_layout(figure, record, gap)
+    if title is not None or (size is not None and size.width is not None):
+        figure.update_layout(title={"text": title or ""})
+    return figure if size is None else fit(figure, size, 1, 1)
 
 
 def _ratios(record: Record, epoch: int) -> FloatArray | None:

@@ -59,7 +59,8 @@ def number_between(low: float, high: float) -> Callable[[str | float], float]:
     return parse
 
 
-def _split(text: str | float) -> SplitKey:
+def split_key(text: str | float) -> SplitKey:
+    """Parse a fraction to forget, or the name of a split."""
     from unlearnbench.api.benchmark import is_split_name
 
     return text if isinstance(text, str) and is_split_name(text) else number_between(0, 1)(text)
@@ -96,7 +97,7 @@ Data = Annotated[
 ]
 Forget = Annotated[
     Any,  # typer takes no union
-    option("SPLIT", "Fraction to forget, such as 0.05, or a split's name.", parser=_split),
+    option("SPLIT", "Fraction to forget, such as 0.05, or a split's name.", parser=split_key),
 ]
 ProfileName = Annotated[str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)]
 Rows = Annotated[
