@@ -132,7 +132,7 @@ def select(
         splits = dict.fromkeys(str(row.forget_fraction) for row in rows)
         raise RecordError(f"no split {fraction!r} in this table; splits: {', '.join(splits)}")
     rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
-    if rate is not None and not any(map(_is(rate), rates)):
+    if rate is not None and not any(_same(rate, one) for one in rates):
         listed = ", ".join(f"{one:g}" for one in rates)
         raise RecordError(f"no learning rate {rate:g} in this table; rates: {listed}")
     return tuple(
@@ -144,7 +144,7 @@ def select(
             or (
                 (wanted is None or wanted & {row.family, row.method})
                 # What is not trained has no rate, and is beside all.
-                and (rate is None or row.learning_rate is None or _is(rate)(row.learning_rate))
+                and (rate is None or row.learning_rate is None or _same(rate, row.learning_rate))
             )
         )
     )
@@ -279,9 +279,9 @@ def _chosen_run(
     return records[row.run_id], row.epoch
 
 
-def _is(rate: float) -> Any:
-    """A test whether a rate is this one, to rounding."""
-    return lambda other: math.isclose(rate, other, rel_tol=1e-6)
+def _same(rate: float, other: float) -> bool:
+    """True for equal rates, to rounding."""
+    return math.isclose(rate, other, rel_tol=1e-6)
 
 
 def _listed(methods: Iterable[str]) -> list[str]:

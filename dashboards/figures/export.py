@@ -55,10 +55,10 @@ def _image(figure: go.Figure, kind: str, path: Path) -> bytes:
 def _scale(figure: go.Figure, kind: str) -> float:
     """Pixels of the image per pixel of the figure; a figure of a width in print keeps that."""
     layout: Any = figure.layout
-    in_print = layout.meta is not None and layout.meta.get("dpi")
-    if kind == "svg" or (in_print and kind == "pdf"):
+    dpi = (layout.meta or {}).get("dpi")  # of a width in print
+    if kind == "svg" or (dpi and kind == "pdf"):
         return 1
-    return layout.meta["dpi"] / PIXELS if in_print else _SCALE
+    return dpi / PIXELS if dpi else _SCALE
 
 
 def digest(figure: go.Figure) -> str:
