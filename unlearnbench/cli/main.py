@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from functools import cache
+from functools import lru_cache
 from typing import Annotated, Any, TextIO
 
 import typer
@@ -23,8 +23,10 @@ from unlearnbench.cli import (
     attacks,
     bench,
     benchmarks,
+    cache,
     compare,
     configs,
+    doctor,
     evaluate,
     export,
     figures,
@@ -101,7 +103,7 @@ def _root(
 
 for _group in (
     *(sweep.app, plan.app, evaluate.app, attack_checkpoint.app),
-    *(report.app, compare.app, export.app, report.mlflow),
+    *(report.app, compare.app, export.app, report.mlflow, doctor.app),
 ):
     app.add_typer(_group)
 for _name, _group, _panel in (
@@ -115,12 +117,13 @@ for _name, _group, _panel in (
     ("attacks", attacks.app, "Installed"),
     ("configs", configs.app, "Installed"),
     ("profiles", profiles.app, "Installed"),
+    ("cache", cache.app, "This machine"),
     ("bench", bench.app, "Speed and memory"),
 ):
     app.add_typer(_group, name=_name, rich_help_panel=_panel)
 
 
-@cache
+@lru_cache(maxsize=1)
 def root_command() -> Any:
     """The command line as Typer builds it: a group of commands."""
     return get_command(app)

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 
 from unlearnbench.errors import OutputError
+
+try:
+    import fcntl
+except ImportError as error:
+    raise OutputError(
+        "this command locks files as POSIX systems do, which Windows does not have: run "
+        "unlearnbench in WSL 2 (https://learn.microsoft.com/windows/wsl), Linux, or macOS"
+    ) from error
+
+LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
 
 
 def flock(handle: int, how: int, folder: Path) -> None:
@@ -39,5 +48,26 @@ def exclusive_lock(path: Path) -> Generator[None, None, None]:
     try:
         flock(handle, fcntl.LOCK_EX, path.parent)
         yield
+    finally:
+        os.close(handle)
+
+
+@contextmanager
+def try_lock(path: Path) -> Generator[bool, None, None]:
+    """Hold the lock on the file `path`, or yield False where another process has it.
+
+    The file stays only if it was there. Raises: OutputError where the file system has no locks.
+    """
+    if not path.exists():  # nobody has it
+        yield True
+        return
+    handle = os.open(path, os.O_RDWR)
+    try:
+        try:
+            flock(handle, LOCK_EX | LOCK_NB, path.parent)
+        except BlockingIOError:
+            yield False
+        else:
+            yield True
     finally:
         os.close(handle)

@@ -171,7 +171,7 @@ def check_name(path: str | Path, what: str) -> str:
 def _longest_name(path: Path) -> int:
     """Bytes of a name where `path` is to be."""
     for folder in path.absolute().parents:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, AttributeError):  # the last on Windows
             return os.pathconf(folder, "PC_NAME_MAX")
     return 255
 

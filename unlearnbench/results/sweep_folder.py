@@ -6,7 +6,6 @@ file's text only names the process.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import platform
@@ -21,7 +20,7 @@ from unlearnbench.api.benchmark import split_label, split_text
 from unlearnbench.errors import DamagedError, RecordError
 from unlearnbench.files.atomic import PART
 from unlearnbench.files.bounded import parse_json
-from unlearnbench.files.locks import flock
+from unlearnbench.files.locks import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from unlearnbench.files.outputs import write_file
 from unlearnbench.plan.plan import PLAN_FILE, Plan
 from unlearnbench.results.records import (
@@ -147,7 +146,7 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
     path = folder / LOCK_FILE
     with path.open("a+", encoding="utf-8") as file:
         try:
-            flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB, folder)
+            flock(file.fileno(), LOCK_EX | LOCK_NB, folder)
         except BlockingIOError:
             file.seek(0)
             raise RecordError(
@@ -176,7 +175,7 @@ def lock_owner(folder: Path) -> str | None:
             # names a process: one that was killed left its name, but not the lock.
             if not owner:
                 return None
-            flock(file.fileno(), fcntl.LOCK_SH | fcntl.LOCK_NB, folder)
+            flock(file.fileno(), LOCK_SH | LOCK_NB, folder)
     except FileNotFoundError:
         return None
     except BlockingIOError:
