@@ -1,4 +1,4 @@
-"""`unlearnbench export-log`, `track` and `ui`: output and refusals."""
+"""`unlearnbench report`, `export-log`, `track` and `ui`: output and refusals."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import OPEN_UNLEARNING
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.evaluation.tofu_log import read_log
+from unlearnbench.reporting.report import Report, make_report
 from unlearnbench.results.records import Record, read_records, write_record
 from unlearnbench.results.sweep_folder import lock_folder
 from unlearnbench.tracking import ReplayResult
@@ -145,3 +146,34 @@ def test_what_cannot_be_exported_is_said(
     assert main(["export-log", str(OLD), *ids, "--out", str(out)]) == 2
     assert message in capsys.readouterr().err
     assert not out.exists()
+
+
+@pytest.mark.parametrize("text", ["\\begin{table}", ""])
+def test_report_writes_the_scorecard_as_latex(
+    text: str,
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def load(_: str, name: str) -> Any:
+        return {"scorecard-latex": scorecard}[name]
+
+    def scorecard(_: Report) -> str:
+        return text
+
+    def build(_: Path) -> Report:
+        return make_report((), name="x")
+
+    def publish(*_: Any) -> Path:
+        return folder / "report.html"
+
+    monkeypatch.setattr("unlearnbench.reporting.report.build_report", build)
+    monkeypatch.setattr("unlearnbench.reporting.report.publish", publish)
+    monkeypatch.setattr("unlearnbench.cli.report.load", load)
+    out = folder / "scorecard.tex"
+    assert main(["report", str(folder), "--latex", str(out)]) == (0 if text else 2)
+    assert out.exists() == bool(text)
+    if text:
+        assert out.read_text() == text
+    else:
+        assert "there is no scorecard" in capsys.readouterr().err

@@ -49,6 +49,11 @@ def copied(page: Page, form: str, table: str = "best") -> str:
     """Click a button of a table, and paste the copied text."""
     page.locator(f'[data-copy="{table}"][data-format="{form}"]').click()
     expect(page.locator(f"#copied-{table}")).to_contain_text(f"copied as {form}.")
+    return pasted(page)
+
+
+def pasted(page: Page) -> str:
+    """Paste what was copied."""
     page.evaluate(PASTE)
     page.keyboard.press("Control+V")
     text: str = page.evaluate(
@@ -126,6 +131,23 @@ class TestCopies:
         page.locator("#table-best").get_by_role("button", name="Method").click()
         rows = list(csv.DictReader(io.StringIO(copied(page, "CSV"))))
         assert [r["method"] for r in rows] == ["ce-u", "npo"]
+
+    def test_the_scorecard_and_the_citation_are_copied(self, visit: Visit, path: Path) -> None:
+        page = visit.shared(path)
+        page.evaluate("location.hash = 'method=npo&method=ce-u'")
+        expect(page.locator("#shown")).to_contain_text("ce-u")
+        page.locator("[data-latex]").click()
+        expect(page.locator("#latex-note-0")).to_have_text("2 lines copied as LaTeX.")
+        text = pasted(page)
+        assert text.startswith("% unlearnbench ")
+        lines = text.partition("\\midrule\n")[2].splitlines()
+        assert [one.partition(" &")[0] for one in lines[:3]] == ["ce-u", "npo", "\\midrule"]
+        page.locator("[data-cite=text]").click()
+        expect(page.locator("#cite-note")).to_have_text("Copied.")
+        assert pasted(page) == page.locator("#cite-text").text_content()
+        page.locator("[data-cite=bibtex]").click()
+        expect(page.locator("#cite-bibtex")).to_be_visible()
+        assert pasted(page).startswith("@misc{many")
 
     def test_copying_works_without_a_clipboard(self, visit: Visit, path: Path) -> None:
         page = visit.shared(path)

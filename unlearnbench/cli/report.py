@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
+from unlearnbench.api.registry import load
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import (
     Folder,
@@ -18,21 +19,29 @@ from unlearnbench.cli.options import (
     sweep_folder,
 )
 from unlearnbench.console import Console
-from unlearnbench.files.outputs import Output
+from unlearnbench.errors import RecordError
+from unlearnbench.files.outputs import Output, write_file
 from unlearnbench.runtime.signals import handle_sigterm
+
+if TYPE_CHECKING:
+    from unlearnbench.reporting.report import Report
 
 RESULTS = "Results"
 """Heading of the commands that read a sweep."""
 PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv", ".attacks.csv"))
+LATEX = Output("latex", "the scorecard", suffixes=(".tex",))
 
 app, mlflow = new_group(), new_group()
 
 
-@command(app, "report", writes=[PAGE], panel=RESULTS)
+@command(app, "report", writes=[PAGE, LATEX], panel=RESULTS)
 def report(
     folder: Folder,
     out: Annotated[
         str | None, option("FILE", "Page to write.", default="FOLDER/report.html")
+    ] = None,
+    latex: Annotated[
+        str | None, option("FILE", "Write the scorecard as a LaTeX table, too; ends in .tex.")
     ] = None,
     show: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
     watched: Annotated[
@@ -54,24 +63,30 @@ def report(
 
     Examples:
       unlearnbench report runs/quickstart --out page.html
+      unlearnbench report runs/quickstart --latex scorecard.tex
       unlearnbench report runs/quickstart --watch          while the sweep runs elsewhere
       unlearnbench report runs/quickstart --watch --port 8080 --open
     """
     register_plugins(plugins)
     place = Path(out) if out else None
     console = Console()
+    from unlearnbench.reporting.report import build_report, publish
+
     if watched:
         from unlearnbench.reporting.watch import watch
 
         found = watch(Path(folder), place, console, port=port, every=every, show=show)
         console.print(f"page  {found}" if found else "no page: nothing was recorded")
+        if found and latex is not None:
+            _write_latex(build_report(folder), Path(latex), console)
         return
-    from unlearnbench.reporting.report import build_report, publish
 
     source = sweep_folder(folder)
     made = build_report(source)
     page = publish(made, source, place)
     console.print(f"page  {page}")
+    if latex is not None:
+        _write_latex(made, Path(latex), console)
     for line in made.warnings:
         console.warn(line)
     if show:
@@ -79,6 +94,18 @@ def report(
 
         if not webbrowser.open(page.resolve().as_uri()):
             console.note("no browser could be started here: open the page in one")
+
+
+def _write_latex(made: Report, path: Path, console: Console) -> None:
+    """Write the scorecard of a report as LaTeX."""
+    text: str = load("dashboards", "scorecard-latex")(made)
+    if not text:
+        raise RecordError(
+            f"{path}: not written: there is no scorecard, which needs runs of a benchmark with "
+            "scores; the table of best settings is copied as LaTeX from the page"
+        )
+    write_file(path, text, "the scorecard")
+    console.print(f"LaTeX {path}")
 
 
 @command(app, "export-log", writes=[Output("out", "the evaluation log")], panel=RESULTS)

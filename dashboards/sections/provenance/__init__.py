@@ -8,12 +8,14 @@ from typing import Any
 import yaml
 
 from ...report_section import PageContext, ReportSection
+from .citation import citation
 from .data import provenance_groups
 
 
 def _values(context: PageContext) -> Mapping[str, Any]:
     config = dict(context.report.config)
     return {
+        "cite": citation(context.report),
         "groups": provenance_groups(context.report),
         "config": yaml.safe_dump(config, sort_keys=False, allow_unicode=True) if config else "",
     }

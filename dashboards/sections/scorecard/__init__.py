@@ -12,6 +12,7 @@ from unlearnbench.stats.t_interval import Interval
 from ...formatting import rate_text, signed
 from ...report_section import PageContext, ReportSection
 from .data import LASTING, ScorePanel, exported, questions, score_panels, unknown, warnings_by_kind
+from .latex import exported_latex
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
@@ -58,8 +59,11 @@ def _brackets(panels: tuple[ScorePanel, ...]) -> list[str]:
     return [found[n] for n in sorted(found)]
 
 
-def _parts(context: PageContext) -> list[list[Any]]:
-    return exported(context.once(score_panels))
+def _lazy(context: PageContext) -> dict[str, Any]:
+    return {
+        "parts": exported(context.once(score_panels)),
+        "latex": exported_latex(context),
+    }
 
 
 SECTION = ReportSection(
@@ -67,5 +71,5 @@ SECTION = ReportSection(
     id="scorecard",
     title="Scorecard",
     values=_values,
-    lazy_data=_parts,
+    lazy_data=_lazy,
 )

@@ -23,7 +23,7 @@
   };
   const open = async (line) => {
     const [panel, at] = line.dataset.panelLine.split(",").map(Number);
-    const data = await page.lazyData("scorecard");
+    const { parts: data } = await page.lazyData("scorecard");
     if (line.querySelector(".parts").getAttribute("aria-expanded") === "true") line.after(behind(line, data[panel][at]));
   };
 
@@ -37,6 +37,20 @@
         return open(line);
       });
     }
+  }
+  // The visible lines as LaTeX, in their order.
+  for (const button of document.querySelectorAll("[data-latex]")) {
+    const i = Number(button.dataset.latex);
+    button.addEventListener("click", async () => {
+      const { head, lines: all, foot } = (await page.lazyData("scorecard")).latex[i];
+      const shown = lines(tables[i]).filter((row) => !row.hidden).map((row) => all[Number(row.dataset.panelLine.split(",")[1])]);
+      const text = [head, ...shown, foot].join("\n");
+      const done = await page.copy(text);
+      const [note, area] = ["note", "text"].map((part) => page.byId(`latex-${part}-${i}`));
+      area.hidden = done;
+      area.value = text;
+      note.textContent = done ? `${shown.length} lines copied as LaTeX.` : "This browser does not let the page copy: take the text from here.";
+    });
   }
   const paint = () => {
     const { families } = page.filters;

@@ -11,6 +11,7 @@ from unlearnbench.reporting.report import make_report
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
+cite: Any = importlib.import_module("unlearnbench_dashboards.sections.provenance.citation")
 data: Any = importlib.import_module("unlearnbench_dashboards.sections.provenance.data")
 
 
@@ -60,3 +61,35 @@ def test_time_of_attacks_is_apart(fabric: Fabric) -> None:
         return dict(dict(data.provenance_groups(report))["Time and memory"])
 
     assert spent(under) == spent(()) | {"attacks, all models": "6 s"}
+
+
+def test_a_citation_identifies_the_result(fabric: Fabric) -> None:
+    stored = {
+        "git": {"commit": "abc", "dirty": True},
+        "versions": {"unlearnbench": "0.1.0"},
+        "data": "d1",
+        "finished": "2026-01-02T03:04:05.000+00:00",
+    }
+    runs = [replace(fabric.run(seed=s), provenance=stored) for s in range(2)]
+    report = make_report(runs, name="a_b", config={"name": "a_b"})
+    found = cite.citation(report)
+    assert found.text == (
+        "a_b: 2 runs of 1 method, unlearnbench sweep. Seeds: 0, 1. Date: 2026-01-02. "
+        "unlearnbench: 0.1.0. Commit: abc with uncommitted changes. "
+        f"Evaluation profile: {report.profile}. Data fingerprint: d1. "
+        f"Records: {runs[0].id}, {runs[1].id}. Repeat: unlearnbench sweep a_b.yaml."
+    )
+    assert found.bibtex.startswith("@misc{a-b-2026,\n  title = {{a\\_b: 2 runs of 1 method")
+    assert "@misc{unlearnbench,\n" in found.bibtex
+    assert found.bibtex.count("{") == found.bibtex.count("}")
+    shipped = make_report(runs, name="quickstart", config={"name": "quickstart"})
+    assert "Repeat: unlearnbench sweep quickstart." in cite.citation(shipped).text
+
+
+def test_many_records_are_cited_by_a_digest_of_their_ids(fabric: Fabric) -> None:
+    runs = [fabric.run(seed=s) for s in range(cite.LISTED + 1)]
+    text = cite.citation(make_report(runs, name="x")).text
+    other = cite.citation(make_report([*runs[1:], fabric.run(seed=99)], name="x")).text
+    digest = [one.partition("sorted ids ")[2][:16] for one in (text, other)]
+    assert "Records: 13, SHA-256 of their sorted ids" in text
+    assert digest[0] != digest[1]

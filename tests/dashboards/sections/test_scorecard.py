@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from ..conftest import Fabric
 
+latex: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.latex")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
 section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 ONE = ((0.8, -5.0),)
@@ -151,3 +153,51 @@ def test_stored_scores_are_not_computed_again(fabric: Fabric) -> None:
     stored = replace(run.epochs[0], metrics={**dict.fromkeys(names, 0.25), **run.epochs[0].metrics})
     (line,) = panel([fabric.reference("fine-tuned"), replace(run, epochs=(stored,))]).lines
     assert [score.mean for score in line.scores] == [0.25] * 3
+
+
+def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
+    """The LaTeX of runs that keep `values`, by method and seed."""
+    runs: list[Record] = []
+    for method, seeds in values.items():
+        for seed, value in enumerate(seeds):
+            run = fabric.run(method, points=ONE, seed=seed)
+            stored = {**run.epochs[0].metrics, "kept": value}
+            runs.append(replace(run, epochs=(replace(run.epochs[0], metrics=stored),)))
+    text: str = latex.scorecard_latex(
+        make_report([fabric.reference("fine-tuned"), *runs], name="x")
+    )
+    return text
+
+
+def test_latex_has_the_best_and_what_is_not_told_apart_in_bold(fabric: Fabric) -> None:
+    values = {"dpo": (0.90, 0.91, 0.92), "npo": (0.80, 0.95, 0.85), "a_b": (0.30, 0.31, 0.32)}
+    text = kept_of(fabric, values)
+    head, _, rest = text.partition("\\midrule\n")
+    lines = [line.removesuffix(" \\\\").split(" & ") for line in rest.splitlines()[:3]]
+    cells = {name.replace("\\_", "_"): cell for name, *_, cell in lines}
+    best = max(values, key=lambda name: sum(values[name]))
+    of_best = t_interval(values[best])
+    assert of_best is not None
+    for name, seeds in values.items():
+        interval = t_interval(seeds)
+        assert interval is not None
+        ties = interval.low <= min(1.0, of_best.high) and interval.high >= of_best.low
+        assert cells[name].startswith("\\textbf{") == ties, name
+        ends = f"[{interval.low:.2f}, {min(1.0, interval.high):.2f}]"
+        assert cells[name].endswith(ends)
+    assert [name for name in values if cells[name].startswith("\\textbf")] == ["dpo", "npo"]
+    assert "Means over seeds 0, 1, 2. Brackets: 95 \\% t interval of the mean" in head
+    assert "the highest $\\log_{10}$ Forget Quality of those that keep at least 80\\%" in head
+    assert "With" not in head.partition("Bold")[2].partition("Each line")[0]
+    assert len({line.count("&") for line in text.splitlines() if line.endswith("\\\\")}) == 1
+    assert text.isascii()
+
+
+def test_latex_of_two_seeds_has_their_range_and_says_so(fabric: Fabric) -> None:
+    text = kept_of(fabric, {"dpo": (0.9, 0.92), "npo": (0.8, 0.85)})
+    assert "\\textbf{0.91} [0.90, 0.92]" in text
+    assert "Brackets: min-max of 2 seeds, which is not an interval of the mean." in text
+    assert "With two seeds, a number that is not bold may still be as good." in text
+    one = kept_of(fabric, {"dpo": (0.9,), "npo": (0.8,)})
+    assert "With one seed, a number that is not bold may still be as good." in one
+    assert "Brackets" not in one
