@@ -62,14 +62,27 @@ def test_every_shipped_config_loads_and_is_short(name: str) -> None:
     assert f"unlearnbench {'' if name == 'quickstart' else 'sweep '}{name}" in lines[2]
 
 
-def test_quickstart_has_every_built_in_method() -> None:
-    config = load_config("quickstart")
+def test_every_method_has_every_built_in_method() -> None:
+    config = load_config("every_method")
     names = [spec.name for grid in config.methods for spec in grid.specs]
     assert sorted(names) == list(registry.names("methods"))
-    assert config.epochs == 5
+
+
+@pytest.mark.parametrize("name", ["quickstart", "every_method"])
+def test_first_sweeps_have_enough_forget_questions(name: str) -> None:
+    config = load_config(name)
     assert isinstance(config.data, Synthetic)
     rows = config.data.authors * config.data.questions_per_author
     assert max(config.forget_fractions) * rows >= 80
+
+
+def test_quickstart_ranks_eight_methods_by_three_seeds_under_an_attack() -> None:
+    config = load_config("quickstart")
+    assert len(config.method_names) == len(config.methods) == 8
+    assert isinstance(config.learning_rates, tuple)
+    assert (len(config.learning_rates), len(config.seeds)) == (2, 3)
+    assert [attack.name for attack in config.attacks] == ["relearning"]
+    assert config.evaluated_epochs == (4, 8)
 
 
 def test_defaults_and_conversions(write: Write) -> None:

@@ -176,10 +176,10 @@ def test_patience_does_not_change_ids_of_inference_methods(place: Path) -> None:
 )
 def test_impossible_rules_are_refused(setting: str, expected: str) -> None:
     with pytest.raises(ConfigError, match=re.escape(expected)):
-        load_config("quickstart", [f"evaluation.patience={setting}"])
+        load_config("every_method", [f"evaluation.patience={setting}"])
 
 
 def test_patience_needs_several_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
     rule = "evaluation.patience={metric: model_utility, epochs: 1}"
-    assert main(["plan", "quickstart", "--set", rule, "--set", "epochs_as=runs"]) == 2
+    assert main(["plan", "every_method", "--set", rule, "--set", "epochs_as=runs"]) == 2
     assert "no run can be ended early; take epochs_as: checkpoints" in capsys.readouterr().err

@@ -349,3 +349,15 @@ def test_missing_flash_attention_is_a_warning() -> None:
     planned_ids(base="tiny", attention="flash_attention_2")
     (line,) = drain()
     assert line.startswith("models.chatty.attention: flash_attention_2 lays out no packed rows")
+
+
+def test_every_other_epoch_and_the_last_one_are_evaluated() -> None:
+    every = make_plan(config(), "f")
+    assert {run.evaluate_at for run in every.runs} == {(1, 2, 3)}
+    sparse = make_plan(config(evaluation=EvaluationSettings(every=2)), "f")
+    assert {(run.epochs, run.evaluate_at) for run in sparse.runs} == {(3, (2, 3))}
+    assert not {run.id for run in sparse.runs} & {run.id for run in every.runs}
+    once = make_plan(config(evaluation=EvaluationSettings(every=9), epochs_as="runs"), "f")
+    same = make_plan(config(epochs=3, evaluation=EvaluationSettings(every=3)), "f")
+    assert {run.evaluate_at for run in once.runs} == {(3,)}
+    assert [run.id for run in same.runs] == [run.id for run in once.runs]

@@ -14,9 +14,10 @@ from unlearnbench.plan.run_spec import RunSpec
 
 OLD = Path(__file__).parent.parent / "data" / "old_sweep" / "plan.json"
 SHIPPED = {
+    "every_method": "df52f05a3c6526f1",
     "lasting": "eb752b661899ee7d",
     "passages": "e4d6fa1dfd73735b",
-    "quickstart": "df52f05a3c6526f1",
+    "quickstart": "f3a546442a0d0782",
     "tofu_llama2_7b": "3b6ab24f3dca259b",
     "tofu_llama2_7b_one_gpu": "815546895387401c",
     "tofu_llama3_2_1b": "3f372917c6c93410",

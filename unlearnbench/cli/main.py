@@ -64,8 +64,9 @@ def _print_version(given: bool) -> None:
     epilog="""\
 \b
 Start here:
-  unlearnbench quickstart                     every method on a small benchmark made here: no
+  unlearnbench quickstart                     eight methods on a small benchmark made here: no
                                               network, no GPU, minutes; ends with a page to open
+  unlearnbench sweep every_method             ... and all the others
   unlearnbench configs list                   what else is ready to run
   unlearnbench plan tofu_llama2_7b            the runs of a sweep, and their cost, before any
   unlearnbench sweep tofu_llama2_7b           ... and the sweep; the same command resumes it

@@ -28,9 +28,9 @@ app = new_group()
 
 @command(app, "quickstart", panel=SWEEPS)
 def quickstart(overrides: Overrides = None, plugins: Plugins = None, as_json: Json = False) -> int:
-    """Sweep every method on a small benchmark made here; minutes on a laptop.
+    """Sweep eight methods on a small benchmark made here; minutes on a laptop.
 
-    Short for `unlearnbench sweep quickstart`.
+    Short for `unlearnbench sweep quickstart`; all methods: `unlearnbench sweep every_method`.
     """
     return sweep("quickstart", overrides, plugins, as_json)
 

@@ -203,8 +203,8 @@ def _patience(config: SweepConfig) -> Iterator[Fault]:
     yield from _metric(rule.metric, (*loc, "metric"), config)
     if config.epochs_as == "runs":
         yield Fault(loc, _ONE_EVALUATION.format("ended"))
-    elif rule.epochs >= config.epochs:
-        text = f"{rule.epochs} epochs of patience end no run of {config.epochs}"
+    elif rule.epochs >= len(config.evaluated_epochs):
+        text = f"{rule.epochs} epochs of patience end no run of {len(config.evaluated_epochs)}"
         yield Fault((*loc, "epochs"), f"{text}; lower it, or raise epochs")
 
 

@@ -223,6 +223,12 @@ class EvaluationSettings(Settings):
         description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
         "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
     )
+    every: int = Field(
+        default=1,
+        ge=1,
+        le=MOST_EPOCHS,
+        description="epochs between two evaluations of a run; the last one is evaluated, too",
+    )
     stop_below: float | None = Field(
         default=None,
         gt=0,
@@ -389,6 +395,12 @@ class SweepConfig(Settings):
     def split_keys(self) -> tuple[SplitKey, ...]:
         """The splits, in the order of the configuration."""
         return self.forget_fractions or self.splits or self.data.splits
+
+    @property
+    def evaluated_epochs(self) -> tuple[int, ...]:
+        """The epochs after which runs are evaluated."""
+        counts, every = range(1, self.epochs + 1), self.evaluation.every
+        return tuple(one for one in counts if one % every == 0 or one == self.epochs)
 
     @property
     def cache_folder(self) -> Path:

@@ -153,5 +153,5 @@ def make_plan(
 
 def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:
     """The epochs after which each run of one point of the grid is evaluated."""
-    counts = range(1, config.epochs + 1)
-    return [(count,) for count in counts] if config.epochs_as == "runs" else [tuple(counts)]
+    counts = config.evaluated_epochs
+    return [(count,) for count in counts] if config.epochs_as == "runs" else [counts]

@@ -54,7 +54,7 @@ class RunSpec(Settings):
         # batch change time and memory, not numbers.
         changes_no_number: Any = {
             "data": True,
-            "evaluation": {"batch_tokens"},
+            "evaluation": {"batch_tokens", "every"},  # `evaluate_at` has its effect
             "model": {"gradient_checkpointing", "resources"},
         }
         # Rules that are not set are left out, as in runs from before they existed.

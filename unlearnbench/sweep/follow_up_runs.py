@@ -118,7 +118,8 @@ def stages_of(plan: Plan) -> list[Stage]:
         return [first]
     labels = {spec.label for grid in config.methods for spec in grid.specs}
     others = [seed for seed in config.seeds if seed not in select.seeds]
-    counts = config.epochs if config.epochs_as == "runs" and select.rule == "hypervolume" else 1
+    whole = config.epochs_as == "runs" and select.rule == "hypervolume"
+    counts = len(config.evaluated_epochs) if whole else 1
     places = len(config.models) * len(config.split_keys)
     listed = ", ".join(map(str, others))
     title = f"the best of each method by {select.rule}, on seeds {listed}"
