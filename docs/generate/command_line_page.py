@@ -23,7 +23,7 @@ configs list`). An option whose value ends in `...` takes several values, or may
 | 1 | some runs failed, or a check found a fault |
 | 2 | an error, which one line explains |
 | 130, 143 | interrupted, stopped by SIGTERM; the same command resumes |
-| 141 | the reader of the output has gone (`\\| head`) |
+| 141 | the reader of the output has gone (`| head`) |
 """
 
 

@@ -18,7 +18,7 @@ def escaped(text: str) -> str:
     """Text as Markdown that shows it as it is, also in a table; spans of code stay code."""
     spans = re.split(r"(`[^`]*`)", text)
     return "".join(
-        span.replace("|", "\\|")
+        span
         if span.startswith("`")
         else re.sub(r"([\\*_|\[\]])", r"\\\1", span).replace("<", "&lt;")
         for span in spans
@@ -27,7 +27,7 @@ def escaped(text: str) -> str:
 
 def code(value: object) -> str:
     """A value as code."""
-    text = str(value).replace("|", "\\|")
+    text = str(value)
     return f"`{text}`" if text else "`''`"
 
 
