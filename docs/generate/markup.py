@@ -34,16 +34,20 @@ def code(value: object) -> str:
 def from_docstring(text: str) -> str:
     """A docstring as Markdown: formulas and aligned lists keep their lines, prose flows.
 
-    A paragraph keeps its lines if one of them has a run of spaces inside or before it, or where
-    it is an equation.
+    Lines of an equation, and those with a run of spaces inside or before them, are kept; so is all
+    that stands before them in their paragraph. The rest of it is prose.
     """
-    parts = [one for one in re.split(r"\n\s*\n", text.strip("\n")) if one.strip()]
-    return "\n\n".join(
-        f"```{{.text .formula}}\n{part}\n```" if _is_set(part) else escaped(part) for part in parts
-    )
+    made: list[str] = []
+    for part in re.split(r"\n\s*\n", text.strip("\n")):
+        lines = part.splitlines()
+        kept = max((i for i, line in enumerate(lines, start=1) if _is_set(line)), default=0)
+        if kept:
+            made.append("```{.text .formula}\n" + "\n".join(lines[:kept]) + "\n```")
+        if kept < len(lines):
+            made.append(escaped("\n".join(lines[kept:])))
+    return "\n\n".join(made)
 
 
-def _is_set(part: str) -> bool:
-    lines = part.splitlines()
-    equation = re.match(r"\S{1,12} = ", lines[0]) and not lines[0].endswith(".")
-    return bool(equation) or any(re.search(r"\S  +\S|^  ", line) for line in lines)
+def _is_set(line: str) -> bool:
+    equation = re.match(r"\S{1,12} = ", line) and not line.endswith(".")
+    return bool(equation or re.search(r"\S  +\S|^  ", line))

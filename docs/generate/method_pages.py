@@ -86,6 +86,7 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
     ]
     return "\n".join(
         [
+            "---\nhide: [toc]\n---\n",
             "# Methods\n",
             "What comes with the project; `unlearnbench methods list` also has what you have "
             "installed. Any method that trains takes a retain term (`retain: {term: nll}`), and "
@@ -109,15 +110,13 @@ def _page(name: str, one: Mapping[str, Any], profiles: GradientProfiles) -> str:
     settings = [
         (
             code(field["name"]),
-            escaped(str(field["type"])),
+            escaped(f"{field['type']} {field['bounds']}"),
             code(field["default"]),
-            escaped(str(field["bounds"])),
-            escaped(field["meaning"]),
-            escaped(field["source"]),
+            f"{escaped(field['meaning'])} <br><small>{escaped(field['source'])}</small>",
         )
         for field in one["hyperparameters"]
     ]
-    headings = ("setting", "type", "default", "bounds", "meaning", "default from")
+    headings = ("setting", "type", "default", "meaning, and where the default is from")
     kwargs = "" if registry.trains(name) else " # trains nothing: no learning rate"
     return "\n".join(
         [
