@@ -9,7 +9,7 @@ from html import escape
 from unlearnbench.testing.gradient_profile import Point
 
 WIDTH, HEIGHT = 330, 220
-LEFT, RIGHT, TOP, BOTTOM = 46, 8, 26, 34
+LEFT, RIGHT, TOP, BOTTOM = 46, 24, 26, 34
 TICKS = ((1e-6, "10⁻⁶"), (1e-3, ".001"), (0.5, ".5"), (0.999, ".999"), (1 - 1e-6, "1−10⁻⁶"))
 _SMALLEST = 1e-8
 Line = Sequence[tuple[float, float]]
@@ -43,7 +43,13 @@ def standing(points: Iterable[tuple[str, float, float]], shown: str = "") -> str
     lowest = math.floor(min(y for _, _, y in points))
     across, up = (0.7, 0.92), (lowest - 0.3, 0.4)
     ticks = [(x / 100, f"{x / 100:.2f}") for x in range(70, 93, 5)]
-    drawn = _panel("", across, up, ticks, [(y, str(y)) for y in range(0, lowest - 1, -3)])
+    drawn = _panel(
+        "log₁₀ Forget Quality, against Model Utility",
+        across,
+        up,
+        ticks,
+        [(y, str(y)) for y in range(0, lowest - 1, -3)],
+    )
     for name, x, y in points:
         kind = {"fine-tuned": "start", "retain": "goal", shown: "shown"}.get(name, "dot")
         at = f'cx="{_x(x, across):.1f}" cy="{_y(y, up):.1f}"'
