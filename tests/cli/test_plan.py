@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -17,6 +18,7 @@ def test_default_values_are_printed_when_a_grid_varies_them(run: Run) -> None:
     _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: [0.1, 0.5]}]")
     assert method_specs.default_hyperparameters("npo")["beta"] == 0.1
     assert [line.split()[3] for line in out.splitlines()[2:4]] == ["beta=0.1", "beta=0.5"]
+    assert "beta=0.1 (default)" in out
     _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: 0.1}]")
     assert "beta" not in out, "a single default value is not listed"
 
@@ -27,11 +29,18 @@ def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
     lines = out.splitlines()
     assert lines[0] == "small: 12 runs into runs/small"
     assert lines[1].split()[:3] == ["model", "forget", "method"]
-    assert len(lines) == 2 + 6 + 2
+    assert len(lines) == 2 + 6 + 2 + 1 + 4 + 2
     assert any("npo+nll" in line and "beta=0.5, retain.weight=2.0" in line for line in lines)
     # 2 of 20 rows and 4 of 20: a step an epoch. NPO with a retain term reads both parts.
-    assert lines[-2] == "training: 24 optimiser steps, 120 rows"
-    assert lines[-1].startswith("evaluation: 24 times, ")
+    assert lines[8] == "training: 24 optimiser steps, 120 rows"
+    assert lines[9].startswith("evaluation: 24 times, ")
+    assert lines[10] == "models trained first, each once:"
+    assert lines[11].startswith("  tiny: tiny base model, 8 epochs of ")
+    assert lines[12].startswith("  tiny: start model, on all rows, 10 epochs of ")
+    assert [line.split()[3] for line in lines[13:15]] == ["retain90,", "retain80,"]
+    assert re.fullmatch(r"disk: about .* of results, 2[0-9] MB of models", lines[15])
+    assert re.fullmatch(r"time: about \d+ min on this machine as .* factor of 2", lines[16])
+    assert next(line for line in lines if " ce-u " in line).split()[3] == "defaults"
     assert [path.name for path in Path().iterdir()] == ["small.yaml"]
 
 
@@ -40,8 +49,10 @@ def test_plan_counts_evaluations_under_attacks(run: Run) -> None:
     code, out, _ = run("plan", "small.yaml", "--set", attacks)
     assert code == 0
     # 12 runs: after each of 2 epochs, and three codes after the last.
-    assert out.splitlines()[-1].startswith(f"under attacks: {12 * (2 + 3)} times, ")
-    assert out.endswith("(paraphrase, quantization)\n")
+    (line,) = (one for one in out.splitlines() if one.startswith("under attacks: "))
+    assert line.startswith(f"under attacks: {12 * (2 + 3)} times, ")
+    assert line.endswith("(paraphrase, quantization)")
+    assert "this machine as busy as it is now, without attacks" in out
     _, out, _ = run("plan", "small.yaml", "--set", attacks, "--json")
     assert json.loads(out)["work"]["attacked_evaluations"] == 60
     _, out, _ = run("plan", "small.yaml", "--set", "attacks={paraphrase: {at: best}}")

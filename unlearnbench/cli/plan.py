@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, above_zero, register_plugins
-from unlearnbench.console import Console, format_duration
-from unlearnbench.errors import Problem, RecordError
+from unlearnbench.cli.plan_time import before_the_runs, time_here, time_left
+from unlearnbench.console import Console
+from unlearnbench.errors import Problem
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
@@ -88,6 +89,7 @@ def plan(
     from unlearnbench.estimates.work import SplitSize, count_work
     from unlearnbench.evaluation.sets import evaluation_sets
     from unlearnbench.results.sweep_folder import check_owner
+    from unlearnbench.runs.planned_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 
     check_owner(planned)
@@ -109,6 +111,7 @@ def plan(
             output["memory"] = memory_json(planned, benchmark, flops, device_memory)
         if schedule:
             output["schedules"] = steps
+        output["trained_first"] = [asdict(one) for one in planned_models(planned, benchmark)]
         console.print_json(planned.to_json() | output)
         return
     up_to = "up to " if any(stage.at_most for stage in stages) else ""
@@ -132,9 +135,13 @@ def plan(
             "with the sets that each is about, "
             f"and the retain and start models likewise ({names})"
         )
+    for line in before_the_runs(planned, benchmark, work.evaluated_questions):
+        console.print(line)
     if recorded:
         console.print(f"{recorded} of {work.runs} runs are recorded already and are not run again")
         console.print(time_left(planned, first))
+    else:
+        console.print(time_here(planned, benchmark, first))
     if memory:
         print_memory(planned, benchmark, flops, device_memory, console)
     print_schedules(steps, console)
@@ -170,26 +177,6 @@ def _input_problems(root: YamlNode) -> Sequence[Problem]:
     return input_problems(root)
 
 
-def time_left(planned: Plan, runs: Sequence[RunSpec]) -> str:
-    """Estimate the time of the runs without a record from the times of those with one."""
-    from unlearnbench.config.resources import LOCAL_RUNS
-    from unlearnbench.estimates.time_to_go import Forecast, order_runs
-    from unlearnbench.results.records import read_records
-
-    try:
-        took = {r.id: r.seconds for r in read_records(planned.folder) if r.place == r.id}
-    except RecordError as error:  # a sweep sets it aside
-        return f"how long the others take is not known: {error}"
-    slots = planned.config.ray.concurrent or LOCAL_RUNS
-    left = [run for run in runs if run.id not in took]
-    forecast = Forecast(order_runs([model.name for model in planned.config.models], left), slots)
-    for run in planned.runs:
-        if run.id in took:
-            forecast.learn(run, took[run.id])
-    duration = format_duration(forecast.to_go() or 0)
-    return f"the others take about {duration}, {slots} at a time, as those did"
-
-
 def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
     """Runs by model, split and method: a page, not a line per run.
 
@@ -198,19 +185,20 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
     from unlearnbench.config import method_specs
 
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
+    settings = {run.id: _settings(run) for run in runs}
     for run in runs:
-        for name, value in _settings(run).items():
+        for name, value in settings[run.id].items():
             values[run.method.label, name].add(repr(value))
     groups: dict[tuple[str, SplitKey, str, str], list[RunSpec]] = defaultdict(list)
     for run in runs:
         label = run.method.label
         defaults = method_specs.default_hyperparameters(run.method.name) | {"retain.weight": 1.0}
         shown = ", ".join(
-            f"{name}={value}"
-            for name, value in _settings(run).items()
+            f"{name}={value}{' (default)' if defaults.get(name) == value else ''}"
+            for name, value in settings[run.id].items()
             if len(values[label, name]) > 1 or defaults.get(name) != value
         )
-        groups[run.model.name, run.forget_fraction, label, shown].append(run)
+        groups[run.model.name, run.forget_fraction, label, shown or "defaults"].append(run)
     lines: list[tuple[Any, ...]] = []
     for key, group in groups.items():
         rates = dict.fromkeys(
@@ -223,8 +211,12 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
 
 def _settings(run: RunSpec) -> dict[str, HyperParameter]:
     """The hyper-parameters of a run, and the weight of its retain term."""
+    from unlearnbench.config import method_specs
+
+    # A run's identity leaves some out at their defaults.
+    known = method_specs.default_hyperparameters(run.method.name) | run.method.hyperparameters
     retain = run.method.retain
-    return run.method.hyperparameters | ({"retain.weight": retain.weight} if retain else {})
+    return known | ({"retain.weight": retain.weight} if retain else {})
 
 
 def schedules(planned: Plan, rows: Mapping[SplitKey, int]) -> list[dict[str, Any]]:
@@ -349,7 +341,14 @@ def print_memory(
                     spent[name] += hours / one.hours.total * one.gpu_hours
             parts = ", ".join(f"{value:.2g} {name}" for name, value in spent.items())
             what = "of what fits" if over else "in all"
-            console.print(f"{total:.3g} GPU hours {what}, of which about {parts}")
+            if any(one.resources.gpu for one in found):
+                console.print(f"{total:.3g} GPU hours {what}, of which about {parts}")
+            else:
+                console.print(
+                    "hours are those of a GPU (--flops); these runs use CPUs, for which --memory "
+                    "estimates nothing: `time` above is measured here, and memory is what a "
+                    "GPU would need"
+                )
         for line in refusals(over, planned.config, benchmark, device):
             console.print(line)
         if not over and any(one.limit is not None for one in found):

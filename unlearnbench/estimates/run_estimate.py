@@ -102,7 +102,7 @@ def estimate_run(
     method: Any = method_from_spec(spec.method)
     split = benchmark.splits[spec.forget_fraction]
     rows = [*split.forget, *split.retain]
-    lengths = Lengths.of([_tokens(question, spec.training.max_length) for question in rows])
+    lengths = Lengths.of([row_tokens(question, spec.training.max_length) for question in rows])
     needs = Objective(method, spec.method.retain).needs
     setup = _setup(spec, needs, lengths, resources, on_gpu=True)
     model, limit = spec.model, usable_memory(device, resources)
@@ -112,7 +112,7 @@ def estimate_run(
     setup = fitting(shape, method, needs, setup, limit)
     memory = footprint(shape, method, needs, setup)
     trained = len(split.forget) * spec.epochs * setup.rows_per_item * lengths.mean
-    effort = _effort(spec, benchmark, trained, spec.schedule(len(split.forget)).steps)
+    effort = effort_of(spec, benchmark, trained, spec.schedule(len(split.forget)).steps)
     hours = effort.hours(shape, setup, memory, flops, limit)
     spent = hours.total * resources.world_size
     return Estimate(spec, 1, resources, setup, memory, hours, spent, limit)
@@ -187,7 +187,7 @@ def _shape(config: Any, settings: ModelSettings, method: Method, setup: Setup) -
     return shape_of(config, settings, method.trains, autocast=setup.autocast, width=width)
 
 
-def _tokens(question: Question, most: int) -> tuple[int, int]:
+def row_tokens(question: Question, most: int) -> tuple[int, int]:
     """Estimate the tokens of a training row and of its answer from the text's length."""
     answer = _count(question.answer)
     return min(_prompt(question) + answer, most), min(answer, most)
@@ -202,7 +202,7 @@ def _count(text: str) -> int:
     return -(-len(text) // CHARACTERS)
 
 
-def _effort(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Effort:
+def effort_of(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> Effort:
     """The work of a run with so many trained tokens and steps, including its evaluations.
 
     Each question is read once, with each of its answers.
