@@ -99,9 +99,7 @@ def build() -> None:
         ]
         # The time of the commit: a commit makes the same files whenever it is built.
         variables = os.environ | {"SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}
-        done = subprocess.run(
-            [*command, str(head)], cwd=folder, env=variables, capture_output=True, text=True
-        )
+        done = subprocess.run(command, cwd=head, env=variables, capture_output=True, text=True)
     if done.returncode:
         raise ReleaseError(f"the build failed:\n{done.stdout}{done.stderr}")
     check_contents(*artifacts(), git("ls-files").splitlines())
