@@ -104,8 +104,8 @@ def try_tests(place: Place, quick: bool, sweep: bool) -> None:
     place.install(f"{artifacts()[1]}[{','.join(extras)}]", *TOOLS)
     left = copy_tests(place.folder)
     folders = [f"tests/{name}" for name in QUICK] if quick else ["tests"]
-    workers = () if len(os.sched_getaffinity(0)) < 2 else ("--numprocesses", "logical")
-    place.run("python", "-m", "pytest", "-q", *workers, "--dist", "loadfile", *folders)
+    workers = ("--numprocesses", "logical", "--maxprocesses", "8", "--dist", "loadfile")
+    place.run("python", "-m", "pytest", "-q", *workers, *folders)
     print(f"{left} files of tests read the repository and are left out")
 
 
