@@ -33,13 +33,18 @@ QUICK = ("api", "cli", "config", "files", "losses", "methods", "metrics", "stats
 SHORT = """\
 extends: quickstart
 name: short
+models:
+  - name: tiny
+    base: tiny
+    architecture: {vocabulary: 512, hidden_size: 32, layers: 1, heads: 2, intermediate_size: 64}
+    preparation: {epochs: 1, base_epochs: 1}
 methods: [ce-u, {method: npo, retain: {term: nll}}]
 learning_rates: [1.0e-3]
 seeds: [0]
 epochs: 1
-evaluation: {max_length: 64, rows: 16}
+evaluation: {max_length: 64, rows: 8}
 """
-"""The quickstart's model, and two runs of an epoch."""
+"""Two runs of an epoch, of a model that has learnt next to nothing."""
 
 
 @dataclass(frozen=True)
