@@ -23,14 +23,14 @@ def text_of(name: str) -> str:
     return (ROOT / name).read_text(encoding="utf-8")
 
 
-PAGE = text_of("docs/clusters.md")
+PAGE = text_of("docs/tutorials/run-on-a-cluster.md")
 CLUSTER: dict[str, Any] = yaml.safe_load(text_of("cluster.yaml"))
 SETUP: list[str] = CLUSTER["setup_commands"]
 BLOCKS = re.findall(r"```(\w+)\n(.*?)```", PAGE, flags=re.DOTALL)
 COMMANDS = [
     line.partition("#")[0].strip()
     for kind, text in BLOCKS
-    if kind == "bash"
+    if kind == "sh"
     for line in text.replace("\\\n", " ").splitlines()
 ]
 
