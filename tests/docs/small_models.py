@@ -1,7 +1,7 @@
 """Configurations as pages have them, with models and data that take no time.
 
 Data are generated in smaller numbers, `base: tiny` is smaller and hardly trained, few rows are
-evaluated, and two epochs stand for more. Everything else is as the page has it.
+evaluated, and two epochs, seeds or trials stand for more. Everything else is as the page has it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from unlearnbench.config.schema import SweepConfig
 
-AUTHORS, EPOCHS, ROWS = 20, 2, 6
+AUTHORS, EPOCHS, ROWS, SEEDS, TRIALS = 20, 2, 6, 2, 2
 ARCHITECTURE = (
     "{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 512}"
 )
@@ -41,6 +41,10 @@ def _changes(config: SweepConfig, cache: Path) -> list[str]:
     if config.tracking == type(config.tracking)():
         changes.append("tracking.enabled=false")
     smaller = {"authors": AUTHORS, "questions_per_author": 2, "pretraining_authors": 1}
+    if config.select is None:
+        changes.append(f"seeds={list(config.seeds[:SEEDS])}")
+    if config.search.trials:
+        changes.append(f"search.trials={min(config.search.trials, TRIALS)}")
     stated = config.data.model_dump()
     changes += [f"data.{k}={min(v, stated[k])}" for k, v in smaller.items() if k in stated]
     for i, model in enumerate(config.models):
