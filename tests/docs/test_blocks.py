@@ -7,7 +7,7 @@ import pytest
 from .blocks import Block, Command, blocks, commands, inline_commands
 
 PAGE = """\
-Text with `unlearnbench plan my.yaml` and `unlearnbench methods …`.
+Text with `unlearnbench plan my.yaml`, `make test` and `unlearnbench methods …`.
 
 ```yaml title="my.yaml"
 name: mine
@@ -44,7 +44,7 @@ def test_commands_are_joined_divided_and_redirected() -> None:
 
 
 def test_commands_in_prose_are_found_unless_cut_short() -> None:
-    assert inline_commands(PAGE) == [("plan", "my.yaml")]
+    assert inline_commands(PAGE) == [("unlearnbench", "plan", "my.yaml"), ("make", "test")]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ import yaml
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main, root_command
 from unlearnbench.config import loader
+from unlearnbench.errors import ConfigError
 
 from .blocks import Block, blocks, commands, inline_commands
 from .conftest import SECONDS
@@ -80,7 +81,7 @@ def test_page(
             error.add_note(f"in the block at {where}")
             raise
     for words in inline_commands(text):
-        parse_line(words, parse_command)
+        check_mention(words)
     for name in {*sys.modules} - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
             del sys.modules[name]
@@ -146,8 +147,7 @@ def parse(block: Block, parse_command: Parse) -> None:
 def parse_line(words: Sequence[str], parse_command: Parse) -> None:
     """Check a command without carrying it out."""
     if words[0] == "make":
-        for target in words[1:]:
-            assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE), target
+        parse_make(words)
     elif words[0] == "unlearnbench":
         words = words[1:]
         group = root_command()
@@ -157,14 +157,42 @@ def parse_line(words: Sequence[str], parse_command: Parse) -> None:
             parse_command(words)
 
 
+def parse_make(words: Sequence[str]) -> None:
+    """Check that the Makefile has the targets; variables are passed over."""
+    for target in (word for word in words[1:] if "=" not in word):
+        assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE), target
+
+
+def check_mention(words: Sequence[str]) -> None:
+    """Check a command in prose, which may lack its arguments: it exists, with its options."""
+    if words[0] == "make":
+        parse_make(words)
+        return
+    command = root_command()
+    for word in words[1:]:
+        command = getattr(command, "commands", {}).get(word, command)
+    assert command is not root_command() or words[1].startswith("-"), words
+    known = {name for one in command.params for name in (*one.opts, *one.secondary_opts)}
+    unknown = {word.partition("=")[0] for word in words if word.startswith("--")} - known
+    assert unknown <= {"--help"}, (words, unknown)
+
+
 def load_yaml(block: Block) -> None:
-    """Load a configuration; a part of one is loaded with the rest of the quickstart."""
+    """Load a configuration; a part of one is loaded with the rest of the quickstart.
+
+    One that needs a plug-in is loaded by the page's own commands, which name the file.
+    """
     found = yaml.safe_load(block.text)
     assert isinstance(found, dict)
+    name = Path(block.title)
     if "extends" not in found and "models" not in found:
-        name = Path(f"with-{Path(block.title).name}")
+        name = name.with_name(f"with-{name.name}")
         name.write_text(f"extends: quickstart\n{block.text}", encoding="utf-8")
+    try:
         loader.load_config(str(name))
+    except ConfigError as error:
+        if "--plugin" not in str(error):
+            raise
 
 
 def data(block: Block) -> None:
@@ -173,3 +201,10 @@ def data(block: Block) -> None:
         json.loads(block.text)
     elif block.language == "toml":
         tomllib.loads(block.text)
+
+
+@pytest.mark.parametrize("page", ["README.md", "CONTRIBUTING.md"])
+def test_links_beside_the_documentation_lead_to_files(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#]+)[^)]*\)", text)
+    assert [one for one in links if "://" not in one and not (ROOT / one).exists()] == []

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shlex
-from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -14,7 +11,6 @@ import torch
 from unlearnbench.api import registry
 from unlearnbench.api.method import LossBatch, Method
 from unlearnbench.config import method_specs
-from unlearnbench.config.loader import load_config
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions
 from unlearnbench.testing import CHECKS
@@ -25,39 +21,6 @@ README = (ROOT / "README.md").read_text()
 
 def blocks(language: str) -> list[str]:
     return re.findall(rf"```{language}\b[^\n]*\n(.*?)```", README, flags=re.DOTALL)
-
-
-def commands() -> list[str]:
-    shown = "\n".join(blocks("sh"))
-    inline = re.findall(r"`(unlearnbench [^`\n]+)`", README)
-    lines = [line.split("#")[0].strip() for line in shown.splitlines()]
-    return [line for line in [*lines, *inline] if line.startswith("unlearnbench ")]
-
-
-@pytest.mark.parametrize("line", commands())
-def test_commands_parse(
-    line: str, parse_command: Callable[[Sequence[str]], dict[str, Any]]
-) -> None:
-    parse_command(shlex.split(line)[1:])
-
-
-def test_make_targets_exist() -> None:
-    makefile = (ROOT / "Makefile").read_text()
-    shown = [line for line in blocks("sh")[0].splitlines() if line.startswith("make ")]
-    targets = [line.split()[1] for line in shown] + re.findall(r"`make ([a-z]+)`", README)
-    assert {"quickstart", "test", "fix", "check"} <= set(targets)
-    for target in targets:
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
-
-
-def test_the_configuration_loads(tmp_path: Path) -> None:
-    (block,) = blocks("yaml")
-    path = tmp_path / "mine.yaml"
-    path.write_text(block)
-    config = load_config(str(path), [])
-    assert len(config.methods) == 2
-    assert [spec.hyperparameters["beta"] for spec in config.methods[1].specs] == [0.05, 0.1]
-    assert {spec.name for spec in config.attacks} == {"relearning", "quantization"}
 
 
 def test_the_method_does_what_it_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
