@@ -123,14 +123,25 @@ def test_options_take_several_values_in_a_row_or_one_each(
         ("unlearnbench evaluate m --profile open", {"open-unlearning"}),
         ("unlearnbench evaluate m --dtype b", {"bfloat16"}),
         ("unlearnbench plan --dev", {"--device-memory"}),
+        ("unlearnbench configs sch", {"schema"}),
+        ("unlearnbench doc", {"doctor"}),
+        ("unlearnbench attacks show rele", {"relearning"}),
+        ("unlearnbench report runs/m", {"runs/mine"}),
+        ("unlearnbench report ru", {"runs/mine", "runs/other"}),
+        ("unlearnbench export-log runs/mine 5f", {"5f0c"}),
     ],
 )
 def test_shells_get_completions(
     words: str,
     expected: set[str],
+    tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
+    for name in ("mine/records/5f0c", "mine/records/8a1e", "other/records/5f11"):
+        (tmp_path / "runs" / name).mkdir(parents=True)
+        (tmp_path / "runs" / name / "record.json").write_text('{"method": "ce-u", "seed": 0}')
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("_UNLEARNBENCH_COMPLETE", "complete_bash")
     monkeypatch.setenv("COMP_WORDS", words)
     monkeypatch.setenv("COMP_CWORD", str(len(words.split()) - 1))

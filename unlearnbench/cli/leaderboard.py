@@ -8,7 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
+from unlearnbench.cli.options import (
+    DryRun,
+    Json,
+    Plugins,
+    print_dry_run,
+    register_plugins,
+    sweep_folder,
+)
 from unlearnbench.cli.report import PAGE
 from unlearnbench.cli.sweep import SOME_FAILED
 from unlearnbench.console import Console
@@ -33,6 +40,7 @@ def export(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
     out: Out = None,
     plugins: Plugins = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
     """Print a line of JSON per record of sweeps, with the evidence for its numbers.
@@ -49,11 +57,18 @@ def export(
     register_plugins(plugins)
     left: list[Refusal] = []
     board = merge(line for folder in folders for line in exported(sweep_folder(folder), left))
-    return _write(board, (*left, *board.refused), out, as_json=as_json)
+    refused = (*left, *board.refused)
+    return _write(board, refused, out, dry_run=dry_run, as_json=as_json)
 
 
 @command(app, "merge", writes=[LINES])
-def merge(files: Files, out: Out = None, plugins: Plugins = None, as_json: Json = False) -> int:
+def merge(
+    files: Files,
+    out: Out = None,
+    plugins: Plugins = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> int:
     """Merge boards into one; refuses each line whose hashes or numbers do not fit.
 
     Every hash and every metric is computed again, those of a benchmark that is installed here or
@@ -65,7 +80,7 @@ def merge(files: Files, out: Out = None, plugins: Plugins = None, as_json: Json 
     """
     register_plugins(plugins)
     board = _read(files)
-    return _write(board, board.refused, out, as_json=as_json)
+    return _write(board, board.refused, out, dry_run=dry_run, as_json=as_json)
 
 
 @command(app, "show", writes=[replace(PAGE, option="page")])
@@ -121,7 +136,14 @@ def _read(files: list[str]) -> Board:
     return board
 
 
-def _write(board: Board, refused: tuple[Refusal, ...], out: str | None, *, as_json: bool) -> int:
+def _write(
+    board: Board,
+    refused: tuple[Refusal, ...],
+    out: str | None,
+    *,
+    dry_run: bool,
+    as_json: bool,
+) -> int:
     from unlearnbench.reporting.leaderboard.export import write_lines
 
     console = Console()
@@ -133,6 +155,10 @@ def _write(board: Board, refused: tuple[Refusal, ...], out: str | None, *, as_js
     size = sum(len(line.encode()) + 1 for line in board.lines)
     sizes = f"{len(board.lines)} lines, {size} bytes ({size // len(board.lines)} a line)"
     counts = f"{board.equal} equal ones merged, {len(refused)} left out"
+    if dry_run:
+        print_dry_run(console, *([Path(out)] if out else []))
+        console.print(f"{sizes}; {counts}")
+        return SOME_FAILED if refused else 0
     if out:
         write_lines(board.lines, Path(out))
     if as_json:

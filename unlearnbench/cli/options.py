@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import glob
+import json
 import math
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -13,6 +16,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, flag, option
 from unlearnbench.config.choices import Dtype, Precision, Template
+from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -34,6 +38,28 @@ def complete_config() -> list[tuple[str, str]]:
 def completion(kind: registry.Kind) -> Callable[[], list[str]]:
     """A function that lists the plug-ins of a kind by name."""
     return lambda: [*registry.names(kind)]
+
+
+def complete_folder(incomplete: str) -> list[str]:
+    """Folders of sweeps, and folders on the way to one."""
+    found: list[str] = []
+    for path in sorted(Path().glob(f"{glob.escape(incomplete)}*")):
+        if (path / "records").is_dir():
+            found.append(str(path))
+        elif path.is_dir() and not path.name.startswith("."):
+            found += [str(one.parent) for one in sorted(path.glob("*/records"))] or [f"{path}/"]
+    return found or ([] if incomplete else ["runs/"])
+
+
+def complete_record(ctx: typer.Context) -> list[tuple[str, str]]:
+    """Records of the sweep that the command line names, with their method."""
+    found: list[tuple[str, str]] = []
+    folder = Path(str(ctx.params.get("folder") or ""), "records")
+    for path in sorted(folder.glob("[!.]*/record.json")):
+        with suppress(OSError, ValueError):
+            record = json.loads(path.read_text(encoding="utf-8"))
+            found.append((path.parent.name, f"{record.get('method')}, seed {record.get('seed')}"))
+    return found
 
 
 def complete_profile() -> list[str]:
@@ -91,7 +117,12 @@ Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
 DryRun = Annotated[
     bool, flag("--dry-run", "Print what would be written, and where; write nothing.")
 ]
-Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
+Folder = Annotated[
+    str,
+    argument(
+        "FOLDER", "A sweep's folder, such as runs/quickstart.", autocompletion=complete_folder
+    ),
+]
 Data = Annotated[
     str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
 ]
@@ -132,6 +163,13 @@ QuestionColumn = Annotated[
     typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
 ]
 Layout = Annotated[Literal["tofu", "open-unlearning"], typer.Option(help="Format of the log.")]
+
+
+def print_dry_run(console: Console, *files: Path) -> None:
+    """Print the files that a command would write, and which of them are there already."""
+    for file in files:
+        there = ", in place of what is there" if file.exists() else ""
+        console.print(f"would write {file}{there}")
 
 
 def with_article(noun: str) -> str:

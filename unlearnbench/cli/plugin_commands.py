@@ -18,7 +18,14 @@ from unlearnbench.api import registry
 from unlearnbench.cli.check_results import chosen_plugins, print_results
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.new_package import print_package
-from unlearnbench.cli.options import Json, Plugins, completion, register_plugins, with_article
+from unlearnbench.cli.options import (
+    DryRun,
+    Json,
+    Plugins,
+    completion,
+    register_plugins,
+    with_article,
+)
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
 from unlearnbench.files.outputs import Output
@@ -169,8 +176,9 @@ def plugin_group(one: PluginCommands) -> typer.Typer:
     def new(
         name: Annotated[str, argument("NAME", f"Such as my-{word}.")],
         out: Annotated[str, option("DIR", "The package becomes a folder in it.")] = ".",
+        dry_run: DryRun = False,
     ) -> None:
-        print_package(name, Path(out), kind)
+        print_package(name, Path(out), kind, dry_run=dry_run)
 
     del list_plugins, show, check, new  # the group has them
     return app

@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING, Annotated
 from unlearnbench.api.registry import load
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import (
+    DryRun,
     Folder,
     Json,
     Layout,
     Plugins,
     above_zero,
+    complete_record,
+    print_dry_run,
     record_in,
     register_plugins,
     sweep_folder,
@@ -54,6 +57,7 @@ def report(
     every: Annotated[
         float, option("SECONDS", "Time between two looks for new records.", parser=above_zero)
     ] = 5.0,
+    dry_run: DryRun = False,
     plugins: Plugins = None,
 ) -> None:
     """Write a sweep's page and tables again, or keep them up to date while it runs.
@@ -67,9 +71,14 @@ def report(
       unlearnbench report runs/quickstart --watch          while the sweep runs elsewhere
       unlearnbench report runs/quickstart --watch --port 8080 --open
     """
-    register_plugins(plugins)
     place = Path(out) if out else None
     console = Console()
+    if dry_run:
+        page = place or sweep_folder(folder) / "report.html"
+        table = page.with_suffix(".csv") if place else page.with_name("results.csv")
+        print_dry_run(console, page, table, *([Path(latex)] if latex else []))
+        return
+    register_plugins(plugins)
     from unlearnbench.reporting.report import build_report, publish
 
     if watched:
@@ -111,7 +120,10 @@ def _write_latex(made: Report, path: Path, console: Console) -> None:
 @command(app, "export-log", writes=[Output("out", "the evaluation log")], panel=RESULTS)
 def export_log(
     folder: Folder,
-    record_id: Annotated[str, argument("RECORD", "Start of its run_id in results.csv.")],
+    record_id: Annotated[
+        str,
+        argument("RECORD", "Start of its run_id in results.csv.", autocompletion=complete_record),
+    ],
     out: Annotated[str, option("FILE", "Log to write; gzipped if its name ends in .gz.")],
     epoch: Annotated[int | None, option("N", "Epoch.", default="the last one evaluated")] = None,
     layout: Layout = "tofu",
@@ -145,6 +157,7 @@ def export_log(
 def track(
     folder: Folder,
     uri: Annotated[str | None, option("URI", "Tracking server.", default="as in the sweep")] = None,
+    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
     """Log a sweep's records to MLflow again, or to another server.
@@ -156,6 +169,15 @@ def track(
       unlearnbench track runs/quickstart --uri http://localhost:5000 --json
     """
     place = sweep_folder(folder)
+    if dry_run:
+        from unlearnbench.runtime.redaction import redact
+        from unlearnbench.tracking.mlflow.connection import store_uri
+        from unlearnbench.tracking.replay import sweep_config
+
+        there = redact(uri or store_uri(sweep_config(place).tracking, place))
+        records = sum(1 for _ in (place / "records").glob("[!.]*/record.json"))
+        Console().print(f"would log to {there} those of {records} records that it does not have")
+        return
     from unlearnbench.results.sweep_folder import lock_folder
     from unlearnbench.tracking import replay
 

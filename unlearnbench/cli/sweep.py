@@ -7,8 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import command, new_group, option
-from unlearnbench.cli.options import Config, Json, Overrides, Plugins
-from unlearnbench.cli.plan import SWEEPS, plan_runs, read_config
+from unlearnbench.cli.options import Config, DryRun, Json, Overrides, Plugins
+from unlearnbench.cli.plan import SWEEPS, plan, plan_runs, read_config
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.files.bounded import shortened, whole_number
@@ -27,17 +27,26 @@ app = new_group()
 
 
 @command(app, "quickstart", panel=SWEEPS)
-def quickstart(overrides: Overrides = None, plugins: Plugins = None, as_json: Json = False) -> int:
+def quickstart(
+    overrides: Overrides = None,
+    plugins: Plugins = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
+) -> int:
     """Sweep eight methods on a small benchmark made here; minutes on a laptop.
 
     Short for `unlearnbench sweep quickstart`; all methods: `unlearnbench sweep every_method`.
     """
-    return sweep("quickstart", overrides, plugins, as_json)
+    return sweep("quickstart", overrides, plugins, dry_run, as_json)
 
 
 @command(app, "sweep", panel=SWEEPS)
 def sweep(
-    config: Config, overrides: Overrides = None, plugins: Plugins = None, as_json: Json = False
+    config: Config,
+    overrides: Overrides = None,
+    plugins: Plugins = None,
+    dry_run: DryRun = False,
+    as_json: Json = False,
 ) -> int:
     """Carry out every run of a config; resumes, and skips what is finished.
 
@@ -48,7 +57,12 @@ def sweep(
       unlearnbench sweep my.yaml --set methods=[ce-u] --set learning_rates=[1e-5,2e-5]
       unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1
       unlearnbench sweep my.yaml --plugin my_method.py
+      unlearnbench sweep my.yaml --dry-run                 the same as `plan`
     """
+    if dry_run:
+        Console().note("dry run: the plan; nothing is run or written")
+        plan(config, overrides=overrides, plugins=plugins, as_json=as_json)
+        return 0
     settings = read_config(config, overrides, plugins)
     _check_optimizers(settings)
     from unlearnbench.analysis.conclusion import read_conclusions
