@@ -31,11 +31,7 @@ from .conftest import SECONDS
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-MOVING = {
-    *(ROOT / f"docs/{name}.md" for name in ("clusters", "evaluation")),
-}
-"""Pages that other pages are about to replace, with blocks of the old kind."""
-PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")} - MOVING)
+PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
 Parse = Callable[[Sequence[str]], dict[str, Any]]
 
 
