@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import DryRun, Json
+from unlearnbench.cli.dry_run import DryRun
+from unlearnbench.cli.options import Json
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError, did_you_mean
 

@@ -11,7 +11,8 @@ from typing import Annotated
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import DryRun, Json, Plugins, complete_config, register_plugins
+from unlearnbench.cli.dry_run import DryRun
+from unlearnbench.cli.options import Json, Plugins, complete_config, register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import OutputError
 from unlearnbench.files.outputs import Output, check_file, write_file

@@ -15,7 +15,7 @@ from unlearnbench.console import Console
 
 HEAVY = frozenset({"torch", "transformers", "ray", "mlflow", "plotly", "accelerate", "scipy"})
 """Libraries that take a second or more to import from a cold disk."""
-AFTER = 1.0
+AFTER = 0.6
 """Seconds without output after which the line is printed though nothing heavy is imported."""
 
 

@@ -8,14 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import (
-    DryRun,
-    Json,
-    Plugins,
-    print_dry_run,
-    register_plugins,
-    sweep_folder,
-)
+from unlearnbench.cli.dry_run import DryRun, print_dry_run
+from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.report import PAGE
 from unlearnbench.cli.sweep import SOME_FAILED
 from unlearnbench.console import Console

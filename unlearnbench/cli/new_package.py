@@ -15,7 +15,8 @@ from string import Template
 
 from unlearnbench.api import registry
 from unlearnbench.api.registry import Kind
-from unlearnbench.cli.options import print_dry_run, with_article
+from unlearnbench.cli.dry_run import print_dry_run
+from unlearnbench.cli.options import with_article
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
 from unlearnbench.files.outputs import check_folder

@@ -16,7 +16,6 @@ from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, flag, option
 from unlearnbench.config.choices import Dtype, Precision, Template
-from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -114,9 +113,6 @@ Plugins = Annotated[
     ),
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
-DryRun = Annotated[
-    bool, flag("--dry-run", "Print what would be written, and where; write nothing.")
-]
 Folder = Annotated[
     str,
     argument(
@@ -163,13 +159,6 @@ QuestionColumn = Annotated[
     typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
 ]
 Layout = Annotated[Literal["tofu", "open-unlearning"], typer.Option(help="Format of the log.")]
-
-
-def print_dry_run(console: Console, *files: Path) -> None:
-    """Print the files that a command would write, and which of them are there already."""
-    for file in files:
-        there = ", in place of what is there" if file.exists() else ""
-        console.print(f"would write {file}{there}")
 
 
 def with_article(noun: str) -> str:

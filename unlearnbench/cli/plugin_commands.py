@@ -17,15 +17,9 @@ import typer
 from unlearnbench.api import registry
 from unlearnbench.cli.check_results import chosen_plugins, print_results
 from unlearnbench.cli.command import argument, command, flag, new_group, option
+from unlearnbench.cli.dry_run import DryRun
 from unlearnbench.cli.new_package import print_package
-from unlearnbench.cli.options import (
-    DryRun,
-    Json,
-    Plugins,
-    completion,
-    register_plugins,
-    with_article,
-)
+from unlearnbench.cli.options import Json, Plugins, completion, register_plugins, with_article
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
 from unlearnbench.files.outputs import Output

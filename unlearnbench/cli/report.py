@@ -8,15 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api.registry import load
 from unlearnbench.cli.command import argument, command, flag, new_group, option
+from unlearnbench.cli.dry_run import DryRun, print_dry_run
 from unlearnbench.cli.options import (
-    DryRun,
     Folder,
     Json,
     Layout,
     Plugins,
     above_zero,
     complete_record,
-    print_dry_run,
     record_in,
     register_plugins,
     sweep_folder,

@@ -7,7 +7,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import command, new_group, option
-from unlearnbench.cli.options import Config, DryRun, Json, Overrides, Plugins
+from unlearnbench.cli.dry_run import DryRun
+from unlearnbench.cli.options import Config, Json, Overrides, Plugins
 from unlearnbench.cli.plan import SWEEPS, plan, plan_runs, read_config
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
