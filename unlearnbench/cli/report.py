@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
 
 from unlearnbench.api.registry import load
 from unlearnbench.cli.command import argument, command, flag, new_group, option
@@ -57,6 +59,10 @@ def report(
         float, option("SECONDS", "Time between two looks for new records.", parser=above_zero)
     ] = 5.0,
     dry_run: DryRun = False,
+    best: Annotated[
+        Literal["latex", "markdown", "csv"] | None,
+        typer.Option("--table", help="Print the best setting of each method, and write no page."),
+    ] = None,
     plugins: Plugins = None,
 ) -> None:
     """Write a sweep's page and tables again, or keep them up to date while it runs.
@@ -69,6 +75,7 @@ def report(
       unlearnbench report runs/quickstart --latex scorecard.tex
       unlearnbench report runs/quickstart --watch          while the sweep runs elsewhere
       unlearnbench report runs/quickstart --watch --port 8080 --open
+      unlearnbench report runs/quickstart --table latex > table.tex
     """
     place = Path(out) if out else None
     console = Console()
@@ -80,6 +87,13 @@ def report(
     register_plugins(plugins)
     from unlearnbench.reporting.report import build_report, publish
 
+    if best:
+        if out or watched or show or latex:
+            raise RecordError("--table prints a table and writes no page: give it alone")
+        from unlearnbench.reporting.best_table import best_table
+
+        console.out.write(best_table(build_report(sweep_folder(folder)).rows, best))
+        return
     if watched:
         from unlearnbench.reporting.watch import watch
 

@@ -1,0 +1,81 @@
+"""Tables of best settings: columns, intervals, captions, and what LaTeX must escape."""
+
+from __future__ import annotations
+
+import csv
+import io
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from unlearnbench.analysis.best_settings import best_per_method
+from unlearnbench.errors import RecordError
+from unlearnbench.evaluation.benchmark_schema import schema_with
+from unlearnbench.reporting.best_table import best_table
+from unlearnbench.results.table import TableRow
+
+
+def row(method: str, utility: float = 0.9, quality: float = -9.0, seed: int = 0) -> TableRow:
+    """A row after an epoch, or of the start model."""
+    start = method == "fine-tuned"
+    return TableRow(
+        run_id=f"{method} {seed}",
+        kind="fine-tuned" if start else "run",
+        model="tiny",
+        forget_fraction=0.1,
+        method=method,
+        family=method,
+        hyperparameters={},
+        learning_rate=None if start else 1e-4,
+        seed=seed,
+        epoch=0 if start else 3,
+        status="finished",
+        metrics={"model_utility": utility, "log10_forget_quality": quality},
+        schema=schema_with(()),
+    )
+
+
+@pytest.fixture
+def rows() -> tuple[TableRow, ...]:
+    """Three seeds of a method that forgets, and one that keeps nothing."""
+    good = [row("a_b & c", seed=seed, utility=0.8, quality=-1.5 - seed) for seed in range(3)]
+    return (row("fine-tuned", utility=0.9, quality=-9.0), *good, row("zero", utility=0.1))
+
+
+def test_latex_has_intervals_a_caption_and_no_bare_sign(rows: Any) -> None:
+    text = best_table(rows, "latex")
+    assert "\\begin{tabular}{lrrrrr}" in text
+    assert "a\\_b \\& c & $-2.50$ [$-4.98$, $-0.02$] & $0.800$ [$0.800$, $0.800$]" in text
+    assert "highest $\\log_{10}$ Forget Quality of those that keep at least 80\\% of" in text
+    assert "Brackets: 95 \\% t interval of the mean over 3 seeds." in text
+    assert "zero &  &  &  &  &  \\\\" in text
+    assert text.count("{") == text.count("}")
+
+
+def test_markdown_has_the_same_cells(rows: Any) -> None:
+    lines = best_table(rows, "markdown").splitlines()
+    assert lines[0].startswith("| Method | log10 Forget Quality | Model Utility |")
+    assert lines[2].startswith("| a_b & c | -2.50 [-4.98, -0.02] | 0.800 [0.800, 0.800] |")
+
+
+def test_csv_has_every_digit_and_reads_back(rows: Any) -> None:
+    first, second = csv.DictReader(io.StringIO(best_table(rows, "csv")))
+    (best, *_) = (one.setting for one in best_per_method(rows) if one.setting)
+    interval = best.interval("log10_forget_quality")
+    assert interval is not None
+    assert float(first["log10_forget_quality_low"]) == interval.low
+    assert (first["seeds"], second["learning_rate"]) == ("0 1 2", "")
+
+
+def test_two_models_have_a_column_and_two_seeds_a_range(rows: Any) -> None:
+    two = [replace(one, model="other") for one in rows if one.seed < 2]
+    text = best_table([*rows, *two], "markdown")
+    assert "| Method | Model |" in text
+    assert "min-max [" in text
+    assert "Fewer than three seeds" in text
+
+
+def test_nothing_to_print_is_an_error() -> None:
+    with pytest.raises(RecordError, match="no run was evaluated"):
+        best_table([row("fine-tuned")])
