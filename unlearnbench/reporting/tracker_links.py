@@ -34,6 +34,8 @@ class Links:
     """MLflow's id of the parent run."""
     runs: Mapping[str, Id] = field(default_factory=dict[str, str])
     """MLflow's id of each run, by record id."""
+    view: Id | None = None
+    """Name of the view of the runs, with its order and columns; None for MLflow's own."""
 
     @property
     def of_sweep(self) -> str:
@@ -42,9 +44,11 @@ class Links:
 
     @property
     def of_experiment(self) -> str:
-        """Address of the experiment's table of runs."""
+        """Address of the experiment's table of runs: of the sweep's, best first, if it is known."""
         # Without the last part, MLflow 3 opens its pages for language model applications.
-        return f"{self.server}/#/experiments/{self.experiment}/runs?workflowType=machine_learning"
+        shared = f"viewStateShareKey={self.view}&" if self.view else ""
+        table = f"{self.server}/#/experiments/{self.experiment}/runs"
+        return f"{table}?{shared}workflowType=machine_learning"
 
     def by_record(self) -> dict[str, str]:
         """Address of each run's page, by record id."""

@@ -124,7 +124,7 @@ def test_mlflows_pages_show_the_sweep(sweep: Path, browser: Browser) -> None:
         assert experiment.startswith(f"http://127.0.0.1:{port}/#/experiments/")
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         try:
-            children = nested_runs(page, experiment)
+            children = listed_runs(page, experiment)
             child = f"{parent.rpartition('/')[0]}/{children['npo+nll']}"
             check_child_run(page, child)
             check_report_page(page, f"{parent}/artifacts/report.html")
@@ -137,15 +137,14 @@ def test_mlflows_pages_show_the_sweep(sweep: Path, browser: Browser) -> None:
     assert not answers(port), "the server must end with the command"
 
 
-def nested_runs(page: Page, experiment: str) -> dict[str, str]:
-    """The sweep's row opens on its runs; their ids by method."""
+def listed_runs(page: Page, experiment: str) -> dict[str, str]:
+    """The link opens the sweep's runs, with the columns of their best epochs; ids by method."""
     page.goto(experiment)
-    sweep = page.get_by_role("link", name="small", exact=True)
-    sweep.wait_for(timeout=30_000)
     names = page.get_by_role("link", name=re.compile(r"tiny · forget 0\.1"))
-    assert names.count() == 0
-    page.get_by_role("row").filter(has=sweep).first.get_by_role("button").first.click()
-    names.nth(3).wait_for(timeout=15_000)
+    names.nth(3).wait_for(timeout=30_000)
+    assert page.get_by_role("link", name="small", exact=True).count() == 0
+    page.get_by_text("Sort: best/log10_forget_quality").wait_for()
+    page.get_by_role("columnheader", name="best/log10_forget_quality").wait_for()
     found = {
         str(one.inner_text()).partition(" · ")[0]: str(one.get_attribute("href")).split("/")[-1]
         for one in names.all()

@@ -33,6 +33,7 @@ from unlearnbench.tracking.mlflow.run_entries import (
     source_tags,
     tags,
 )
+from unlearnbench.tracking.mlflow.runs_view import share_view
 
 ARTIFACTS = "mlartifacts"
 BATCH = 1000
@@ -86,6 +87,8 @@ class MlflowStore:
         self._client: Any = MlflowClient(uri)
         self.experiment = self._experiment(experiment_name(settings, config))
         self.parent = self._parent()
+        headline = config.data.headline
+        self.view = share_view(self._client, self.experiment, self.parent, headline)
         self._data = read_data(folder, config)
         self._client.log_inputs(self.parent, datasets=inputs_of_sweep(self._data))
         self._start_rows: list[TableRow] = []
@@ -103,7 +106,7 @@ class MlflowStore:
         if server is None:
             return None
         runs = {record: logged.run_id for record, logged in self._logged.items()}
-        return Links(server, self.experiment, self.parent, runs)
+        return Links(server, self.experiment, self.parent, runs, self.view)
 
     def log(self, record: Record) -> bool:
         """Log a record as a child run; False if it is already there."""

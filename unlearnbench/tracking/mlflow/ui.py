@@ -34,6 +34,7 @@ from unlearnbench.tracking.mlflow.connection import (
     store_error,
     store_uri,
 )
+from unlearnbench.tracking.mlflow.runs_view import share_view
 from unlearnbench.tracking.mlflow.store import ARTIFACTS, experiment_name, sweep_id
 from unlearnbench.tracking.replay import sweep_config
 
@@ -108,14 +109,25 @@ def _find(folder: Path, config: SweepConfig, uri: str) -> tuple[Links, str]:
         found = client.get_experiment_by_name(experiment_name(config.tracking, config))
         condition = f"tags.`unlearnbench.sweep_id` = '{sweep_id(config)}'"
         runs = client.search_runs([found.experiment_id], condition) if found else []
+        if not runs:
+            raise _unlogged(folder, f"{folder} is not logged at {redact(uri)}")
+        info = runs[0].info
+        view = _view(client, str(found.experiment_id), str(info.run_id), config)
     except expected as error:
         raise store_error(error, uri) from None
-    if not runs:
-        raise _unlogged(folder, f"{folder} is not logged at {redact(uri)}")
-    info = runs[0].info
     artifacts = str(info.artifact_uri)
     folder_of = artifacts.removeprefix("file://") if artifacts.startswith("file://") else ""
-    return Links("", str(found.experiment_id), str(info.run_id)), folder_of
+    return Links("", str(found.experiment_id), str(info.run_id), view=view), folder_of
+
+
+def _view(client: Any, experiment: str, sweep: str, config: SweepConfig) -> str | None:
+    """Name of the view of the sweep's runs; None where it cannot be stored."""
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return share_view(client, experiment, sweep, config.data.headline)
+    except MlflowException:  # a server that its user may only read
+        return None
 
 
 def _unlogged(folder: Path, problem: str) -> RecordError:
