@@ -144,7 +144,7 @@ def listed_runs(page: Page, experiment: str) -> dict[str, str]:
     names.nth(3).wait_for(timeout=30_000)
     assert page.get_by_role("link", name="small", exact=True).count() == 0
     page.get_by_text("Sort: best/log10_forget_quality").wait_for()
-    page.get_by_role("columnheader", name="best/log10_forget_quality").wait_for()
+    page.get_by_role("columnheader", name="best/log10_forget_quality").first.wait_for()
     found = {
         str(one.inner_text()).partition(" · ")[0]: str(one.get_attribute("href")).split("/")[-1]
         for one in names.all()
