@@ -179,8 +179,8 @@ def _csv(found: Sequence[Best], headline: Headline) -> str:
         numbers: list[float | None] = []
         for name in metrics:
             interval = setting.interval(name)
-            numbers += [setting.metrics.get(name), interval and interval.low]
-            numbers.append(interval and interval.high)
+            ends = (None, None) if interval is None else (interval.low, interval.high)
+            numbers += [setting.metrics.get(name), *ends]
         seeds = " ".join(str(row.seed) for row in setting.rows)
         writer.writerow([*place, setting.learning_rate, setting.epoch, seeds, *numbers])
     return text.getvalue()
