@@ -80,7 +80,12 @@ def test_what_is_at_work_is_left_alone(cached: Run) -> None:
 
 def test_a_terminal_is_asked(cached: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
-    monkeypatch.setattr("typer.confirm", lambda *_, **__: False)
+
+    def refuse(_question: str, *, err: bool) -> bool:
+        assert err, "the question is no result"
+        return False
+
+    monkeypatch.setattr("typer.confirm", refuse)
     assert cached("cache", "clear", "--all")[1].endswith("nothing was removed\n")
     assert (CACHE / "models/full-1a").is_dir()
     cached("cache", "clear", "--all", "--yes")

@@ -42,7 +42,7 @@ def torch_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., N
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    torch_probe._nvidia.cache_clear()
+    torch_probe.nvidia_smi.cache_clear()
 
     def put(code: str, nvidia_smi: str = "") -> None:
         tools = tmp_path / "tools"

@@ -52,7 +52,10 @@ def test_of_tracking(run: Run) -> None:
 
 
 def test_of_a_leaderboard(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unlearnbench.cli.leaderboard._read", lambda _: Board(("{}",), (), 0, ()))
+    def read(_files: list[str]) -> Board:
+        return Board(("{}",), (), 0, ())
+
+    monkeypatch.setattr("unlearnbench.cli.leaderboard._read", read)
     code, out, _ = run("leaderboard", "merge", "a.jsonl", "--out", "b.jsonl", "--dry-run")
     assert (code, out.splitlines()[0]) == (0, "would write b.jsonl")
 

@@ -75,7 +75,7 @@ def accelerators(torch: Mapping[str, Any]) -> Iterator[Finding]:
 
     torch  `TorchProbe.result()`
     """
-    driver, seen = _nvidia()
+    driver, seen = nvidia_smi()
     reinstall = "install torch anew: https://pytorch.org/get-started/locally"
     if error := torch.get("error"):
         usable = "cuda" in torch  # it was imported, and its GPU fails
@@ -133,7 +133,7 @@ def _runs_on(arch: str, capability: str) -> bool:
 
 
 @cache
-def _nvidia() -> tuple[str, tuple[str, ...]]:
+def nvidia_smi() -> tuple[str, tuple[str, ...]]:
     """Version of the driver ("" without one), and the GPUs that it lists."""
     command = ["nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader"]
     try:
