@@ -123,11 +123,20 @@ def test_the_scorecard_comes_first_and_each_set_has_a_column(run: Run, folder: s
     assert title[0].endswith("1 world facts, 1 holdout questions")
     assert title[0].startswith("rules: profile tofu+rows=1+max_length=120@")
     assert "(not comparable with numbers by tofu)" in title[0]
-    scores, numbers, by_set, attacks = tables
+    scores, numbers, by_set, attacks, verdict = tables
+    assert verdict[0].startswith("Forgotten? Perhaps: Forget Quality p = 1 does not distinguish it")
+    assert "the smallest D that shows: none, they are too few" in verdict[0]
     assert [line.split()[0] for line in scores] == ["score", "Forgotten", "Private", "Kept"]
     assert "start and retain model" in scores[1]
     assert numbers[1].startswith("Model Utility")
-    assert by_set[0].split() == ["metric", "retain", "real", "authors", "world", "facts", "forget"]
+    assert by_set[0].split("questions")[1].split() == [
+        "retain",
+        "real",
+        "authors",
+        "world",
+        "facts",
+        "forget",
+    ]
     assert [line.split()[0] for line in by_set[1:3]] == ["ROUGE-L", "Probability"]
     assert attacks[0].endswith("retain model's AUC")
     assert attacks[1].startswith("LOSS ")

@@ -137,7 +137,7 @@ def test_conclusion_is_by_intervals_over_seeds_where_there_is_no_test() -> None:
     rows = table([*RECORDS, *near])
     (found,) = conclusions(rows, assess_order(rows, [*RECORDS, *near]))
     assert checked(found.sure).startswith(
-        "Its interval over seeds overlaps with that of 1 other method: strong. It rests on"
+        "Its interval over seeds overlaps with that of 1 other method: strong. Too little "
     )
 
 

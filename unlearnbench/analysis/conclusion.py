@@ -170,8 +170,12 @@ def _rivalry(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
             yield "No other method's interval over seeds overlaps with its own."
     elif order.rivals is not None and (order.rivals.same or order.rivals.apart):
         yield _indistinguishable(order.rivals).strip()
+        if order.rivals.untested:
+            yield f"Not tested, for want of equal utility: {_named(order.rivals.untested)}."
     elif others:
         yield "No other method could be tested against it."
+    if without := [one.method for one in order.methods if one.best is None]:
+        yield f"Too little utility is kept by {_named(without)}."
 
 
 def _overlap(one: Interval | None, other: Interval | None) -> bool:

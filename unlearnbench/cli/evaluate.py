@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from unlearnbench.api.metric import Compared, Values
     from unlearnbench.api.observations import Evaluation, Statistics
     from unlearnbench.api.profile import Profile
+    from unlearnbench.config.metric_plan import MetricPlan
+    from unlearnbench.evaluation.model_verdict import ModelVerdict
 
 ONE_MODEL = "One model"
 """Heading of the commands of this file."""
@@ -275,6 +277,7 @@ def _print_metrics(
     *,
     as_json: bool,
 ) -> int:
+    from unlearnbench.evaluation.model_verdict import Judged, judge
     from unlearnbench.evaluation.privacy_control import failed_control
     from unlearnbench.evaluation.summary import plan_of, summarize
     from unlearnbench.runtime.deferred_warnings import drain
@@ -290,10 +293,13 @@ def _print_metrics(
     for line in filter(None, warnings):
         Console().note(f"warning: {line}")
     counts = {name: len(found.answer_loss) for name, found in evaluation.sets.items()}
-    console = Console()
+    console, plan = Console(), plan_of(profile, benchmark)
+    how = Judged(plan, benchmark.roles, benchmark.headline, values, evaluation, retain, start)
+    found = judge(how)
     if as_json:
-        how = {"profile": evaluation.profile, "precision": evaluation.precision}
-        console.print_json({**how, "questions": counts} | metrics)
+        shown = {"profile": evaluation.profile, "precision": evaluation.precision}
+        judged = {"intervals": {**found.intervals}, "verdict": [*found.sentences]}
+        console.print_json({**shown, "questions": counts} | metrics | judged)
     else:
         sizes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
         precision = f" in {evaluation.precision}" if evaluation.precision else ""
@@ -301,7 +307,10 @@ def _print_metrics(
         unlike = f" (not comparable with numbers by {named})" if changes else ""
         rules = f"profile {evaluation.profile}{unlike}{precision}"
         console.print(f"rules: {rules}; {sizes} questions")
-        _print_scorecard(evaluation, values, retain, {*others}, profile, benchmark, console)
+        _print_scorecard(evaluation, values, retain, {*others}, plan, benchmark, found, console)
+        console.print()
+        for sentence in found.sentences:
+            console.print(sentence)
     if evaluation.statistics:
         _print_statistics(evaluation.statistics, console)
     return 0
@@ -334,16 +343,15 @@ def _print_scorecard(
     values: Values,
     retain: Evaluation | None,
     compared: Set[Compared],
-    profile: Profile,
+    plan: MetricPlan,
     benchmark: Benchmark,
+    found: ModelVerdict,
     console: Console,
 ) -> None:
     """Print the scores per question, the other numbers, a table of metrics by set, and attacks."""
     from unlearnbench.api.membership import MembershipInference
     from unlearnbench.evaluation.scorecard import scorecard
-    from unlearnbench.evaluation.summary import plan_of
 
-    plan = plan_of(profile, benchmark)
     given = evaluation.sets, compared, benchmark.references
     card = scorecard(plan, benchmark.roles, values, *given)
     scores = [
@@ -356,8 +364,19 @@ def _print_scorecard(
     if card.numbers:
         console.table(("metric", "value"), [(label, rounded(v)) for label, v in card.numbers])
         console.print()
-    columns = ("metric", *(name.replace("_", " ") for name in card.sets))
-    console.table(columns, [(label, *map(rounded, row)) for label, row in card.by_set])
+    columns = ("metric, ± 95 % of questions", *(name.replace("_", " ") for name in card.sets))
+    measures = {one.metric.label: one.name for one in reversed(plan.measures)}
+    by_set = [
+        (
+            label,
+            *(
+                _with_half_width(value, found.intervals.get(f"{measures[label]}_{name}"))
+                for name, value in zip(card.sets, row, strict=True)
+            ),
+        )
+        for label, row in card.by_set
+    ]
+    console.table(columns, by_set)
     if card.attacks:
         aims = {} if retain is None else plan.values(retain.sets)
         of_retain = {
@@ -375,6 +394,13 @@ def _print_scorecard(
     if card.missing:
         lines = (f"{', '.join(labels)} ({reason})" for reason, labels in card.missing)
         console.note(f"not measured: {'; '.join(lines)}")
+
+
+def _with_half_width(value: float | None, ends: tuple[float, float] | None) -> Any:
+    """A table's cell: `0.842 ±0.031`; the number alone without an interval."""
+    if value is None or ends is None:
+        return rounded(value)
+    return f"{value:.3f} ±{(ends[1] - ends[0]) / 2:.3f}"
 
 
 def rounded(value: float | None) -> float | None:

@@ -1,0 +1,110 @@
+"""The verdict on one model: sentences, and intervals over questions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
+from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.model_verdict import Judged, ModelVerdict, judge
+from unlearnbench.evaluation.summary import plan_of, summarize
+
+N = 40
+BENCHMARK = benchmark_named("tofu")
+PLAN = plan_of(TOFU, BENCHMARK)
+
+
+def answers(probability: FloatArray, ratio: float = 0.3) -> SetEvaluation:
+    """A set whose answers have these probabilities, and truth ratios that vary about this one."""
+    n = len(probability)
+    ones, words = np.ones(n, dtype=np.int64), tuple(f"Who is author {i}?" for i in range(n))
+    spread = np.exp(np.random.default_rng(1).normal(0, 0.3, n))
+    loss = -np.log(probability)
+    base = 5.0 - np.log(ratio * spread)
+    return SetEvaluation(
+        *(words, words, words, loss, ones, base, ones),
+        *(np.full((n, 2), 5.0), np.ones((n, 2), dtype=np.int64), probability, probability),
+    )
+
+
+def model(forget: float, kept: float, ratio: float = 0.3) -> Evaluation:
+    """A model with these probabilities of the forget set and of the others, about the mean."""
+    noise = np.random.default_rng(0).uniform(-0.05, 0.05, N)
+    others = {name: answers(kept + noise, 3.0) for name in SETS if name != "forget"}
+    return Evaluation(TOFU.id, {**others, "forget": answers(forget + noise, ratio)})
+
+
+RETAIN, START = model(0.2, 0.8, 0.9), model(0.9, 0.8, 0.3)
+
+
+def judged(
+    one: Evaluation, retain: Evaluation | None = RETAIN, start: Evaluation | None = START
+) -> ModelVerdict:
+    values = summarize(one, retain, TOFU, start, BENCHMARK)
+    return judge(Judged(PLAN, BENCHMARK.roles, BENCHMARK.headline, values, one, retain, start))
+
+
+def test_a_model_like_the_retain_model_is_perhaps_forgotten() -> None:
+    found = judged(model(0.2, 0.8, 0.9))
+    assert found.forgotten.startswith(
+        "Forgotten? Perhaps: Forget Quality p = 1 does not distinguish it from the retain model "
+        "(D = 0; with 40 questions the smallest D that shows: 0.325). "
+    )
+    assert "difference +0.000 [+0.000, +0.000], no more and no less than there" in found.forgotten
+    assert found.lacking == ""
+
+
+def test_the_start_model_is_not_forgotten_and_keeps_everything() -> None:
+    found = judged(START)
+    assert found.forgotten.startswith("Forgotten? No: Forget Quality p = ")
+    assert "Probability, forget: 0.904, the retain model's 0.204" in found.forgotten
+    assert "difference +0.700 [+0.700, +0.700], more is memorised than there." in found.forgotten
+    assert "which is 100 % [100, 100 %] of the start model's." in found.kept
+
+
+def test_the_kept_share_is_resampled_by_the_same_questions() -> None:
+    found = judged(model(0.2, 0.4, 0.9))
+    low, high = found.intervals["kept_share"]
+    utility = found.intervals["model_utility"]
+    assert low < high < 0.9
+    assert high - low < (utility[1] - utility[0]) / 0.6, "paired: narrower than either alone"
+    assert f"[{100 * low:.0f}, {100 * high:.0f} %] of the start model's." in found.kept
+
+
+def test_means_have_the_interval_of_a_bootstrap() -> None:
+    low, high = judged(START).intervals["probability_forget"]
+    values = START.sets["forget"].answer_loss
+    error = np.exp(-values).std() / np.sqrt(N)
+    assert high - low == pytest.approx(2 * 1.96 * error, rel=0.1)
+    assert low < np.exp(-values).mean() < high
+
+
+def test_without_other_models_the_options_are_named() -> None:
+    found = judged(START, None, None)
+    assert (found.forgotten, "of the start" in found.kept) == ("", False)
+    assert found.kept.startswith("Kept? Model Utility 0.")
+    assert found.lacking.startswith("Not known: pass --retain to answer: is it forgotten")
+    assert "; pass --start to answer: how much is kept" in found.lacking
+    assert "kept_share" not in found.intervals
+
+
+def test_privacy_is_by_the_attack_that_is_farthest_off() -> None:
+    noise = np.random.default_rng(2).uniform(-0.05, 0.05, N)
+    unseen = {"holdout": answers(0.2 + noise)}
+    start, retain = (replace(one, sets={**one.sets, **unseen}) for one in (START, RETAIN))
+    found = judged(start, retain)
+    assert found.private.startswith("Private? No: of all membership attacks ")
+    assert "AUC 1.00 [1.00, 1.00]; the aim is 0." in found.private
+    assert judged(retain, retain).private.startswith("Private? Perhaps: ")
+    assert "½, chance" in judged(start, None).private
+
+
+def test_what_is_not_a_number_has_no_interval() -> None:
+    sets = {**START.sets, "forget": answers(np.full(N, np.nan))}
+    found = judged(replace(START, sets=sets), None, None)
+    assert "probability_forget" not in found.intervals
+    assert found.kept

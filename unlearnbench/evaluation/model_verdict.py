@@ -1,0 +1,302 @@
+"""The verdict on one model in sentences, with intervals over questions. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from unlearnbench.api.benchmark import Headline, HeadlineTest
+from unlearnbench.api.membership import MembershipInference
+from unlearnbench.api.metric import EvaluatedModel, Measure, MetricInputs, Role, Summary, Values
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.config.metric_plan import MetricPlan
+from unlearnbench.errors import EvaluationError, PluginError
+from unlearnbench.evaluation.summary import forget_ratios
+from unlearnbench.stats.bootstrap_mean import bootstrap_mean
+from unlearnbench.stats.ks_test import ks_power
+from unlearnbench.stats.roc import auc_interval
+from unlearnbench.stats.t_interval import LEVEL
+
+DRAWS = 500
+"""Resamples of the questions behind an interval of a number that is no mean."""
+Ends = tuple[float, float]
+"""Low and high end of an interval."""
+
+
+@dataclass(frozen=True)
+class ModelVerdict:
+    """Answers to four questions about a model, in sentences, and the intervals of its numbers."""
+
+    forgotten: str
+    private: str
+    kept: str
+    lacking: str = ""
+    """The evaluations that other answers need, and the options that name them."""
+    intervals: Mapping[str, Ends] = field(default_factory=dict[str, Ends])
+    """Interval over questions by column; `kept_share`: of the share of the start's number."""
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """The sentences that apply, in their order."""
+        return tuple(filter(None, (self.forgotten, self.private, self.kept, self.lacking)))
+
+
+@dataclass(frozen=True, eq=False)
+class Judged:
+    """A model, the models that it is compared with, and how its numbers are made."""
+
+    plan: MetricPlan
+    roles: Mapping[str, Role]
+    headline: Headline
+    values: Values
+    model: Evaluation
+    retain: Evaluation | None = None
+    start: Evaluation | None = None
+
+
+def judge(of: Judged) -> ModelVerdict:
+    """Judge a model: is it forgotten, is it private, is the rest kept."""
+    intervals = _intervals(of)
+    share = _kept_share(of)
+    if share is not None:
+        intervals["kept_share"] = share[1]
+    attack = _strongest_attack(of)
+    if attack is not None and attack[2] is not None:
+        intervals[attack[1]] = attack[2]
+    options = {"--retain": of.retain, "--start": of.start}
+    missing = [name for name, found in options.items() if found is None]
+    needed = {
+        "--retain": "is it forgotten and private, against a model that never saw the forget rows",
+        "--start": "how much is kept of the model before unlearning",
+    }
+    lacking = "; ".join(f"pass {name} to answer: {needed[name]}" for name in missing)
+    return ModelVerdict(
+        " ".join(_forgotten(of)),
+        _private(of, attack),
+        _kept(of, share, intervals),
+        f"Not known: {lacking}." if lacking else "",
+        intervals,
+    )
+
+
+def _forgotten(of: Judged) -> Iterator[str]:
+    test = of.headline.forgotten.test
+    if of.retain is None:
+        return
+    if test is not None:
+        yield from _tested(of, test)
+    for measure, name in _memorization(of):
+        own, goal = (measure.per_example(one.sets[name]) for one in (of.model, of.retain))
+        if own is None or goal is None or own.shape != goal.shape:
+            continue
+        ends = bootstrap_mean(own - goal)
+        if ends is None:
+            continue
+        label = measure.column(name, of.roles[name]).label
+        more = (
+            "more is memorised than there"
+            if ends[0] > 0
+            else "less than there"
+            if ends[1] < 0
+            else "no more and no less than there, as far as these questions show"
+        )
+        difference = float((own - goal).mean())
+        yield (
+            f"{label}: {own.mean():.3f}, the retain model's {goal.mean():.3f}; difference "
+            f"{difference:+.3f} [{ends[0]:+.3f}, {ends[1]:+.3f}], {more}."
+        )
+        return
+
+
+def _tested(of: Judged, test: HeadlineTest) -> Iterator[str]:
+    """The headline's test, with the smallest distance that it can find."""
+    p, distance, n = (of.values.get(one) for one in (test.p_value, test.distance, test.questions))
+    if of.retain is None or p is None or distance is None or n is None:
+        return
+    answer = "No" if p <= test.level else "Perhaps"
+    how = "distinguishes" if p <= test.level else "does not distinguish"
+    least = None
+    with suppress(EvaluationError, KeyError):
+        least = ks_power(forget_ratios(of.retain)).distance
+    finest = "none, they are too few" if least is None else f"{least:.3g}"
+    yield (
+        f"Forgotten? {answer}: {test.label} p = {p:.2g} {how} it from the retain model "
+        f"(D = {distance:.3g}; with {n:.0f} questions the smallest D that shows: {finest})."
+    )
+
+
+def _memorization(of: Judged) -> Iterator[tuple[Measure, str]]:
+    """Measures of what is memorised of a forget set, the most telling ones first."""
+    known = ("extraction_strength", "exact_memorization", "probability", "rouge")
+    telling = [one for one in of.plan.measures if one.name in known]
+    for measure in sorted(telling, key=lambda one: known.index(one.name)):
+        for name in measure.sets:
+            both = of.retain is not None and name in of.retain.sets and name in of.model.sets
+            if of.roles.get(name) == "forget" and both:
+                yield measure, name
+
+
+Attack = tuple[MembershipInference, str, Ends | None]
+"""A membership inference attack, its column, and the interval of its area."""
+
+
+def _strongest_attack(of: Judged) -> Attack | None:
+    """The attack whose area is farthest from the retain model's, or from ½ without one."""
+    start, aims = _start(of), _aims(of)
+    found: list[tuple[float, MembershipInference, str]] = []
+    for one in of.plan.summaries.values():
+        if isinstance(one, MembershipInference):
+            column = one.columns()[0].name
+            area, aim = of.values.get(column), aims.get(column)
+            # One that takes the retain model for its reference has no area of it to aim at.
+            if area is not None and (aim is not None or of.retain is None):
+                found.append((abs(area - (0.5 if aim is None else aim)), one, column))
+    if not found:
+        return None
+    _, attack, column = max(found, key=lambda one: one[0])
+    pair = attack.pair(MetricInputs(EvaluatedModel(of.model.sets), start=start))
+    return attack, column, None if pair is None else auc_interval(*pair)
+
+
+def _start(of: Judged) -> EvaluatedModel | None:
+    """The start model, which some attacks read."""
+    return None if of.start is None else EvaluatedModel(of.start.sets)
+
+
+def _aims(of: Judged) -> Values:
+    """The retain model's numbers; empty without one."""
+    return {} if of.retain is None else of.plan.values(of.retain.sets, start=_start(of))
+
+
+def _private(of: Judged, attack: Attack | None) -> str:
+    if attack is None:
+        return ""
+    one, column, ends = attack
+    area = of.values[column] or 0.0
+    aim = _aims(of).get(column)
+    goal = 0.5 if aim is None else aim
+    whose = "½, chance" if aim is None else f"{aim:.2f}, the retain model's"
+    if ends is None:
+        return f"Private? The {one.label} attack has AUC {area:.2f}; the aim is {whose}."
+    answer = "Perhaps" if ends[0] <= goal <= ends[1] else "No"
+    return (
+        f"Private? {answer}: of all membership attacks {one.label} is farthest off, AUC {area:.2f} "
+        f"[{ends[0]:.2f}, {ends[1]:.2f}]; the aim is {whose}."
+    )
+
+
+def _kept(of: Judged, share: tuple[float, Ends] | None, intervals: Mapping[str, Ends]) -> str:
+    kept = of.headline.kept
+    value = of.values.get(kept.column)
+    if value is None:
+        return ""
+    ends = intervals.get(kept.column)
+    text = f"Kept? {kept.plain_label} {value:.3f}"
+    if ends is not None:
+        text += f" [{ends[0]:.3f}, {ends[1]:.3f}]"
+    if share is None:
+        return f"{text}."
+    part, (low, high) = share
+    return (
+        f"{text}, which is {100 * part:.0f} % [{100 * low:.0f}, {100 * high:.0f} %] of the start "
+        "model's."
+    )
+
+
+def _intervals(of: Judged) -> dict[str, Ends]:
+    """Intervals of the means over questions, and of what is kept."""
+    found: dict[str, Ends] = {}
+    for measure in of.plan.measures:
+        for name in measure.sets:
+            seen = of.model.sets.get(name)
+            values = None if seen is None else _readable(measure, seen)
+            ends = None if values is None else _interval(measure, values)
+            if ends is not None:
+                found[f"{measure.name}_{name}"] = ends
+    drawn = _drawn(of, of.model)
+    if drawn is not None:
+        found[of.headline.kept.column] = _percentiles(drawn)
+    return found
+
+
+def _readable(measure: Measure, seen: SetEvaluation) -> FloatArray | None:
+    with suppress(PluginError):  # the table warns of it
+        return measure.per_example(seen)
+    return None
+
+
+def _interval(measure: Measure, values: FloatArray) -> Ends | None:
+    """Interval of a metric of a set; None where it is undefined."""
+    if values.size < 2 or not np.isfinite(values).all():
+        return None
+    if measure.metric.value(values) == values.mean():
+        return bootstrap_mean(values)
+    rng = np.random.default_rng(0)
+    drawn = [measure.metric.value(rng.choice(values, values.size)) for _ in range(DRAWS)]
+    return _percentiles(np.array(drawn, dtype=np.float64))
+
+
+def _percentiles(drawn: FloatArray) -> Ends:
+    low, high = np.nanquantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return float(low), float(high)
+
+
+def _kept_share(of: Judged) -> tuple[float, Ends] | None:
+    """Share of the start model's number that is kept, with its interval over questions.
+
+    Both models are resampled by the same questions.
+    """
+    if of.start is None:
+        return None
+    column = of.headline.kept.column
+    own, begin = of.values.get(column), of.plan.values(of.start.sets).get(column)
+    of_model, of_start = (_drawn(of, one) for one in (of.model, of.start))
+    if not own or not begin or of_model is None or of_start is None or not of_start.all():
+        return None
+    sizes = [
+        {name: len(seen.answer_loss) for name, seen in one.sets.items()}
+        for one in (of.model, of.start)
+    ]
+    if any(sizes[1].get(name) != size for name, size in sizes[0].items() if name != "holdout"):
+        return None
+    return own / begin, _percentiles(of_model / of_start)
+
+
+def _drawn(of: Judged, model: Evaluation) -> FloatArray | None:
+    """[draws] what is kept, on resampled questions of each set; the same ones for every model."""
+    column = of.headline.kept.column
+    plan = of.plan.of_columns([column])
+    (summary,) = plan.summaries.values() if len(plan.summaries) == 1 else (None,)
+    arrays: dict[tuple[str, str], tuple[Measure, FloatArray]] = {}
+    for measure in plan.measures:
+        for name in measure.sets:
+            seen = model.sets.get(name)
+            values = None if seen is None else _readable(measure, seen)
+            if values is None or values.size < 2 or not np.isfinite(values).all():
+                return None
+            arrays[measure.name, name] = measure, values
+    if not arrays or (summary is None and len(arrays) > 1):
+        return None
+    return np.array([*_resampled(summary, column, arrays)], dtype=np.float64)
+
+
+def _resampled(
+    summary: Summary | None,
+    column: str,
+    arrays: Mapping[tuple[str, str], tuple[Measure, FloatArray]],
+) -> Iterator[float]:
+    rng = np.random.default_rng(0)
+    sizes = {name: values.size for (_, name), (_, values) in arrays.items()}
+    for _ in range(DRAWS):
+        places = {name: rng.integers(size, size=size) for name, size in sorted(sizes.items())}
+        numbers = {
+            f"{key}_{name}": measure.metric.value(values[places[name]])
+            for (key, name), (measure, values) in arrays.items()
+        }
+        if summary is not None:
+            numbers |= summary.compute(MetricInputs(EvaluatedModel({}, numbers)))
+        value = numbers.get(column)
+        yield np.nan if value is None else value
