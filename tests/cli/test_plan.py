@@ -33,7 +33,7 @@ def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
     assert any("npo+nll" in line and "beta=0.5, retain.weight=2.0" in line for line in lines)
     # 2 of 20 rows and 4 of 20: a step an epoch. NPO with a retain term reads both parts.
     assert lines[8] == "training: 24 optimiser steps, 120 rows"
-    assert lines[9].startswith("evaluation: 24 times, ")
+    assert lines[9].startswith("evaluation: 24 evaluations of ")
     assert lines[10] == "models trained first, each once:"
     assert lines[11].startswith("  tiny: tiny base model, 8 epochs of ")
     assert lines[12].startswith("  tiny: start model, on all rows, 10 epochs of ")

@@ -123,9 +123,11 @@ def plan(
         console.print(f"{stage.title}: {'up to ' * stage.at_most}{stage.runs} runs")
     if len(stages) > 1:
         console.print("work of the first of these stages:")
+    each, rest = divmod(work.evaluated_questions, max(work.evaluations, 1))
+    asked = f", {work.evaluated_questions} questions in all" if rest else f" of {each} questions"
     console.print(
         f"training: {work.optimiser_steps} optimiser steps, {work.training_rows} rows\n"
-        f"evaluation: {work.evaluations} times, {work.evaluated_questions} questions in all"
+        f"evaluation: {work.evaluations} evaluations{asked}"
     )
     if planned.config.attacks:
         names = ", ".join(spec.name for spec in planned.config.attacks)
