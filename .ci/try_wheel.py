@@ -31,8 +31,9 @@ QUICK = ("api", "cli", "config", "files", "losses", "methods", "metrics", "stats
 """The folders of tests that run with --quick."""
 
 SHORT = """\
-extends: quickstart
 name: short
+data: {source: synthetic, authors: 20}
+forget_fractions: [0.2]
 models:
   - name: tiny
     base: tiny
