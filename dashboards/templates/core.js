@@ -38,7 +38,11 @@ page.activeFilters = () => {
 page.filtered = () => page.activeFilters() > 0;
 // Panels by their index on the page; without a choice, all are shown.
 page.showsPanel = (index) => page.filters.panel === null || index === page.filters.panel;
-page.panelOf = (row) => page.data.panels.findIndex(({ model, fraction }) => model === page.cell(row, "model") && fraction === page.cell(row, "forget_fraction"));
+page.showsRow = (row) => {
+  if (page.filters.panel === null) return true;
+  const { model, fraction } = page.data.panels[page.filters.panel];
+  return model === page.cell(row, "model") && fraction === page.cell(row, "forget_fraction");
+};
 // An epoch filter is "3" (that epoch alone) or "to3" (all up to it).
 page.showsEpoch = (epoch) => {
   const filter = page.filters.epoch;

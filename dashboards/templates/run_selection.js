@@ -17,7 +17,7 @@
   const all = [...trajectories.values()];
   const samePanel = (one, other) =>
     ["model", "forget_fraction"].every((name) => cell(one.row, name) === cell(other.row, name));
-  const passesFilters = ({ kind, row }) => page.showsPanel(page.panelOf(row)) && (kind !== "run"
+  const passesFilters = ({ kind, row }) => page.showsRow(row) && (kind !== "run"
     || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method")) && page.showsSeed(cell(row, "seed"))));
 
   const selection = {

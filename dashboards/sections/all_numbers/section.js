@@ -23,7 +23,7 @@
 
   let order = null;
   let count = PORTION;
-  const passesFilters = (row) => page.showsPanel(page.panelOf(row)) && (cell(row, "kind") !== "run"
+  const passesFilters = (row) => page.showsRow(row) && (cell(row, "kind") !== "run"
     || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method"))
       && page.showsEpoch(cell(row, "epoch")) && page.showsSeed(cell(row, "seed"))));
   const matches = () => {

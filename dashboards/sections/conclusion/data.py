@@ -88,8 +88,11 @@ def sample_answer(context: PageContext, panel: Panel) -> SampleAnswer | None:
 
 
 def _answers(context: PageContext, run: str, epoch: int, name: str) -> SetEvaluation | None:
-    """Look up the generated answers of an evaluation to a set."""
+    """Look up the generated answers of an evaluation to a set; read those that are not embedded."""
     evaluation = context.evaluations.evaluations.get((run, epoch))
+    if evaluation is None:
+        record = next(one for one in context.report.records if one.id == run)
+        evaluation = record.evaluations.get(epoch)
     found = None if evaluation is None else evaluation.sets.get(name)
     return found if found is not None and found.generated else None
 

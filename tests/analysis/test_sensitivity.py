@@ -1,0 +1,81 @@
+"""Sensitivity to learning rate and hyper-parameters, against plain loops over the records."""
+
+from __future__ import annotations
+
+from statistics import fmean
+from typing import Any
+
+from unlearnbench.analysis.sensitivity import RATE, sensitivities
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.results.table import TableRow
+
+Q, U = "log10_forget_quality", "model_utility"
+
+
+def row(
+    rate: float, beta: float, seed: int, epoch: int, *, split: SplitKey = 0.1, family: str = "npo"
+) -> TableRow:
+    """A row whose numbers are computed from its setting."""
+    quality = -10 + 3e4 * rate * epoch + beta + 0.1 * seed
+    return TableRow(
+        run_id=f"{family}-{rate}-{beta}-{seed}-{split}",
+        kind="run",
+        model="tiny",
+        forget_fraction=split,
+        method=f"{family} (beta={beta:g})",
+        family=family,
+        hyperparameters={"beta": beta, "fixed": 1},
+        learning_rate=rate,
+        seed=seed,
+        epoch=epoch,
+        status="finished",
+        metrics={Q: quality, U: 1 - 1e3 * rate * beta},
+    )
+
+
+RATES, BETAS, SEEDS, EPOCHS = (1e-5, 1e-4), (0.1, 0.5, 2.0), (0, 1), (1, 2, 3)
+
+
+def grid(**more: Any) -> list[TableRow]:
+    return [
+        row(rate, beta, seed, epoch, **more)
+        for rate in reversed(RATES)
+        for beta in reversed(BETAS)
+        for seed in SEEDS
+        for epoch in EPOCHS
+    ]
+
+
+def test_ranges_are_those_of_means_over_seeds_after_the_last_epoch() -> None:
+    rows = grid()
+    (one,) = sensitivities(rows)
+    assert len(one.settings) == len(RATES) * len(BETAS)
+    means = [
+        fmean(
+            r.metrics[Q] or 0.0
+            for r in rows
+            if (r.learning_rate, r.hyperparameters["beta"], r.epoch) == (rate, beta, 3)
+        )
+        for rate in RATES
+        for beta in BETAS
+    ]
+    assert one.span(Q) == (min(means), max(means))
+    assert one.span("unknown") is None
+
+
+def test_a_line_varies_one_value_and_keeps_the_others() -> None:
+    (one,) = sensitivities(grid())
+    by_rate, by_beta = one.dependences
+    assert (by_rate.name, by_beta.name) == (RATE, "beta"), "what is fixed has no figure"
+    assert sorted(tuple(map(by_rate.value, line)) for line in by_rate.lines) == [RATES] * 3
+    assert sorted(tuple(map(by_beta.value, line)) for line in by_beta.lines) == [BETAS] * 2
+    for line in by_rate.lines:
+        assert len({by_beta.value(setting) for setting in line}) == 1
+    assert all(len(setting.rows) == 2 for line in by_beta.lines for setting in line)
+
+
+def test_a_method_with_one_setting_is_left_out_and_panels_are_apart() -> None:
+    single = [row(1e-4, 0.1, 0, epoch, family="dpo") for epoch in EPOCHS]
+    found = sensitivities([*grid(), *grid(split="books"), *single])
+    assert [(one.family, one.forget_fraction) for one in found] == [("npo", 0.1), ("npo", "books")]
+    assert sensitivities(single) == ()

@@ -1,0 +1,67 @@
+"""The section on sensitivity: its table and its figures."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from unlearnbench.reporting.report import make_report
+
+if TYPE_CHECKING:
+    from ..conftest import Fabric
+
+module: Any = importlib.import_module("unlearnbench_dashboards.sections.sensitivity")
+section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+
+
+def context_of(*records: Any) -> Any:
+    return section.PageContext.of(make_report(records, name="x"))
+
+
+def test_means_are_a_line_and_seeds_are_points(fabric: Fabric) -> None:
+    qualities = {1e-5: (-9.0, -7.0), 1e-4: (-3.0, -4.0)}
+    runs = [
+        fabric.run("npo", rate, points=((0.8, -10.0), (0.7, quality)), seed=seed)
+        for rate, values in qualities.items()
+        for seed, quality in enumerate(values)
+    ]
+    context = context_of(fabric.reference("fine-tuned"), *runs, fabric.run("dpo"))
+    values = module.SECTION.values(context)
+    assert values["alone"] == ["dpo"]
+    (line,) = values["table"].lines
+    texts = {c.title: c.text(line) for c in values["table"].columns[:3]}
+    assert texts == {"Method": "npo", "Settings": "2", "log₁₀ FQ range": "4.50"}
+    ((forgotten, kept),) = module.SECTION.lazy_data(context)
+    assert forgotten["layout"]["title"]["text"] == "npo: log₁₀ FQ"
+    assert kept["layout"]["title"]["text"] == "npo: utility"
+    means, points = forgotten["data"]
+    assert forgotten["layout"]["xaxis"]["type"] == "log"
+    assert forgotten["layout"]["xaxis"]["ticktext"] == ["1e-5", "1e-4"]
+    assert (means["x"], means["y"]) == ([1e-5, 1e-4], [-8.0, -3.5])
+    assert (points["x"], points["y"]) == ([1e-5, 1e-5, 1e-4, 1e-4], [-9.0, -7.0, -3.0, -4.0])
+    assert [s["y0"] for s in forgotten["layout"]["shapes"]] == [pytest.approx(-16.3)]
+
+
+def test_values_of_a_hyperparameter_have_a_line_per_rate(fabric: Fabric) -> None:
+    runs = [
+        fabric.run("npo", rate, hyperparameters={"beta": beta, "mode": mode})
+        for rate in (1e-5, 1e-4)
+        for beta in (0.0, 1.0)
+        for mode in ("a", "b")
+    ]
+    figures = module.SECTION.lazy_data(context_of(*runs))[0]
+    by = {f["layout"]["xaxis"]["title"]["text"]: f for f in figures}
+    assert {name: f["layout"]["xaxis"]["type"] for name, f in by.items()} == {
+        "learning rate": "log",
+        "beta": "linear",
+        "mode": "category",
+    }
+    assert len(by["beta"]["data"]) == 4
+    names = {one["name"] for one in by["beta"]["data"]}
+    assert "npo (beta=0, mode=a), rate 1e-5" in names
+
+
+def test_absent_where_every_method_has_one_setting(fabric: Fabric) -> None:
+    assert module.SECTION.values(context_of(fabric.run("npo"), fabric.run("dpo"))) is None

@@ -1,0 +1,99 @@
+"""Sensitivity of each method to its learning rate and its hyper-parameters. Pure.
+
+Settings are compared after their last evaluated epoch, as someone sees them who trains with a
+setting and does not select an epoch.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unlearnbench.analysis.best_settings import Panel, Setting, average_seeds
+from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.results.table import TableRow
+
+RATE = "learning rate"
+"""Name of the learning rate among the hyper-parameters."""
+
+
+@dataclass(frozen=True)
+class Dependence:
+    """Settings of a method that differ in one hyper-parameter, all others being equal."""
+
+    name: str
+    """Of the hyper-parameter: `beta`, or `learning rate`."""
+    lines: tuple[tuple[Setting, ...], ...]
+    """By the values of all others; each ascending in this one."""
+
+    def value(self, setting: Setting) -> Any:
+        """The value of a setting."""
+        return value_of(setting, self.name)
+
+
+@dataclass(frozen=True)
+class MethodSensitivity:
+    """The settings of one method on one model and split."""
+
+    model: str
+    forget_fraction: SplitKey
+    family: str
+    settings: tuple[Setting, ...]
+    """After their last epoch; at least two."""
+    dependences: tuple[Dependence, ...]
+    """The learning rate first; those alone that have several values."""
+
+    def span(self, column: str) -> tuple[float, float] | None:
+        """Smallest and largest mean of a column over the settings; None below two numbers."""
+        found = [v for one in self.settings if (v := one.metrics.get(column)) is not None]
+        return (min(found), max(found)) if len(found) > 1 else None
+
+
+def sensitivities(rows: Sequence[TableRow]) -> tuple[MethodSensitivity, ...]:
+    """List the methods of each panel that were tried at several settings."""
+    last: dict[tuple[Any, ...], Setting] = {}
+    for one in average_seeds(rows):
+        key = (one.model, one.forget_fraction, one.method, one.learning_rate)
+        if key not in last or one.epoch > last[key].epoch:
+            last[key] = one
+    groups: dict[tuple[Panel, str], list[Setting]] = defaultdict(list)
+    for one in last.values():
+        groups[(one.model, one.forget_fraction), one.family].append(one)
+    return tuple(
+        MethodSensitivity(*place, family, tuple(settings), _dependences(settings))
+        for (place, family), settings in groups.items()
+        if len(settings) > 1
+    )
+
+
+def value_of(setting: Setting, name: str) -> Any:
+    """The value of a hyper-parameter, or of the learning rate; None if a setting has none."""
+    return setting.learning_rate if name == RATE else setting.rows[0].hyperparameters.get(name)
+
+
+def _dependences(settings: Sequence[Setting]) -> tuple[Dependence, ...]:
+    names = [RATE, *sorted({name for one in settings for name in one.rows[0].hyperparameters})]
+    varied = [name for name in names if len({_key(one, name) for one in settings}) > 1]
+    found: list[Dependence] = []
+    for name in varied:
+        lines: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
+        for one in settings:
+            lines[tuple(_key(one, other) for other in varied if other != name)].append(one)
+        ordered = (
+            tuple(sorted(line, key=lambda s: _order(value_of(s, name)))) for line in lines.values()
+        )
+        found.append(Dependence(name, tuple(line for line in ordered if len(line) > 1)))
+    return tuple(one for one in found if one.lines)
+
+
+def _key(setting: Setting, name: str) -> str:
+    return json.dumps(value_of(setting, name), sort_keys=True, default=str)
+
+
+def _order(value: Any) -> tuple[bool, float, str]:
+    """Sort key of values: numbers first, then texts."""
+    number = isinstance(value, int | float)
+    return not number, float(value) if number else 0.0, str(value)
