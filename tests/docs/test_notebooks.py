@@ -1,0 +1,45 @@
+"""Notebooks of the documentation: valid, without outputs, and every cell works."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.api import registry
+
+NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.usefixtures("small_models")
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_every_cell_works(
+    path: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In IPython's shell in this process: a kernel would load torch again for each notebook."""
+    import nbformat
+    import plotly.io
+    from IPython.core.interactiveshell import InteractiveShell
+
+    notebook: Any = nbformat.read(path, as_version=4)
+    nbformat.validate(notebook)
+    shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.setattr(plotly.io.renderers, "default", "json")  # no browser
+    monkeypatch.setattr(sys, "displayhook", sys.displayhook)
+    shell = InteractiveShell()
+    for cell in notebook.cells:
+        if cell.cell_type != "code":
+            continue
+        assert (cell.outputs, cell.execution_count) == ([], None), "stored without outputs"
+        shell.run_cell(cell.source, store_history=False).raise_error()
+    assert {one.name for one in tmp_path.iterdir()} & {"figure1.html", "focal.py"}
+
+
+def test_there_are_two() -> None:
+    assert [path.stem for path in NOTEBOOKS] == ["own-method", "paper-figure-and-table"]
