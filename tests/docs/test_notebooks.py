@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -20,19 +21,17 @@ def test_every_cell_works(
     path: Path, quickstart: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In IPython's shell in this process: a kernel would load torch again for each notebook."""
-    import nbformat
-    import plotly.io
-    from IPython.core.interactiveshell import InteractiveShell
-
+    nbformat: Any = import_module("nbformat")  # typed in part
+    renderers: Any = import_module("plotly.io").renderers
     notebook: Any = nbformat.read(path, as_version=4)
     nbformat.validate(notebook)
     shutil.copytree(quickstart, tmp_path / "runs" / "quickstart")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_files", {})
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
-    monkeypatch.setattr(plotly.io.renderers, "default", "json")  # no browser
+    monkeypatch.setattr(renderers, "default", "json")  # no browser
     monkeypatch.setattr(sys, "displayhook", sys.displayhook)
-    shell = InteractiveShell()
+    shell: Any = import_module("IPython.core.interactiveshell").InteractiveShell()
     for cell in notebook.cells:
         if cell.cell_type != "code":
             continue
