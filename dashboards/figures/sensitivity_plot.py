@@ -1,4 +1,4 @@
-"""What a method keeps and forgets by its learning rate, or by one of its hyper-parameters."""
+"""Plot of what a method keeps and forgets by its learning rate, or by a hyper-parameter."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class TestRivals:
         assert set(found.near_retain) == {"near", "twin"}
         first, second = found.sentences
         assert first.startswith(
-            f"{found.leader} leads, but does not differ significantly from 1 method: "
+            f"{found.leader} leads, but does not forget significantly more than 1 method: "
         )
         assert second.startswith("All 2 of them lie below D = 0.325, the least distance from")
 

@@ -47,8 +47,8 @@ class Conclusion:
     found: str
     """The best method, its setting, what it has forgotten and kept; or why there is none."""
     sure: str = ""
-    """The methods that cannot be distinguished from it, the seeds, the questions and the smallest
-    difference that they show."""
+    """The methods than which it does not forget significantly more, the seeds, the questions and
+    the smallest difference that they show."""
     lasts: str = ""
     """What attacks give back, with its interval; or that there was none."""
     has_best: bool = False
@@ -256,10 +256,9 @@ def _indistinguishable(rivals: Rivals | None) -> str:
     if not rivals.same:
         others = f"each of the {tested} other methods" if tested > 1 else "the other method"
         return f" It forgets more than {others} that {'were' if tested > 1 else 'was'} tested."
-    return (
-        f" {len(rivals.same)} of the {tested} other methods that were tested cannot be "
-        f"distinguished from it: {_named(rivals.same)}."
-    )
+    count = f" ({len(rivals.same)} of {tested} tested)" if tested > len(rivals.same) else ""
+    same = f"{_named(rivals.same)}{count}"
+    return f" At equal utility it does not forget significantly more than {same}."
 
 
 def _named(methods: Sequence[str]) -> str:

@@ -37,7 +37,7 @@ class Rivals:
     leader: str
     """Method whose best setting has forgotten most, by the headline."""
     same: tuple[str, ...]
-    """Methods that do not differ significantly; by the headline, as all lists here."""
+    """Methods than which it does not forget significantly more; ordered by the headline, as all."""
     apart: tuple[str, ...]
     """Methods that forget significantly less, Holm-adjusted over all tests."""
     untested: tuple[str, ...]
@@ -64,8 +64,8 @@ class Rivals:
         )
         if self.same:
             yield (
-                f"{self.leader} leads, but does not differ significantly from {_count(self.same)}: "
-                f"{', '.join(self.same)} ({how})."
+                f"{self.leader} leads, but does not forget significantly more than "
+                f"{_count(self.same)}: {', '.join(self.same)} ({how})."
             )
         elif tests:
             yield f"{self.leader} forgets more than {_count(self.apart)} tested ({how})."
