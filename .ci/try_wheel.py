@@ -144,7 +144,19 @@ class Extra:
     """Is refused with the extra's name where the extra is missing."""
     works: bool = True
     """Whether the command succeeds with the extra; object stores cannot be reached from here."""
+    program: str = "unlearnbench"
 
+
+READ_BOARD = """
+import sys
+from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.reporting.leaderboard.dataset import leaderboard_dataset
+try:
+    print(leaderboard_dataset(sys.argv[1]))
+except UnlearnbenchError as error:
+    print(error)
+    sys.exit(2)
+"""
 
 EXTRAS = {
     "lora": Extra(("peft",), ("run", "short.yaml", "--set", "models.0.lora={rank: 4}")),
@@ -163,6 +175,11 @@ EXTRAS = {
         ),
     ),
     "figures": Extra(("kaleido",), ("figures", "pareto", "runs/short", "--out", "pareto.svg")),
+    "datasets": Extra(
+        ("datasets",),
+        ("-c", READ_BOARD, str(ROOT / "tests" / "reporting" / "leaderboard" / "schema-1.jsonl")),
+        program="python",
+    ),
 }
 
 
@@ -174,13 +191,13 @@ def try_extras(place: Place) -> None:
     place.run("unlearnbench", "run", "short.yaml", "--select", "0", quiet=True)
     for name, extra in EXTRAS.items():
         command = [*extra.command, *(("--select", "0") if extra.command[0] == "run" else ())]
-        text = place.run("unlearnbench", *command, code=2, quiet=True)
+        text = place.run(extra.program, *command, code=2, quiet=True)
         if f"pip install 'unlearnbench[{name}]'" not in text or "Traceback" in text:
             raise ReleaseError(f"without the extra {name}, no line names it:\n{text}")
         place.install(f"{artifacts()[1]}[{name}]")
         place.run("python", "-c", f"import {', '.join(extra.modules)}")
         if extra.works:
-            place.run("unlearnbench", *command, quiet=True)
+            place.run(extra.program, *command, quiet=True)
 
 
 def main(arguments: Sequence[str]) -> int:
