@@ -9,6 +9,7 @@ from unlearnbench.analysis.best_settings import Setting, panel_label
 from .label_placement import Size
 from .palette import faded
 from .tradeoff_data import Panel, position
+from .tradeoff_points import drawn_interval
 
 INK = "#1c2024"
 MUTED = "#5d6670"
@@ -39,7 +40,7 @@ def extent(panel: Panel) -> Extent:
 
 def _corners(setting: Setting, *columns: str) -> list[tuple[float, float]]:
     """List the ends of a point's error bars."""
-    kept, forgotten = (setting.interval(name) for name in columns)
+    kept, forgotten = (drawn_interval(setting, name) for name in columns)
     if kept is None or forgotten is None:
         return []
     return [(kept.low, forgotten.low), (kept.high, forgotten.high)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting
@@ -33,7 +34,7 @@ def bars(
     **style: float,
 ) -> dict[str, Any] | None:
     """Make error bars of t intervals, after `lead` points without one; None if no point has one."""
-    found = [s.interval(metric) for s in points]
+    found = [drawn_interval(s, metric) for s in points]
     if not any(found):
         return None
     return {
@@ -44,6 +45,19 @@ def bars(
         "color": faded(colour, 0.45),
         **style,
     }
+
+
+def drawn_interval(setting: Setting, metric: str) -> Interval | None:
+    """A setting's interval, cut at zero: a t interval of few seeds reaches beyond what is possible.
+
+    No metric changes its sign: logarithms of p-values are at most 0, all others at least 0.
+    """
+    found = setting.interval(metric)
+    if found is None:
+        return None
+    if found.mean < 0:
+        return replace(found, high=min(found.high, 0.0))
+    return replace(found, low=max(found.low, 0.0))
 
 
 def hover(setting: Setting, panel: Panel) -> str:

@@ -135,6 +135,21 @@ class TestFigure:
         assert "mean of 5 seeds; brackets: 95% interval of the mean" in text
         assert "range over seeds: 0.700 to 0.700, −9.00 to −3.00" in text
 
+    def test_bars_and_axes_end_where_no_value_can_be(self, fabric: Fabric) -> None:
+        points = ((0.01, -0.1), (0.02, -0.2), (0.3, -6.0))
+        runs = [fabric.run(points=(xy,), seed=s) for s, xy in enumerate(points)]
+        (figure,) = pareto(table([*references(fabric), *runs]))
+        (line,) = traces(figure, "trajectory")
+        assert line.error_y.array[1] == pytest.approx(-line.y[1]), "log10 p is at most 0"
+        assert line.error_x.arrayminus[1] == pytest.approx(line.x[1]), "utility is at least 0"
+        across, upwards = t_interval([x for x, _ in points]), t_interval([y for _, y in points])
+        assert across is not None
+        assert upwards is not None
+        assert line.error_x.array[1] == pytest.approx(across.high - across.mean)
+        assert line.error_y.arrayminus[1] == pytest.approx(upwards.mean - upwards.low)
+        assert figure.layout.xaxis.range[0] > -0.1
+        assert figure.layout.yaxis.range[1] < 2
+
     def test_two_seeds_have_a_range_and_three_an_interval(self, fabric: Fabric) -> None:
         runs = [fabric.run(points=((0.7, -9.0 + s),), seed=s) for s in range(3)]
         for count, expected, unexpected in (
