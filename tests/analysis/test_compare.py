@@ -274,7 +274,8 @@ class TestCommand:
             ["A", "near", "1e-05", "2", "0.8"],
             ["B", "far", "1e-05", "2", "0.81"],
         ]
-        assert out.rstrip().endswith("less 0.02.")
+        assert " (within 0.02): " in " ".join(out.split())
+        assert out.rstrip().endswith("that reaches it.")
 
     def test_json(self, cli: Callable[..., tuple[int, str, str]]) -> None:
         code, out, _ = cli("near", "far", "--in", "HERE/mine", "--json", "--within", "0.05")
@@ -284,7 +285,8 @@ class TestCommand:
         assert panel["test"]["p_value"] == panel["p_adjusted"] == 0.0001
         assert panel["test"]["low"] < panel["test"]["high"] < 0
         assert panel["told"][0].startswith("tiny, forget 10 %: near forgets more")
-        assert found["rule"].startswith("The settings and epochs of highest")
+        assert found["rule"].startswith("A side's best setting has the highest Forget Quality")
+        assert " (within 0.05): " in found["rule"]
 
     def test_under_an_attack_the_order_may_be_another(
         self, cli: Callable[..., tuple[int, str, str]]

@@ -181,6 +181,7 @@ def check_report_page(page: Page, address: str) -> None:
     page.goto(address)
     frame = page.frame_locator("iframe.mlflow-html-iframe")
     frame.get_by_role("heading", name="small").wait_for(timeout=30_000)
+    frame.locator("#trade-off").scroll_into_view_if_needed()  # figures are drawn when they are seen
     frame.locator(".js-plotly-plot .main-svg").first.wait_for(timeout=30_000)
     assert errors == []
 

@@ -11,7 +11,7 @@ from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from unlearnbench.analysis.best_settings import start_utility
-from unlearnbench.api.benchmark import split_label
+from unlearnbench.api.benchmark import Headline, split_label
 from unlearnbench.config.benchmark_section import earlier_section
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
@@ -87,8 +87,9 @@ class MlflowStore:
         self._client: Any = MlflowClient(uri)
         self.experiment = self._experiment(experiment_name(settings, config))
         self.parent = self._parent()
-        headline = config.data.headline
-        self.view = share_view(self._client, self.experiment, self.parent, headline)
+        # A benchmark that is not installed has no headline to order the runs by.
+        headline: Headline | None = getattr(config.data, "headline", None)
+        self.view = headline and share_view(self._client, self.experiment, self.parent, headline)
         self._data = read_data(folder, config)
         self._client.log_inputs(self.parent, datasets=inputs_of_sweep(self._data))
         self._start_rows: list[TableRow] = []
