@@ -157,15 +157,22 @@ except UnlearnbenchError as error:
     print(error)
     sys.exit(2)
 """
+ELSEWHERE = ("--set", "output=remote")  # a finished run would not need its storage
 
 EXTRAS = {
     "lora": Extra(("peft",), ("run", "short.yaml", "--set", "models.0.lora={rank: 4}")),
     "8bit": Extra(
         ("bitsandbytes",), ("run", "short.yaml", "--set", "training.optimizer=adamw-8bit")
     ),
-    "s3": Extra(("s3fs",), ("run", "short.yaml", "--set", "storage=s3://bucket/runs"), works=False),
+    "s3": Extra(
+        ("s3fs",),
+        ("run", "short.yaml", "--set", "storage=s3://bucket/runs", *ELSEWHERE),
+        works=False,
+    ),
     "gcs": Extra(
-        ("gcsfs",), ("run", "short.yaml", "--set", "storage=gs://bucket/runs"), works=False
+        ("gcsfs",),
+        ("run", "short.yaml", "--set", "storage=gs://bucket/runs", *ELSEWHERE),
+        works=False,
     ),
     "search": Extra(
         ("optuna",),

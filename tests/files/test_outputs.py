@@ -222,7 +222,7 @@ def commands(group: Any) -> Iterator[Any]:
 
 
 def test_every_option_that_names_an_output_is_declared() -> None:
-    written = {"--out", "--csv", "--page", "--questions", "--record", "--latex"}
+    written = {"--out", "--csv", "--page", "--questions", "--record", "--latex", "--to"}
     seen: set[str] = set()
     for command in commands(root_command()):
         options = {name for param in command.params for name in param.opts} & written

@@ -227,6 +227,8 @@ def test_sigterm_costs_the_epoch_in_flight(
 
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")
+# torch throws into generators under `no_grad` in a way that Python 3.12 deprecates.
+@pytest.mark.filterwarnings("ignore:the .type, exc, tb. signature of throw:DeprecationWarning")
 def test_sigterm_in_an_evaluation_saves_nothing(
     whole: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
