@@ -89,7 +89,9 @@ class MlflowStore:
         self.parent = self._parent()
         # A benchmark that is not installed has no headline to order the runs by.
         headline: Headline | None = getattr(config.data, "headline", None)
-        self.view = headline and share_view(self._client, self.experiment, self.parent, headline)
+        self.view: str | None = None
+        if headline is not None:
+            self.view = share_view(self._client, self.experiment, self.parent, headline)
         self._data = read_data(folder, config)
         self._client.log_inputs(self.parent, datasets=inputs_of_sweep(self._data))
         self._start_rows: list[TableRow] = []
