@@ -32,7 +32,7 @@ def test_a_row_has_the_numbers_of_a_line_and_epoch(sweep: Sweep, tmp_path: Path)
     run["id"] = content_hash(run["identity"])
     lines = [canonical(with_hash(entry)) for entry in entries]
     entries = [json.loads(line) for line in lines]
-    found = leaderboard_dataset(board(tmp_path / "a.jsonl", lines))
+    found: Any = leaderboard_dataset(board(tmp_path / "a.jsonl", lines))
     expected = {(e["id"], epoch["epoch"]): (e, epoch) for e in entries for epoch in e["epochs"]}
     assert len(found) == len(expected) > len(entries)
     for row in found:
@@ -72,8 +72,10 @@ def test_columns_are_the_same_whatever_lines_have(sweep: Sweep, tmp_path: Path) 
 
 
 def test_lines_of_schema_1_have_all_columns_of_later_ones(sweep: Sweep, tmp_path: Path) -> None:
-    early = leaderboard_dataset(board(tmp_path / "a.jsonl", EARLY))
-    late = leaderboard_dataset(board(tmp_path / "b.jsonl", lines_of(sweep("b", ("npo",), (0,)))))
+    early: Any = leaderboard_dataset(board(tmp_path / "a.jsonl", EARLY))
+    late: Any = leaderboard_dataset(
+        board(tmp_path / "b.jsonl", lines_of(sweep("b", ("npo",), (0,))))
+    )
     assert set(late.features) <= set(early.features)
     assert {(row["benchmark"], row["schema"]) for row in early} == {(None, 1)}
     assert early["values.forget.R"][:] == late["values.forget.R"][:]
