@@ -27,7 +27,10 @@ def _nothing_is_written(run: Run) -> Iterator[None]:
 
 
 def test_of_a_sweep_is_its_plan(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("unlearnbench.estimates.machine_time.measured_flops", lambda *_: 1e10)
+    def flops(*_: object) -> float:
+        return 1e10
+
+    monkeypatch.setattr("unlearnbench.estimates.machine_time.measured_flops", flops)
     code, out, err = run("sweep", "small.yaml", "--dry-run")
     assert (code, err) == (0, "dry run: the plan; nothing is run or written\n")
     assert out == run("plan", "small.yaml")[1]

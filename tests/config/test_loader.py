@@ -563,10 +563,14 @@ class TestPlugins:
     )
 
     @pytest.fixture(autouse=True)
-    def _own_files(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(registry, "_files", {})
+    def own_files(self, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
+        files: dict[str, object] = {}
+        monkeypatch.setattr(registry, "_files", files)
+        return files
 
-    def test_paths_are_relative_to_the_file_that_states_them(self, write: Write) -> None:
+    def test_paths_are_relative_to_the_file_that_states_them(
+        self, write: Write, own_files: dict[str, object]
+    ) -> None:
         folder = Path("mine")
         folder.mkdir()
         (folder / "focal.py").write_text(self.FOCAL)
@@ -578,7 +582,7 @@ class TestPlugins:
         Path("other.yaml").write_text("extends: mine/sweep.yaml\nname: other\n")
         assert load_config("other.yaml").methods[0].specs == (spec,)
         assert load_config("other.yaml", ["plugins=[mine/focal.py]"]).methods[0].specs == (spec,)
-        registry._files.clear()
+        own_files.clear()
         assert problems("other.yaml", "plugins=null")[0][2].startswith("unknown method 'focal'")
 
     @pytest.mark.parametrize(

@@ -242,6 +242,15 @@ class TestAnswers:
         assert "answers of 2 of 3 evaluations" in note
         assert "It does not have epoch 2 of this run." in note, "epoch 1 is its best"
 
+    def test_questions_that_are_not_embedded_are_counted(
+        self, visit: Visit, fabric: Fabric, tmp_path: Path
+    ) -> None:
+        runs = [fabric.reference("fine-tuned", rows=410), fabric.run(rows=410)]
+        page = small_page(visit, runs, tmp_path)
+        scroll_to(page, "answers", "article.qa")
+        note = page.locator("#answer-note").inner_text()
+        assert "This page has the first 400 of 410 questions of this set." in note
+
     def test_narrow_and_printed(self, answers: Page) -> None:
         answers.set_viewport_size({"width": 390, "height": 900})
         until(answers, "document.documentElement.scrollWidth <= 390")

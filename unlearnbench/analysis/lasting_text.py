@@ -100,12 +100,10 @@ def _lasts_of(panel: AttackedPanel, one: AttackedSetting | None, leader: Setting
     verb = "comes back" if comes_back(one) else "comes back, not more than by chance"
     if one.lasting is not None and 1 - one.lasting <= LITTLE:
         verb = "comes back, next to nothing"
-    moved = "gains" if worst.sign * worst.null >= 0 else "loses"
     return (
         f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what it removed "
         f"{verb}{which}: {panel.column.label.lower()} goes from {worst.before:.2f} to "
-        f"{worst.after:.2f}, while the retain model, which never saw these rows, {moved} "
-        f"{abs(worst.null):.2f}."
+        f"{worst.after:.2f}, while {_change_by_chance(worst.sign, worst.null)}."
     )
 
 
@@ -135,13 +133,18 @@ def _most(panel: AttackedPanel, one: AttackedSetting) -> str:
     if worst is None or worst.before is None or worst.after is None or worst.null is None:
         return ""
     verb = "rises" if worst.after >= worst.before else "falls"
-    moved = "gains" if worst.sign * worst.null >= 0 else "loses"
     return (
         f"Most comes back of {_setting(one)}: {panel.column.label.lower()} {verb} from "
         f"{worst.before:.2f} to {worst.after:.2f} under {variant_label(worst.variant)}, which "
-        f"gives back {share_given_back(worst)} of what was removed; the retain model, which never "
-        f"saw these rows, {moved} {abs(worst.null):.2f}."
+        f"gives back {share_given_back(worst)} of what was removed; "
+        f"{_change_by_chance(worst.sign, worst.null)}."
     )
+
+
+def _change_by_chance(sign: float, null: float) -> str:
+    """The change of a model that has nothing to give back."""
+    moved = "gains" if sign * null >= 0 else "loses"
+    return f"the retain model, which never saw these rows, {moved} {abs(null):.2f}"
 
 
 def _short(one: AttackedSetting) -> str:

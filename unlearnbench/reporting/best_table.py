@@ -23,16 +23,11 @@ from unlearnbench.analysis.best_settings import (
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.errors import RecordError
 from unlearnbench.files.outputs import spreadsheet_cell
+from unlearnbench.reporting.latex import tex
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 TableFormat = Literal["latex", "markdown", "csv"]
-
-_LATEX = {
-    **{"\\": "\\textbackslash{}", "{": "\\{", "}": "\\}", "$": "\\$", "&": "\\&", "#": "\\#"},
-    **{"%": "\\%", "_": "\\_", "^": "\\textasciicircum{}", "~": "\\textasciitilde{}"},
-    **{"<": "\\textless{}", ">": "\\textgreater{}", "−": "$-$", "×": "$\\times$"},
-}
 
 
 @dataclass(frozen=True)
@@ -125,10 +120,10 @@ def _latex(found: Sequence[Best], headline: Headline) -> str:
         "% \\usepackage{booktabs}",
         "\\begin{table}",
         "\\centering",
-        f"\\caption{{{_tex(_caption(found, headline))}}}",
+        f"\\caption{{{tex(_caption(found, headline))}}}",
         f"\\begin{{tabular}}{{{''.join('r' if one.is_number else 'l' for one in columns)}}}",
         "\\toprule",
-        " & ".join(_tex(one.title) for one in columns) + " \\\\",
+        " & ".join(tex(one.title) for one in columns) + " \\\\",
         "\\midrule",
         *(" & ".join(_tex_cell(one, line) for one in columns) + " \\\\" for line in found),
         "\\bottomrule",
@@ -141,14 +136,9 @@ def _latex(found: Sequence[Best], headline: Headline) -> str:
 def _tex_cell(column: _Column, line: Best) -> str:
     text = column.cell(line)
     if not column.is_number:
-        return _tex(text)
+        return tex(text)
     # A hyphen in mathematics is a minus sign.
-    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", lambda found: f"${found[0]}$", _tex(text))
-
-
-def _tex(text: str) -> str:
-    escaped = re.sub(r"[\\{}$&#%_^~<>−×]", lambda found: _LATEX[found[0]], text)
-    return escaped.replace("log10 ", "$\\log_{10}$ ")
+    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", lambda found: f"${found[0]}$", tex(text))
 
 
 def _markdown(found: Sequence[Best], headline: Headline) -> str:

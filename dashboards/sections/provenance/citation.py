@@ -10,9 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from unlearnbench.config.loader import shipped_configs
+from unlearnbench.reporting.latex import tex
 from unlearnbench.reporting.report import Report
-
-from ...latex import tex
 
 LISTED = 12
 """Most record ids that are listed one by one."""

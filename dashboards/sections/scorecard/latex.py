@@ -1,6 +1,6 @@
 r"""The scorecard as a LaTeX table (booktabs) whose caption says how to read it.
 
-The best mean of a column is bold, and every other that is not told apart from it: whose interval
+The best mean of a column is bold, and every other that is not distinguished from it: whose interval
 over seeds overlaps with the best one's. Of two seeds the range stands for it, and of one seed there
 is none, so that equal numbers alone share the bold: the caption says that neither proves anything.
 """
@@ -14,10 +14,10 @@ from typing import Any
 
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.api.metric import Summary
+from unlearnbench.reporting.latex import tex
 from unlearnbench.reporting.report import Report
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
 
-from ...latex import tex
 from ...report_section import PageContext
 from ..best_settings.data import SettingsTable, caveats, settings_tables
 from .data import LASTING, ScoreLine, ScorePanel, questions, score_panels
@@ -107,7 +107,7 @@ def _values(line: ScoreLine, count: int) -> list[_Value]:
 
 
 def best_and_ties(values: Sequence[_Value]) -> set[int]:
-    """Find the largest mean and those that are not told apart from it, by their places."""
+    """Find the largest mean and those that are not distinguished from it, by their places."""
     known = {i: one for i, one in enumerate(values) if one.mean is not None}
     if not known:
         return set()
