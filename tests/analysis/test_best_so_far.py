@@ -108,6 +108,8 @@ def test_live_best_equals_the_page_after_each_record(seed: int) -> None:
     found, expected = by_live_best(live_best), by_page(left)
     # The removed runs still count for labels.
     assert found == expected
+    live_best.retain_only({one.id for one in records})
+    assert by_live_best(live_best) == by_page(records), "runs that the plan gets back"
 
 
 def test_only_so_many_are_named_best_first() -> None:

@@ -91,6 +91,8 @@ def test_run_ends_early_with_a_reason_in_its_record(place: Path) -> None:
     assert record.ended is not None
     assert record.ended.startswith("epoch 3: model_utility has not improved since epoch 1 (")
     assert printed[-1] == f"ended early: {record.ended}"
+    utility = record.epochs[-1].metrics["model_utility"]
+    assert printed[-2].startswith(f"epoch 3: Model Utility {utility:.3f}, log10 Forget Quality -")
     assert read_record(folder / "records" / spec.id).ended == record.ended
     assert not (folder / "state" / spec.id).exists()
     through = run_single(plain, config_of(place, epochs=4), folder, lambda _: None)

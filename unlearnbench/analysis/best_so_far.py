@@ -62,6 +62,8 @@ class _Setting:
     rows: dict[str, tuple[TableRow, ...]] = field(default_factory=dict[str, tuple[TableRow, ...]])
     """By record id."""
     best: Merit | None = None
+    seeds: int = 0
+    """Number of records behind `best`."""
 
 
 class LiveBest:
@@ -72,6 +74,8 @@ class LiveBest:
         self._labels = Labels()
         self._of: dict[str, tuple[Panel, str]] = {}
         """Panel and key of the setting, by id of a run's record."""
+        self._left_out: set[str] = set()
+        """Ids of runs that are not in the plan, or not yet: seeds on which a choice is reported."""
         self._panels: dict[Panel, dict[str, _Setting]] = {}
         self._starts: dict[Panel, dict[str, tuple[TableRow, ...]]] = defaultdict(dict)
         """Rows of start models and of runs' epoch 0, by record id."""
@@ -102,17 +106,14 @@ class LiveBest:
             self._update_best(panel, setting)
 
     def retain_only(self, ids: Collection[str]) -> None:
-        """Remove all other runs: the grid was changed and does not contain them any more."""
+        """Leave out all other runs added so far, until they are among the `ids` of a later call."""
         with self._lock:
             self._cache = {}
-            for record in [one for one in self._of if one not in ids]:
-                panel, key = self._of.pop(record)
-                setting = self._panels[panel][key]
-                del setting.rows[record]
-                if setting.rows:
-                    self._update_best(panel, setting)
-                else:
-                    del self._panels[panel][key]
+            left_out = {one for one in self._of if one not in ids}
+            changed = {self._of[one] for one in left_out ^ self._left_out}
+            self._left_out = left_out
+            for panel, key in changed:
+                self._update_best(panel, self._panels[panel][key])
 
     def _start(self, panel: Panel) -> float | None:
         rows = [row for rows in self._starts[panel].values() for row in rows]
@@ -122,7 +123,9 @@ class LiveBest:
         start = self._start(panel)
         if start is None:
             return
-        averaged = average_seeds(row for rows in setting.rows.values() for row in rows)
+        shown = [rows for one, rows in setting.rows.items() if one not in self._left_out]
+        averaged = average_seeds(row for rows in shown for row in rows)
+        setting.seeds = len(shown)
         best = best_of(averaged, UTILITY_SHARE * start)
         setting.best = None if best is None else merit_of(best)
 
@@ -158,7 +161,7 @@ def _leaders(settings: Iterable[_Setting], most: int, labels: Labels) -> list[Le
             method=labels.label(setting.first.family, setting.first.hyperparameters),
             learning_rate=setting.first.learning_rate,
             epoch=-minus_epoch,
-            seeds=len(setting.rows),
+            seeds=setting.seeds,
             kept=kept,
             forgotten=setting.first.headline.forgotten.oriented(oriented),
             headline=setting.first.headline,
@@ -197,10 +200,7 @@ def _start_cells(start: Start) -> tuple[str, ...]:
 
 def _cells(headline: Headline, kept: float | None, forgotten: float | None) -> tuple[str, ...]:
     """The headline's numbers, and p where a test is behind them."""
-    cells = [
-        "-" if value is None else f"{value:.{metric.digits}f}"
-        for metric, value in ((headline.kept, kept), (headline.forgotten, forgotten))
-    ]
+    cells = [headline.kept.text(kept), headline.forgotten.text(forgotten)]
     if headline.forgotten.test:
         cells.append("-" if forgotten is None else p_value(forgotten))
     return tuple(cells)

@@ -97,6 +97,10 @@ class HeadlineMetric:
         """Adjective of the best value."""
         return "highest" if self.better == "higher" else "lowest"
 
+    def text(self, value: float | None) -> str:
+        """The value as tables and lines of the terminal print it; `-` where it is undefined."""
+        return "-" if value is None else f"{value:.{self.digits}f}"
+
     def oriented(self, value: float) -> float:
         """The value, or minus it where lower is better, so that larger is better; its own inverse.
 

@@ -86,7 +86,7 @@ def run_single(
         for result in run_epochs(spec, config, folder):
             show_warnings()
             numbers = ", ".join(
-                f"{one.plain_label} {result.metrics.get(one.column)}"
+                f"{one.plain_label} {one.text(result.metrics.get(one.column))}"
                 for one in (headline.kept, headline.forgotten)
             )
             show(f"epoch {result.epoch}: {numbers}")
