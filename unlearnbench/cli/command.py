@@ -23,6 +23,9 @@ from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.files.outputs import Output, check_arguments
 from unlearnbench.runtime.signals import Stopped
 
+DOCUMENTATION = "Documentation: docs/ of the repository; `make docs` makes a site of it."
+"""The last line of the help of groups."""
+
 Function = TypeVar("Function", bound=Callable[..., int | None])
 
 
@@ -96,6 +99,7 @@ def new_group(text: str = "") -> typer.Typer:
     return typer.Typer(
         cls=Group,
         help=text,
+        epilog=DOCUMENTATION if text else None,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

@@ -38,7 +38,7 @@ from unlearnbench.cli import (
     report,
     sweep,
 )
-from unlearnbench.cli.command import new_group
+from unlearnbench.cli.command import DOCUMENTATION, new_group
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.files.outputs import one_line, printable
@@ -61,7 +61,7 @@ def _print_version(given: bool) -> None:
 
 @app.callback(
     invoke_without_command=True,
-    epilog="""\
+    epilog=f"""\
 \b
 Start here:
   unlearnbench quickstart                     eight methods on a small benchmark made here: no
@@ -86,7 +86,9 @@ Start here:
 \b
 A CONFIG is a YAML file or the name of a shipped one. `COMMAND --help` explains a command.
 Exit codes: 0 done; 1 some runs failed; 2 an error, which one line explains; 130 interrupted;
-141 the reader of the output has gone (`| head`); 143 stopped by SIGTERM.""",
+141 the reader of the output has gone (`| head`); 143 stopped by SIGTERM.
+
+{DOCUMENTATION}""",
 )
 def _root(
     context: typer.Context,
