@@ -213,6 +213,7 @@ def test_the_list_has_every_model(run: Run) -> None:
     ("words", "message"),
     [
         ([], "nothing to compare; give the ID of a reference model"),
+        (["{retain}"], "a file, not a reference model's ID; give it as --log"),
         (["llama-3"], "no reference model 'llama-3'"),
         (["--log", "gone.json"], "gone.json: cannot read the evaluation log"),
         (["llama-3.2-1b-retain90", "--log", "{retain}"], "40 forget rows, and llama-3.2-1b-"),
@@ -233,4 +234,6 @@ def test_a_log_by_other_rules_does_not_compare(run: Run, eval_logs_folder: Path)
     log = str(eval_logs_folder / "llama2-7b_full.json.gz")
     code, out, err = run("anchors", "check", "llama-2-7b-full-forget10", "--log", log)
     assert (code, out) == (2, "")
-    assert "the numbers of llama-2-7b-full-forget10 are by open-unlearning@" in err
+    assert "published numbers are by open-unlearning@" in err
+    assert "`unlearnbench score LOG`" in err
+    assert run("anchors", "check", "--log", log) == (2, "", err), "the same without an ID"

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from unlearnbench.cli.command import DOCUMENTATION
 from unlearnbench.cli.main import main, root_command
 
 Run = Callable[..., tuple[int, str, str]]
@@ -21,6 +22,8 @@ def test_help_lists_every_command_with_examples(run: Run) -> None:
     code, out, _ = run()
     assert code == 0
     assert out == run("--help")[1] == run("-h")[1]
+    (_, group, _) = run("anchors", "--help")
+    assert out.splitlines()[-1] == group.splitlines()[-1] == f"  {DOCUMENTATION}"
     for command in root_command().commands:
         assert re.search(rf"^  {command}  +[A-Z]", out, flags=re.MULTILINE), command
     assert "unlearnbench sweep my.yaml --set epochs=10" in out

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.cli.command import argument, command, new_group, option
@@ -91,14 +92,18 @@ def check(
         LOG_TOLERANCE,
         check_anchor,
         find_anchor,
+        load_anchors,
         nearest_anchor,
     )
 
+    if anchor_id is not None and log is None and Path(anchor_id).is_file():
+        raise EvaluationError(f"{anchor_id}: a file, not a reference model's ID; give it as --log")
     anchor = None if anchor_id is None else find_anchor(anchor_id)
     if log is not None:
         evaluation, values = _values_of_log(log, retain)
+        _check_profile(log, evaluation, load_anchors().values() if anchor is None else [anchor])
         anchor = anchor or nearest_anchor(values, len(evaluation.sets["forget"].answer_loss))
-        _check_same_rules(log, evaluation, anchor)
+        _check_rows(log, evaluation, anchor)
         checks = check_anchor(anchor, values, LOG_TOLERANCE)
     elif anchor is not None:
         checks = check_anchor(anchor, _evaluate(anchor, retain, data, batch_tokens))
@@ -121,16 +126,22 @@ def _values_of_log(log: str, retain: str | None) -> tuple[Evaluation, dict[str, 
     return evaluation, summarize(evaluation, retained, profile_of_id(evaluation.profile))
 
 
-def _check_same_rules(log: str, evaluation: Evaluation, anchor: Anchor) -> None:
-    """Raise EvaluationError where numbers of a log and of a reference model do not compare."""
+def _check_profile(log: str, evaluation: Evaluation, anchors: Iterable[Anchor]) -> None:
+    """Raise EvaluationError where a log is by other rules than all these reference models."""
     from unlearnbench.config.profiles import get_profile
 
-    wanted, rows = get_profile(anchor.profile).id, len(evaluation.sets["forget"].answer_loss)
-    if evaluation.profile != wanted:
+    published = {get_profile(one.profile).id: one.profile for one in anchors}
+    if evaluation.profile not in published:
         raise EvaluationError(
-            f"{log}: by profile {shortened(evaluation.profile)[1:-1]}, and the numbers of "
-            f"{anchor.id} are by {wanted}: evaluate the model again with --profile {anchor.profile}"
+            f"{log}: by profile {shortened(evaluation.profile)[1:-1]}, and published numbers are "
+            f"by {', '.join(published)}: `unlearnbench score LOG` prints its metrics; to compare "
+            f"it, evaluate the model again with --profile {' or '.join(published.values())}"
         )
+
+
+def _check_rows(log: str, evaluation: Evaluation, anchor: Anchor) -> None:
+    """Raise EvaluationError where a log and a reference model have other numbers of rows."""
+    rows = len(evaluation.sets["forget"].answer_loss)
     if rows != anchor.forget_rows:
         raise EvaluationError(
             f"{log}: {rows} forget rows, and {anchor.id} is about the {anchor.forget_rows} of "
@@ -153,7 +164,8 @@ def _evaluate(
     retained: Evaluation | None = None
     if retain is not None and is_log_file(retain):
         retained = read_log(retain)
-        _check_same_rules(retain, retained, anchor)
+        _check_profile(retain, retained, [anchor])
+        _check_rows(retain, retained, anchor)
     elif retain is not None:
         check_any_model(Source(retain))
     quiet_transformers()
