@@ -173,6 +173,7 @@ def test_mlflow_does_not_log_its_retries() -> None:
     import_mlflow()
     for name in ("mlflow.store.db.utils", "urllib3.connectionpool", "mlflow.system_metrics"):
         assert not logging.getLogger(name).isEnabledFor(logging.WARNING)
+    assert not logging.getLogger("alembic").isEnabledFor(logging.INFO)
 
 
 def test_secrets_stored_by_an_earlier_version_are_not_logged(

@@ -121,16 +121,17 @@ def import_mlflow() -> tuple[type[Exception], ...]:
     """Import mlflow quietly; return the exceptions that a store or server can raise."""
     for name, value in ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    # These log each created table as INFO and each failed attempt as WARNING; a failure is reported
-    # once, by `store_error`.
-    for name in ("alembic", "mlflow.tracking"):
-        logging.getLogger(name).setLevel(logging.WARNING)
-    for name in ("mlflow.store.db.utils", "mlflow.system_metrics", "urllib3.connectionpool"):
-        logging.getLogger(name).setLevel(logging.ERROR)
     from mlflow.exceptions import MlflowException
     from sqlalchemy import event
     from sqlalchemy.engine import Engine
     from sqlalchemy.exc import SQLAlchemyError
+
+    # These log each created table as INFO and each failed attempt as WARNING; a failure is reported
+    # once, by `store_error`. After the import, which sets the levels of loggers.
+    for name in ("alembic", "mlflow.tracking"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+    for name in ("mlflow.store.db.utils", "mlflow.system_metrics", "urllib3.connectionpool"):
+        logging.getLogger(name).setLevel(logging.ERROR)
 
     if not event.contains(Engine, "connect", _no_fsync):
         event.listen(Engine, "connect", _no_fsync)

@@ -44,4 +44,8 @@ def view_of(sweep: str, headline: Headline) -> dict[str, Any]:
         "orderByKey": f"metrics.`best/{forgotten.column}`",
         "orderByAsc": forgotten.better == "lower",
         "selectedColumns": columns,
+        # MLflow 3.9 puts nothing in place of what a stored view leaves out.
+        "runsPinned": [],
+        "runsHidden": [],
+        "runsExpanded": {},
     }
