@@ -56,6 +56,7 @@ def _nothing(**_: str) -> list[EntryPoint]:
 @pytest.fixture(autouse=True)
 def _no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_files", {})
+    monkeypatch.setattr(registry, "_recorded", {})
 
 
 def test_the_built_in_methods_are_offered_with_their_package() -> None:
@@ -228,6 +229,19 @@ class TestPluginFile:
         registry.register_file(tmp_path / "a" / "shy.py")
         with pytest.raises(PluginError, match=r"'shy' of .*b/shy.py is already offered by shy.py"):
             registry.register_file(tmp_path / "b" / "shy.py")
+
+    def test_a_file_that_a_sweep_names_is_in_messages_and_is_not_run(self, tmp_path: Path) -> None:
+        path = tmp_path / "the files" / "shy.py"
+        path.parent.mkdir()
+        path.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{GOOD}")
+        assert registry.recorded_file("shy") == ""
+        registry.remember_files([str(path), "gone/other_one.py", f"{'x' * 300}.py"])
+        with pytest.raises(PluginError, match=f"it from a file: add --plugin '{path}'$"):
+            registry.find("methods", "shy")
+        assert "from gone/other_one.py, which is gone" in registry.recorded_file("other-one")
+        assert "which is gone" in registry.recorded_file("x" * 300)
+        assert registry.plugin_files() == ()
+        assert not (tmp_path / "ran").exists()
 
     def test_missing_file_is_refused(self, tmp_path: Path) -> None:
         with pytest.raises(PluginError, match="does not exist"):

@@ -132,6 +132,9 @@ def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
 
 def board_shows_it_beside_tofus_lines(capsys: pytest.CaptureFixture[str]) -> None:
     own = FILES[:2]
+    # The folder names its files, which are not run because of that.
+    assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl") == 2
+    assert f"add --plugin {Path('riddles.py').resolve()}\n" in capsys.readouterr().err
     assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl", *own) == 0
     lines = [json.loads(line) for line in Path("own.jsonl").read_text().splitlines()]
     assert {(line["benchmark"], line["retain"]) for line in lines} == {("riddles", None)}

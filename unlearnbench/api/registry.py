@@ -14,8 +14,10 @@ import hashlib
 import importlib.util
 import inspect
 import os
+import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from importlib.metadata import EntryPoint, entry_points
@@ -71,6 +73,8 @@ IN_A_FILE = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in
 """The end of messages about a name that is not on offer."""
 
 _files: dict[str, _PluginFile] = {}
+_recorded: dict[str, str] = {}
+"""Paths by name, as `remember_files` got them."""
 _NEAR = 0.65
 """Least similarity of a suggested name: for `bad-typo`, `altpo` (0.62) is not suggested."""
 
@@ -122,7 +126,7 @@ def find(kind: Kind, name: str) -> Offer:
     if not named:
         known = sorted({offer.name for offer in on_offer})
         near = did_you_mean(name, known, _NEAR) or "."
-        files = f"; {IN_A_FILE}" if kind in CLASSES else ""
+        files = f"; {IN_A_FILE}{recorded_file(name)}" if kind in CLASSES else ""
         raise PluginError(
             f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
         )
@@ -209,6 +213,29 @@ def _copied(path: Path, text: bytes) -> Path:
 def plugin_files() -> tuple[tuple[Path, bytes], ...]:
     """Files given to `register_file`, with their text at that time."""
     return tuple((entry.path, entry.text) for entry in _files.values())
+
+
+def remember_files(paths: Iterable[str]) -> None:
+    """Keep the plug-in files that a sweep's folder names, for messages about what they offer.
+
+    None is registered, which would run it: the folder may be another person's, and so may what
+    lies at a path that it names. A hash in it proves nothing, either.
+    """
+    _recorded.update((Path(path).stem.replace("_", "-"), path) for path in paths)
+
+
+def recorded_file(name: str) -> str:
+    """The end of a message about a name that is not on offer: the file that its sweep had.
+
+    Empty where no sweep's folder that was read names one.
+    """
+    if name not in _recorded:
+        return ""
+    path = plain_line(_recorded[name])
+    with suppress(OSError):  # a name too long, a folder that is not to be read
+        if Path(_recorded[name]).is_file():
+            return f"; the sweep had it from a file: add --plugin {shlex.quote(path)}"
+    return f"; the sweep had it from {path}, which is gone: add --plugin with its new place"
 
 
 def file_digest(name: str) -> str:

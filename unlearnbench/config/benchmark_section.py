@@ -11,7 +11,7 @@ from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.benchmark import Benchmark, Dataset, MetricUse, split_name
 from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import IN_A_FILE, load, names
+from unlearnbench.api.registry import IN_A_FILE, load, names, recorded_file
 from unlearnbench.config.messages import Fault, describe_value, raise_faults
 from unlearnbench.errors import DataError, did_you_mean
 
@@ -98,7 +98,10 @@ class _Absent(Benchmark):
 
     def load(self, fractions: Sequence[float]) -> Dataset:
         name = split_name("forget", fractions[0])
-        raise DataError(f"{name}: benchmark {self.source!r} is not installed; give its --plugin")
+        raise DataError(
+            f"{name}: benchmark {self.source!r} is not installed; give its --plugin"
+            f"{recorded_file(self.source)}"
+        )
 
 
 def _read(value: Any, info: ValidationInfo) -> Benchmark:

@@ -43,7 +43,7 @@ from unlearnbench.api.benchmark import Benchmark, Headline
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import load, names
+from unlearnbench.api.registry import load, names, recorded_file
 from unlearnbench.config.benchmark_section import WITHOUT_PLUGIN, benchmark_named
 from unlearnbench.config.messages import describe_errors
 from unlearnbench.config.metric_plan import MetricPlan
@@ -200,7 +200,7 @@ def find_benchmark(name: str) -> Benchmark:
     if name not in known:
         raise RecordError(
             f"benchmark {shortened(name)} is not installed here{did_you_mean(name, known)}; give "
-            "its file with --plugin, or install its package"
+            f"its file with --plugin, or install its package{recorded_file(name)}"
         )
     try:
         return benchmark_named(name)
