@@ -45,10 +45,17 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     prepared = machine_seconds(plan, data, plan.runs, first)
     assert prepared > two
     rate = 2e9
-    # Half of what is not fixed: the start, and two seconds a run or model.
-    constant = fixed + 2.0 * (len(plan.runs) + len(models))
+    # Half of what is not fixed: the start, and some seconds a run or model.
+    constant = fixed + 3.5 * (len(plan.runs) + len(models))
     again = machine_seconds(plan, data, plan.runs, first)
     assert again - constant == pytest.approx((prepared - constant) / 2)
+
+    # Two points of an attack on the forget rows, of each run and of the two reference models.
+    Path("y.yaml").write_text(f"{CONFIG}attacks: {{relearning: {{rows: forget, steps: [1, 2]}}}}\n")
+    attacked, data = plan_sweep(load_config("y.yaml"))
+    assert len(attacked.runs[0].attacks) == 1
+    more = machine_seconds(attacked, data, attacked.runs, first) - again
+    assert 0 < more < again - constant
 
 
 def test_the_rate_is_measured() -> None:

@@ -52,6 +52,7 @@ def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[s
 
 def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str:
     """Estimate the time of a whole sweep on this machine from a short measurement."""
+    from unlearnbench.api.registry import load
     from unlearnbench.errors import ModelError
     from unlearnbench.estimates.machine_time import FACTOR, machine_seconds
     from unlearnbench.runs.planned_models import planned_models
@@ -68,7 +69,8 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
         seconds = machine_seconds(planned, benchmark, runs, first)
     except ModelError as error:
         return f"time: not known: {error}"
-    without = ", without attacks" if config.attacks else ""
+    trained = any(getattr(load("attacks", one.name), "trains", False) for one in config.attacks)
+    without = ", without what attacks train" if trained else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
     return (

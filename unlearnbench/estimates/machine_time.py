@@ -1,7 +1,8 @@
 """Estimate how long a plan takes on the CPUs of this machine, from a measurement of a second.
 
 The work is counted as in `hours.py`; what a core does with matrices of a model's widths is
-measured, as caches and other programs leave it. Attacks are not counted.
+measured, as caches and other programs leave it. Of attacks the evaluations are counted, and not
+what they train.
 """
 
 from __future__ import annotations
@@ -13,8 +14,10 @@ from functools import lru_cache
 from statistics import fmean
 from typing import Any
 
+from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Dataset
 from unlearnbench.api.method import Method
+from unlearnbench.config.attack_entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import ModelSettings
@@ -33,7 +36,7 @@ _TOKENS = 1024  # of a pass of it: a batch of short rows
 _REACHED = 0.8  # share of the measured rate: attention, norms and the optimiser are no products
 _SAMPLED = 4.0  # cost of a token that is sampled alone, in tokens that are scored in a batch
 _STARTED = 20.0  # seconds to start Ray and its processes, and to write the page
-_LOADED = 2.0  # seconds to load a run's model and rows
+_LOADED = 3.5  # seconds of a run that are no work on tokens: the quickstart's on two cores
 
 
 def machine_seconds(
@@ -61,7 +64,8 @@ def machine_seconds(
     for name, run in first.items():  # evaluations of the start model and the retain models
         weights, speed = _size_and_speed(run.model)
         splits = len({one.forget_fraction for one in runs if one.model.name == name})
-        before += 2 * splits * _evaluation(run, benchmark, weights) / speed
+        work = _evaluation(run, benchmark, weights) * (1 + _attacked(run, benchmark))
+        before += 2 * splits * work / speed
     return _STARTED + before + sum(_run_seconds(run, benchmark) for run in runs) / slots
 
 
@@ -72,7 +76,8 @@ def _run_seconds(run: RunSpec, benchmark: Dataset) -> float:
     trains = isinstance(method_from_spec(run.method), Method)
     length = _row_length(run, benchmark) if trains else 0.0
     training = rows * length * weights * (6 * each + 2 * _SAMPLED * sampled)
-    evaluations = len(run.evaluate_at) * _evaluation(run, benchmark, weights)
+    times = len(run.evaluate_at) + _attacked(run, benchmark)
+    evaluations = times * _evaluation(run, benchmark, weights)
     return _LOADED + (training + evaluations) / speed
 
 
@@ -81,6 +86,22 @@ def _evaluation(run: RunSpec, benchmark: Dataset, weights: int) -> float:
     effort = effort_of(run, benchmark, 0.0, 0)
     # Most decoded tokens are verified drafts, and cost what scored ones do.
     return 2 * weights * (effort.scored + effort.answers * effort.decoded)
+
+
+def _attacked(run: RunSpec, benchmark: Dataset) -> float:
+    """The evaluations of a run under its attacks, as a number of whole plain evaluations."""
+    from unlearnbench.config.profiles import profile_of
+    from unlearnbench.evaluation.sets import evaluation_sets
+
+    found, roles = 0.0, run.data.roles
+    sets = evaluation_sets(benchmark, run.forget_fraction, profile_of(run.evaluation))
+    questions = sum(map(len, sets.values()))
+    for attack in map(attack_from_spec, run.attacks):
+        about = sum(len(its) for name, its in sets.items() if roles[name] in attack.roles)
+        epochs = 1 if attack.at == "last" else len(run.evaluate_at)
+        answers = attack.samples if isinstance(attack, SamplingAttack) else 1
+        found += epochs * len(attack.points()) * answers * about / questions
+    return found
 
 
 def _row_length(run: RunSpec, benchmark: Dataset) -> float:
