@@ -69,7 +69,8 @@ def model_of(kind: str, *, checkpointing: bool = False) -> Any:
     model = build_model_of(kind, KINDS[kind])
     model.config.use_cache = False
     if checkpointing:
-        model.activation_checkpointing_enable()
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
     return model.to("cuda")
 
 
