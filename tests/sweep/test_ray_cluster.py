@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
@@ -357,10 +358,12 @@ def test_nodes_that_differ_are_named_and_those_that_do_not_share_a_gpu_and_a_sto
         drivers.append(start(tmp_path, config, together=2, path=own))
         output = output_of(drivers[-1])
     assert "8 of 8 finished, 0 failed" in output, output
-    # The node has no folder in common with the driver's but the storage.
+    # The node has no folder in common with the driver's but the storage. Of two raylets on one
+    # machine a driver joins the head with Ray 2.60, and any with Ray 2.48.
+    at_head = Version(version("ray")) >= Version("2.60")
     ids = {note["run"] for note in notes(tmp_path, "end")}
     assert len(ids) == 8
-    for folder in ("out", "stored", "scratch"):
+    for folder in ("out", "stored", *(["scratch"] if at_head else [])):
         assert names_in(tmp_path / folder / "small" / "records") == ids
     assert {"plan.json", "report.html", "results.csv"} <= names_in(tmp_path / "stored" / "small")
     spans: dict[str, list[tuple[float, float]]] = {"small": [], "large": []}
