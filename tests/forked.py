@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-_CONTEXT = multiprocessing.get_context("forkserver")
-_CONTEXT.set_forkserver_preload(
+CONTEXT = multiprocessing.get_context("forkserver")
+CONTEXT.set_forkserver_preload(
     [
         "accelerate",
         "torch.distributed.fsdp",
@@ -35,7 +35,7 @@ def start(
     """
     variables = {name: str(value) for name, value in (environment or {}).items()}
     how = (program, arguments, output, os.environ | variables)
-    process = _CONTEXT.Process(target=_run, args=how)
+    process = CONTEXT.Process(target=_run, args=how)
     process.start()
     return process
 

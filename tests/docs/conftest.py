@@ -14,6 +14,7 @@ from unlearnbench.cli.main import main
 from unlearnbench.config import loader
 from unlearnbench.config.schema import SweepConfig
 
+from ..warm_ray import warm_workers
 from .small_models import shrinking
 
 SECONDS = "seconds"
@@ -68,6 +69,7 @@ def shared_ray(monkeypatch: pytest.MonkeyPatch) -> None:
         import ray
 
         if not ray.is_initialized():
+            _session.enter_context(warm_workers())
             _session.enter_context(ray_session(config, warn))
         yield run_slots(config, [node["Resources"] for node in alive()])
 

@@ -16,6 +16,8 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 
+from ..warm_ray import warm_workers
+
 EARLY = Path(__file__).parents[1] / "reporting" / "leaderboard" / "schema-1.jsonl"
 """Lines of a benchmark with TOFU's metrics."""
 RIDDLES = '''
@@ -161,7 +163,8 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
 ) -> None:
     folder = here / "runs" / "own"
     assert command("run", "own.yaml", "--select", "0", *FILES) == 0  # and prepares the models here
-    assert command("sweep", "own.yaml", *FILES) == 0
+    with warm_workers():
+        assert command("sweep", "own.yaml", *FILES) == 0
     assert "2 runs, all finished" in capsys.readouterr().out
     rows = table(folder)
     epochs = [("run", "1"), ("run", "2")]

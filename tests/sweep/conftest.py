@@ -14,6 +14,8 @@ from unlearnbench.sweep import driver
 from unlearnbench.sweep.placement import alive
 from unlearnbench.sweep.ray_cluster import ray_session, run_slots
 
+from ..warm_ray import warm_workers
+
 _session = ExitStack()
 """Ray with two CPUs, from the first test that shares it to the last test of this folder."""
 
@@ -25,6 +27,7 @@ def shared_ray(monkeypatch: pytest.MonkeyPatch) -> Any:
 
     if not ray.is_initialized():
         config = load_config("quickstart", ["ray.concurrent=2"])
+        _session.enter_context(warm_workers())
         _session.enter_context(ray_session(config, pytest.fail))
 
     @contextmanager

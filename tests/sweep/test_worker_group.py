@@ -197,6 +197,7 @@ def coordinate(ray: Any, coordinator: Callable[[], list[Any]]) -> list[Any]:
     """The result of `coordinator` as a task that may run two processes."""
     placed = worker_placement(Resources(processes=2, cpu=0.5))
     options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": in_bundle(placed, 0)}
+    options["runtime_env"] = {"env_vars": {"COLD": ""}}  # it shows what the coordinator imports
     task: Any = ray.remote(coordinator).options(**options)
     try:
         return list(ray.get(task.remote(), timeout=200))
