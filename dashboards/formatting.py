@@ -42,8 +42,8 @@ def value_text(value: Any) -> str:
 
 
 def prose(text: str) -> Markup:
-    """Format a sentence, with what stands between backticks as code."""
-    parts = text.split("`")
+    """Format a sentence: what stands between backticks as code, and `80 %` on one line."""
+    parts = text.replace(" %", "\N{NO-BREAK SPACE}%").split("`")
     pieces = [
         Markup("<code>{}</code>").format(one) if i % 2 else escape(one)
         for i, one in enumerate(parts)

@@ -99,7 +99,7 @@ def test_command_writes_a_package_whose_name_is_free(run: Run) -> None:
     code, out, _ = run("methods", "new", "my-method")
     assert code == 0
     assert out.splitlines()[:2] == ["my-method/pyproject.toml", "my-method/README.md"]
-    assert "pip install -e . && pytest" in out
+    assert "pip install -e . pytest && pytest" in out
     code, _, err = run("methods", "new", "my-method")
     assert code == 2
     assert "my-method exists already, so nothing was written" in err

@@ -167,7 +167,8 @@ class TestContent:
         page = Page(build(make_report(records, name="x")))
         assert (
             "npo at rate 0.0001, epoch 1, has the highest Forget Quality (p = 0.79) among "
-            "settings that keep at least 80 % of the start's utility (it keeps 91 %)."
+            "settings that keep at least 80\N{NO-BREAK SPACE}% of the start's utility "
+            "(it keeps 91\N{NO-BREAK SPACE}%)."
         ) in page.words
 
     def test_an_unfinished_sweep_is_marked(self, fabric: Fabric) -> None:

@@ -44,7 +44,7 @@ def print_package(name: str, folder: Path, kind: Kind, *, dry_run: bool = False)
         console.print(str(file))
     console.print(
         f"\nnext:  cd {written[0].parent}\n"
-        "       pip install -e . && pytest\n"
+        "       pip install -e . pytest && pytest\n"
         f"       unlearnbench {kind} check {name}"
     )
 

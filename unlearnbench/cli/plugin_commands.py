@@ -165,7 +165,7 @@ def plugin_group(one: PluginCommands) -> typer.Typer:
         text=f"Write a package with {with_article(word)} of your own: {word}, test, pyproject, "
         "README.\n\n"
         f"Examples:\n  unlearnbench {kind} new my-{word}\n"
-        f"  cd my-{word} && pip install -e . && pytest",
+        f"  cd my-{word} && pip install -e . pytest && pytest",
     )
     def new(
         name: Annotated[str, argument("NAME", f"Such as my-{word}.")],

@@ -206,9 +206,10 @@ class Progress:
                 continue  # a warning is printed in its place
             self._print(f"result of {one.place}:")
             for number, sentence in enumerate(one.sentences, start=1):
-                lines = wrap(sentence, WIDTH, break_long_words=False, break_on_hyphens=False)
+                whole = sentence.replace(" %", "\N{NO-BREAK SPACE}%")  # `80 %` is not parted
+                lines = wrap(whole, WIDTH, break_long_words=False, break_on_hyphens=False)
                 for begin, line in zip(chain((f"{number}.",), repeat("  ")), lines, strict=False):
-                    self._print(f"  {begin} {line}")
+                    self._print(f"  {begin} {line}".replace("\N{NO-BREAK SPACE}", " "))
 
     def time_left(self) -> str:
         """`2 min 10 s`; empty before the first epoch and after the last run."""
@@ -242,7 +243,8 @@ class Progress:
     def _print_best(self, *, at_end: bool = False) -> None:
         """Print the best of each panel in which they have changed, unless a display shows them."""
         soon = self._clock() - self._last_status < STATUS_SECONDS
-        if self._display is not None or (soon and not at_end):
+        ended = self._view.done == self._view.total  # the table at the end follows
+        if self._display is not None or ((soon or ended) and not at_end):
             return
         best = self.live_best.leaders(BEST_AT_END if at_end else BEST)
         starts = self.live_best.starts()
