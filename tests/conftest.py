@@ -47,6 +47,9 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     if config.getoption("markexpr") != "gpu":
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
+    # Where logging is set up anew, as MLflow 3.9 does, the handler that rouge-score brings closes
+    # its stream: pytest's own, unless it is the process's.
+    import_module("absl.logging").get_absl_handler().python_handler.setStream(sys.__stderr__)
     if worker := os.environ.get("PYTEST_XDIST_WORKER"):
         # To rewrite the assertions of all tests takes eight seconds: keep what is compiled. Every
         # other worker begins at the end, and meets what its neighbour has compiled halfway.
