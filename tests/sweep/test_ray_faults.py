@@ -101,6 +101,14 @@ def read(path: Path) -> str:
         return ""
 
 
+def target(link: Path) -> str:
+    """Read a link of /proc, whose file may be closed."""
+    try:
+        return str(link.readlink())
+    except OSError:
+        return ""
+
+
 def child_called(name: str, driver: int) -> int:
     """The process called `name` that `driver` has started."""
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -120,11 +128,11 @@ def listening_addresses(driver: int) -> set[str]:
     family = {driver}
     while grown := {child for child, parent in parents.items() if parent in family} - family:
         family |= grown
+    links = (link for pid in family for link in Path(f"/proc/{pid}/fd").glob("*"))
     inodes = {
-        str(link.readlink()).removeprefix("socket:[").removesuffix("]")
-        for pid in family
-        for link in Path(f"/proc/{pid}/fd").glob("*")
-        if str(link.readlink()).startswith("socket:[")
+        place.removeprefix("socket:[").removesuffix("]")
+        for place in map(target, links)
+        if place.startswith("socket:[")
     }
     tables = [read(Path(f"/proc/net/{name}")) for name in ("tcp", "tcp6")]
     rows = [line.split() for table in tables for line in table.splitlines()[1:]]
