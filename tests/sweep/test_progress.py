@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.console import Console
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, run_record
-from unlearnbench.sweep.progress import Progress
+from unlearnbench.sweep.progress import WIDTH, Progress
 
 
 def four_runs() -> tuple[RunSpec, ...]:
@@ -117,6 +118,30 @@ def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
     ]
     lines = err.getvalue().splitlines()
     assert lines.count("  npo     2e-05      1    0.700     -5.00  1e-05") == 2
+
+
+def test_a_best_of_the_last_run_is_printed_once() -> None:
+    runs, err, clock = four_runs()[:1], StringIO(), Clock()
+    start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": -5.0}, 9.0, 1.0)
+    with Progress(Console(err=err), clock) as progress:
+        progress.live_best.add(replace(tuned, epochs=(start,)))
+        progress.running(runs, finished=0, slots=1)
+        clock.now = 90.0
+        progress.live_best.add(
+            run_record(runs[0], status="finished", profile="p@1", epochs=(last,))
+        )
+        progress.ended(runs[0], last)
+        progress.time_spent({"training": 1.0})
+    assert [line[:8] for line in err.getvalue().splitlines() if "best" in line] == ["best of "]
+
+
+def test_a_share_is_not_parted_at_the_end_of_a_line() -> None:
+    err = StringIO()
+    with Progress(Console(err=err)) as progress:
+        progress.concluded([Conclusion("tiny", 0.1, f"{'w' * (WIDTH - 3)} 83 %.")])
+    assert err.getvalue().splitlines()[-1].strip() == "83 %."
 
 
 @pytest.mark.parametrize(
