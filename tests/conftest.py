@@ -346,9 +346,12 @@ def browser(chromium: str) -> Iterator[Browser]:
     """Headless Chromium."""
     from playwright.sync_api import sync_playwright
 
-    quiet = ("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync")
+    flags = [
+        *("--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-sync"),
+        "--renderer-process-limit=1",  # pages of one context share compiled scripts
+    ]
     with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=chromium, args=list(quiet))
+        launched = playwright.chromium.launch(executable_path=chromium, args=flags)
         yield launched
         launched.close()
 

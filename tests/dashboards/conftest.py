@@ -23,7 +23,7 @@ from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, BrowserContext, Page
+    from playwright.sync_api import Browser, Page
 
     from unlearnbench.reporting.report import Report
 
@@ -320,21 +320,21 @@ DRAWN = ".plot .scatterlayer .point"
 class Visit:
     """Opens pages from disk, without a network, and collects errors and requests of them."""
 
-    def __init__(self, browser: Browser) -> None:
+    def __init__(self, browser: Browser, folder: Path) -> None:
         self.browser = browser
-        self.contexts: list[BrowserContext] = []
+        # A script is compiled once for the pages of one context and of one address.
+        self._address = folder / "report.html"
+        self._context = browser.new_context(offline=True)
+        self._open: list[Page] = []
         self.problems: list[str] = []
         self._shared: dict[Path, Page] = {}
 
     def blank(self, *, width: int = 1280, dark: bool = False) -> Page:
         """Open an empty page."""
-        context = self.browser.new_context(
-            viewport={"width": width, "height": 900},
-            color_scheme="dark" if dark else "light",
-            offline=True,
-        )
-        self.contexts.append(context)
-        page = context.new_page()
+        page = self._context.new_page()
+        self._open.append(page)
+        page.set_viewport_size({"width": width, "height": 900})
+        page.emulate_media(color_scheme="dark" if dark else "light")
         page.set_default_timeout(20_000)
         page.on("console", lambda m: self._log(m.type, m.text))
         page.on("pageerror", lambda error: self._log("error", str(error)))
@@ -347,7 +347,9 @@ class Visit:
     ) -> Page:
         """Open the page at `path`, and wait until its first points are drawn."""
         page = self.blank(width=width, dark=dark)
-        page.goto(path.as_uri() + fragment)
+        self._address.unlink(missing_ok=True)
+        self._address.symlink_to(path)
+        page.goto(self._address.as_uri() + fragment)
         page.wait_for_selector(DRAWN, state="attached")
         return page
 
@@ -355,7 +357,7 @@ class Visit:
         """Open a page once for all tests: its first view, wide and light, with filters unfolded."""
         if path not in self._shared:
             self._shared[path] = self(path)
-            self.contexts.pop()  # closed with the browser
+            self._open.pop()  # closed with the browser
         page = self._shared[path]
         page.emulate_media(media="screen", color_scheme="light")
         page.set_viewport_size({"width": 1280, "height": 900})
@@ -374,17 +376,17 @@ class Visit:
 
     def finish(self) -> None:
         """Close the pages of a test, and check that there were no errors and no requests."""
-        for context in self.contexts:
-            context.close()
+        for page in self._open:
+            page.close()
         problems = list(self.problems)
-        self.contexts.clear()
+        self._open.clear()
         self.problems.clear()
         assert problems == []
 
 
 @pytest.fixture(scope="session")
-def _visits(browser: Browser) -> Visit:
-    return Visit(browser)
+def _visits(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Visit:
+    return Visit(browser, tmp_path_factory.mktemp("visit"))
 
 
 @pytest.fixture
