@@ -28,8 +28,6 @@ import json, os, socket, sys, time
 words = [one for one in sys.argv[1:] if one not in ("-s", "-S")]
 name = "--serialized-runtime-env-context="
 context = json.loads(next((one[len(name):] for one in words if one.startswith(name)), "{{}}"))
-if "COLD" in context.get("env_vars", {{}}):
-    os.execv(sys.executable, [sys.executable, {setup!r}, *sys.argv[1:]])
 environment = dict(os.environ) | (context.get("env_vars") or {{}})
 words = [one for one in words if not one.startswith((name, "--language="))]
 with socket.socket(socket.AF_UNIX) as server:
@@ -41,16 +39,12 @@ with socket.socket(socket.AF_UNIX) as server:
 
 @contextmanager
 def warm_workers() -> Generator[None, None, None]:
-    """Fork the workers of each Ray that is started inside.
+    """Fork the workers of each Ray that is started inside."""
+    from ray._private import ray_constants
 
-    Those of a task or actor whose runtime environment has the variable COLD start as ever.
-    """
-    from ray._private import ray_constants, workers
-
-    setup = str(Path(*workers.__path__, ray_constants.SETUP_WORKER_FILENAME))
     with TemporaryDirectory(prefix="warm") as folder, pytest.MonkeyPatch.context() as patch:
         address, program = Path(folder, "socket"), Path(folder, "ask.py")
-        program.write_text(_ASK.format(address=str(address), setup=setup))
+        program.write_text(_ASK.format(address=str(address)))
         # A path that is absolute is taken as it is.
         patch.setattr(ray_constants, "SETUP_WORKER_FILENAME", str(program))
         server = CONTEXT.Process(target=_serve, args=(str(address),))

@@ -9,12 +9,11 @@ import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
 import pytest
 import torch
-from bitsandbytes.optim.adamw import AdamW8bit
 from torch import Tensor, nn
 
 import unlearnbench
@@ -27,6 +26,7 @@ from unlearnbench.models.tiny import build_model
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.runs.build_trainer import optimisation
+from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.training.optimizer_state import load_state, state_tensors
 from unlearnbench.training.optimizers import TrainerSettings, check_optimizer, make_optimizers
 from unlearnbench.training.trainer import Trainer
@@ -35,6 +35,10 @@ from ..forked import start, wait
 from ..plan.test_plan import config
 from .test_trainer import objective_of, rows_of, trainer_of, weights
 
+if TYPE_CHECKING:
+    from bitsandbytes.optim.adamw import AdamW8bit
+else:
+    AdamW8bit = import_optional("bitsandbytes").optim.AdamW8bit
 REAL: Any = AdamW8bit
 CPU = torch.device("cpu")
 EIGHT: tuple[Any, ...] = ("adamw-8bit", "paged-adamw-8bit")
