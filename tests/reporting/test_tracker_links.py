@@ -27,8 +27,11 @@ def test_they_are_read_as_they_were_written(tmp_path: Path) -> None:
     write_links(LINKS, tmp_path)
     assert read_links(tmp_path) == LINKS
     assert [path.name for path in tmp_path.iterdir()] == [LINKS_FILE]
-    assert LINKS.by_record() == {"aaaa": "https://mlflow.example/base/#/experiments/7/runs/beef"}
-    assert LINKS.of_sweep == "https://mlflow.example/base/#/experiments/7/runs/f00d"
+    pages = "https://mlflow.example/base/#/experiments/7/runs"
+    training = "workflowType=machine_learning"
+    assert LINKS.by_record() == {"aaaa": f"{pages}/beef?{training}"}
+    assert LINKS.of_sweep == f"{pages}/f00d?{training}"
+    assert LINKS.of_experiment == f"{pages}?{training}"
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,8 @@ from unlearnbench.runtime.redaction import redact
 LINKS_FILE = "mlflow.json"
 Id = Annotated[str, Field(pattern="^[0-9A-Za-z_-]+$")]
 """Part of a link on a page, whose target a manipulated file must not choose."""
+_WORKFLOW = "workflowType=machine_learning"
+"""Without it, MLflow 3 opens its pages for language model applications."""
 
 
 @dataclass(frozen=True)
@@ -45,17 +47,15 @@ class Links:
     @property
     def of_experiment(self) -> str:
         """Address of the experiment's table of runs: of the sweep's, best first, if it is known."""
-        # Without the last part, MLflow 3 opens its pages for language model applications.
         shared = f"viewStateShareKey={self.view}&" if self.view else ""
-        table = f"{self.server}/#/experiments/{self.experiment}/runs"
-        return f"{table}?{shared}workflowType=machine_learning"
+        return f"{self.server}/#/experiments/{self.experiment}/runs?{shared}{_WORKFLOW}"
 
     def by_record(self) -> dict[str, str]:
         """Address of each run's page, by record id."""
         return {record: self._address(run) for record, run in self.runs.items()}
 
     def _address(self, run: str) -> str:
-        return f"{self.server}/#/experiments/{self.experiment}/runs/{run}"
+        return f"{self.server}/#/experiments/{self.experiment}/runs/{run}?{_WORKFLOW}"
 
 
 def server_of(uri: str) -> str | None:

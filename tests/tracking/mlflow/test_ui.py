@@ -121,6 +121,8 @@ def test_mlflows_pages_show_the_sweep(sweep: Path, browser: Browser) -> None:
     port = free_port()
     with shown(sweep, "--port", str(port), "--no-browser") as (process, lines):
         experiment, parent = (line.split()[-1] for line in lines[:2])
+        assert parent.endswith("?workflowType=machine_learning")
+        parent = parent.partition("?")[0]
         assert experiment.startswith(f"http://127.0.0.1:{port}/#/experiments/")
         page = browser.new_page(viewport={"width": 1400, "height": 1000})
         try:
