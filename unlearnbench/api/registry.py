@@ -19,8 +19,8 @@ import sys
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache, partial
-from importlib.metadata import EntryPoint, entry_points
+from functools import cache, lru_cache, partial
+from importlib.metadata import EntryPoint, EntryPoints, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from tempfile import mkdtemp
@@ -72,6 +72,9 @@ class _PluginFile:
 IN_A_FILE = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
 """The end of messages about a name that is not on offer."""
 
+_Path = tuple[tuple[str, tuple[int, ...]], ...]
+"""Entries of `sys.path`, with the device, inode and time of modification of each folder."""
+
 _files: dict[str, _PluginFile] = {}
 _recorded: dict[str, str] = {}
 """Paths by name, as `remember_files` got them."""
@@ -81,7 +84,7 @@ _NEAR = 0.65
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
     """All offers sorted by name; a name that is offered twice occurs twice."""
-    found = [*_installed(kind, tuple((path, _changed(path)) for path in sys.path))]
+    found = [*_installed(kind, tuple((place, _changed(place)) for place in sys.path))]
     files = ((name, file) for name, file in _files.items() if file.kind == kind)
     found += [
         Offer(kind, name, str(file.path), file.path.name, "", file.digest) for name, file in files
@@ -90,14 +93,17 @@ def offers(kind: Kind) -> tuple[Offer, ...]:
 
 
 @cache
-def _installed(kind: Kind, path: tuple[tuple[str, tuple[int, ...]], ...]) -> tuple[Offer, ...]:
-    """Offers of the packages on `path`, cached: reading their metadata takes tens of milliseconds.
+def _installed(kind: Kind, path: _Path) -> tuple[Offer, ...]:
+    """Offers of the packages on `path`."""
+    return tuple(offer for point in _entry_points(path)[kind] for offer in _offers_of(kind, point))
 
-    path  entries of `sys.path`, each with the device, inode and time of modification of its folder
-    """
+
+@lru_cache(maxsize=1)
+def _entry_points(path: _Path) -> dict[Kind, EntryPoints]:
+    """Those of the packages on `path`, by kind: to read them takes several milliseconds."""
     del path  # a key of the cache
-    points = entry_points(group=f"unlearnbench.{kind}")
-    return tuple(offer for point in points for offer in _offers_of(kind, point))
+    found = entry_points()
+    return {kind: found.select(group=f"unlearnbench.{kind}") for kind in KINDS}
 
 
 def _changed(path: str) -> tuple[int, ...]:
@@ -373,15 +379,14 @@ def _checked(offer: Offer, value: Any) -> Any:
 
 def _offers_of(kind: Kind, point: EntryPoint) -> list[Offer]:
     """The offers of an entry point; a package of classes offers each of its public modules."""
-    if (dist := point.dist) is None:
+    if point.dist is None:
         return []
+    about = point.dist.metadata  # read and parsed each time that it is asked for
+    own = about["Name"], about["Version"]
     modules = _modules(point.value) if kind in CLASSES and ":" not in point.value else []
     if not modules:
-        return [Offer(kind, point.name, point.value, dist.name, dist.version)]
-    return [
-        Offer(kind, name.replace("_", "-"), f"{point.value}.{name}", dist.name, dist.version)
-        for name in modules
-    ]
+        return [Offer(kind, point.name, point.value, *own)]
+    return [Offer(kind, name.replace("_", "-"), f"{point.value}.{name}", *own) for name in modules]
 
 
 def _modules(package: str) -> list[str]:

@@ -40,12 +40,12 @@ def made_up_set(
         logprob_variance=(1 + rng.random(total)).astype(np.float32),
     )
     means = np.array([part.mean(dtype=np.float64) for part in tokens.by_answer(loss, eos=True)])
-    texts = [*map(" ".join, rng.choice(_WORDS, (n, 9)))]
-    wrong = map(" ".join, rng.choice(_WORDS, (n, 5)))
+    texts = [*map(" ".join, rng.choice(_WORDS, (n, 9)).tolist())]
+    wrong = map(" ".join, rng.choice(_WORDS, (n, 5)).tolist())
     known = rng.random(n) < knows
     greedy = [t if knew else w for t, w, knew in zip(texts, wrong, known, strict=True)]
     rouge = np.clip(knows + rng.uniform(-0.2, 0.2, n), 0, 1)
-    drawn = rng.choice(_WORDS, (n, _SAMPLES, 4))
+    drawn = rng.choice(_WORDS, (n, _SAMPLES, 4)).tolist()
     return SetEvaluation(
         questions=tuple(f"question {i}" for i in range(n)),
         generated=tuple(greedy),

@@ -14,6 +14,8 @@ def json_ready(value: Any, encode: Callable[[float], Any] = str) -> Any:
 
     encode  makes a value of each float that is not finite; default: its text, `"nan"`
     """
+    if isinstance(value, str):  # most are: tried first
+        return value
     if isinstance(value, float):
         return value if math.isfinite(value) else encode(value)
     if isinstance(value, Mapping):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,10 @@ class ModelSources:
 
     def base_folder(self) -> Path:
         """Folder of the tiny base model."""
+        return self.cache / "models" / f"base-{self._base_hash}"
+
+    @cached_property
+    def _base_hash(self) -> str:
         settings = self.settings
         ingredients = [
             settings.architecture.model_dump(),
@@ -41,7 +46,7 @@ class ModelSources:
             list(self.text()),
             _content(self.base_rows()),
         ]
-        return self.cache / "models" / f"base-{content_hash(ingredients)}"
+        return content_hash(ingredients)
 
     def base(self) -> Source:
         """Model that fine-tuning starts from."""

@@ -45,6 +45,10 @@ class Workspace:
         self.benchmark: Dataset = load_benchmark(config.data, config.split_keys)
         self.profile: Profile = profile_of(config.evaluation)
         self.headline = config.data.headline
+        self._models = {
+            settings.name: ModelSources(settings, self.benchmark, self.cache)
+            for settings in config.models
+        }
         self._tokenizers: dict[str, Any] = {}
         self._evaluators: dict[tuple[str, SplitKey], Evaluator] = {}
         self._rows: dict[tuple[str, SplitKey, int, bool, int], TrainingRows] = {}
@@ -67,8 +71,7 @@ class Workspace:
 
     def models(self, name: str) -> ModelSources:
         """Base, start and retain models of the settings called `name`."""
-        settings = next(m for m in self.config.models if m.name == name)
-        return ModelSources(settings, self.benchmark, self.cache)
+        return self._models[name]
 
     def preparer(self, name: str) -> ModelPreparer:
         """Preparation of these models."""

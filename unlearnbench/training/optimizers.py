@@ -124,7 +124,10 @@ def check_gradients(model: nn.Module) -> None:
 def reseed(*words: int) -> None:
     """Seed torch's random numbers with `words`."""
     digest = hashlib.sha256(repr(words).encode()).digest()
-    torch.manual_seed(int.from_bytes(digest[:8]))
+    # `torch.manual_seed` keeps a stack trace for each kind of accelerator that is not there.
+    everywhere = torch.accelerator.is_available()
+    seed = torch.manual_seed if everywhere else torch.default_generator.manual_seed
+    seed(int.from_bytes(digest[:8]))
 
 
 def make_optimizers(model: nn.Module, how: TrainerSettings) -> Iterator[torch.optim.Optimizer]:
