@@ -128,6 +128,17 @@ def _own_notices() -> None:
     notices.drain()
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _no_fsync() -> Iterator[None]:
+    """Do not wait for the disk: no test's files have to outlast a power cut."""
+
+    def nothing(_: int) -> None: ...
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "fsync", nothing)
+        yield
+
+
 @pytest.fixture(scope="session")
 def tofu_folder() -> Path:
     """The real TOFU as JSON lines; never part of the project."""

@@ -100,7 +100,7 @@ def _installed(kind: Kind, path: _Path) -> tuple[Offer, ...]:
 
 @lru_cache(maxsize=1)
 def _entry_points(path: _Path) -> dict[Kind, EntryPoints]:
-    """Those of the packages on `path`, by kind: to read them takes several milliseconds."""
+    """Entry points of the packages on `path`, by kind; to read them takes several milliseconds."""
     del path  # a key of the cache
     found = entry_points()
     return {kind: found.select(group=f"unlearnbench.{kind}") for kind in KINDS}
