@@ -15,27 +15,29 @@ from unlearnbench.config import loader
 from unlearnbench.config.schema import SweepConfig
 
 from ..warm_ray import warm_workers
-from .small_models import shrinking
+from .small_models import Load, shrinking
 
 SECONDS = "seconds"
 
 
 @pytest.fixture(scope="module")
-def small_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Replace models and data of configurations by small ones."""
-    cache = tmp_path_factory.mktemp("cache")
+def small_models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Load]:
+    """Replace models and data of configurations by small ones, their seeds by one.
+
+    Yields a loader that leaves two seeds.
+    """
+    cache, load = tmp_path_factory.mktemp("cache"), loader.load_config
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(loader, "load_config", shrinking(loader.load_config, cache))
-        yield
+        patch.setattr(loader, "load_config", shrinking(load, cache, seeds=1))
+        yield shrinking(load, cache, seeds=2)
 
 
 @pytest.fixture(scope="module")
-def quickstart(small_models: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def quickstart(small_models: Load, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished sweep of the shipped quickstart, small: each entry at its first rate, two seeds.
 
     Without Ray: a run after the other, in this process.
     """
-    del small_models
     from unlearnbench.results.sweep_folder import claim_folder
     from unlearnbench.runs.plan_sweep import plan_sweep
     from unlearnbench.runs.run import run_single
@@ -43,12 +45,12 @@ def quickstart(small_models: None, tmp_path_factory: pytest.TempPathFactory) -> 
     place = tmp_path_factory.mktemp("quickstart")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(place)
-        planned, _ = plan_sweep(loader.load_config("quickstart"))
+        planned, _ = plan_sweep(small_models("quickstart"))
         folder = claim_folder(planned)
         first: dict[str, float | None] = {}
         for spec in planned.runs:
             rate = first.setdefault(spec.method.model_dump_json(), spec.learning_rate)
-            if spec.learning_rate == rate and spec.seed in sorted(planned.config.seeds)[:2]:
+            if spec.learning_rate == rate:
                 run_single(spec, planned.config, folder, lambda _: None)
         assert main(["report", os.path.relpath(folder)]) == 0
     return folder

@@ -1,7 +1,7 @@
 """Configurations as pages have them, with models and data that take no time.
 
 Data are generated in smaller numbers, `base: tiny` is smaller and hardly trained, few rows are
-evaluated, and two epochs, seeds or trials stand for more. Everything else is as the page has it.
+evaluated, and two epochs or trials stand for more. Everything else is as the page has it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 from unlearnbench.config.schema import SweepConfig
 
-AUTHORS, EPOCHS, ROWS, SEEDS, TRIALS = 20, 2, 6, 2, 2
+AUTHORS, EPOCHS, ROWS, TRIALS = 20, 2, 6, 2
 ARCHITECTURE = (
     "{vocabulary: 400, hidden_size: 32, layers: 2, heads: 2, intermediate_size: 32, context: 512}"
 )
@@ -23,17 +23,17 @@ PREPARATION = (
 Load = Callable[..., SweepConfig]
 
 
-def shrinking(load: Load, cache: Path) -> Load:
-    """Make `load_config` return small configurations, whose models are kept in one cache."""
+def shrinking(load: Load, cache: Path, seeds: int) -> Load:
+    """Make `load_config` return small configurations of so many seeds, with one cache of models."""
 
     def load_config(name: str, overrides: Sequence[str] = (), *more: Any) -> SweepConfig:
         config = load(name, overrides, *more)
-        return load(name, [*overrides, *_changes(config, cache)], *more)
+        return load(name, [*overrides, *_changes(config, cache, seeds)], *more)
 
     return load_config
 
 
-def _changes(config: SweepConfig, cache: Path) -> list[str]:
+def _changes(config: SweepConfig, cache: Path, seeds: int) -> list[str]:
     # Absolute: the workers of a shared Ray are in another folder.
     changes = [f"output={Path(config.output).absolute()}", f"cache={cache}"]
     # One worker: each takes seconds to import what runs need.
@@ -43,7 +43,7 @@ def _changes(config: SweepConfig, cache: Path) -> list[str]:
         changes.append("tracking.enabled=false")
     smaller = {"authors": AUTHORS, "questions_per_author": 2, "pretraining_authors": 1}
     if config.select is None:
-        changes.append(f"seeds={list(config.seeds[:SEEDS])}")
+        changes.append(f"seeds={list(config.seeds[:seeds])}")
     if config.search.trials:
         changes.append(f"search.trials={min(config.search.trials, TRIALS)}")
     stated = config.data.model_dump()
