@@ -47,6 +47,9 @@ LOOPBACK = {
 }
 
 
+JOINED = "joined.socket"
+
+
 def clean_environment() -> dict[str, str]:
     """Without the variables of a Ray in this process."""
     return {k: v for k, v in os.environ.items() if not k.startswith(("RAY_", "TUNE_"))}
@@ -120,6 +123,8 @@ def a_config(out: Path, address: str, **changes: Any) -> SweepConfig:
 def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
     """Runs that sleep, and leave in `marks` when, in which process, and on which raylet.
 
+    The driver leaves there which raylet it has joined.
+
     together  runs wait until so many processes have started one
     """
 
@@ -168,9 +173,16 @@ def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
         (folder / "report.html").touch()
         return folder / "report.html"
 
+    def no_tasks(*_: object) -> tuple[()]:
+        from ray._private import worker
+
+        joined: Any = worker.global_worker.node
+        (marks / JOINED).write_text(joined.raylet_socket_name)
+        return ()
+
     return Pipeline(
         plan=lambda config: make_plan(config, "data"),
-        tasks=lambda _config, _runs, _folder: (),
+        tasks=no_tasks,
         execute=lambda _task, _config, _folder: 0.0,
         run_epochs=run_epochs,
         report=report,
@@ -243,6 +255,10 @@ def wait_for(what: Callable[[], Any], driver: subprocess.Popen[str], seconds: fl
         time.sleep(0.05)
 
 
+def command_line(process: int) -> list[str]:
+    return Path(f"/proc/{process}/cmdline").read_text().split("\0")
+
+
 def most_at_once(spans: list[tuple[float, float]]) -> int:
     events = sorted([(begin, 1) for begin, _ in spans] + [(end, -1) for _, end in spans])
     return max(itertools.accumulate(step for _, step in events))
@@ -259,15 +275,22 @@ def test_all_nodes_are_busy_and_the_loss_of_one_costs_no_run(
         runs = make_plan(config, "data").runs
         driver = start(tmp_path, config, together=2)
         drivers.append(driver)
-        lost = nodes.raylets[1]
-
-        def on_lost() -> list[dict[str, Any]]:
-            return [note for note in notes(tmp_path, "begin") if note["raylet"] == lost]
 
         def busy() -> set[int]:
             return {note["raylet"] for note in notes(tmp_path, "begin")}
 
         wait_for(lambda: busy() == set(nodes.raylets), driver)  # no run continues before
+        # A driver does not outlive its own raylet: the head's with Ray 2.60, any with Ray 2.48.
+        joined = (tmp_path / "marks" / JOINED).read_text()
+        (lost,) = (
+            pid
+            for pid in nodes.raylets
+            if f"--raylet_socket_name={joined}" not in command_line(pid)
+        )
+
+        def on_lost() -> list[dict[str, Any]]:
+            return [note for note in notes(tmp_path, "begin") if note["raylet"] == lost]
+
         # A machine that is lost: a worker may outlive its raylet by a second.
         for process in {lost, *(note["pid"] for note in on_lost())}:
             os.kill(process, signal.SIGKILL)
