@@ -8,8 +8,8 @@ import os
 import shutil
 import sqlite3
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import ExitStack, chdir, closing, contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,11 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.config.schema import Architecture
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.schema import Architecture, SweepConfig
 from unlearnbench.runtime import deferred_warnings as notices
+
+from .warm_ray import warm_workers
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -75,11 +78,19 @@ def pytest_collection_finish() -> None:
     gc.set_threshold(20_000, 50, 50)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """Keep what a test file has imported out of the collector's sight, too."""
-    if nextitem is not None and nextitem.path != item.path:
+    """Keep what a test file has imported out of the collector's sight, too; end a shared Ray."""
+    if nextitem is None or nextitem.path != item.path:
+        if nextitem is None or nextitem.path not in _sharing_ray(item.session.items):
+            _ray.close()  # other files start their own
         gc.collect()
         gc.freeze()
+
+
+def _sharing_ray(items: Sequence[pytest.Item]) -> set[Path]:
+    """Files of tests that share a Ray."""
+    return {item.path for item in items if "shared_ray" in getattr(item, "fixturenames", ())}
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -91,11 +102,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         slow = {
             item.path
             for item in items
-            if item.get_closest_marker("slow")
-            or item.path.parent.name == "integration"
-            or "shared_ray" in getattr(item, "fixturenames", ())  # one after the other
+            if item.get_closest_marker("slow") or item.path.parent.name == "integration"
         }
-        items.sort(key=lambda item: (item.path not in slow, item.path))
+        shared = _sharing_ray(items)  # one after the other
+        items.sort(key=lambda item: (item.path not in shared, item.path not in slow, item.path))
 
 
 def _shared(folder: str) -> Path:
@@ -126,6 +136,33 @@ def parse_command() -> Callable[[Sequence[str]], dict[str, Any]]:
 def _own_notices() -> None:
     """Drop notices that earlier tests have left, which a command here would print."""
     notices.drain()
+
+
+_ray = ExitStack()
+"""Ray with two CPUs, from the first test that shares it to the last of such files."""
+
+
+@pytest.fixture
+def shared_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let `run_sweep` in this process use one Ray, with those of other tests that do not end it."""
+    import ray
+
+    from unlearnbench.sweep import driver
+    from unlearnbench.sweep.placement import alive
+    from unlearnbench.sweep.ray_cluster import ray_session, run_slots
+
+    if not ray.is_initialized():
+        config = load_config("quickstart", ["ray.concurrent=2"])
+        _ray.enter_context(warm_workers())
+        with chdir(request.config.invocation_params.dir):  # the folder of all its workers
+            _ray.enter_context(ray_session(config, pytest.fail))
+
+    @contextmanager
+    def session(config: SweepConfig, _warn: Callable[[str], None]) -> Generator[int, None, None]:
+        yield run_slots(config, [node["Resources"] for node in alive()])
+
+    monkeypatch.setattr(driver, "ray_session", session)
+    return ray
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,10 +1,9 @@
-"""What all pages share: small models and their cache, one Ray, and a finished sweep."""
+"""What all pages share: small models and their cache, and a finished sweep."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Generator, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +11,7 @@ import pytest
 
 from unlearnbench.cli.main import main
 from unlearnbench.config import loader
-from unlearnbench.config.schema import SweepConfig
 
-from ..warm_ray import warm_workers
 from .small_models import Load, shrinking
 
 SECONDS = "seconds"
@@ -54,35 +51,6 @@ def quickstart(small_models: Load, tmp_path_factory: pytest.TempPathFactory) -> 
                 run_single(spec, planned.config, folder, lambda _: None)
         assert main(["report", os.path.relpath(folder)]) == 0
     return folder
-
-
-_session = ExitStack()
-
-
-@pytest.fixture
-def shared_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let the sweeps of all pages use one Ray, from the first that needs it."""
-    from unlearnbench.sweep import driver
-    from unlearnbench.sweep.placement import alive
-    from unlearnbench.sweep.ray_cluster import ray_session, run_slots
-
-    @contextmanager
-    def session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, None, None]:
-        import ray
-
-        if not ray.is_initialized():
-            _session.enter_context(warm_workers())
-            _session.enter_context(ray_session(config, warn))
-        yield run_slots(config, [node["Resources"] for node in alive()])
-
-    monkeypatch.setattr(driver, "ray_session", session)
-
-
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """End Ray before tests of other files, which start their own."""
-    if nextitem is None or nextitem.path != item.path:
-        _session.close()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
