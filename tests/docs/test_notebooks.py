@@ -29,6 +29,7 @@ def test_every_cell_works(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(registry, "_files", {})
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
+    monkeypatch.delenv("VIRTUAL_ENV", raising=False)  # IPython warns of another than its own
     monkeypatch.setattr(renderers, "default", "json")  # no browser
     monkeypatch.setattr(sys, "displayhook", sys.displayhook)
     shell: Any = import_module("IPython.core.interactiveshell").InteractiveShell()

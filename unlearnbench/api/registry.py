@@ -84,7 +84,7 @@ _NEAR = 0.65
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
     """All offers sorted by name; a name that is offered twice occurs twice."""
-    found = [*_installed(kind, tuple((place, _changed(place)) for place in sys.path))]
+    found = [*_installed(kind, tuple((path, _changed(path)) for path in sys.path))]
     files = ((name, file) for name, file in _files.items() if file.kind == kind)
     found += [
         Offer(kind, name, str(file.path), file.path.name, "", file.digest) for name, file in files
