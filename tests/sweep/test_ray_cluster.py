@@ -46,8 +46,8 @@ LOOPBACK = {
     "OMP_NUM_THREADS": "1",
 }
 
-
 JOINED = "joined.socket"
+"""File with the socket of the raylet that the driver has joined."""
 
 
 def clean_environment() -> dict[str, str]:

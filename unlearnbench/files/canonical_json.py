@@ -14,7 +14,7 @@ def json_ready(value: Any, encode: Callable[[float], Any] = str) -> Any:
 
     encode  makes a value of each float that is not finite; default: its text, `"nan"`
     """
-    if isinstance(value, str):  # most are: tried first
+    if isinstance(value, str):  # most values are, so it comes first
         return value
     if isinstance(value, float):
         return value if math.isfinite(value) else encode(value)

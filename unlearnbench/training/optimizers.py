@@ -124,9 +124,9 @@ def check_gradients(model: nn.Module) -> None:
 def reseed(*words: int) -> None:
     """Seed torch's random numbers with `words`."""
     digest = hashlib.sha256(repr(words).encode()).digest()
-    # `torch.manual_seed` keeps a stack trace for each kind of accelerator that is not there.
-    everywhere = torch.accelerator.is_available()
-    seed = torch.manual_seed if everywhere else torch.default_generator.manual_seed
+    # For each kind of accelerator that is not there, `torch.manual_seed` formats a stack trace.
+    has_accelerator = torch.accelerator.is_available()
+    seed = torch.manual_seed if has_accelerator else torch.default_generator.manual_seed
     seed(int.from_bytes(digest[:8]))
 
 
