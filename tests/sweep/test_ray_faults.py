@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from unlearnbench.errors import RecordError
 from unlearnbench.results.records import read_records
-
-pytestmark = pytest.mark.slow
+from unlearnbench.sweep import ray_faults
 
 DRIVER = """
 import runpy, sys
@@ -139,6 +139,7 @@ def listening_addresses(driver: int) -> set[str]:
     return {row[1].split(":")[0] for row in rows if row[3] == "0A" and row[9] in inodes}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("shared_ray")
 def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
     fakes: dict[str, Any] = runpy.run_path(str(FAKES))
@@ -212,3 +213,31 @@ def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
     assert (result.total, result.finished, result.failed) == (RUNS, RUNS, 0)
     assert [record.status for record in read_records(folder)] == ["finished"] * RUNS
     assert not list((folder / "records").glob(".*"))
+
+
+@pytest.mark.parametrize("how", ["shutdown", "kill_local_ray"])
+def test_no_worker_outlives_a_raylet_that_left_it_behind(
+    monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """A raylet that has not ended a second after SIGTERM is killed, and ends no worker."""
+    worker = "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(600)"
+    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as raylet:
+        assert raylet.stdout is not None
+        workers = {int(raylet.stdout.readline()) for _ in range(2)}
+
+        def kill(**_: object) -> None:
+            raylet.kill()
+            raylet.wait()
+
+        node = SimpleNamespace(
+            all_processes={"raylet": [SimpleNamespace(process=raylet)]}, kill_all_processes=kill
+        )
+        monkeypatch.setattr(ray_faults, "_node", lambda: node)
+        if how == "kill_local_ray":
+            ray_faults.kill_local_ray()
+        else:
+            with ray_faults.no_worker_left():
+                kill()
+        states = {read(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1] for pid in workers}
+    assert states <= {"", "Z"}, "gone, or waiting for the machine's first process to collect it"

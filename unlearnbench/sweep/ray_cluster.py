@@ -17,7 +17,7 @@ from unlearnbench.sweep import ray_environment as environment
 from unlearnbench.sweep.code_shipping import pack_code
 from unlearnbench.sweep.node_check import check_nodes, gpu_differences
 from unlearnbench.sweep.placement import alive, processes_that_fit, runs_that_fit
-from unlearnbench.sweep.ray_faults import RayLostError, kill_local_ray
+from unlearnbench.sweep.ray_faults import RayLostError, kill_local_ray, no_worker_left
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""
@@ -59,7 +59,7 @@ def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[i
             raise
         finally:
             # Freeing Ray's objects would send messages to a Ray that is gone, and wait for answers.
-            with environment.collection_paused(before=not lost):
+            with environment.collection_paused(before=not lost), no_worker_left():
                 ray.shutdown()
 
 

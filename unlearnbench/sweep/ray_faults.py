@@ -13,9 +13,11 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from unlearnbench.runtime import signals
 
@@ -26,6 +28,8 @@ WATCH_SECONDS = 0.2
 PROBE_SECONDS = 2.0
 STUCK_SECONDS, STUCK_CODE = 5.0, 2
 """Time after which a driver that waits for a dead GCS is ended, and its exit code."""
+KILLED_SECONDS = 5.0
+"""Longest wait for a killed process, which a driver or a disk may hold."""
 LOST_PROBES = 3
 """Probes in a row without an answer, after which a cluster counts as lost."""
 
@@ -135,16 +139,51 @@ def gcs_watchdog(warn: Callable[[str], None], *, joined: bool) -> Generator[None
 
 
 def _died(name: str) -> bool:
+    return any(process.poll() is not None for process in _started(name))
+
+
+def _started(name: str) -> list[Any]:
+    """The processes called `name` that this one has started for Ray."""
     node = _node()
-    infos = node.all_processes.get(name, ()) if node is not None else ()
-    return any(info.process.poll() is not None for info in infos)
+    return [info.process for info in node.all_processes.get(name, ())] if node is not None else []
 
 
 def kill_local_ray() -> None:
     """Kill the rest of a local Ray, whose workers must not write while those of the next do."""
     node = _node()
     if node is not None:
-        node.kill_all_processes(check_alive=False, allow_graceful=False)
+        with no_worker_left():
+            node.kill_all_processes(check_alive=False, allow_graceful=False)
+
+
+@contextmanager
+def no_worker_left() -> Generator[None, None, None]:
+    """Kill what is left of a local Ray's workers, and of their processes, after the `with`.
+
+    Ray does not wait for them when it ends: they would still hold memory, of GPUs as well, when the
+    next command starts.
+    """
+    workers: list[Any] = []
+    for raylet in _started("raylet"):
+        with suppress(psutil.Error):
+            workers += psutil.Process(raylet.pid).children(recursive=True)
+    try:
+        yield
+    finally:
+        for worker in workers:
+            with suppress(psutil.Error):
+                worker.kill()
+        end = time.monotonic() + KILLED_SECONDS
+        while any(map(_is_alive, workers)) and time.monotonic() < end:
+            time.sleep(0.01)
+
+
+def _is_alive(process: Any) -> bool:
+    """Whether a process runs. A zombie does not: a container's first process may collect none."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def _node() -> Any:
