@@ -194,10 +194,10 @@ def test_torchrun_carries_out_one_run_with_all_that_it_waits_for(
 
 
 def coordinate(ray: Any, coordinator: Callable[[], list[Any]]) -> list[Any]:
-    """The result of `coordinator` as a task that may run two processes."""
+    """The result of `coordinator`, whose process ends with it, as a task of two processes."""
     placed = worker_placement(Resources(processes=2, cpu=0.5))
     options = {"num_cpus": 0, "max_retries": 0, "scheduling_strategy": in_bundle(placed, 0)}
-    task: Any = ray.remote(coordinator).options(**options)
+    task: Any = ray.remote(max_calls=1)(coordinator).options(**options)
     try:
         return list(ray.get(task.remote(), timeout=200))
     finally:

@@ -179,7 +179,7 @@ def no_worker_left() -> Generator[None, None, None]:
 
 
 def _is_alive(process: Any) -> bool:
-    """Whether a process runs. A zombie does not: a container's first process may collect none."""
+    """False of a zombie too, which stays where a container's first process collects none."""
     try:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.Error:
