@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from packaging.version import Version
 
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
@@ -255,6 +254,13 @@ def wait_for(what: Callable[[], Any], driver: subprocess.Popen[str], seconds: fl
         time.sleep(0.05)
 
 
+def joined_raylet(tmp_path: Path, nodes: Nodes) -> int:
+    """The raylet that the last driver has joined: the head's with Ray 2.60, any with Ray 2.48."""
+    option = f"--raylet_socket_name={(tmp_path / 'marks' / JOINED).read_text()}"
+    (joined,) = (raylet for raylet in nodes.raylets if option in command_line(raylet))
+    return joined
+
+
 def command_line(process: int) -> list[str]:
     return Path(f"/proc/{process}/cmdline").read_text().split("\0")
 
@@ -280,13 +286,8 @@ def test_all_nodes_are_busy_and_the_loss_of_one_costs_no_run(
             return {note["raylet"] for note in notes(tmp_path, "begin")}
 
         wait_for(lambda: busy() == set(nodes.raylets), driver)  # no run continues before
-        # A driver does not outlive its own raylet: the head's with Ray 2.60, any with Ray 2.48.
-        joined = (tmp_path / "marks" / JOINED).read_text()
-        (lost,) = (
-            pid
-            for pid in nodes.raylets
-            if f"--raylet_socket_name={joined}" not in command_line(pid)
-        )
+        # A driver does not outlive its own raylet.
+        (lost,) = {*nodes.raylets} - {joined_raylet(tmp_path, nodes)}
 
         def on_lost() -> list[dict[str, Any]]:
             return [note for note in notes(tmp_path, "begin") if note["raylet"] == lost]
@@ -380,10 +381,9 @@ def test_nodes_that_differ_are_named_and_those_that_do_not_share_a_gpu_and_a_sto
         shutil.rmtree(other)
         drivers.append(start(tmp_path, config, together=2, path=own))
         output = output_of(drivers[-1])
+        at_head = joined_raylet(tmp_path, nodes) == nodes.raylets[0]
     assert "8 of 8 finished, 0 failed" in output, output
-    # The node has no folder in common with the driver's but the storage. Of two raylets on one
-    # machine a driver joins the head with Ray 2.60, and any with Ray 2.48.
-    at_head = Version(version("ray")) >= Version("2.60")
+    # The node has no folder in common with the driver's but the storage.
     ids = {note["run"] for note in notes(tmp_path, "end")}
     assert len(ids) == 8
     for folder in ("out", "stored", *(["scratch"] if at_head else [])):
