@@ -5,6 +5,7 @@ A message names the place, the value, the rule and the fix.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -102,7 +103,28 @@ def is_deterministic(error: BaseException) -> bool:
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """`; did you mean 'x'?` for the nearest known name, or empty text where none is near.
 
+    One that it abbreviates, as `GradDiff` and `GA` do, is nearest, whatever case and signs.
+
     cutoff  least similarity, 0 to 1, as difflib measures it
     """
-    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
+    names, words = list(known), _words(name)
+    near = (
+        [one for one in names if _abbreviates(words, _words(one))]
+        or get_close_matches(name, names, n=1, cutoff=cutoff)
+        or [one for one in names if words and words == _words(one)[: len(words)]]
+    )
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def _words(name: str) -> list[str]:
+    """Words, in lower case, that a change of case or a sign separates."""
+    return [word.lower() for word in re.findall(r"[A-Z]*[a-z0-9]+|[A-Z]+", name)]
+
+
+def _abbreviates(words: list[str], whole: list[str]) -> bool:
+    """True if `words` have the letters of `whole` or its initials, or each begins one of it."""
+    letters = "".join(words)
+    if letters == "".join(whole):
+        return True
+    begun = len(words) == len(whole) and all(map(str.startswith, whole, words))
+    return len(whole) > 1 and (begun or letters == "".join(word[0] for word in whole))

@@ -68,6 +68,12 @@ def test_infinite_scores(load: Load) -> None:
     ("entry", "key", "message"),
     [
         ("ceu", "", "unknown method 'ceu'; did you mean 'ce-u'?"),
+        ("grad_diff", "", "unknown method 'grad_diff'; did you mean 'gradient-difference'?"),
+        ("GradAscent", "", "unknown method 'GradAscent'; did you mean 'gradient-ascent'?"),
+        ("GA", "", "unknown method 'GA'; did you mean 'gradient-ascent'?"),
+        ("KL", "", "unknown method 'KL'; did you mean 'kl-minimization'?"),
+        ("SimNPO", "", "unknown method 'SimNPO'; did you mean 'simnpo'?"),
+        ("focal", "", "unknown method 'focal'. Available: "),
         ("3", "", "expected a method's name or a section, got 3"),
         ("{methd: npo}", ".method", "missing: this key is required"),
         ("{method: npo, btea: 1}", ".btea", "unknown key; did you mean 'beta'? npo takes: "),

@@ -226,6 +226,7 @@ def test_failures_cost_no_other_run_and_finished_runs_are_not_run_again(
     monkeypatch.setitem(sys.modules, "ray", None)  # from now on importing it is an error
     again, _ = sweep(config, fake_pipeline(marks))
     assert (again.total, again.finished, again.failed) == (5, 5, 0)
+    assert again.mlflow_command.startswith("unlearnbench ui ")
     assert tries(marks, "end") == [1] * 5
     assert logged(result.folder) == ["FINISHED"] * 6, "a parent and a child per run"
 
@@ -377,6 +378,7 @@ def test_a_local_ray_is_started_again_until_it_dies_four_times_without_progress(
     fake_ray.deaths = 3
     result, lines = sweep(config, fake_pipeline(tmp_path / "marks"))
     assert (result.finished, fake_ray.sessions) == (1, 8)
+    assert result.mlflow_command.startswith("unlearnbench track "), "tracking is off"
     assert lines.count("warning: Ray is gone: its process raylet died") == 3
 
 

@@ -185,7 +185,7 @@ class SweepState:
             ends=tuple(self._outcomes[run.id] for run in runs if run.id in self._outcomes),
             report=page,
             csv=page.with_name(TABLE),
-            mlflow_command=ui_command(self.folder),
+            mlflow_command=ui_command(self.folder, tracked=self.tracker.settings.enabled),
             seconds=seconds,
             busy=self.time_spent.by_device(),
             no_result=self.progress.no_result(),

@@ -229,6 +229,7 @@ def test_a_sweep_that_is_not_logged_is_reported(
     monkeypatch.chdir(tmp_path)
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
     assert ui_command(folder) == "unlearnbench ui small"
+    assert ui_command(folder, tracked=False) == "unlearnbench track small && unlearnbench ui small"
     with pytest.raises(RecordError, match=r"mlflow\.db does not exist; `unlearnbench track"):
         open_ui(folder)
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")

@@ -48,11 +48,12 @@ _QUIET = {"MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
 """Do not start ten worker processes for jobs that never come."""
 
 
-def ui_command(folder: Path) -> str:
-    """Command that shows a sweep in MLflow."""
+def ui_command(folder: Path, *, tracked: bool = True) -> str:
+    """Command that shows a sweep in MLflow, where one that was not tracked is logged first."""
     place, here = folder.resolve(), Path.cwd()
-    short = place.relative_to(here) if place.is_relative_to(here) else place
-    return f"unlearnbench ui {shlex.quote(str(short))}"
+    short = shlex.quote(str(place.relative_to(here) if place.is_relative_to(here) else place))
+    show = f"unlearnbench ui {short}"
+    return show if tracked else f"unlearnbench track {short} && {show}"
 
 
 def open_ui(
