@@ -18,13 +18,15 @@ from unlearnbench.results.records import EpochResult, Record, run_record
 from unlearnbench.sweep.progress import WIDTH, Progress
 
 
-def four_runs() -> tuple[RunSpec, ...]:
+def some_runs(*betas: float) -> tuple[RunSpec, ...]:
+    """Two splits and rates; or a setting for each of `betas` in their place."""
+    specs = tuple(MethodSpec(name="npo", hyperparameters={"beta": beta}) for beta in betas)
     config = SweepConfig(
         name="small",
         models=(ModelSettings(name="tiny", base="tiny"),),
-        forget_fractions=(0.1, 0.2),
-        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
-        learning_rates=(1e-5, 2e-5),
+        forget_fractions=(0.1,) if betas else (0.1, 0.2),
+        methods=(MethodGrid(specs=specs or (MethodSpec(name="npo"),)),),
+        learning_rates=(1e-5,) if betas else (1e-5, 2e-5),
         epochs=2,
     )
     return make_plan(config, "data").runs
@@ -40,7 +42,7 @@ class Clock:
 
 
 def test_progress_without_a_terminal_is_plain_lines() -> None:
-    runs = four_runs()
+    runs = some_runs()
     err, clock = StringIO(), Clock()
     with Progress(Console(err=err), clock) as progress:
         progress.running(runs, finished=1, slots=2)
@@ -63,12 +65,29 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     ]
 
 
+def test_runs_that_differ_in_a_hyperparameter_are_told_apart() -> None:
+    first, second = some_runs(0.1, 0.5)
+    err = StringIO()
+    with Progress(Console(err=err), Clock()) as progress:
+        progress.running([first, second], finished=0, slots=1)
+        progress.failed(first, "ValueError: no")
+        progress.running([second], finished=1, slots=1, known=[(first, 1.0)])
+        progress.failed(second, "ValueError: no")
+        (drawn,) = some_runs(0.7)  # by a search, whose other values are not known
+        progress.running([], finished=0, slots=1)
+        progress.started(second)
+        progress.started(drawn)
+        progress.failed(drawn, "ValueError: no")
+    names = [line.split("  ")[0] for line in err.getvalue().splitlines() if "failed" in line]
+    assert names == ["[1/2] npo (beta=0.1)", "[2/2] npo (beta=0.5)", "[1/0] npo (beta=0.7)"]
+
+
 def test_progress_on_a_terminal_has_a_bar() -> None:
     class Terminal(StringIO):
         def isatty(self) -> bool:
             return True
 
-    runs = four_runs()
+    runs = some_runs()
     err = Terminal()
     with Progress(Console(err=err)) as progress:
         progress.preparing(["tiny: base [model]"])
@@ -96,7 +115,7 @@ def test_a_long_preparation_prints_its_share_every_half_minute() -> None:
 
 
 def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
-    runs, err, clock = four_runs(), StringIO(), Clock()
+    runs, err, clock = some_runs(), StringIO(), Clock()
     start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
     tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
     with Progress(Console(err=err), clock) as progress:
@@ -121,7 +140,7 @@ def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
 
 
 def test_a_best_of_the_last_run_is_printed_once() -> None:
-    runs, err, clock = four_runs()[:1], StringIO(), Clock()
+    runs, err, clock = some_runs()[:1], StringIO(), Clock()
     start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
     tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
     last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": -5.0}, 9.0, 1.0)
@@ -151,7 +170,7 @@ def test_a_share_is_not_parted_at_the_end_of_a_line() -> None:
 def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
     utility: float, quality: float, why: str
 ) -> None:
-    runs, err, clock = four_runs(), StringIO(), Clock()
+    runs, err, clock = some_runs(), StringIO(), Clock()
     metrics = {"model_utility": utility, "log10_forget_quality": quality}
     start = EpochResult(0, metrics, 0.0, 1.0)
     tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
@@ -171,7 +190,7 @@ def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
 
 
 def test_a_collapsed_run_is_printed_with_the_reason() -> None:
-    runs, err = four_runs(), StringIO()
+    runs, err = some_runs(), StringIO()
     with Progress(Console(err=err), Clock()) as progress:
         progress.running(runs, finished=0, slots=1)
         progress.ended(runs[0], None, "collapsed", "NaN loss at step 1 (epoch 1)")
@@ -179,7 +198,7 @@ def test_a_collapsed_run_is_printed_with_the_reason() -> None:
 
 
 def test_runs_that_left_the_plan_are_not_among_the_best() -> None:
-    runs, err = four_runs(), StringIO()
+    runs, err = some_runs(), StringIO()
     start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
     tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
     last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": -5.0}, 9.0, 1.0)

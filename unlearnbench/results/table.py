@@ -291,6 +291,11 @@ def hyperparameters_of(record: Record) -> dict[str, Any]:
     method = record.spec.get("method")
     if record.kind != "run" or not isinstance(method, Mapping):
         return {}
+    return flat_hyperparameters(method)
+
+
+def flat_hyperparameters(method: Mapping[str, Any]) -> dict[str, Any]:
+    """The same of a method's specification, as JSON has it."""
     found = dict(method.get("hyperparameters") or {})
     if retain := method.get("retain"):
         found |= {"retain": retain["term"], "retain_weight": retain["weight"]}
@@ -307,8 +312,12 @@ class Labels:
 
     def add(self, record: Record) -> None:
         """Take the values that this record has into account."""
-        for name, value in hyperparameters_of(record).items():
-            self._values[record.method][name].add(json.dumps(value))
+        self.add_values(record.method, hyperparameters_of(record))
+
+    def add_values(self, family: str, hyperparameters: Mapping[str, Any]) -> None:
+        """Take the values of one setting into account; `family` as in `label`."""
+        for name, value in hyperparameters.items():
+            self._values[family][name].add(json.dumps(value))
 
     def of(self, record: Record) -> str:
         """Label of a record in tables and plots."""

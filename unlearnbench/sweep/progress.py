@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
@@ -25,6 +25,7 @@ from unlearnbench.estimates.time_to_go import Clock, Forecast
 from unlearnbench.evaluation.headlines import default_headline
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
+from unlearnbench.results.table import Labels, flat_hyperparameters
 from unlearnbench.runtime.redaction import redact
 from unlearnbench.sweep.live_display import Display, View
 
@@ -60,6 +61,7 @@ class Progress:
         self.live_best = LiveBest()
         """Takes every record, of this command or an earlier one."""
         self._printed_best: dict[Panel, tuple[Leader, ...]] = {}
+        self._labels = Labels()
         self._several_models = self._several_seeds = False
         self.forecast = Forecast((), 1, clock)
         self._first_steps: dict[str, tuple[float, int]] = {}
@@ -110,7 +112,7 @@ class Progress:
         runs: Sequence[RunSpec],
         finished: int,
         slots: int,
-        known: Iterable[tuple[RunSpec, float]] = (),
+        known: Sequence[tuple[RunSpec, float]] = (),
     ) -> None:
         """Start the bar of the runs.
 
@@ -121,6 +123,9 @@ class Progress:
         for run, seconds in known:
             self.forecast.learn(run, seconds)
         self._running = {}
+        self._labels = Labels()
+        for run in (*runs, *(run for run, _ in known)):
+            self._labels.add_values(*_method(run))
         self._several_models = len({run.model.name for run in runs}) > 1
         self._several_seeds = len({run.seed for run in runs}) > 1
         done = f", {finished} are done already" if finished else ""
@@ -133,6 +138,7 @@ class Progress:
     def started(self, run: RunSpec) -> None:
         """Show that a run was given to a worker."""
         self.forecast.begin(run)
+        self._labels.add_values(*_method(run))  # a search has drawn it
         self._running[run.id] = (run, 0)
         self._update()
 
@@ -217,11 +223,11 @@ class Progress:
         return format_duration(seconds) if seconds and seconds >= 1 else ""
 
     def _count_and_name(self, run: RunSpec) -> str:
-        """`[12/32] ce-u  lr 5e-05  forget 20 %`."""
+        """`[12/32] npo (beta=0.1)  lr 5e-05  forget 20 %`, with what the runs differ in."""
         return f"[{self._view.done}/{self._view.total}] {self._name(run)}"
 
     def _name(self, run: RunSpec) -> str:
-        parts = [run.method.label]
+        parts = [self._labels.label(*_method(run))]
         if self._several_models:
             parts.append(run.model.name)
         if run.learning_rate is not None:
@@ -300,3 +306,8 @@ class Progress:
             if self._display is not None:
                 self._display.stop()
                 self._display = None
+
+
+def _method(run: RunSpec) -> tuple[str, dict[str, Any]]:
+    """Label and hyper-parameters of a run's method, as `Labels` takes them."""
+    return run.method.label, flat_hyperparameters(run.method.model_dump())
