@@ -103,7 +103,7 @@ def is_deterministic(error: BaseException) -> bool:
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """`; did you mean 'x'?` for the nearest known name, or empty text where none is near.
 
-    One that it abbreviates, as `GradDiff` and `GA` do, is nearest, whatever case and signs.
+    A name that it abbreviates comes first, as `GradDiff` and `GA` do; case and signs do not count.
 
     cutoff  least similarity, 0 to 1, as difflib measures it
     """

@@ -19,6 +19,7 @@ from unlearnbench.analysis.mean_ranks import rank_methods
 from unlearnbench.analysis.order_confidence import assess_order
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.config.schema import MethodSpec
 from unlearnbench.config.search import SearchSettings, SelectSettings, weighted
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
@@ -189,7 +190,7 @@ def test_a_line_of_progress_has_both_numbers() -> None:
         progress.running([], 0, 1)
         run: Any = SimpleNamespace(
             id="strong-0",
-            method=SimpleNamespace(label="strong"),
+            method=MethodSpec(name="strong"),
             learning_rate=1e-5,
             forget_fraction=0.1,
         )
