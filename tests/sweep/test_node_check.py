@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
-import torch
 
 from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.runtime.gpu_inventory import gpus_of_machine
 from unlearnbench.runtime.provenance import versions
 from unlearnbench.sweep.node_check import (
     NodeReport,
@@ -69,11 +70,19 @@ def test_a_node_reports_its_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_node_needs_no_torch_to_report_and_to_compare_versions(
-    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cuda = torch.version.cuda or "none"
-    monkeypatch.setitem(sys.modules, "torch", None)  # from now on importing it is an error
-    assert report_node([]).gpu["CUDA of torch"] == cuda
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text("raise AssertionError('torch is imported')")
+    (package / "version.py").write_text("cuda = '12.6'")
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.syspath_prepend(tmp_path)
+    gpus_of_machine.cache_clear()
+    try:
+        assert report_node([]).gpu["CUDA of torch"] == "12.6"
+    finally:
+        gpus_of_machine.cache_clear()
     check_versions(tuple(versions().items()))
     driver = versions() | {"torch": "0.1"}
     with pytest.raises(UnlearnbenchError, match=r"node .*: torch .* there, 0\.1 here"):

@@ -220,7 +220,8 @@ def test_no_worker_outlives_a_raylet_that_left_it_behind(
     monkeypatch: pytest.MonkeyPatch, how: str
 ) -> None:
     """A raylet that has not ended a second after SIGTERM is killed, and ends no worker."""
-    worker = "import os, time; os.fork(); print(os.getpid(), flush=True); time.sleep(600)"
+    line = r"f'{os.getpid()}\n'.encode()"  # in one write: two processes share the pipe
+    worker = f"import os, time; os.fork(); os.write(1, {line}); time.sleep(60)"
     start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
     with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as raylet:
         assert raylet.stdout is not None
