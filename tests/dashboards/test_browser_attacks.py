@@ -25,6 +25,10 @@ def test_numbers_and_bars_open_the_answers_under_an_attack(
     page = visit(write_page(make_report(under_attacks(records), name="attacked"), tmp_path))
     first = page.locator("#lasting .findings li").first
     expect(first).to_contain_text("Most comes back of idk at rate 0.0001: extraction strength")
+    # Plots that are drawn once they are near move the table below them away from a click.
+    page.locator("#lasting-bars-plots").scroll_into_view_if_needed()
+    bars = page.locator("#lasting-bars-plots figure").first.locator(".barlayer .point")
+    expect(bars.first).to_be_attached()
     line = page.locator("table.lasting tr[data-family=idk]")
     line.get_by_role("button").first.click()
     expect(page.locator("#answer-variant")).to_have_value("relearning@13")
@@ -36,8 +40,7 @@ def test_numbers_and_bars_open_the_answers_under_an_attack(
     page.locator("#answer-variant").select_option("quantization@nf4")
     expect(card).to_contain_text("Under quantization@nf4: Author")
     page.locator("#lasting-bars-plots").scroll_into_view_if_needed()
-    bar = page.locator("#lasting-bars-plots figure").first.locator(".barlayer .point").nth(1)
-    box = bar.bounding_box()
+    box = bars.nth(1).bounding_box()
     assert box is not None
     page.mouse.click(box["x"] + 4, box["y"] + box["height"] / 2)
     expect(page.locator("#answer-variant")).to_have_value("assistant-prefix")
