@@ -103,7 +103,7 @@ def is_deterministic(error: BaseException) -> bool:
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """`; did you mean 'x'?` for the nearest known name, or empty text where none is near.
 
-    A name that it abbreviates comes first, as `GradDiff` and `GA` do; case and signs do not count.
+    A name that it abbreviates comes first, as `GradDiff` and `GA` do, in any case and punctuation.
 
     cutoff  least similarity, 0 to 1, as difflib measures it
     """
@@ -117,7 +117,7 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
 
 def _words(name: str) -> list[str]:
-    """Words, in lower case, that a change of case or a sign separates."""
+    """Words of a name, in lower case; capitals and punctuation separate them."""
     return [word.lower() for word in re.findall(r"[A-Z]*[a-z0-9]+|[A-Z]+", name)]
 
 

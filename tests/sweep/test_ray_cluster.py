@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from packaging.version import Version
 
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
@@ -382,6 +383,7 @@ def test_nodes_that_differ_are_named_and_those_that_do_not_share_a_gpu_and_a_sto
         drivers.append(start(tmp_path, config, together=2, path=own))
         output = output_of(drivers[-1])
         at_head = joined_raylet(tmp_path, nodes) == nodes.raylets[0]
+    assert at_head or Version(version("ray")) < Version("2.60"), "else less is checked below"
     assert "8 of 8 finished, 0 failed" in output, output
     # The node has no folder in common with the driver's but the storage.
     ids = {note["run"] for note in notes(tmp_path, "end")}

@@ -295,7 +295,7 @@ def hyperparameters_of(record: Record) -> dict[str, Any]:
 
 
 def flat_hyperparameters(method: Mapping[str, Any]) -> dict[str, Any]:
-    """The same of a method's specification, as JSON has it."""
+    """Hyper-parameters and retain term of a method's specification, as one flat mapping."""
     found = dict(method.get("hyperparameters") or {})
     if retain := method.get("retain"):
         found |= {"retain": retain["term"], "retain_weight": retain["weight"]}
