@@ -13,8 +13,6 @@ import tarfile
 import tempfile
 import tomllib
 import zipfile
-from collections.abc import Iterable, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -23,16 +21,11 @@ DIST = ROOT / "dist"
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 VERSION: str = PROJECT["project"]["version"]
 TAG = f"v{VERSION}"
-
 BESIDE = {
     *("CHANGELOG.md", "CITATION.cff", "LICENSE", "MANIFEST.in", "README.md", "SECURITY.md"),
     *("constraints.txt", "constraints-oldest.txt", "pyproject.toml"),
 }
 """What a source distribution holds besides the packages."""
-
-
-class ReleaseError(Exception):
-    """A release that is not ready, or does not work."""
 
 
 def git(*arguments: str) -> str:
@@ -42,37 +35,29 @@ def git(*arguments: str) -> str:
 
 
 def check_state() -> None:
-    """Check the tree, the branch, the tag and the changelog."""
+    """Check the tree, the branch, the tag, the changelog and the citation."""
     if changed := git("status", "--porcelain"):
-        raise ReleaseError(f"commit or remove what is not in HEAD:\n{changed}")
+        sys.exit(f"release: commit or remove what is not in HEAD:\n{changed}")
     if git("tag", "--list", TAG):
         if git("rev-parse", f"{TAG}^{{commit}}") != git("rev-parse", "HEAD"):
-            raise ReleaseError(f"{TAG} is the tag of another commit; raise the version")
+            sys.exit(f"release: {TAG} is the tag of another commit; raise the version")
     elif (branch := git("branch", "--show-current")) != "main":
-        raise ReleaseError(f"releases are made on main; this is {branch or 'a detached HEAD'}")
+        sys.exit(f"release: releases are made on main; this is {branch or 'a detached HEAD'}")
     day = check_changelog((ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), VERSION)
     citation = (ROOT / "CITATION.cff").read_text(encoding="utf-8").splitlines()
     for line in (f"version: {VERSION}", f"date-released: {day}"):
         if line not in citation:
-            raise ReleaseError(f"CITATION.cff: write '{line}'")
+            sys.exit(f"release: CITATION.cff: write '{line}'")
 
 
 def check_changelog(text: str, version: str) -> str:
-    """Check that the newest section is that of `version` and not empty; returns its date."""
-    sections = re.findall(r"^## (.+)\n((?:(?!## ).*\n?)*)", text, flags=re.MULTILINE)
-    if sections and sections[0][0] == "Unreleased" and sections.pop(0)[1].strip():
-        raise ReleaseError(f"CHANGELOG.md: move what is under Unreleased to {version}")
-    title, content = sections[0] if sections else ("", "")
-    found, _, day = title.partition(" – ")
-    if found != version:
-        raise ReleaseError(f"CHANGELOG.md: the first section is {title!r}, not {version}")
-    try:
-        date.fromisoformat(day)
-    except ValueError:
-        raise ReleaseError(f"CHANGELOG.md: write '## {version} – YYYY-MM-DD'") from None
-    if not content.strip():
-        raise ReleaseError(f"CHANGELOG.md: the section {title!r} is empty")
-    return day
+    """Check that the newest section is of `version`, dated and not empty; returns its date."""
+    text = re.sub(r"^## Unreleased\n\s*(?=## )", "", text, flags=re.MULTILINE)
+    title, _, content = text.partition("\n## ")[2].partition("\n")
+    found = re.fullmatch(rf"{re.escape(version)} – (\d{{4}}-\d\d-\d\d)", title)
+    if not found or not content.partition("\n## ")[0].strip():
+        sys.exit(f"release: CHANGELOG.md: begin with a section '## {version} – YYYY-MM-DD'")
+    return found[1]
 
 
 def build() -> None:
@@ -84,55 +69,39 @@ def build() -> None:
     for old in DIST.glob("unlearnbench-*"):
         old.unlink()
     with tempfile.TemporaryDirectory() as folder:
-        head = Path(folder, "head")
         git("archive", "--output", f"{folder}/head.tar", "HEAD")
         with tarfile.open(f"{folder}/head.tar") as archive:
-            archive.extractall(head, filter="data")
-        command = [
-            sys.executable,
-            "-m",
-            "build",
-            "--no-isolation",
-            "--outdir",
-            str(DIST),
-            str(head),
-        ]
+            archive.extractall(f"{folder}/head", filter="data")
+        command = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(DIST)]
         # The time of the commit: a commit makes the same files whenever it is built.
         variables = os.environ | {"SOURCE_DATE_EPOCH": git("log", "-1", "--format=%ct")}
-        done = subprocess.run(command, cwd=head, env=variables, capture_output=True, text=True)
-    if done.returncode:
-        raise ReleaseError(f"the build failed:\n{done.stdout}{done.stderr}")
+        subprocess.run([*command, f"{folder}/head"], env=variables, check=True)
     check_contents(*artifacts(), git("ls-files").splitlines())
 
 
 def artifacts() -> tuple[Path, Path]:
     """The source distribution and the wheel of this version in dist/."""
-    found = [sorted(DIST.glob(f"unlearnbench-{VERSION}{end}")) for end in (".tar.gz", "-*.whl")]
-    if any(len(files) != 1 for files in found):
-        raise ReleaseError(f"{DIST} has no sdist and wheel of {VERSION}: run make wheel")
-    return found[0][0], found[1][0]
+    files = [*DIST.glob(f"unlearnbench-{VERSION}.tar.gz"), *DIST.glob(f"unlearnbench-{VERSION}-*")]
+    if len(files) != 2:
+        sys.exit(f"release: {DIST} has no sdist and wheel of {VERSION}: run make wheel")
+    return files[0], files[1]
 
 
-def check_contents(sdist: Path, wheel: Path, tracked: Iterable[str]) -> None:
+def check_contents(sdist: Path, wheel: Path, tracked: list[str]) -> None:
     """Compare what the distributions hold with what git tracks: nothing less, nothing more."""
-    packages = {
-        folder: name for name, folder in PROJECT["tool"]["setuptools"]["package-dir"].items()
-    }
-    sources = [path.partition("/") for path in tracked if path.partition("/")[0] in packages]
+    folders = PROJECT["tool"]["setuptools"]["package-dir"].items()
+    installed = {top: package for package, top in folders}
+    sources = {path for path in tracked if path.partition("/")[0] in installed}
     with zipfile.ZipFile(wheel) as packed:
-        files = {name for name in packed.namelist() if ".dist-info/" not in name}
-    _compare(wheel, files, {f"{packages[top]}/{rest}" for top, _, rest in sources})
+        in_wheel = {name for name in packed.namelist() if ".dist-info/" not in name}
     with tarfile.open(sdist) as archive:
-        files = {member.name.partition("/")[2] for member in archive if member.isfile()}
-    files = {name for name in files if ".egg-info/" not in name} - {"PKG-INFO", "setup.cfg"}
-    _compare(sdist, files, {f"{top}/{rest}" for top, _, rest in sources} | BESIDE)
-    print(f"{wheel.name}, {sdist.name}: {len(sources)} files of the packages each")
-
-
-def _compare(archive: Path, found: set[str], wanted: set[str]) -> None:
-    missing, further = sorted(wanted - found), sorted(found - wanted)
-    if missing or further:
-        raise ReleaseError(f"{archive.name}: missing {missing}, not wanted {further}")
+        names = (member.name.partition("/")[2] for member in archive if member.isfile())
+        in_sdist = {name for name in names if ".egg-info/" not in name} - {"PKG-INFO", "setup.cfg"}
+    moved = {installed[top] + "/" + rest for top, _, rest in (p.partition("/") for p in sources)}
+    for file, found, wanted in ((wheel, in_wheel, moved), (sdist, in_sdist, sources | BESIDE)):
+        if found != wanted:
+            differ = f"missing {sorted(wanted - found)}, not wanted {sorted(found - wanted)}"
+            sys.exit(f"release: {file.name}: {differ}")
 
 
 def tag() -> None:
@@ -144,17 +113,6 @@ def tag() -> None:
 
 STEPS = {"check": check_state, "build": build, "tag": tag}
 
-
-def main(steps: Sequence[str]) -> int:
-    """Take the steps in order; returns the exit code."""
-    try:
-        for step in steps:
-            STEPS[step]()
-    except ReleaseError as error:
-        print(f"release: {error}", file=sys.stderr)
-        return 1
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    for step in sys.argv[1:]:
+        STEPS[step]()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup, escape
 
 from unlearnbench.api.benchmark import SplitKey, split_percent
+from unlearnbench.stats.t_interval import Interval
 
 
 @lru_cache(maxsize=1024)
@@ -31,9 +32,23 @@ def signed(value: float | None, digits: int) -> str:
     return "" if value is None else f"{value:.{digits}f}".replace("-", "\u2212")
 
 
-def short(value: float, digits: int = 4) -> float | None:
+def interval_text(interval: Interval, digits: int = 2) -> str:
+    """Format an interval; of two seeds, their range."""
+    name = "min-max " if interval.is_range else ""
+    return f"{name}[{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
+
+
+def interval_names(intervals: Iterable[Interval | None]) -> list[str]:
+    """Name the intervals in brackets, by their numbers of seeds."""
+    names = {one.n: one.name for one in intervals if one is not None}
+    return [names[n] for n in sorted(names)]
+
+
+def short(value: float | None, digits: int = 4) -> float | None:
     """Round to significant digits, as a figure shows them; None for NaN and infinities."""
-    return float(f"{value:.{digits}g}") if abs(value) < float("inf") else None
+    if value is None or not abs(value) < float("inf"):
+        return None
+    return float(f"{value:.{digits}g}")
 
 
 def value_text(value: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -75,7 +75,13 @@ def _key(column: Column[Line], line: Line) -> str | None:
     return "" if key is None else key if isinstance(key, str) else repr(key)
 
 
-def in_brackets(mean: float | None, ends: Sequence[float | None], digits: int, name: str) -> Markup:
-    """Format a mean, followed by an interval in small print: `−2.00 min-max [−3.00, −1.00]`."""
-    shown = ", ".join(signed(end, digits) for end in ends)
-    return Markup("{} <small>{}[{}]</small>").format(signed(mean, digits), name, shown)
+def number_column(
+    title: str, value: Callable[[Line], float | None], digits: int, align: str = "num"
+) -> Column[Line]:
+    """Make a column of plain numbers."""
+    return Column(title, lambda one: signed(value(one), digits), value, align)
+
+
+def in_brackets(mean: float | None, ends: str, digits: int) -> Markup:
+    """Format a mean, followed by its interval in small print: `−2.00 min-max [−3.00, −1.00]`."""
+    return Markup("{} <small>{}</small>").format(signed(mean, digits), ends)

@@ -9,8 +9,7 @@ from typing import Any, get_args
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.evaluation.columns import filled_columns
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, filled_columns
 from unlearnbench.results.table import TableRow
 
 

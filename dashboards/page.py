@@ -17,8 +17,7 @@ from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from unlearnbench.analysis.best_settings import panel_label
-from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.analysis.best_settings import panel_label, rows_with_valid_start
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import tally
@@ -82,6 +81,7 @@ def _render(section: ReportSection, context: PageContext) -> Mapping[str, Any] |
     return {
         "id": section.id,
         "title": section.title,
+        "nav": section.nav or section.title,
         "body": Markup(
             render(
                 template,
@@ -143,15 +143,15 @@ def _data(context: PageContext, sections: Sequence[ReportSection] = SECTIONS) ->
     rates = {r.learning_rate for r in report.rows if r.kind == "run"}
     return {
         "palette": [list(pair) for pair in PALETTE],
-        "families": style.colours,
-        "shapes": style.symbols,
+        "families": style.slots,
+        "shapes": {name: style.shape(name) for name in style.slots},
         "links": dict(report.links),
         "rates": {rate_text(r): style.dashes[r] for r in sorted(rates, key=lambda r: r or 0.0)},
         "panels": [
             {
                 "model": panel.model,
                 "fraction": panel.forget_fraction,
-                "figure": draw(panel, style, context.panel_size).to_plotly_json(),
+                "figure": draw(panel, style, context.panel_height).to_plotly_json(),
                 "low": min((s.forgotten or 0.0 for s in panel.below), default=None),
             }
             for panel in context.panels

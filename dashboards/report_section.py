@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from unlearnbench.analysis.order_confidence import OrderConfidence
 from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.evaluation.headlines import default_headline
+from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
-from .figures.label_placement import LARGE, MEDIUM, Size
 from .figures.tradeoff_data import Panel, panels
 from .figures.tradeoff_plot import Style
 from .metric_columns import PageColumns
 from .page_budget import EmbeddedEvaluations, embedded_evaluations
 
 _T = TypeVar("_T")
+
+
+class Placed(Protocol):
+    """Part of a section for one model and split."""
+
+    @property
+    def model(self) -> str: ...
+    @property
+    def forget_fraction(self) -> SplitKey: ...
+
+
+_P = TypeVar("_P", bound=Placed)
 
 
 @dataclass(frozen=True)
@@ -54,26 +65,28 @@ class PageContext:
         )
 
     @property
-    def panel_size(self) -> Size:
-        """Size of a trade-off panel's plot area, in pixels."""
-        return LARGE if len(self.panels) == 1 else MEDIUM
+    def panel_height(self) -> int:
+        """Height of a trade-off panel in pixels: the first screen of a page has one in full."""
+        return 470 if len(self.panels) == 1 else 400
 
     def panel_number(self, model: str, split: SplitKey) -> int:
         """Look up a panel's number on the page, by which it is chosen."""
         places = [(one.model, one.forget_fraction) for one in self.panels]
         return places.index((model, split))
 
-    def rows_of(self, panel: Panel) -> list[TableRow]:
+    def rows_of(self, panel: Placed) -> list[TableRow]:
         """List the rows of a panel."""
-        return [row for row in self.report.rows if _is_in(row, panel)]
+        return of_place(self.report.rows, panel)
 
-    def records_of(self, panel: Panel) -> list[Record]:
+    def records_of(self, panel: Placed) -> list[Record]:
         """List the records of a panel."""
-        return [record for record in self.report.records if _is_in(record, panel)]
+        return of_place(self.report.records, panel)
 
 
-def _is_in(one: TableRow | Record, panel: Panel) -> bool:
-    return (one.model, one.forget_fraction) == (panel.model, panel.forget_fraction)
+def of_place(found: Iterable[_P], panel: Placed) -> list[_P]:
+    """List what belongs to a panel."""
+    place = (panel.model, panel.forget_fraction)
+    return [one for one in found if (one.model, one.forget_fraction) == place]
 
 
 def _is_ceu_benchmark(report: Report) -> bool:
@@ -100,12 +113,14 @@ class ReportSection:
     id: str
     """Id of the HTML element, and of the section's data in scripts."""
     title: str
-    """Heading, and name in the navigation."""
+    """Heading."""
     values: Callable[[PageContext], Mapping[str, Any] | None] = _no_values
     """Compute the template's values; None leaves the section out."""
     data: Callable[[PageContext], Any] | None = None
     """Compute the JSON that scripts read at once, as `page.data.sections[id]`."""
     lazy_data: Callable[[PageContext], Any] | None = None
     """Compute the JSON that is compressed, and that scripts load by `page.lazyData(id)`."""
+    nav: str = ""
+    """Shorter name in the navigation, where the heading is long."""
     lazy_data_within: Callable[[PageContext, int], Any] | None = None
     """Like `lazy_data`, cut to the bytes (compressed, in base 64) that are left for it."""

@@ -8,8 +8,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import refuse_unused
-from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling
-from unlearnbench.losses.predictions import mean_over_union
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, Sampling, Terms
 
 from .grpo import withheld
 
@@ -130,8 +129,8 @@ class GeneralCEU(Method):
         """Score of a sampled answer, in [0, 1]."""
         return withheld(answer, truth)
 
-    def loss(self, batch: LossBatch) -> Tensor:
-        """Scalar; with samples it reports their mean reward."""
+    def loss(self, batch: LossBatch) -> Tensor | Terms:
+        """Scalar, or the terms of both sides; with samples it reports their mean reward."""
         retain, scored = batch.retain, batch.sample if self.scores == "reward" else batch.forget
         if self.scores == "reward":
             if batch.rewards is None:
@@ -139,7 +138,7 @@ class GeneralCEU(Method):
             batch.report("reward", scored.mean_sequences(batch.rewards))
         r = self.forget_score if self.scores == "constant" else scored.token_scores
         retain_r = self.retain_score if self.retain_scores == "constant" else retain.token_scores
-        return mean_over_union(
-            (scored, scored.unified_cross_entropy(r, raw=self.raw, by_token=True)),
-            (retain, retain.unified_cross_entropy(retain_r, raw=self.raw, by_token=True)),
+        return batch.mean_over_union(
+            forget=(scored, scored.unified_cross_entropy(r, raw=self.raw, by_token=True)),
+            retain=(retain, retain.unified_cross_entropy(retain_r, raw=self.raw, by_token=True)),
         )

@@ -102,6 +102,8 @@ def withheld(answer: str, truth: str) -> float:
 
 def advantages(rewards: Tensor, count: int) -> Tensor:
     """[B] A of rewards [B], of which each `count` in a row belong to one question."""
+    if not len(rewards):
+        return rewards
     groups = rewards.view(-1, count)
     centred = groups - groups.mean(1, keepdim=True)
     spread = groups.std(1, correction=0, keepdim=True)

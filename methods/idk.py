@@ -6,8 +6,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from unlearnbench.api.method import LossBatch, Method, Needs
-from unlearnbench.losses.predictions import mean_over_union
+from unlearnbench.api.method import LossBatch, Method, Needs, Terms
 
 
 class IDK(Method):
@@ -23,9 +22,9 @@ class IDK(Method):
 
     needs: ClassVar[Needs] = Needs(parts=frozenset({"refusal", "retain"}))
 
-    def loss(self, batch: LossBatch) -> Tensor:
-        """Scalar."""
-        return mean_over_union(
-            (batch.refusal, batch.refusal.cross_entropy()),
-            (batch.retain, batch.retain.cross_entropy()),
+    def loss(self, batch: LossBatch) -> Tensor | Terms:
+        """Scalar, or the terms of both sides."""
+        return batch.mean_over_union(
+            forget=(batch.refusal, batch.refusal.cross_entropy()),
+            retain=(batch.retain, batch.retain.cross_entropy()),
         )

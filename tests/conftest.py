@@ -32,6 +32,8 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Some processes that tests start may write small files only: bytecode would be cut short, and be
 # taken for whole by the next process.
 os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
+# As a sweep sets it, for tests that import Ray before: it prints nothing of its own.
+os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
 
 HERE = Path(__file__).resolve().parent
 CHROMIUM = (
@@ -41,6 +43,11 @@ CHROMIUM = (
     "google-chrome",
     "google-chrome-stable",
 )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """An option that writes `messages.txt` anew."""
+    parser.addoption("--update-messages", action="store_true", help="write tests/messages.txt")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -351,12 +358,12 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     The migrations of a store take seconds, and end in the same tables each time.
     """
-    from unlearnbench.tracking.mlflow.connection import ENVIRONMENT, import_mlflow
+    from unlearnbench.tracking.mlflow import ENVIRONMENT, MlflowTracker
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        import_mlflow()
+        MlflowTracker()  # it imports MLflow quietly
         utils: Any = import_module("mlflow.store.db.utils")  # typed in part only
         template = tmp_path_factory.mktemp("mlflow") / "empty.db"
         migrate = utils._initialize_tables

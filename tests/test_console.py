@@ -27,7 +27,7 @@ def test_a_plain_table_is_aligned() -> None:
     assert out.getvalue() == "name   n\nce-u   1\nx      -\ny     20\n"
 
 
-def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
+def test_a_bar_on_a_terminal_and_nothing_elsewhere() -> None:
     class Terminal(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -37,12 +37,12 @@ def test_a_bar_on_a_terminal_and_lines_elsewhere() -> None:
         bar(1, 2)
         bar(2, 2)
     assert "a[b]" in err.getvalue()
-    assert "100%" in err.getvalue()
+    assert "2/2" in err.getvalue()
     plain = io.StringIO()
     with progress_bar(Console(io.StringIO(), plain), "work") as bar:
         for done in range(9):
             bar(done, 8)
-    assert plain.getvalue().splitlines() == [f"work: {25 * i} %" for i in range(5)]
+    assert plain.getvalue() == ""
 
 
 @pytest.mark.parametrize(

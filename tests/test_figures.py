@@ -101,7 +101,7 @@ class TestTruthRatios:
         figure = truth_ratios(run, epoch=epoch)
         names = [trace.name for trace in figure.data]
         assert names == [
-            *("fine-tuned model", f"epoch {3 - shown}", "retain model", f"npo, epoch {shown}", "D")
+            *(f"epoch {3 - shown}", "start model", "retain model", f"npo, epoch {shown}", "D")
         ]
         (bar,) = (trace for trace in figure.data if trace.name == "D")
         distance = run.epochs[shown - 1].metrics["ks_statistic"]
@@ -162,35 +162,6 @@ class TestCommands:
         assert main(["figures", *told, "--out", str(out)]) == 0
         assert capsys.readouterr().out == f"figure  {out}\n"
         assert "plotly" in out.read_text(encoding="utf-8")
-
-    @pytest.mark.parametrize(
-        ("words", "message"),
-        [
-            (
-                ("truth-ratios", "FOLDER", "dd"),
-                "'dd' begins no record's id; there are\n  cc00  npo",
-            ),
-            (("pareto", "nowhere"), "nowhere is not a sweep folder"),
-            (
-                ("trajectories", "FOLDER", "--metrics", "x"),
-                "metric 'x' has no number in this table",
-            ),
-            (("pareto", "FOLDER", "--width", "wide"), "width 'wide': give column, text, or 1 to"),
-            (("pareto", "FOLDER", "--font-size", "90"), "font size 90.0: give 4 to 40 points"),
-        ],
-    )
-    def test_mistakes_are_told_in_words(
-        self,
-        words: tuple[str, ...],
-        message: str,
-        sweep: Path,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        told = [str(sweep) if word == "FOLDER" else word for word in words]
-        assert main(["figures", *told, "--out", str(tmp_path / "x.html")]) == 2
-        assert message in capsys.readouterr().err
-        assert not list(tmp_path.iterdir())
 
 
 class TestSelection:

@@ -1,26 +1,25 @@
 """Terminal output: notes and progress while a command runs, tables and JSON at its end.
 
 Results go to standard output, notes and progress to standard error, so that a pipe gets results
-only. Terminals get rich's tables and bars, other streams plain lines. Secrets are removed, and
-characters that would move the cursor or reorder text are escaped.
+only. Terminals get rich's tables and bars, other streams plain lines. Secrets are removed.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, redirect_stdout, suppress
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
-from unlearnbench.errors import OutputError
-from unlearnbench.files.outputs import printable
 from unlearnbench.runtime.redaction import redact
 
 if TYPE_CHECKING:
     from rich.console import Console as RichConsole
+    from rich.progress import Progress
 
 WARNING_STYLE = "bold red"
 
@@ -33,6 +32,13 @@ def format_duration(seconds: float) -> str:
     if whole < 3600:
         return f"{whole // 60} min {whole % 60:02d} s"
     return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def format_bytes(size: float) -> str:
+    """`3.1 GB`, `12 kB`: in powers of 1000, as disks are sold."""
+    power = min(int(math.log(max(size, 1), 1000)), 4)
+    digits = 0 if power < 1 or size >= 10 * 1000**power else 1
+    return f"{size / 1000**power:.{digits}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
 
 
 class _Results:
@@ -60,17 +66,13 @@ def results_only_on_stdout() -> Generator[None, None, None]:
 class Console:
     """Standard output for results, standard error for notes; both without secrets."""
 
-    printed: ClassVar[bool] = False
-    """True once a line was printed through any console."""
-
     def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
         self.out = out or results()
         self.err = err or sys.stderr
 
     def note(self, text: str) -> None:
         """Print a line about the progress of the command."""
-        Console.printed = True
-        self.err.write(_shown(text) + "\n")
+        self.err.write(redact(text) + "\n")
         self.err.flush()
 
     def warn(self, text: str) -> None:
@@ -78,21 +80,14 @@ class Console:
         if not self.err.isatty():
             self.note(text)
             return
-        Console.printed = True
         _terminal(self.err).print(
             text, style=WARNING_STYLE, markup=False, highlight=False, soft_wrap=True
         )
 
     def print(self, text: str = "") -> None:
         """Print a line of the result."""
-        Console.printed = True
-        try:
-            self.out.write(_shown(text) + "\n")
-            self.out.flush()
-        except BrokenPipeError:
-            raise
-        except OSError as error:
-            raise OutputError(f"standard output: {error.strerror}") from error
+        self.out.write(redact(text) + "\n")
+        self.out.flush()
 
     def print_json(self, value: Any) -> None:
         """Print the result for a program; `value` has finite floats only."""
@@ -111,13 +106,26 @@ class Console:
         from rich.table import Table
         from rich.text import Text
 
-        Console.printed = True
         table = Table(title=title or None, title_justify="left")
         for name, is_number in zip(columns, right, strict=True):
             table.add_column(name, justify="right" if is_number else "left")
         for row in cells:
             table.add_row(*map(Text, row))  # Text: brackets in a value are not markup
         _terminal(self.out).print(table)
+
+    def bar(self, note: str = "") -> Progress:
+        """A bar of rich, on a terminal only; `note`: format of what stands behind it."""
+        from rich import progress
+
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn(note),
+        )
+        off = not self.err.isatty()
+        return progress.Progress(*columns, console=_terminal(self.err), transient=True, disable=off)
 
 
 def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
@@ -141,27 +149,12 @@ def append_log_line(text: str, path: Path) -> None:
 
 @contextmanager
 def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int], None], None, None]:
-    """A function that shows (done, total): a bar on a terminal, elsewhere a line per quarter."""
-    if console.err.isatty():
-        Console.printed = True
-        from rich.markup import escape
-        from rich.progress import Progress, TimeElapsedColumn
+    """A function that shows (done, total) as a bar on a terminal."""
+    from rich.markup import escape
 
-        columns = (*Progress.get_default_columns(), TimeElapsedColumn())
-        with Progress(*columns, console=_terminal(console.err)) as bar:
-            task = bar.add_task(escape(_shown(title)), total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
-        return
-    last_quarter = -1
-
-    def print_quarter(done: int, total: int) -> None:
-        nonlocal last_quarter
-        quarter = 4 * done // max(total, 1)
-        if quarter > last_quarter:
-            last_quarter = quarter
-            console.note(f"{title}: {25 * quarter} %")
-
-    yield print_quarter
+    with console.bar() as bar:
+        task = bar.add_task(escape(redact(title)), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _cell(value: Any) -> str:
@@ -169,12 +162,7 @@ def _cell(value: Any) -> str:
         return "-"
     if isinstance(value, float):
         return f"{value:.6g}"
-    return _shown(str(value)).replace("\n", "\\n")
-
-
-def _shown(text: str) -> str:
-    """`text` without secrets and with control characters escaped."""
-    return printable(redact(text))
+    return redact(str(value)).replace("\n", "\\n")
 
 
 def _terminal(stream: TextIO) -> RichConsole:

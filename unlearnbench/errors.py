@@ -5,10 +5,22 @@ A message names the place, the value, the rule and the fix.
 
 from __future__ import annotations
 
+import errno
+import os
 import re
+import reprlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
+_SHORT.maxlevel = 3
+
+
+def shortened(value: object) -> str:
+    """`repr(value)`, its middle left out beyond 80 characters: what messages quote."""
+    return _SHORT.repr(value)
 
 
 class UnlearnbenchError(Exception):
@@ -98,6 +110,17 @@ TRANSIENT = (OSError, RuntimeError, MemoryError, EOFError, ModelError, RecordErr
 def is_deterministic(error: BaseException) -> bool:
     """True if the same work would raise the same error: no disk, network or device is involved."""
     return isinstance(error, _DETERMINISTIC)
+
+
+def no_room(text: str, place: object = None) -> OutputError | None:
+    """The error that ends a command, where the text of an error says that a disk is full.
+
+    place  default: what the text names
+    """
+    before, reason, _ = text.partition(os.strerror(errno.ENOSPC))
+    before = f"{place}: " if place else before
+    fix = "make room and run the same command again"
+    return OutputError(f"{before}{reason}; {fix}") if reason else None
 
 
 def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:

@@ -27,6 +27,8 @@ from unlearnbench.analysis.meta_evaluation import MetaEvaluation
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.errors import RecordError, did_you_mean
+from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
+from unlearnbench.plan.plan import PLAN_FILE
 from unlearnbench.reporting.report import build_report
 from unlearnbench.results.records import (
     Record,
@@ -77,7 +79,8 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
         if not path.is_file():
             raise RecordError(f"{path}: no such folder of a sweep, and no results.csv")
         with path.open(encoding="utf-8", newline="") as lines:
-            return from_csv(csv.DictReader(lines))
+            stored = StoredBenchmark.read(path.with_name(PLAN_FILE))
+            return from_csv(csv.DictReader(lines), stored)
     if hasattr(table, "to_dict"):
         return from_csv(cast(Any, table).to_dict("records"))
     found: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
@@ -170,9 +173,12 @@ def pareto(
     font_size  points; default: 8 in a column, 9 elsewhere
     title      default: the two numbers; none at a width in print, which a caption names
     """
-    rows = select(rows_of(table), methods, fraction, rate)
-    how = _set_options(title=title, width=width, font_size=font_size, legend=legend)
-    return registry.load("dashboards", "pareto")(rows, **how)
+    whole = rows_of(table)
+    return registry.load("dashboards", "pareto")(
+        select(whole, methods, fraction, rate),
+        every=whole,
+        **{"title": title, "width": width, "font_size": font_size, "legend": legend},
+    )
 
 
 def trajectories(
@@ -193,11 +199,13 @@ def trajectories(
 
     The other options are those of `pareto`.
     """
-    rows = select(rows_of(table), methods, fraction, rate)
-    how = _set_options(
-        metrics=metrics, title=title, width=width, font_size=font_size, legend=legend
+    whole = rows_of(table)
+    return registry.load("dashboards", "trajectories")(
+        select(whole, methods, fraction, rate),
+        metrics,
+        every=whole,
+        **{"title": title, "width": width, "font_size": font_size, "legend": legend},
     )
-    return registry.load("dashboards", "trajectories")(rows, **how)
 
 
 def truth_ratios(
@@ -236,8 +244,11 @@ def truth_ratios(
             f"{split_label(record.forget_fraction)}, in its folder; give its record as `retain`"
         )
     start = next((r for r in siblings if r.kind == "fine-tuned" and r.evaluations), None)
-    how = _set_options(title=title, width=width, font_size=font_size, legend=legend)
-    return registry.load("dashboards", "truth-ratios")(record, chosen, goal, start, **how)
+    return registry.load("dashboards", "truth-ratios")(
+        *(record, chosen, goal, start),
+        every=make_table(siblings or [record]),
+        **{"title": title, "width": width, "font_size": font_size, "legend": legend},
+    )
 
 
 def paper() -> Any:
@@ -296,7 +307,3 @@ def _siblings(record: Record) -> list[Record]:
     place = (record.model, record.forget_fraction, record.profile)
     read = read_records(record.evaluations.folder.parent)
     return [r for r in read if (r.model, r.forget_fraction, r.profile) == place]
-
-
-def _set_options(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}

@@ -5,17 +5,16 @@ Source: Yang 2025, arXiv:2503.01224, the points as shipped in `published/ceu_fig
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Mapping
-from importlib.resources import files
 
 import plotly.graph_objects as go
 
-from unlearnbench.evaluation.columns import own_columns
+from unlearnbench.evaluation.benchmark_schema import filled_columns
 from unlearnbench.results.table import TableRow
 
 from .notebook import pareto
+from .tradeoff_data import paper_points
 
 METHODS: Mapping[str, str] = {
     "CE-U": "ce-u",
@@ -40,9 +39,7 @@ def paper_rows() -> tuple[TableRow, ...]:
 
     `epoch` is the point's number in its series.
     """
-    source = files(__package__ or "dashboards") / "published" / "ceu_figure_points.csv"
-    with source.open(encoding="utf-8") as lines:
-        return tuple(_row(line) for line in csv.DictReader(lines))
+    return tuple(map(_row, paper_points()))
 
 
 def _row(line: Mapping[str, str]) -> TableRow:
@@ -63,7 +60,7 @@ def _row(line: Mapping[str, str]) -> TableRow:
         seed=0,
         epoch=int(line["point"]) if kind == "run" else 0,
         status="finished",
-        metrics=dict.fromkeys(own_columns())
+        metrics=dict.fromkeys(filled_columns([]))
         | {
             "model_utility": float(line["model_utility"]),
             "log10_forget_quality": float(line["log10_forget_quality"]),

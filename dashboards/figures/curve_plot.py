@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from html import escape, unescape
 from itertools import groupby
 from typing import Any
@@ -76,13 +76,13 @@ def curves(
     by_setting = groupby(settings, key=lambda s: (s.method, s.learning_rate))
     lines = [_curve(tuple(group), metric, start, style) for _, group in by_setting]
     layout = small_layout(title, "epoch", dtick=1)
-    if goal is not None:
-        layout |= _level(goal)
     if shares:
         layout["yaxis"]["range"] = [-0.02, 1.04]
     else:
         levels = [v for v in (start, goal) if v is not None]
         set_axis_range(layout, lines, log=False, levels=levels)
+    if goal is not None:
+        layout |= _level(goal, *layout["yaxis"].get("range", (goal, goal)))
     return {"data": lines, "layout": layout}
 
 
@@ -90,12 +90,13 @@ def _value(rows: Sequence[TableRow], kind: str, metric: str) -> float | None:
     return next((r.metrics[metric] for r in rows if r.kind == kind), None)
 
 
-def _level(at: float) -> dict[str, Any]:
+def _level(at: float, low: float, high: float) -> dict[str, Any]:
     """The retain model's line and its label, as part of a layout."""
     line = {"color": MUTED, "width": 1, "dash": "dot"}
     ends = {"xref": "x domain", "x0": 0, "x1": 1, "yref": "y", "y0": at, "y1": at}
-    place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "y": at, "yanchor": "bottom"}
-    text = {"text": f"retain model {signed(at, 2)}", "font": {"size": 11, "color": MUTED}}
+    place = {"xref": "paper", "x": 1, "xanchor": "right", "yref": "y", "y": at}
+    place["yanchor"] = "top" if at > (low + high) / 2 else "bottom"  # inside the frame
+    text = {"text": f"retain {signed(at, 2)}", "font": {"size": 11, "color": MUTED}}
     return {
         "shapes": [{"type": "line", "name": "retain", "line": line, **ends}],
         "annotations": [{"name": "retain", "showarrow": False, **text, **place}],
@@ -110,28 +111,42 @@ def _curve(
     points = lead + [(s.epoch, s.metrics[metric]) for s in settings]
     colour = style.colour(first.family)
     error = bars(settings, metric, len(lead), colour, digits=2, width=2, thickness=1)
+    return trace(
+        [x for x, _ in points],
+        [y for _, y in points],
+        f"{first.method}, learning rate {rate_text(first.learning_rate)}",
+        f"%{{fullData.name}}<br>epoch %{{x}}: %{{y:.4g}}{_seeds(settings)}",
+        mode="lines+markers" if len(points) < 3 else "lines",
+        **({} if error is None else {"error_y": error}),
+        **line_style(
+            style, first.family, first.learning_rate, width=1.6, alpha=0.85, method=first.method
+        ),
+    )
+
+
+def trace(
+    x: Iterable[Any], y: Iterable[float | None], name: str, hover: str, **more: Any
+) -> dict[str, Any]:
+    """Make a line or points of a small figure, with rounded numbers."""
     return {
         "type": "scatter",
-        "x": [x for x, _ in points],
-        "y": [None if y is None else short(y) for _, y in points],
-        **({} if error is None else {"error_y": error}),
-        "mode": "lines+markers" if len(points) < 3 else "lines",
-        "name": escape(f"{first.method}, rate {rate_text(first.learning_rate)}"),
-        "hovertemplate": "%{fullData.name}<br>epoch %{x}: %{y:.4g}"
-        f"{_seeds(settings)}<extra></extra>",
-        **line_style(style, first.family, first.learning_rate, width=1.6, alpha=0.85),
+        "x": [*x],
+        "y": [*map(short, y)],
+        "name": escape(name),
+        "hovertemplate": f"{hover}<extra></extra>",
+        "showlegend": False,
+        **more,
     }
 
 
 def line_style(
-    style: Style, family: str, rate: float | None, *, width: float, alpha: float
+    style: Style, family: str, rate: float | None, *, width: float, alpha: float, **more: Any
 ) -> dict[str, Any]:
     """The colour and dash of a method's line, and the metadata by which the page filters it."""
     colour = faded(style.colour(family), alpha)
     return {
         "line": {"color": colour, "width": width, "dash": style.dashes[rate]},
-        "meta": meta("curve", family, rate, slot=style.colours[family], alpha=alpha),
-        "showlegend": False,
+        "meta": meta("curve", family, rate, slot=style.slots[family], alpha=alpha, **more),
     }
 
 

@@ -6,14 +6,12 @@ import hashlib
 import json
 import re
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import plotly.graph_objects as go
 
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.files.outputs import check_file, writing
-
-from .print_size import PIXELS
 
 FORMATS = (".svg", ".png", ".pdf", ".html")
 _MARK = "unlearnbench figure sha256:"
@@ -53,12 +51,12 @@ def _image(figure: go.Figure, kind: str, path: Path) -> bytes:
 
 
 def _scale(figure: go.Figure, kind: str) -> float:
-    """Pixels of the image per pixel of the figure; a figure of a width in print keeps that."""
-    layout: Any = figure.layout
-    dpi = (layout.meta or {}).get("dpi")  # of a width in print
-    if kind == "svg" or (dpi and kind == "pdf"):
-        return 1
-    return dpi / PIXELS if dpi else _SCALE
+    """Pixels of the image per pixel of the figure; a figure of a width in print has that width."""
+    meta: Any = cast(Any, figure.layout).meta or {}
+    scale, dpi = meta.get("scale", 1.0), meta.get("dpi")
+    if dpi or kind == "svg":
+        return float(scale * (dpi / 96 if dpi and kind == "png" else 1))
+    return float(scale * _SCALE)
 
 
 def digest(figure: go.Figure) -> str:

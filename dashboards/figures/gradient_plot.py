@@ -12,7 +12,7 @@ from plotly.subplots import make_subplots
 from unlearnbench.testing.gradient_profile import Cosines, GradientProfiles, Point
 
 from ..formatting import signed
-from .palette import DASHES, PALETTE, slots
+from .palette import DASHES, PALETTE, colours, slots
 from .tradeoff_axes import INK, MUTED
 
 PANELS: tuple[tuple[str, str], ...] = (
@@ -48,15 +48,15 @@ def figure(profiles: GradientProfiles) -> go.Figure:
     shows them undivided. Later lines are thinner: where two coincide, both are visible.
     """
     drawn = make_subplots(rows=1, cols=3, subplot_titles=[title for _, title in PANELS])
-    colours = slots(profiles.curves)
+    numbers = slots(profiles.curves)
     scales = {name: _largest(points) for name, points in profiles.curves.items()}
     plain: list[list[float | None]] = []
     scaled: list[list[float | None]] = []
     names = sorted(profiles.curves)
     for i, name in enumerate(names):
         points = profiles.curves[name]
-        before = sum(colours[other] == colours[name] for other in names[:i])
-        style = {"color": PALETTE[colours[name]][0], "dash": DASHES[before % len(DASHES)]}
+        dash = DASHES[numbers[name] // len(PALETTE) % len(DASHES)]
+        style = {"color": colours(numbers[name])[0], "dash": dash}
         for column, (quantity, _) in enumerate(PANELS, start=1):
             values = [float(getattr(point, quantity)) for point in points]
             plain.append(_drawable(values, quantity))
@@ -65,9 +65,7 @@ def figure(profiles: GradientProfiles) -> go.Figure:
                 go.Scatter(
                     x=[point.log_odds for point in points],
                     y=scaled[-1],
-                    customdata=[
-                        [point.probability, v] for point, v in zip(points, values, strict=True)
-                    ],
+                    customdata=[*zip([one.probability for one in points], values, strict=True)],
                     hovertemplate="p = %{customdata[0]:.6g}: %{customdata[1]:.4g}",
                     mode="lines",
                     name=name,
@@ -96,12 +94,8 @@ def figure(profiles: GradientProfiles) -> go.Figure:
 def _scales(scaled: Sequence[object], plain: Sequence[object]) -> dict[str, object]:
     buttons = (("each by its largest norm", scaled), ("as computed", plain))
     return {
-        "type": "buttons",
-        "direction": "right",
-        "x": 0,
-        "xanchor": "left",
-        "y": 1.2,
-        "yanchor": "top",
+        **{"type": "buttons", "direction": "right"},
+        **{"x": 0, "xanchor": "left", "y": 1.2, "yanchor": "top"},
         "buttons": [
             {"label": label, "method": "restyle", "args": [{"y": list(values)}]}
             for label, values in buttons

@@ -15,12 +15,12 @@ from unlearnbench.analysis.lasting import (
     AttackedSetting,
     RelearningCurve,
 )
-from unlearnbench.stats.t_interval import Interval
 
 from ..formatting import rate_text, short
-from .curve_plot import line_style, small_layout
+from .curve_plot import line_style, small_layout, trace
 from .tradeoff_axes import INK, MUTED
 from .tradeoff_plot import Style, meta
+from .tradeoff_points import error_bars
 
 BAR = 21
 """Height of a bar with its gap, in pixels."""
@@ -103,56 +103,36 @@ def _range(panel: AttackedPanel, curves: Sequence[RelearningCurve]) -> tuple[flo
 
 def _curve(one: AttackedSetting, curve: RelearningCurve, style: Style, best: bool) -> Figure:
     setting = one.setting
-    last = one.setting.rows[0].run_id, setting.epoch
-    intervals = curve.intervals
-    rate = rate_text(setting.learning_rate)
-    name = f"{setting.method}, rate {rate}, epoch {setting.epoch}"
-    seeds = len(setting.rows)
-    return {
-        "type": "scatter",
-        "mode": "lines+markers",
-        "x": list(curve.steps),
-        "y": [None if y is None else short(y) for y in curve.mean],
-        **({} if not any(intervals) else {"error_y": _bars(intervals)}),
-        "customdata": [[*last, f"{curve.attack}@{step}"] for step in curve.steps],
-        "name": escape(name),
-        "marker": {"size": 5, "color": style.colour(setting.family)},
-        "hovertemplate": "%{fullData.name}<br>after %{x} steps: %{y:.3f}"
-        f"{f', mean of {seeds} seeds' if seeds > 1 else ''}<extra></extra>",
-        **line_style(
-            style, setting.family, setting.learning_rate, width=2.2, alpha=0.95 if best else 0.45
-        ),
-    }
-
-
-def _bars(intervals: Sequence[Interval | None]) -> Figure:
-    up = [0.0 if i is None else short(i.high - i.mean, 3) for i in intervals]
-    down = [0.0 if i is None else short(i.mean - i.low, 3) for i in intervals]
-    return {
-        **{"type": "data", "symmetric": False, "array": up, "arrayminus": down},
-        **{"width": 3, "thickness": 1},
-    }
+    run, seeds = setting.rows[0].run_id, len(setting.rows)
+    error = error_bars(curve.intervals, 3, width=3, thickness=1)
+    rate, alpha = setting.learning_rate, 0.95 if best else 0.45
+    return trace(
+        curve.steps,
+        curve.mean,
+        f"{setting.method}, rate {rate_text(rate)}, epoch {setting.epoch}",
+        "%{fullData.name}<br>after %{x} steps: %{y:.3f}"
+        f"{f', mean of {seeds} seeds' if seeds > 1 else ''}",
+        mode="lines+markers",
+        customdata=[[run, setting.epoch, f"{curve.attack}@{step}"] for step in curve.steps],
+        marker={"size": 5, "color": style.colour(setting.family)},
+        **({} if error is None else {"error_y": error}),
+        **line_style(style, setting.family, rate, width=2.2, alpha=alpha),
+    )
 
 
 def _references(curve: RelearningCurve) -> list[Figure]:
     """Draw the retain model's curve, which is the null, and the start model's."""
-    found: list[Figure] = []
-    for name, values, dash in (
-        (START, curve.start, "dot"),
-        (RETAIN, curve.retain, "solid"),
-    ):
-        if any(value is not None for value in values):
-            line = {"color": MUTED, "width": 1.6, "dash": dash}
-            found.append(
-                {
-                    **{"type": "scatter", "mode": "lines", "name": name, "line": line},
-                    **{"x": list(curve.steps), "connectgaps": True, "showlegend": False},
-                    "y": [None if y is None else short(y) for y in values],
-                    "hovertemplate": f"{name}<br>after %{{x}} steps: %{{y:.3f}}<extra></extra>",
-                    "meta": meta("reference"),
-                }
-            )
-    return found
+    return [
+        trace(
+            *(curve.steps, values, name, f"{name}<br>after %{{x}} steps: %{{y:.3f}}"),
+            mode="lines",
+            line={"color": MUTED, "width": 1.6, "dash": dash},
+            connectgaps=True,
+            meta=meta("reference"),
+        )
+        for name, values, dash in ((START, curve.start, "dot"), (RETAIN, curve.retain, "solid"))
+        if any(value is not None for value in values)
+    ]
 
 
 def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -> Titled:
@@ -168,42 +148,37 @@ def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -
         layout = small_layout("", "sampled answers k")
         layout["xaxis"] |= {"type": "log", "tickvals": list(curve.ks)}
         layout["yaxis"]["range"] = [-0.02, 1.04]
-        colour, family = style.colour(one.setting.family), one.setting.family
-        tags = meta(
-            *("lasting", family, one.setting.learning_rate),
-            slot=style.colours[family],
-            alpha=0.95,
-        )
-        lines: list[Figure] = [
-            _leak_line(curves[name], name, meta("reference"), {"color": MUTED, "dash": dash})
+        colour, tags = style.colour(one.setting.family), _tags(one, style, 0.95)
+        of_setting: Figure = {
+            "meta": tags,
+            "customdata": [[run, one.setting.epoch, curve.variant] for _ in curve.ks],
+        }
+        lines = [
+            _leaks(curves[name], name, line={"color": MUTED, "dash": dash}, meta=meta("reference"))
             for name, dash in ((START, "dot"), (RETAIN, "solid"))
             if name in curves
         ]
-        lines.append(_leak_line(curve, family, tags, {"color": colour, "width": 2.2}))
-        bound: Figure = {
-            **{"type": "scatter", "mode": "markers", "x": list(curve.ks), "showlegend": False},
-            "y": [short(value) for value in curve.bounds],
-            "marker": {"symbol": "line-ew-open", "size": 9, "line": {"width": 2}, "color": colour},
-            "hovertemplate": f"{100 * (1 - curve.alpha):g} % upper bound at %{{x}}: %{{y:.3f}}"
-            "<extra></extra>",
-            "name": "bound",
-            "meta": tags,
-        }
-        for each in (*lines[-1:], bound):
-            each["customdata"] = [[run, one.setting.epoch, curve.variant] for _ in curve.ks]
-        found.append((title_of(one), {"data": [*lines, bound], "layout": layout}))
+        own = _leaks(curve, one.setting.family, line={"color": colour, "width": 2.2}, **of_setting)
+        bound = trace(
+            *(curve.ks, curve.bounds, "bound"),
+            f"{100 * (1 - curve.alpha):g} % upper bound at %{{x}}: %{{y:.3f}}",
+            mode="markers",
+            marker={"symbol": "line-ew-open", "size": 9, "line": {"width": 2}, "color": colour},
+            **of_setting,
+        )
+        found.append((title_of(one), {"data": [*lines, own, bound], "layout": layout}))
     return found
 
 
-def _leak_line(curve: LeakCurve, name: str, tags: Figure, line: Figure) -> Figure:
-    return {
-        **{"type": "scatter", "mode": "lines", "x": list(curve.ks), "showlegend": False},
-        "y": [short(value) for value in curve.leaks],
-        "name": escape(name),
-        "line": line,
-        "hovertemplate": "%{fullData.name}<br>one of %{x} answers leaks: %{y:.3f}<extra></extra>",
-        "meta": tags,
-    }
+def _leaks(curve: LeakCurve, name: str, **more: Any) -> Figure:
+    hover = "%{fullData.name}<br>one of %{x} answers leaks: %{y:.3f}"
+    return trace(curve.ks, curve.leaks, name, hover, mode="lines", **more)
+
+
+def _tags(one: AttackedSetting, style: Style, alpha: float) -> Figure:
+    setting = one.setting
+    slot = style.slots[setting.family]
+    return meta("lasting", setting.family, setting.learning_rate, slot=slot, alpha=alpha)
 
 
 def before_and_under(
@@ -253,19 +228,15 @@ def _bar_figure(
     alphas = [0.35, *[0.85] * (len(names) - 1)]
     bars: Figure = {
         **{"type": "bar", "orientation": "h", "y": names, "showlegend": False, "width": 0.62},
-        "x": [None if value is None else short(value) for value in values],
+        "x": [*map(short, values)],
         "marker": {"color": colour, "opacity": alphas},
         "customdata": [[run, setting.epoch, name if name in variants else ""] for name in names],
         "name": escape(f"{setting.method}, rate {rate_text(setting.learning_rate)}"),
         "hovertemplate": "%{fullData.name}<br>%{y}: %{x:.3f}<extra></extra>",
-        "meta": meta(
-            *("lasting", setting.family, setting.learning_rate),
-            slot=style.colours[setting.family],
-            alpha=0.85,
-        ),
+        "meta": _tags(one, style, 0.85),
     }
-    if any(intervals):
-        bars["error_x"] = _bars(intervals) | {"color": INK}
+    if error := error_bars(intervals, 3, width=3, thickness=1):
+        bars["error_x"] = {**error, "color": INK}
     layout = small_layout("", escape(panel.column.label))
     layout["xaxis"] |= {"range": [-0.01, 1.03]} if panel.column.bounds == (0.0, 1.0) else {}
     layout["yaxis"] |= {"type": "category", "autorange": "reversed", "showgrid": False}
@@ -278,7 +249,7 @@ def _marks(names: Sequence[str], values: Mapping[str, Sequence[float | None]]) -
     return [
         {
             **{"type": "scatter", "mode": "markers", "y": list(names), "showlegend": False},
-            "x": [None if value is None else short(value) for value in numbers],
+            "x": [*map(short, numbers)],
             "marker": {
                 **{"symbol": "line-ns-open", "size": BAR - 3, "color": MUTED},
                 "line": {"width": 3 if name == RETAIN else 1},

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
@@ -14,15 +14,15 @@ from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
 from unlearnbench.api.benchmark import split_percent
 
 from ..formatting import signed
-from .notebook import FONT, GRID
+from .notebook import FRAME, GRID
 from .palette import PALETTE, faded
 from .tradeoff_axes import INK, MUTED
 
 KNOWN, UNKNOWN = PALETTE[1][0], PALETTE[0][0]
-_SCORES = (
-    ("overall", "overall", "diamond", PALETTE[3][0]),
-    ("quantization", "Q, quantization", "triangle-up", PALETTE[2][0]),
-    ("relearning", "R, relearning", "triangle-down", PALETTE[4][0]),
+_SCORES: tuple[tuple[str, str, str, Callable[[MetricQuality], float | None]], ...] = (
+    ("overall", "diamond", PALETTE[3][0], lambda one: one.overall),
+    ("Q, quantization", "triangle-up", PALETTE[2][0], lambda one: one.quantization.value),
+    ("R, relearning", "triangle-down", PALETTE[4][0], lambda one: one.relearning.value),
 )
 _LINE, _HEAD, _FOOT = 26, 120, 60
 """Pixels: height of a metric, above and below all of them."""
@@ -51,15 +51,12 @@ def build(found: Sequence[MetaEvaluation]) -> go.Figure:
     for number, one in enumerate(found, start=1):
         _draw(figure, one, number)
     figure.update_layout(
-        template=go.layout.Template(),
+        **FRAME,
         title={"text": "Metrics as detectors of knowledge", "x": 0.01, "yanchor": "top"}
         | {"font": {"size": 17, "color": INK}},
-        font={"family": FONT, "color": INK, "size": 12},
         width=1080,
         height=_HEAD + _FOOT * len(found) + _LINE * sum(counts),
         margin={"l": 20, "r": 20, "t": _HEAD, "b": _FOOT},
-        plot_bgcolor="#ffffff",
-        paper_bgcolor="#ffffff",
         legend={"orientation": "h", "x": 0, "y": 1, "yref": "container", "yanchor": "top"}
         | {"font": {"size": 12}, "tracegroupgap": 0, "itemclick": False, "itemdoubleclick": False},
     )
@@ -84,20 +81,14 @@ def _draw(figure: Any, one: MetaEvaluation, row: int) -> None:
         (f"does not ({len(one.unknown)} models)", UNKNOWN, _OFFSET, "unknown"),
     ):
         points = [(i, value) for i, line in enumerate(lines) for value in getattr(line, of)]
-        figure.add_trace(
-            go.Scatter(
-                x=[_scaled(lines[i], value) for i, value in points],
-                y=[i + offset for i, _ in points],
-                customdata=[[escape(lines[i].column.label), value] for i, value in points],
-                hovertemplate="%{customdata[0]}: %{customdata[1]:.4g}<extra></extra>",
-                mode="markers",
-                marker={"color": faded(colour, 0.65), "size": 8},
-                name=name,
-                legendgroup=of,
-                showlegend=row == 1,
-            ),
-            row=row,
-            col=1,
+        _points(
+            *(figure, row, 1, name),
+            x=[_scaled(lines[i], value) for i, value in points],
+            y=[i + offset for i, _ in points],
+            customdata=[[escape(lines[i].column.label), value] for i, value in points],
+            hovertemplate="%{customdata[0]}: %{customdata[1]:.4g}<extra></extra>",
+            marker={"color": faded(colour, 0.65), "size": 8},
+            group=of,
         )
     cuts = [_scaled(line, line.threshold) for line in lines]
     _marks(figure, row, 1, cuts, "threshold", "line-ns", MUTED, [line.threshold for line in lines])
@@ -116,43 +107,26 @@ def _draw(figure: Any, one: MetaEvaluation, row: int) -> None:
 
 def _faithfulness(figure: Any, row: int, lines: Sequence[MetricQuality]) -> None:
     areas = [line.faithfulness for line in lines]
-    figure.add_trace(
-        go.Scatter(
-            x=areas,
-            y=[*range(len(lines))],
-            error_x={
-                "type": "data",
-                "symmetric": False,
-                "array": [line.high - line.faithfulness for line in lines],
-                "arrayminus": [line.faithfulness - line.low for line in lines],
-                "color": faded(INK, 0.6),
-                "thickness": 1.5,
-                "width": 4,
-            },
-            customdata=[[escape(one.column.label), one.low, one.high] for one in lines],
-            hovertemplate="%{customdata[0]}: %{x:.3f}, %{customdata[1]:.3f} to "
-            "%{customdata[2]:.3f}<extra></extra>",
-            mode="markers",
-            marker={
-                "color": [faded(INK, 0.35) if line.control else INK for line in lines],
-                "size": 8,
-            },
-            name="faithfulness",
-            showlegend=row == 1,
-        ),
-        row=row,
-        col=2,
+    bars = {
+        **{"type": "data", "symmetric": False},
+        "array": [line.high - line.faithfulness for line in lines],
+        "arrayminus": [line.faithfulness - line.low for line in lines],
+    }
+    shades = [faded(INK, 0.35) if line.control else INK for line in lines]
+    _points(
+        *(figure, row, 2, "faithfulness"),
+        x=areas,
+        y=[*range(len(lines))],
+        error_x=bars | {"color": faded(INK, 0.6), "thickness": 1.5, "width": 4},
+        customdata=[[escape(one.column.label), one.low, one.high] for one in lines],
+        hovertemplate="%{customdata[0]}: %{x:.3f}, %{customdata[1]:.3f} to "
+        "%{customdata[2]:.3f}<extra></extra>",
+        marker={"color": shades, "size": 8},
     )
-    for key, name, symbol, colour in _SCORES:
-        found = [_score(line, key) for line in lines]
-        if any(value is not None for value in found):
-            _marks(figure, row, 2, found, name, symbol, colour, found)
-
-
-def _score(line: MetricQuality, key: str) -> float | None:
-    if key == "overall":
-        return line.overall
-    return line.quantization.value if key == "quantization" else line.relearning.value
+    for name, symbol, colour, of in _SCORES:
+        scores = [of(line) for line in lines]
+        if any(value is not None for value in scores):
+            _marks(figure, row, 2, scores, name, symbol, colour, scores)
 
 
 def _marks(
@@ -167,21 +141,22 @@ def _marks(
 ) -> None:
     """Draw a mark on each metric's line; `values` are what the label at it shows."""
     ring = {"width": 2, "color": colour}
-    figure.add_trace(
-        go.Scatter(
-            x=x,
-            y=[*range(len(x))],
-            customdata=[signed(value, 4) for value in values],
-            hovertemplate=f"{name} %{{customdata}}<extra></extra>",
-            mode="markers",
-            marker={"symbol": symbol, "color": colour, "size": 11, "line": ring},
-            name=name,
-            legendgroup=name,
-            showlegend=not any(trace.name == name for trace in figure.data),
-        ),
-        row=row,
-        col=col,
+    _points(
+        *(figure, row, col, name),
+        x=x,
+        y=[*range(len(x))],
+        customdata=[signed(value, 4) for value in values],
+        hovertemplate=f"{name} %{{customdata}}<extra></extra>",
+        marker={"symbol": symbol, "color": colour, "size": 11, "line": ring},
     )
+
+
+def _points(figure: Any, row: int, col: int, name: str, group: str = "", **options: Any) -> None:
+    """Draw points, whose group the legend has once for all splits."""
+    of = group or name
+    new = not any(trace.legendgroup == of for trace in figure.data)
+    points = go.Scatter(mode="markers", name=name, legendgroup=of, showlegend=new, **options)
+    figure.add_trace(points, row=row, col=col)
 
 
 def _label(line: MetricQuality) -> str:

@@ -1,8 +1,14 @@
-"""Figures for a notebook or a paper: the page's panels side by side, with a title and a legend."""
+"""Figures for a notebook or a paper: the page's panels side by side, with a title and a legend.
+
+Every figure is laid out in the pixels of a screen, with a font of 12. For a width in print its
+frame is as wide as the paper's at that font, and files are scaled to the paper's font size: marks,
+lines and legends keep their proportions.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import plotly.graph_objects as go
@@ -11,119 +17,134 @@ from plotly.subplots import make_subplots
 from unlearnbench.analysis.best_settings import headline_of_rows, panel_label
 from unlearnbench.api.benchmark import Headline, split_order
 from unlearnbench.errors import UnlearnbenchError, did_you_mean
-from unlearnbench.evaluation.columns import filled_columns
+from unlearnbench.evaluation.benchmark_schema import filled_columns
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text
 from .curve_plot import curves
-from .label_placement import COVERED, MEDIUM, Size
-from .palette import faded
-from .print_size import SCREEN_FONT, PrintSize, fit
 from .tradeoff_axes import INK, MUTED
 from .tradeoff_data import panels
 from .tradeoff_plot import Style, draw, meta
 
 FONT = "Helvetica, Arial, sans-serif"
 GRID = "#e8eaed"
+FRAME: Mapping[str, Any] = {
+    "template": go.layout.Template(),
+    "font": {"family": FONT, "color": INK, "size": 12},
+    "plot_bgcolor": "#ffffff",
+    "paper_bgcolor": "#ffffff",
+}
+"""What all figures for paper have."""
+WIDTHS = {"column": (3.25, 8.0), "text": (6.75, 9.0)}
+"""Inches and points of a column and of the text, in the usual templates of conferences."""
+_POINTS = 9.0
+"""Points of the font of a screen, at 96 pixels an inch."""
+_DPI = 300
+"""Dots per inch of a PNG for print."""
+_NARROW = 5.0
+"""Inches below which panels are below each other."""
 _OF_FORGET_SET = 2
 """Metrics of the forget set that are drawn where none are named."""
-_LEGEND, _ENTRY = 160, 20
-"""Pixels: width of the legend, height of a line of it."""
-_COVERED = 0.1
-"""Largest share of a name that may be overlapped in a column: the legend has those left out."""
-_ABOVE, _BELOW, _LEGEND_LINE = 70, 100, 22
-"""Pixels above and below all panels, and height of a legend below them."""
 
 Cells = Mapping[tuple[int, int], Any]
 """Panels by row and column, from 1."""
 
 
+@dataclass(frozen=True)
+class Size:
+    """Size of a figure."""
+
+    inches: float | None = None
+    """Width in print; None for a screen."""
+    points: float = _POINTS
+    legend: bool = True
+
+    @classmethod
+    def of(
+        cls,
+        width: str | float | None = None,
+        font_size: float | None = None,
+        *,
+        legend: bool = True,
+    ) -> Size:
+        """Read what was asked for.
+
+        width      `column`, `text`, or inches in print; None for a screen
+        font_size  points (1/72 inch); default: 9, in a column 8
+
+        Raises: UnlearnbenchError for a width or size outside of what can be drawn.
+        """
+        inches, points = WIDTHS.get(str(width), (width, _POINTS))
+        if isinstance(inches, str) or not (inches is None or 1 <= inches <= 30):
+            raise UnlearnbenchError(f"width {width!r}: give {', '.join(WIDTHS)}, or 1 to 30 inches")
+        if font_size is not None and not 4 <= font_size <= 40:
+            raise UnlearnbenchError(f"font size {font_size!r}: give 4 to 40 points")
+        return cls(inches, points if font_size is None else font_size, legend)
+
+    @property
+    def narrow(self) -> bool:
+        """True if panels are below each other."""
+        return self.inches is not None and self.inches < _NARROW
+
+    def pixels(self, columns: int) -> float:
+        """Width of the figure in pixels of a screen."""
+        if self.inches is None:
+            return 760 if columns <= 1 else 380 * columns
+        return self.inches * 96 * _POINTS / self.points
+
+
 def pareto(
     table: Sequence[TableRow],
     *,
+    every: Sequence[TableRow] | None = None,
     title: str | None = None,
-    width: str | float | None = None,
-    font_size: float | None = None,
-    legend: bool = True,
+    **size: Any,
 ) -> go.Figure:
     """Draw what is kept against what is forgotten: rows are models, columns splits.
 
-    table      `build_report(folder).rows`, or a part of them
-    title      default: the names of both numbers; none at a width in print
-    width, font_size, legend  see `PrintSize.of`
+    table  `build_report(folder).rows`, or a part of them
+    every  the whole table, whose colours and shapes a part of it keeps (default: this part)
+    title  default: the names of both numbers; none at a width in print
+    size   width, font_size and legend, see `Size.of`
 
     Raises: UnlearnbenchError for a table without the benchmark's numbers.
     """
-    headline = _headline(table)
-    size = PrintSize.of(width, font_size, legend=legend)
-    if title is None and size is not None and size.width is not None:
-        title = ""
-    if title is None:
-        title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
-    style = Style.of(table)
+    headline, of_size = _headline(table), Size.of(**size)
+    style = Style.of(table if every is None else every)
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
     fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
+    places = [(models.index(p.model) + 1, fractions.index(p.forget_fraction) + 1) for p in shown]
     rows, cols = len(models), len(fractions)
-    if stacked := size is not None and size.narrow:
-        rows, cols = len(shown), 1
-    cells: dict[tuple[int, int], Any] = {}
-    titles: dict[tuple[int, int], str] = {}
-    for number, panel in enumerate(shown, start=1):
-        place = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
-        if stacked:
-            place = number, 1
-        cells[place] = draw(
-            panel, style, _room(size, cols), covered=_COVERED if stacked else COVERED
-        )
-        if len(shown) > 1 and (
-            size is None or (size.legend and not size.narrow)
-        ):  # the legend has the names
-            for trace in cells[place].data:
-                if trace.meta["role"] == "best":
-                    trace.mode = "markers"
-        titles[place] = panel_label(panel.model, panel.forget_fraction)
+    if of_size.narrow:
+        places, rows, cols = [(i, 1) for i, _ in enumerate(shown, start=1)], len(shown), 1
+    placed = dict(zip(places, shown, strict=True))
+    cells = {at: draw(panel, style) for at, panel in placed.items()}
+    titles = {at: panel_label(one.model, one.forget_fraction) for at, one in placed.items()}
     figure = compose(cells, titles, rows, cols)
-    listed = _legend(table, style, _marks(figure))
-    if size is not None and size.narrow:
-        named = _named_beside(figure)
-        listed = [one for one in listed if one.name not in named]
-    figure.add_traces(listed)
-    apply_layout(figure, title, rows, cols, size=(380, 350))
-    return figure if size is None else fit(figure, size, rows, cols)
-
-
-def _named_beside(figure: Any) -> set[str]:
-    """Methods whose names stand beside their best points, in every panel that has one."""
-    rings = [t for t in figure.data if t.meta["role"] == "best"]
-    without = {t.meta["family"] for t in rings if "text" not in t.mode}
-    return {t.meta["family"] for t in rings} - without
-
-
-def _room(size: PrintSize | None, columns: int) -> Size:
-    """Plot area of a panel, in pixels of a font for screens: names are placed by it."""
-    if size is None or size.width is None:
-        return MEDIUM
-    width, height = size.plot(columns)
-    return width * SCREEN_FONT / size.font, height * SCREEN_FONT / size.font
+    if len(shown) > 1:  # the legend has the names
+        figure.update_traces(mode="markers", selector=lambda t: t.meta["role"] == "best")
+    listed = {t.meta["family"]: t for t in figure.data if t.meta["role"] == "trajectory"}
+    figure.add_traces([_entry(name, style, style.shape(name)) for name in sorted(listed)])
+    figure.add_traces(_rates(table, style))
+    if title is None and of_size.inches is None:
+        title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
+    return fit(figure, of_size, title, rows, cols)
 
 
 def trajectories(
     table: Sequence[TableRow],
     metrics: Sequence[str] | None = None,
     *,
+    every: Sequence[TableRow] | None = None,
     title: str | None = None,
-    width: str | float | None = None,
-    font_size: float | None = None,
-    legend: bool = True,
+    **size: Any,
 ) -> go.Figure:
     """Draw metrics by epoch: a row per model and forget fraction, a column per metric.
 
     metrics  columns of `results.csv` (default: the headline's two, and two of the forget set)
-    title    default: `Forgetting, epoch by epoch`; none at a width in print
-    width, font_size, legend  see `PrintSize.of`
 
-    Raises: UnlearnbenchError for an unknown one.
+    The other options are those of `pareto`. Raises: UnlearnbenchError for an unknown metric.
     """
     plan = table[0].schema.plan if table else None
     known = filled_columns((row.metrics for row in table), plan)
@@ -135,27 +156,26 @@ def trajectories(
                 f"metric {name!r} has no number in this table{near}; those that have: "
                 f"{', '.join(known)}"
             )
-    style, size = Style.of(table), PrintSize.of(width, font_size, legend=legend)
-    if title is None:
-        in_print = size is not None and size.width is not None
-        title = "" if in_print else "Forgetting, epoch by epoch"
-    per_row = min(len(metrics), 2) if size is not None and size.narrow else len(metrics)
-    lines = -(-len(metrics) // max(per_row, 1))
+    style, of_size = Style.of(table if every is None else every), Size.of(**size)
+    cols = min(len(metrics), 2) if of_size.narrow else len(metrics)
+    lines = -(-len(metrics) // max(cols, 1))
     places = list(dict.fromkeys((r.model, r.forget_fraction) for r in table))
     cells: dict[tuple[int, int], Any] = {}
     titles: dict[tuple[int, int], str] = {}
-    for i, place in enumerate(places, start=1):
+    for i, place in enumerate(places):
         rows = [r for r in table if (r.model, r.forget_fraction) == place]
+        where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
         for j, metric in enumerate(metrics):
-            cell = (i - 1) * lines + j // per_row + 1, j % per_row + 1
+            cell = i * lines + j // cols + 1, j % cols + 1
             cells[cell] = go.Figure(curves(rows, metric, style))
-            where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
             titles[cell] = rows[0].schema.column(metric).label + where
-    count = len(places) * lines
-    figure = compose(cells, titles, count, per_row)
-    figure.add_traces(_legend(table, style, {}))
-    apply_layout(figure, title, count, per_row, size=(330, 270))
-    return figure if size is None else fit(figure, size, count, per_row)
+    figure = compose(cells, titles, len(places) * lines, cols)
+    listed = {row.family for row in table if row.kind == "run"}
+    figure.add_traces([_entry(name, style) for name in sorted(listed)])
+    figure.add_traces(_rates(table, style))
+    if title is None and of_size.inches is None:
+        title = "Forgetting, epoch by epoch"
+    return fit(figure, of_size, title, len(places) * lines, cols)
 
 
 def _headline(table: Sequence[TableRow]) -> Headline:
@@ -190,14 +210,18 @@ def compose(cells: Cells, titles: Mapping[tuple[int, int], str], rows: int, cols
         horizontal_spacing=0.28 / max(cols, 1) ** 1.3,
         vertical_spacing=0.2 / max(rows, 1),
     )
-    for note in figure.layout.annotations:
-        note.font = {"size": 13, "color": INK}
     for number, place in enumerate(places, start=1):
         if place not in cells:
             figure.update_xaxes(visible=False, row=place[0], col=place[1])
             figure.update_yaxes(visible=False, row=place[0], col=place[1])
             continue
         _put(figure, cells[place], place, "" if number == 1 else str(number))
+    # Axis titles only below the last row and beside the first column.
+    for i, j in places:
+        if i < rows:
+            figure.update_xaxes(title_text="", row=i, col=j)
+        if j > 1:
+            figure.update_yaxes(title_text="", row=i, col=j)
     return figure
 
 
@@ -217,107 +241,61 @@ def _put(figure: go.Figure, cell: Any, place: tuple[int, int], number: str) -> N
             add(**options)
 
 
-def _marks(figure: Any) -> dict[str, str]:
-    """Look up each method's shape as drawn."""
-    lines = [t for t in figure.data if t.meta["role"] == "trajectory"]
-    shapes = {t.meta["family"]: t.marker.symbol for t in lines}
-    return {name: shape if isinstance(shape, str) else shape[0] for name, shape in shapes.items()}
-
-
-def _legend(table: Sequence[TableRow], style: Style, shapes: Mapping[str, str]) -> list[go.Scatter]:
-    """Make the legends of colours, shapes, dashes and marks; a click hides a method everywhere."""
-    found: list[go.Scatter] = []
-    for family in style.colours:
-        colour = style.colour(family)
-        shape = {"symbol": shapes[family], "size": 8, "color": colour} if family in shapes else None
-        found.append(_entry(family, family, "legend", {"color": colour, "width": 2.5}, shape))
-    rates = sorted({r.learning_rate for r in table if r.learning_rate is not None})
-    if len(rates) > 1:
-        found += [
-            _entry(f"rate {rate_text(r)}", f"rate {r}", "legend2", _dashed(style.dashes[r]))
-            for r in rates
-        ]
-    if shapes:
-        front = {"color": faded(MUTED, 0.55), "width": 1.5}
-        found.append(_entry("Pareto front", "front", "legend3", front))
-        found += [
-            _entry(name, name, "legend3", None, {"symbol": symbol, "size": size, "color": INK})
-            for name, symbol, size in (
-                ("last epoch: large", "circle", 10),
-                ("best of its method", "circle-open", 12),
-            )
-        ]
-    return found
-
-
-def _dashed(dash: str) -> dict[str, Any]:
-    return {"color": INK, "width": 1.6, "dash": dash}
-
-
-def _entry(
-    name: str, group: str, legend: str, line: Any, marker: dict[str, Any] | None = None
-) -> go.Scatter:
-    return go.Scatter(
-        x=[None],
-        y=[None],
-        mode="+".join(m for m, options in (("lines", line), ("markers", marker)) if options),
-        name=name,
-        line=line,
-        marker=marker,
-        legend=legend,
-        legendgroup=group,
-        meta=meta("legend"),
-        showlegend=True,
+def _entry(family: str, style: Style, shape: str | None = None) -> go.Scatter:
+    """Make a method's entry of the legend; a click hides the method everywhere."""
+    colour = style.colour(family)
+    return _legend(
+        mode="lines+markers" if shape else "lines",
+        name=family,
+        line={"color": colour, "width": 2.5},
+        marker={"symbol": shape, "size": 8, "color": colour},
+        legendgroup=family,
     )
 
 
-def apply_layout(
-    figure: Any, title: str, rows: int, cols: int, *, size: tuple[int, int]
-) -> go.Figure:
-    """Set title, size, grid and legends: methods to the right, dashes and marks below.
+def _legend(**options: Any) -> go.Scatter:
+    return go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **options)
 
-    size  of a panel in pixels; a single one is larger
-    """
-    width, height = (700, 480) if rows * cols <= 1 else size
-    listed = sum(t.showlegend is True and t.legend == "legend" for t in figure.data)
-    inside = max(height * max(rows, 1), _ENTRY * listed)
-    axis: dict[str, Any] = {
-        "gridcolor": GRID,
-        "tickfont": {"size": 11, "color": MUTED},
-        "title_font_size": 12,
-    }
-    figure.update_xaxes(**axis)
+
+def _rates(table: Sequence[TableRow], style: Style) -> list[go.Scatter]:
+    """Make the legend's entries of dashes, where they differ."""
+    rates = sorted({r.learning_rate for r in table if r.learning_rate is not None})
+    return [
+        _legend(
+            mode="lines",
+            name=f"learning rate {rate_text(rate)}",
+            line={"color": INK, "width": 1.6, "dash": style.dashes[rate]},
+        )
+        for rate in (rates if len({style.dashes[rate] for rate in rates}) > 1 else ())
+    ]
+
+
+def fit(figure: Any, size: Size, title: str | None, rows: int, cols: int) -> go.Figure:
+    """Set the style, the size and the title of a figure, with its legend below all panels."""
+    if not size.legend:
+        figure.data = [one for one in figure.data if (one.meta or {}).get("role") != "legend"]
+        figure.update_traces(showlegend=False)
+    width = size.pixels(cols)
+    names = [t.name or "" for t in figure.data if t.showlegend is not False]
+    lines = -(-sum(60 + 7 * len(name) for name in names) // int(width - 110))
+    top = 64 if title else 30
+    inside = 0.75 * (width - 70) / max(cols, 1) * max(rows, 1)
+    axis = {"gridcolor": GRID, "tickfont": {"size": 11, "color": MUTED}, "title_font_size": 12}
+    figure.update_xaxes(**axis, title_standoff=6)
     figure.update_yaxes(**axis)
-    # Axis titles only below the last row and beside the first column.
-    for i in range(1, rows + 1):
-        for j in range(1, cols + 1):
-            if i < rows:
-                figure.update_xaxes(title_text="", row=i, col=j)
-            if j > 1:
-                figure.update_yaxes(title_text="", row=i, col=j)
-    whole = _ABOVE + inside + _BELOW
-    below = {
-        **{"orientation": "h", "x": 0, "xanchor": "left", "yanchor": "bottom", "yref": "container"},
-        "title": {"font": {"size": 12}},
-    }
+    for note in figure.layout.annotations:
+        if note.name is None:  # a panel's title
+            note.font = {"size": 13, "color": INK}
     figure.update_layout(
-        template=go.layout.Template(),
-        title={
-            "text": title,
-            "x": 0.01,
-            "y": 0.985,
-            "yanchor": "top",
-            "font": {"size": 17, "color": INK},
-        },
-        font={"family": FONT, "color": INK, "size": 12},
-        width=_LEGEND + width * max(cols, 1),
-        height=whole,
-        margin={"l": 66, "r": _LEGEND, "t": _ABOVE, "b": _BELOW - 2 * _LEGEND_LINE},
-        plot_bgcolor="#ffffff",
-        paper_bgcolor="#ffffff",
+        **FRAME,
+        title={"text": title or "", "x": 0.01, "y": 1, "yanchor": "top", "pad": {"t": 12}},
+        title_font={"size": 16, "color": INK},
+        width=round(width),
+        height=round(top + inside + 56 + 20 * lines),
+        margin={"l": 60, "r": 12, "t": top, "b": 56 + 20 * lines},
         hovermode="closest",
-        legend={"x": 1.01, "y": 1, "font": {"size": 12}, "tracegroupgap": 0},
-        legend2=below | {"y": (_LEGEND_LINE + 8) / whole},
-        legend3=below | {"y": 8 / whole},
+        legend={"orientation": "h", "x": 0, "y": -46 / inside, "yanchor": "top"}
+        | {"tracegroupgap": 0},
+        meta={"scale": size.points / _POINTS, "dpi": None if size.inches is None else _DPI},
     )
     return figure

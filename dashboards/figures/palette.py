@@ -1,13 +1,12 @@
 """Colours, dashes and symbols that mean the same thing on every figure of a page.
 
-A method's colour is computed from its name alone, so that it is the same in every panel and, unless
-two methods compete for a colour, on every page. No method is hard-coded here.
+A method's colour and shape follow from its place among the methods of the sweep, in every figure of
+it, a filtered one included. No method is hard-coded here.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 
 PALETTE: tuple[tuple[str, str], ...] = (
     ("#0072B2", "#3D8FE0"),
@@ -23,57 +22,27 @@ PALETTE: tuple[tuple[str, str], ...] = (
 )
 """Colours on a light and on a dark page: Okabe and Ito's hues, moved apart in lightness, which
 readers with colour blindness still distinguish."""
-ALIKE = frozenset(
-    {
-        *((0, 3), (0, 8), (1, 4), (1, 7), (2, 5)),
-        *((2, 9), (3, 8), (4, 7), (4, 9), (5, 9)),
-    }
-)
-"""Pairs of slots that look alike to readers without one kind of cone; they get different shapes."""
 DASHES = ("solid", "dash", "dot", "dashdot", "longdash", "longdashdot")
 SYMBOLS = (
     *("circle", "triangle-up", "diamond", "cross", "triangle-down", "x", "hourglass", "bowtie"),
+    *("pentagon", "hexagram"),
 )
 """Shapes of methods; square and star are the start and the retain model."""
 
-_SALT = 329  # with it, nine common names get nine different slots
-
 
 def slots(families: Iterable[str]) -> dict[str, int]:
-    """Assign a slot of the palette to each method: its preferred one, or the next least used."""
-    chosen: dict[str, int] = {}
-    load = [0] * len(PALETTE)
-    for family in sorted(set(families)):
-        preferred = _preferred(family)
-        order = [(preferred + step) % len(PALETTE) for step in range(len(PALETTE))]
-        chosen[family] = min(order, key=load.__getitem__)
-        load[chosen[family]] += 1
-    return chosen
+    """Number the methods by their names' order."""
+    return {family: number for number, family in enumerate(sorted(set(families)))}
 
 
-def shapes(colours: Mapping[str, int]) -> dict[str, str]:
-    """Assign a shape to each method, different for methods whose colours are equal or alike.
-
-    Colour and shape distinguish 80 methods; alike colours have different shapes up to about 24.
-    """
-    chosen: dict[str, str] = {}
-    for family, slot in sorted(colours.items()):
-        first = slot % len(SYMBOLS)
-        order = SYMBOLS[first:] + SYMBOLS[:first]
-        users = {s: [colours[f] for f, own in chosen.items() if own == s] for s in order}
-        chosen[family] = min(
-            order, key=lambda s: (users[s].count(slot), sum(_alike(slot, u) for u in users[s]))
-        )
-    return chosen
+def colours(slot: int) -> tuple[str, str]:
+    """Look up a method's colour on a light and on a dark page by its number."""
+    return PALETTE[slot % len(PALETTE)]
 
 
-def _alike(one: int, other: int) -> bool:
-    return one == other or (min(one, other), max(one, other)) in ALIKE
-
-
-def _preferred(family: str) -> int:
-    digest = hashlib.sha256(f"{_SALT}:{family}".encode()).digest()
-    return int.from_bytes(digest[:4], "big") % len(PALETTE)
+def shape(slot: int) -> str:
+    """Look up a method's shape by its number: ten differ, so that a print in grey is readable."""
+    return SYMBOLS[(slot + slot // len(PALETTE)) % len(SYMBOLS)]
 
 
 def by_rank(values: Sequence[float | None], choices: Sequence[str]) -> dict[float | None, str]:

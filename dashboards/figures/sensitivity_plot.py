@@ -10,8 +10,8 @@ from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.sensitivity import RATE, Dependence, MethodSensitivity
 from unlearnbench.api.benchmark import HeadlineMetric
 
-from ..formatting import rate_text, short, value_text
-from .curve_plot import small_layout
+from ..formatting import rate_text, value_text
+from .curve_plot import small_layout, trace
 from .palette import DASHES
 from .tradeoff_plot import Style, meta
 
@@ -79,33 +79,31 @@ def _traces(
 ) -> list[dict[str, Any]]:
     first = line[0]
     rate = "" if by.name == RATE else f", rate {rate_text(first.learning_rate)}"
-    name = escape(
-        f"{method.family if by.name == RATE and len(by.lines) == 1 else first.method}{rate}"
-    )
-    slot = style.colours[method.family]
-    common: dict[str, Any] = {"type": "scatter", "name": name, "showlegend": False}
+    name = f"{method.family if by.name == RATE and len(by.lines) == 1 else first.method}{rate}"
     colour = style.colour(method.family)
-    values = [one.metrics[of.column] for one in line]
-    means = common | {
-        "x": [axis.at(by.value(one)) for one in line],
-        "y": [None if v is None else short(v) for v in values],
-        "mode": "lines+markers",
-        "line": {"color": colour, "width": 1.6, "dash": dash},
-        "marker": {"color": colour, "size": 6},
-        "hovertemplate": f"%{{fullData.name}}<br>{escape(by.name)} %{{x}}: %{{y:.4g}}, mean of "
-        f"{max(len(one.rows) for one in line)}<extra></extra>",
-        "meta": meta("own", method.family, slot=slot, alpha=0.9),
-    }
+    at = f"{escape(by.name)} %{{x}}: %{{y:.4g}}"
+    tags = meta("own", method.family, slot=style.slots[method.family], alpha=0.9)
+    means = trace(
+        [axis.at(by.value(one)) for one in line],
+        [one.metrics[of.column] for one in line],
+        name,
+        f"%{{fullData.name}}<br>{at}, mean of {max(len(one.rows) for one in line)}",
+        mode="lines+markers",
+        line={"color": colour, "width": 1.6, "dash": dash},
+        marker={"color": colour, "size": 6},
+        meta=tags,
+    )
     seeds = [(one, row) for one in line for row in one.rows if len(one.rows) > 1]
     if not seeds:
         return [means]
-    points = common | {
-        "x": [axis.at(by.value(one)) for one, _ in seeds],
-        "y": [None if (v := row.metrics[of.column]) is None else short(v) for _, row in seeds],
-        "mode": "markers",
-        "marker": {"color": colour, "size": 5, "opacity": 0.4},
-        "text": [f"seed {row.seed}" for _, row in seeds],
-        "hovertemplate": f"%{{text}}, {escape(by.name)} %{{x}}: %{{y:.4g}}<extra></extra>",
-        "meta": meta("own", method.family, slot=slot, alpha=0.9),
-    }
+    points = trace(
+        [axis.at(by.value(one)) for one, _ in seeds],
+        [row.metrics[of.column] for _, row in seeds],
+        name,
+        f"%{{text}}, {at}",
+        mode="markers",
+        marker={"color": colour, "size": 5, "opacity": 0.4},
+        text=[f"seed {row.seed}" for _, row in seeds],
+        meta=tags,
+    )
     return [means, points]

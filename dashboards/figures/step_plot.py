@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from html import escape
 from typing import Any
 
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.training.step_result import StepResult
 
-from ..formatting import rate_text, short
-from .curve_plot import line_style, set_axis_range, small_layout
+from ..formatting import rate_text
+from .curve_plot import line_style, set_axis_range, small_layout, trace
 from .tradeoff_plot import Style
 
 MAX_STEPS = 200
@@ -42,7 +41,7 @@ def steps(
     most  steps drawn per run
     """
     names = {row.run_id: row.method for row in rows}
-    runs = [r for r in records if r.kind == "run" and r.steps and r.method in style.colours]
+    runs = [r for r in records if r.kind == "run" and r.steps and r.method in style.slots]
     lines: dict[str, list[tuple[Record, Line]]] = defaultdict(list)
     for run in sorted(runs, key=lambda r: (r.method, r.learning_rate or 0.0, r.seed, r.id)):
         for quantity, values in _quantities(run.steps, most).items():
@@ -70,12 +69,11 @@ def _quantities(results: Sequence[StepResult], most: int) -> dict[str, Line]:
 
 
 def _line(run: Record, name: str, values: Line, style: Style) -> dict[str, Any]:
-    return {
-        "type": "scatter",
-        "x": [x for x, _ in values],
-        "y": [short(y) for _, y in values],
-        "mode": "lines",
-        "name": escape(f"{name}, rate {rate_text(run.learning_rate)}, seed {run.seed}"),
-        "hovertemplate": "%{fullData.name}<br>step %{x}: %{y:.4g}<extra></extra>",
+    return trace(
+        [x for x, _ in values],
+        [y for _, y in values],
+        f"{name}, rate {rate_text(run.learning_rate)}, seed {run.seed}",
+        "%{fullData.name}<br>step %{x}: %{y:.4g}",
+        mode="lines",
         **line_style(style, run.method, run.learning_rate, width=1.3, alpha=0.8),
-    }
+    )

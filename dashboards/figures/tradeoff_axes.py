@@ -6,7 +6,6 @@ from typing import Any
 
 from unlearnbench.analysis.best_settings import Setting, panel_label
 
-from .label_placement import Size
 from .palette import faded
 from .tradeoff_data import Panel, position
 from .tradeoff_points import drawn_interval
@@ -24,7 +23,8 @@ def extent(panel: Panel) -> Extent:
     shown = [xy for t in panel.trajectories for s in t.points if (xy := position(s)) is not None]
     shown += [xy for r in (panel.fine_tuned, panel.retain) if r and (xy := position(r))]
     two = panel.headline.kept.column, panel.headline.forgotten.column
-    shown += [corner for t in panel.trajectories for s in t.points for corner in _corners(s, *two)]
+    points = [s for t in panel.trajectories for s in t.points if not panel.has_collapsed(s)]
+    shown += [corner for s in points for corner in _corners(s, *two)]
     if panel.low is not None:
         shown = [(x, max(y, panel.low)) for x, y in shown] or [(0.0, panel.low)]
     shown = shown or [(0.0, 0.0), (1.0, 1.0)]
@@ -35,7 +35,7 @@ def extent(panel: Panel) -> Extent:
         ends += [0.0, 2 * panel.significance]
     top, bottom = max(ends), min(ends)
     height = top - bottom or 0.1
-    return (left, right), (bottom - _PAD * height, top + _PAD * height)
+    return (left, right), (bottom - _PAD * height, top + 1.5 * _PAD * height)
 
 
 def _corners(setting: Setting, *columns: str) -> list[tuple[float, float]]:
@@ -47,10 +47,10 @@ def _corners(setting: Setting, *columns: str) -> list[tuple[float, float]]:
 
 
 def layout(
-    panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float], size: Size
+    panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float], height: int
 ) -> Any:
     """Make Plotly's layout of a panel; shapes and notes have names, for tests and for the page."""
-    axis = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
+    axis: dict[str, Any] = {"zeroline": False, "showline": False, "ticks": "", "automargin": True}
     kept, forgotten, level = panel.headline.kept, panel.headline.forgotten, panel.significance
     shapes: list[dict[str, Any]] = []
     notes = [_note("better", "better ↗", 1, 1, xanchor="right")]
@@ -69,20 +69,12 @@ def layout(
         if panel.collapse_below > x_range[0]:
             notes.append(_note("collapse", "collapsed", 0.01, 0.01))
     return {
-        "xaxis": {
-            **axis,
-            "title": {"text": kept.label, "standoff": 6},
-            "range": list(x_range),
-        },
-        "yaxis": {
-            **axis,
-            "title": {"text": forgotten.label, "standoff": 4},
-            "range": list(y_range),
-        },
+        "xaxis": axis | {"title": {"text": kept.label, "standoff": 6}, "range": [*x_range]},
+        "yaxis": axis | {"title": {"text": forgotten.label, "standoff": 4}, "range": [*y_range]},
         "shapes": shapes,
         "annotations": notes,
         "margin": {"l": 48, "r": 14, "t": 22, "b": 40},
-        "height": size[1] + 70,
+        "height": height,
         "hovermode": "closest",
         "meta": {"title": panel_label(panel.model, panel.forget_fraction)},
     }
@@ -105,12 +97,4 @@ def _note(name: str, text: str, x: float, y: float, **more: str) -> dict[str, An
     place = {"xref": "paper", "yref": "paper", "x": x, "y": y}
     align = {"xanchor": "left", "yanchor": "bottom"}
     font = {"size": 11, "color": MUTED}
-    return {
-        "name": name,
-        "text": text,
-        "showarrow": False,
-        "font": font,
-        **place,
-        **align,
-        **more,
-    }
+    return {"name": name, "text": text, "showarrow": False, "font": font, **place, **align, **more}

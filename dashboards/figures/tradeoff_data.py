@@ -16,18 +16,17 @@ from importlib.resources import files
 from itertools import groupby
 
 from unlearnbench.analysis.best_settings import (
+    COLLAPSE_SHARE,
     Best,
     Setting,
+    Start,
     average_seeds,
     best_per_method,
+    start_of,
 )
-from unlearnbench.analysis.start_models import Start, start_of
 from unlearnbench.api.benchmark import Headline, Reference, SplitKey
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
-
-COLLAPSE_SHARE = 0.5
-"""Below this share of the fine-tuned model's utility a model counts as collapsed."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +95,11 @@ class Panel:
     def start(self) -> tuple[float, float] | None:
         """Position of the fine-tuned model, where trajectories begin."""
         return None if self.fine_tuned is None else position(self.fine_tuned)
+
+    def has_collapsed(self, setting: Setting) -> bool:
+        """True if a setting keeps too little for its other number to mean anything."""
+        kept = setting.kept
+        return self.collapse_below is not None and kept is not None and kept < self.collapse_below
 
 
 def position(point: TableRow | Setting) -> tuple[float, float] | None:
@@ -200,19 +204,23 @@ def published_series(model: str, split: SplitKey) -> tuple[PublishedSeries, ...]
     """
     if isinstance(split, str):
         return ()
-    source = files(__package__ or "dashboards").joinpath("published", "ceu_figure_points.csv")
     name = _plain(model)
     series: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
-    with source.open(encoding="utf-8") as lines:
-        for line in csv.DictReader(lines):
-            same = name.startswith(_plain(line["model"]))
-            if same and math.isclose(float(line["forget_fraction"]), split):
-                point = float(line["model_utility"]), float(line["log10_forget_quality"])
-                series[line["series"]].append((int(line["point"]), *point))
+    for line in paper_points():
+        same = name.startswith(_plain(line["model"]))
+        if same and math.isclose(float(line["forget_fraction"]), split):
+            point = float(line["model_utility"]), float(line["log10_forget_quality"])
+            series[line["series"]].append((int(line["point"]), *point))
     return tuple(
         PublishedSeries(label, tuple((x, y) for _, x, y in sorted(points)))
         for label, points in series.items()
     )
+
+
+def paper_points() -> list[dict[str, str]]:
+    """Read every point of the CE-U paper's figure."""
+    source = files(__package__ or "dashboards") / "published" / "ceu_figure_points.csv"
+    return [*csv.DictReader(source.read_text(encoding="utf-8").splitlines())]
 
 
 def _plain(name: str) -> str:

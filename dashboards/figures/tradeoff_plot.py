@@ -17,8 +17,7 @@ from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text, signed
-from .label_placement import COVERED, MEDIUM, Label, Size, place
-from .palette import DASHES, PALETTE, SYMBOLS, by_rank, faded, shapes, slots
+from .palette import DASHES, SYMBOLS, by_rank, colours, faded, shape, slots
 from .tradeoff_axes import INK, MUTED, Extent, extent, layout
 from .tradeoff_data import Panel, Trajectory, position
 from .tradeoff_points import bars, hover, marks
@@ -26,24 +25,27 @@ from .tradeoff_points import bars, hover, marks
 
 @dataclass(frozen=True)
 class Style:
-    """Colour and shape by method, dash by learning rate: the same in all figures of a page."""
+    """Colour and shape by method, dash by learning rate: the same in all figures of a sweep."""
 
-    colours: Mapping[str, int]
+    slots: Mapping[str, int]
+    """Number of each method, which decides its colour and shape."""
     dashes: Mapping[float | None, str]
-    symbols: Mapping[str, str]
 
     @classmethod
     def of(cls, rows: Sequence[TableRow]) -> Style:
-        """Assign the styles of all methods and rates of a table."""
+        """Assign the styles of all methods and learning rates of a sweep."""
         runs = [r for r in rows if r.kind == "run"]
-        colours = slots(r.family for r in runs)
         dashes = by_rank([r.learning_rate for r in runs], DASHES)
-        return cls(colours, dashes, shapes(colours))
+        return cls(slots(r.family for r in runs), dashes)
 
     def colour(self, family: str) -> str:
         """Look up the method's colour on a light page."""
-        light, _ = PALETTE[self.colours[family]]
+        light, _ = colours(self.slots[family])
         return light
+
+    def shape(self, family: str) -> str:
+        """Look up the shape of the method's points."""
+        return shape(self.slots[family])
 
 
 def meta(role: str, family: str = "", rate: float | None = None, **more: Any) -> dict[str, Any]:
@@ -51,62 +53,48 @@ def meta(role: str, family: str = "", rate: float | None = None, **more: Any) ->
     return {"role": role, "family": family, "rate": rate_text(rate), **more}
 
 
-def draw(panel: Panel, style: Style, size: Size = MEDIUM, *, covered: float = COVERED) -> go.Figure:
-    """Draw one panel; `size`, of its plot area in pixels, decides which names have room.
-
-    covered  see `place`
-    """
+def draw(panel: Panel, style: Style, height: int = 400) -> go.Figure:
+    """Draw one panel, for a page, a notebook or a paper; the methods' names are a legend's."""
     shown = extent(panel)
     figure = go.Figure(layout={"template": go.layout.Template()})
     figure.add_traces([_trajectory(panel, t, style) for t in panel.trajectories])
     if len(panel.front) > 1:
         figure.add_trace(_front(panel))
-    figure.add_traces(_named(panel, style, shown, size, covered))
+    figure.add_traces(_best(panel, style, shown))
+    figure.add_traces(_references(panel, shown))
     figure.add_traces(_published(panel))
     figure.update_traces(showlegend=False)
-    figure.update_layout(**layout(panel, *shown, size))
+    figure.update_layout(**layout(panel, *shown, height))
     return figure
 
 
 def _trajectory(panel: Panel, trajectory: Trajectory, style: Style) -> go.Scatter:
-    colour = style.colour(trajectory.family)
-    points = trajectory.points
+    family, rate, points = trajectory.family, trajectory.learning_rate, trajectory.points
+    colour = style.colour(family)
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
     # The line starts at the fine-tuned model, which has its own mark: an invisible first point.
     lead = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
     xy = lead + _positions(points)
     on_front = any(s in panel.front for s in points)
-    chosen = any(b.setting in points for b in panel.best)
+    leading = on_front or any(b.setting in points for b in panel.best)
     alpha = 0.8 if on_front else 0.3
+    # A collapsed model's interval says nothing, and its bars would cover the working ones.
+    sure = [s if leading and not panel.has_collapsed(s) else None for s in points]
+    style_of: dict[str, Any] = {"slot": style.slots[family], "alpha": alpha, "leading": leading}
     return go.Scatter(
         x=[x for x, _ in xy],
         y=[y for _, y in xy],
-        mode="lines+markers",
+        # Others than the leading settings are dots; the page can join them.
+        mode="lines+markers" if leading else "markers",
         name=trajectory.method,
-        line={
-            "color": faded(colour, alpha),
-            "width": 1.6,
-            "dash": style.dashes[trajectory.learning_rate],
-        },
-        marker={
-            "color": colour,
-            **marks(panel, trajectory, style.symbols[trajectory.family], len(lead)),
-        },
-        error_x=bars(points, kept.column, len(lead), colour, width=0, thickness=1.2),
-        error_y=bars(points, forgotten.column, len(lead), colour, width=0, thickness=1.2),
+        line={"color": faded(colour, alpha), "width": 1.6, "dash": style.dashes[rate]},
+        marker=marks(panel, trajectory, style.shape(family), len(lead)) | {"color": colour},
+        error_x=bars(sure, kept.column, len(lead), colour, width=0, thickness=1.2),
+        error_y=bars(sure, forgotten.column, len(lead), colour, width=0, thickness=1.2),
         hoverinfo="text",
         hovertext=[""] * len(lead) + [hover(s, panel) for s in points],
         customdata=[[0, ""]] * len(lead) + [[s.epoch, s.rows[0].run_id] for s in points],
-        meta=meta(
-            "trajectory",
-            trajectory.family,
-            trajectory.learning_rate,
-            slot=style.colours[trajectory.family],
-            alpha=alpha,
-            # With many settings, only the leading ones are drawn as lines.
-            leading=on_front or chosen,
-            method=trajectory.method,
-        ),
+        meta=meta("trajectory", family, rate, **style_of, method=trajectory.method),
     )
 
 
@@ -128,95 +116,83 @@ def _front(panel: Panel) -> go.Scatter:
     )
 
 
-def _named(
-    panel: Panel, style: Style, shown: Extent, size: Size, covered: float
-) -> list[go.Scatter]:
-    """Draw start and retain model, and a ring with a name around each method's best point."""
-    references = {
-        Label(name, xy, "", None): (row, symbol, points, title)
-        for row, name, symbol, points, title in (
-            (panel.fine_tuned, "start", "square", 11, "start: the fine-tuned model"),
-            (panel.retain, "goal", "star", 15, "goal: the retain model"),
+def _references(panel: Panel, shown: Extent) -> list[go.Scatter]:
+    """Draw start and retain model, with their names beside them."""
+    found: list[go.Scatter] = []
+    for row, name, symbol, points, title in (
+        (panel.fine_tuned, "start", "square", 11, "start model, before unlearning"),
+        (panel.retain, "retain", "star", 15, "retain model, trained without the forget rows"),
+    ):
+        if row is None or (xy := position(row)) is None:
+            continue
+        side = _side("top" if symbol == "star" else "bottom", xy[0], shown)
+        found.append(
+            _mark(
+                *(name, title, INK, xy, side),
+                {"symbol": symbol, "size": points},
+                customdata=[[row.epoch, row.run_id]],
+                hoverinfo="text",
+                hovertext=[f"<b>{title}</b><br>{_numbers(panel, *xy)}"],
+                meta=meta("reference"),
+            )
         )
-        if row is not None and (xy := position(row)) is not None
-    }
-    best = [
-        Label(b.family, xy, b.family, b.setting.learning_rate)
-        for b in panel.best
-        if b.setting is not None and (xy := position(b.setting)) is not None
+    return found
+
+
+def _best(panel: Panel, style: Style, shown: Extent) -> list[go.Scatter]:
+    """Draw a ring around each method's best setting; the one that forgets most has its name."""
+    placed = [
+        (one.family, one.setting, xy)
+        for one in panel.best
+        if one.setting is not None and (xy := position(one.setting)) is not None
     ]
-    chosen = {b.family: b.setting for b in panel.best if b.setting is not None}
     oriented = panel.headline.forgotten.oriented
-    top = max(best, key=lambda label: oriented(label.at[1]), default=None)
-    traces: list[go.Scatter] = []
-    for label, side in place([*references, *best], *shown, size, covered):
-        if label in references:
-            row, symbol, points, title = references[label]
-            side = side or "middle right"
-            high = label.at[1] > sum(shown[1]) / 2
-            traces.append(_reference(panel, row, label, side, symbol, points, title, high=high))
-        else:
-            setting = chosen[label.family]
-            traces.append(_ring(label, side, style, setting, bold=label is top))
-    return traces
+    top = max(placed, key=lambda one: oriented(one[2][1]), default=None)
+    return [
+        _mark(
+            f"<b>{html.escape(family)}</b>" if (family, setting, xy) == top else "",
+            *(f"best: {setting.method}", style.colour(family), xy, _side("bottom", xy[0], shown)),
+            {"symbol": "circle-open", "size": 17, "line": {"width": 1.5}},
+            customdata=[[setting.epoch, setting.rows[0].run_id]],
+            hoverinfo="skip",
+            meta=meta(
+                *("best", family, setting.learning_rate),
+                slot=style.slots[family],
+                method=setting.method,
+            ),
+        )
+        for family, setting, xy in placed
+    ]
 
 
-def _reference(
-    panel: Panel,
-    row: TableRow,
-    label: Label,
+def _side(height: str, x: float, shown: Extent) -> str:
+    """Choose the side of a name that is inside the frame."""
+    (left, right), _ = shown
+    return f"{height} {'left' if x > left + 0.6 * (right - left) else 'right'}"
+
+
+def _mark(
+    text: str,
+    name: str,
+    colour: str,
+    xy: tuple[float, float],
     side: str,
-    symbol: str,
-    size: int,
-    title: str,
-    *,
-    high: bool,
+    marker: dict[str, Any],
+    **more: Any,
 ) -> go.Scatter:
-    """Draw start or retain model; `high` in the frame, its name stands below on a phone."""
-    utility, quality = label.at
+    """Draw one point, with its text at a side of it."""
     return go.Scatter(
-        x=[utility],
-        y=[quality],
-        mode="markers+text",
-        name=title,
+        x=[xy[0]],
+        y=[xy[1]],
+        mode="markers+text" if text else "markers",
+        name=name,
         # A star is wider than Plotly's distance of a text from its marker.
-        text=[f"\u00a0{label.text}\u00a0" if "middle" in side else label.text],
+        text=[f"\u00a0{text}\u00a0"],
         textposition=side,
-        textfont={"color": INK, "size": 12},
-        marker={"symbol": symbol, "size": size, "color": INK},
-        hoverinfo="text",
-        hovertext=[f"<b>{title}</b><br>{_numbers(panel, utility, quality)}"],
-        customdata=[[row.epoch, row.run_id]],
-        cliponaxis=False,
-        meta=meta("reference", high=high),
-    )
-
-
-def _ring(
-    label: Label, side: str | None, style: Style, setting: Setting, *, bold: bool
-) -> go.Scatter:
-    """Draw a ring around a best setting; without its name if that would cover other names."""
-    name = html.escape(label.text)
-    colour = style.colour(label.family)
-    return go.Scatter(
-        x=[label.at[0]],
-        y=[label.at[1]],
-        mode="markers+text" if side else "markers",
-        name=f"best: {setting.method}",
-        text=[f"<b>{name}</b>" if bold else name],
-        textposition=side or "middle right",
         textfont={"color": colour, "size": 12},
-        marker={"symbol": "circle-open", "size": 17, "color": colour, "line": {"width": 1.5}},
-        hoverinfo="skip",
-        customdata=[[setting.epoch, setting.rows[0].run_id]],
+        marker={"color": colour, **marker},
         cliponaxis=False,
-        meta=meta(
-            "best",
-            label.family,
-            label.rate,
-            slot=style.colours[label.family],
-            method=setting.method,
-        ),
+        **more,
     )
 
 

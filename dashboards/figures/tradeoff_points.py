@@ -11,7 +11,7 @@ from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import Interval
 
-from ..formatting import rate_text, short, signed
+from ..formatting import interval_text, rate_text, short, signed
 from .palette import faded
 from .tradeoff_data import Panel, Trajectory, position
 
@@ -26,23 +26,33 @@ def marks(panel: Panel, trajectory: Trajectory, symbol: str, lead: int) -> dict[
 
 
 def bars(
-    points: Sequence[Setting],
+    points: Sequence[Setting | None],
     metric: str,
     lead: int,
     colour: str,
     digits: int = 9,
     **style: float,
 ) -> dict[str, Any] | None:
-    """Make error bars of t intervals, after `lead` points without one; None if no point has one."""
-    found = [drawn_interval(s, metric) for s in points]
-    if not any(found):
+    """Make error bars of t intervals, after `lead` points without one; None if no point has one.
+
+    points  None where none is drawn
+    """
+    found = [None if s is None else drawn_interval(s, metric) for s in points]
+    made = error_bars([*[None] * lead, *found], digits, **style)
+    return {**made, "color": faded(colour, 0.45)} if made else None
+
+
+def error_bars(
+    intervals: Sequence[Interval | None], digits: int, **style: float
+) -> dict[str, Any] | None:
+    """Make error bars of intervals; None if there are none."""
+    if not any(intervals):
         return None
     return {
         "type": "data",
         "symmetric": False,
-        "array": [0.0] * lead + [short(i.high - i.mean, digits) if i else 0.0 for i in found],
-        "arrayminus": [0.0] * lead + [short(i.mean - i.low, digits) if i else 0.0 for i in found],
-        "color": faded(colour, 0.45),
+        "array": [short(i.high - i.mean, digits) if i else 0.0 for i in intervals],
+        "arrayminus": [short(i.mean - i.low, digits) if i else 0.0 for i in intervals],
         **style,
     }
 
@@ -77,7 +87,7 @@ def hover(setting: Setting, panel: Panel) -> str:
         _line(setting, forgotten, quality) + distance,
         *_seeds(setting, kept, forgotten),
     ]
-    if panel.collapse_below is not None and utility < panel.collapse_below:
+    if panel.has_collapsed(setting):
         good = "high" if forgotten.better == "higher" else "low"
         name = html.escape(forgotten.name)
         lines.append(f"<i>collapsed: {good} {name} would be no success here</i>")
@@ -85,17 +95,10 @@ def hover(setting: Setting, panel: Panel) -> str:
 
 
 def _line(setting: Setting, metric: HeadlineMetric, mean: float) -> str:
-    shown = _mean(mean, setting.interval(metric.column), metric.digits)
-    return f"{html.escape(metric.label)} {shown}"
-
-
-def _mean(mean: float, interval: Interval | None, digits: int) -> str:
-    """Format a mean and, in brackets, its interval; of two seeds, their range."""
-    text = signed(mean, digits)
-    if interval is None:
-        return text
-    name = "min-max " if interval.is_range else ""
-    return f"{text} {name}[{signed(interval.low, digits)}, {signed(interval.high, digits)}]"
+    """Write a mean and, in brackets, its interval."""
+    interval = setting.interval(metric.column)
+    ends = "" if interval is None else f" {interval_text(interval, metric.digits)}"
+    return f"{html.escape(metric.label)} {signed(mean, metric.digits)}{ends}"
 
 
 def _seeds(setting: Setting, kept: HeadlineMetric, forgotten: HeadlineMetric) -> list[str]:

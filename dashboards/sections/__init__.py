@@ -19,8 +19,8 @@ from . import (
 )
 
 SECTIONS: tuple[ReportSection, ...] = (
-    conclusion.SECTION,
     tradeoff.SECTION,
+    conclusion.SECTION,
     scorecard.SECTION,
     best_settings.SECTION,
     order_confidence.SECTION,

@@ -3,8 +3,8 @@
 const page = {
   data: JSON.parse(document.getElementById("data").textContent),
   // Empty or null: no filter.
-  filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, panel: null, leading: false },
-  card: null, // the point whose card is open: { run, epoch }
+  filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, panel: null, leading: true },
+  card: null, // the point whose card is open: { run, epoch, alone }: of a setting's seeds alone, or their mean
   listeners: [],
   plots: [],
 };
@@ -74,9 +74,10 @@ page.rate = (value) => {
   const column = Object.fromEntries(page.data.columns.map((name, i) => [name, i]));
   page.cell = (row, name) => row[column[name]] ?? null;
 }
+page.settingName = (row) => `${page.cell(row, "method")}, learning rate ${page.rate(page.cell(row, "learning_rate"))}`;
 page.runName = (row) => page.cell(row, "kind") === "run"
-  ? `${page.cell(row, "method")}, rate ${page.rate(page.cell(row, "learning_rate"))}, seed ${page.cell(row, "seed")}`
-  : { "fine-tuned": "fine-tuned model (start)", retain: "retain model (goal)" }[page.cell(row, "kind")];
+  ? `${page.settingName(row)}, seed ${page.cell(row, "seed")}`
+  : { "fine-tuned": "start model", retain: "retain model" }[page.cell(row, "kind")];
 page.place = (row) => page.panelName(page.cell(row, "model"), page.cell(row, "forget_fraction"));
 
 {
@@ -89,6 +90,11 @@ page.place = (row) => page.panelName(page.cell(row, "model"), page.cell(row, "fo
     if (!bySetting.has(setting(row))) bySetting.set(setting(row), []);
     bySetting.get(setting(row)).push(row);
   }
+  // What a card shows: the mean of a setting's seeds, or the row of the one that is chosen.
+  page.mean = (row, name, alone = false) => {
+    const values = (alone ? [row] : page.seedsOf(row)).map((one) => page.cell(one, name));
+    return values.includes(null) ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
+  };
   page.row = (run, epoch) => byPoint.get(key(run, epoch)) ?? null;
   page.seedsOf = (row) => bySetting.get(setting(row)) ?? [];
   // The start ("fine-tuned") or retain model of a row's panel.

@@ -49,8 +49,8 @@
   } else { // as a search may try
     byId("rates").parentNode.hidden = true;
     const numbers = rates.filter((rate) => Number.isFinite(Number(rate))).sort((a, b) => a - b);
-    select("Rate from", "lowest", () => numbers.map((rate) => option(Number(rate), rate)), "from", Number);
-    select("Rate to", "highest", () => numbers.map((rate) => option(Number(rate), rate)), "to", Number);
+    select("Learning rate from", "lowest", () => numbers.map((rate) => option(Number(rate), rate)), "from", Number);
+    select("Learning rate to", "highest", () => numbers.map((rate) => option(Number(rate), rate)), "to", Number);
   }
 
   select("Setting", "all of the method", () => {
@@ -76,9 +76,9 @@
     const listed = (set) => [...set].join(", ");
     const parts = [
       filters.families.size ? `methods ${listed(filters.families)}` : "",
-      filters.rates.size ? `rates ${listed(filters.rates)}` : "",
-      filters.from !== null ? `rates from ${page.rate(filters.from)}` : "",
-      filters.to !== null ? `rates up to ${page.rate(filters.to)}` : "",
+      filters.rates.size ? `learning rates ${listed(filters.rates)}` : "",
+      filters.from !== null ? `learning rates from ${page.rate(filters.from)}` : "",
+      filters.to !== null ? `learning rates up to ${page.rate(filters.to)}` : "",
       filters.setting !== null ? `setting ${filters.setting}` : "",
       filters.epoch === null ? "" : filters.epoch.startsWith("to") ? `epochs up to ${filters.epoch.slice(2)}` : `epoch ${filters.epoch} alone`,
       filters.seed === null ? "" : `seed ${filters.seed} by itself, without intervals and front`,
@@ -104,7 +104,7 @@
     byId("filters").hidden = folded;
     opener.setAttribute("aria-expanded", String(!folded));
   };
-  opener.hidden = !families.length;
+  opener.hidden = !runs.length;
   opener.addEventListener("click", () => fold(!byId("filters").hidden));
   byId("filters").addEventListener("keydown", (event) => {
     if (event.key !== "Escape") return;

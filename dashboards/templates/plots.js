@@ -58,6 +58,15 @@
       layout.title = { text: title, x: 0.02, font: { size: 15, color: page.colour("--ink") } };
       layout.margin = { ...layout.margin, t: Math.max(52, layout.margin.t) };
     }
+    // The page's filter buttons are its legend; a file has one of its own.
+    const named = new Set();
+    for (const trace of data) {
+      const { role, family } = trace.meta;
+      trace.showlegend = ["trajectory", "curve"].includes(role) && trace.visible !== false && !named.has(family);
+      if (trace.showlegend) { named.add(family); trace.name = family; }
+    }
+    layout.showlegend = true;
+    layout.legend = { orientation: "h", x: 0, y: -0.14, yanchor: "top" };
     const range = plot.node.layout?.yaxis?.range;
     if (range) [layout.yaxis, layout.xaxis] = [{ ...layout.yaxis, range }, { ...layout.xaxis, range: plot.node.layout.xaxis.range }];
     return { data, layout: { ...layout, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" } };

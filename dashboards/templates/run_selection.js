@@ -21,7 +21,7 @@
     || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method")) && page.showsSeed(cell(row, "seed"))));
 
   const selection = {
-    samePanel, trajectory: null, epoch: null, listeners: [],
+    trajectory: null, epoch: null, listeners: [],
     of: (run) => byRun.get(run) ?? null,
     epochs: (one) => [...one.runs.keys()].sort((a, b) => a - b),
     lastRun: (one) => one.runs.get(selection.epochs(one).at(-1)),
@@ -34,14 +34,14 @@
     selection.listeners.forEach((listener) => listener());
   };
   // Fills a <select> with trajectories, grouped by panel.
-  selection.fill = (select, offered, chosen, none = null) => {
+  selection.fill = (select, offered, chosen) => {
     const groups = new Map();
     for (const one of offered) {
       const place = page.place(one.row);
       if (!groups.has(place)) groups.set(place, element("optgroup", { label: place }));
       groups.get(place).append(element("option", { value: selection.lastRun(one) }, page.runName(one.row)));
     }
-    select.replaceChildren(...(none === null ? [] : [element("option", { value: "" }, none)]), ...groups.values());
+    select.replaceChildren(...groups.values());
     select.value = chosen ? selection.lastRun(chosen) : "";
   };
   // Trajectories that have data and pass the filters, and the selected one; start and retain models

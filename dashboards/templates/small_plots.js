@@ -1,4 +1,4 @@
-// Small plots beside each other, drawn when their section comes into view: curves and training steps.
+// Small plots beside each other, drawn when their section comes into view.
 {
   const { data, element, byId } = page;
   const shownPlots = {}; // by name
@@ -18,37 +18,45 @@
     const more = outliers.length > 3 ? `, and ${outliers.length - 3} more` : "";
     return `Beyond the frame: ${outliers.slice(0, 3).join("; ")}${more}.`;
   };
+  const saveButtons = (plot) => element("span", { class: "save" }, ...["svg", "png"].flatMap((format) =>
+    [" ", element("button", { type: "button", class: "link", onclick: () => page.save(plot, format) }, format.toUpperCase())]));
 
-  // Options of a select, one per panel.
-  page.panelOptions = () => data.panels.map((panel, i) =>
-    element("option", { value: i, "data-of": i }, page.panelName(panel.model, panel.fraction)));
-  // A select of panels follows the choice of one for the whole page; `show` draws `#<name>-plots`.
-  page.followPanel = (select, name, show) => page.listeners.push(() => {
-    const option = [...select.options].find((one) => Number(one.dataset.of) === page.filters.panel);
-    if (!option || option.selected) return;
-    select.value = option.value;
-    if (byId(`${name}-plots`)?.dataset.count !== undefined) show();
-  });
-
-  // Fills `#<name>-plots` with figures: pairs of title and figure; options as of `page.draw`.
-  page.showSmallPlots = (name, figures, options = {}) => {
-    const blocks = figures.map(([text, figure], i) => {
+  // Fills `holder` with figures: pairs of title and figure; options as of `page.draw`.
+  page.showSmallPlots = (name, holder, figures, options = {}) => {
+    const { families } = page.filters;
+    const shown = figures.filter(([, { family }]) => !family || !families.size || families.has(family));
+    const key = `${page.filters.panel} ${shown.map(([text]) => text)}`;
+    if (holder.dataset.key === key) return;
+    holder.dataset.key = key;
+    shownPlots[name] = shown.map(([text, figure], i) => {
       const node = element("div", { class: "plot" });
       const note = element("span", { class: "far" }, outliersText(figure));
       const plot = page.draw(node, filterable(figure, text), { ...options, name: `${name}-${i + 1}` });
-      const buttons = ["svg", "png"].map((format) =>
-        element("button", { type: "button", class: "link", onclick: () => page.save(plot, format) }, format.toUpperCase()));
-      const block = element("figure", { class: "curve" }, node,
-        element("figcaption", { class: "notes" }, note, element("span", { class: "save" }, buttons[0], " ", buttons[1])));
-      return { block, note, figure };
+      return { note, figure, block: element("figure", { class: "curve" }, node, element("figcaption", { class: "notes" }, note, saveButtons(plot))) };
     });
-    const holder = byId(`${name}-plots`);
-    holder.dataset.count = blocks.length;
-    holder.replaceChildren(...blocks.map((one) => one.block));
-    if (!blocks.length) holder.append(element("p", { class: "note" }, "Nothing recorded."));
-    shownPlots[name] = blocks;
+    const several = data.panels.length > 1;
+    const { model, fraction } = data.panels[page.panelShown()] ?? {};
+    holder.replaceChildren(
+      ...(several ? [element("p", { class: "note of" }, `${page.panelName(model, fraction)}: choose another panel in the bar above.`)] : []),
+      ...shownPlots[name].map((one) => one.block),
+      ...(shown.length ? [] : [element("p", { class: "note" }, "Nothing recorded.")]));
   };
   page.listeners.push(() => {
     for (const { note, figure } of Object.values(shownPlots).flat()) note.textContent = outliersText(figure);
   });
+  // Small plots are of one panel: the chosen one, or the first.
+  page.panelShown = () => page.filters.panel ?? 0;
+  // Calls `show` with the figures of the panel, once the section is seen and whenever filters change.
+  page.drawSection = (id, show) => {
+    let seen = false;
+    const draw = async () => { if (seen) show((await page.lazyData(id))[page.panelShown()]); };
+    page.whenSeen(id, () => { seen = true; draw(); });
+    page.listeners.push(draw);
+    return draw;
+  };
+  for (const holder of document.querySelectorAll("[data-figures]")) {
+    const { id } = holder.closest("section");
+    page.drawSection(id, (figures) =>
+      page.showSmallPlots(id, holder, (figures ?? []).map((figure) => [figure.layout.title.text, figure])));
+  }
 }

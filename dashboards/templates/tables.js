@@ -42,6 +42,19 @@
       for (const row of body.rows) row.hidden = (families.size > 0 && !families.has(row.dataset.family)) || (row.dataset.place !== undefined && !page.showsPanel(Number(row.dataset.place)));
     });
   }
+  // Tables as text, which the page stores; where it may not copy, the reader takes the text from here.
+  for (const button of document.querySelectorAll("[data-copy]")) {
+    button.addEventListener("click", async () => {
+      const { copy, name, format } = button.dataset;
+      const text = (await page.lazyData(copy))[name][format];
+      const done = await page.copy(text);
+      const area = button.parentNode.nextElementSibling;
+      area.hidden = done;
+      area.value = text;
+      button.parentNode.querySelector(".note").textContent = done ? `Copied as ${format}.` : "This browser does not let the page copy: take the text from here.";
+      if (!done) area.select();
+    });
+  }
   for (const button of document.querySelectorAll("[data-run]")) {
     button.addEventListener("click", () => page.select(button.dataset.run, Number(button.dataset.epoch)));
   }

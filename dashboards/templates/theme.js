@@ -8,7 +8,7 @@ page.setTheme = (theme) => {
 };
 page.onPaper = () => document.documentElement.classList.contains("paper");
 page.colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-page.slotColour = (slot) => page.data.palette[slot][page.isDark() && !page.onPaper() ? 1 : 0];
+page.slotColour = (slot) => page.data.palette[slot % page.data.palette.length][page.isDark() && !page.onPaper() ? 1 : 0];
 page.faded = (colour, alpha) => {
   const [red, green, blue] = [1, 3, 5].map((i) => parseInt(colour.slice(i, i + 2), 16));
   return `rgba(${red},${green},${blue},${alpha})`;
@@ -21,7 +21,6 @@ page.asOnPaper = (action) => {
 
 page.themedTrace = (trace, options) => {
   const meta = trace.meta;
-  if (meta.role === "ratios") return trace; // has its colours already
   const themed = page.filteredTrace(trace);
   const ink = page.colour("--ink");
   const muted = page.colour("--muted");
@@ -35,12 +34,8 @@ page.themedTrace = (trace, options) => {
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: own };
     // Filters do not apply to the card of a point.
     themed.visible = themed.visible !== false && (meta.role === "own" || page.shows(meta.family, meta.rate, meta.method));
-    // With many settings only the leading ones are lines; the others are dots.
-    if (meta.leading === false && page.filters.leading) {
-      themed.mode = "markers";
-      themed.marker = { ...themed.marker, size: 3.5, opacity: themed.x.map((_, i) => (themed.customdata[i][1] ? 0.3 : 0)) };
-      themed.error_x = themed.error_y = undefined;
-    }
+    // Only the leading settings are lines; the others are dots.
+    if (meta.leading === false) themed.mode = page.filters.leading ? "markers" : "lines+markers";
   } else if (meta.role === "front") {
     themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
     themed.visible = page.filters.seed === null; // the front is of means
@@ -53,8 +48,6 @@ page.themedTrace = (trace, options) => {
     if (trace.line) themed.line = { ...trace.line, color: page.faded(ink, 0.75) };
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: ink };
   }
-  if (options.narrow && meta.role === "best") themed.mode = "markers"; // no room for names
-  if (options.narrow && meta.role === "reference") themed.textposition = meta.high ? "bottom center" : "top center"; // inside the frame
   return themed;
 };
 

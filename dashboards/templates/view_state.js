@@ -6,7 +6,6 @@
   const seeds = new Set(data.rows.map((row) => page.cell(row, "seed")));
   const lists = { published: new Set(), whole: new Set() }; // indices of panels
   page.switched = lists;
-  page.manyLines = data.panels.some((panel) => panel.figure.data.filter((trace) => trace.meta.role === "trajectory").length > 40);
 
   // The section that is read: the last one that begins in the upper third of the window.
   const sectionInView = () => [...document.querySelectorAll("main > section")]
@@ -23,9 +22,10 @@
     for (const family of filters.families) view.append("method", family);
     for (const rate of filters.rates) view.append("rate", rate);
     for (const name of ["from", "to", "setting", "epoch", "seed"]) if (filters[name] !== null) view.set(name, filters[name]);
-    if (filters.leading !== page.manyLines) view.set("lines", filters.leading ? "leading" : "all");
+    if (!filters.leading) view.set("lines", "all");
     for (const [name, panels] of Object.entries(lists)) if (panels.size) view.set(name, [...panels].join(","));
     if (page.card) view.set("card", `${page.card.epoch}@${page.card.run}`);
+    if (page.card?.alone) view.set("alone", "1");
     if (filters.panel !== null) view.set("panel", filters.panel);
     if (page.theme !== null) view.set("theme", page.theme);
     return view.toString();
@@ -55,12 +55,12 @@
     filters.panel = data.panels.length > 1 && panel in data.panels ? panel : null;
     page.setTheme(["light", "dark"].includes(view.get("theme")) ? view.get("theme") : null);
     section = page.byId(view.get("at") ?? "")?.matches("main > section") ? page.byId(view.get("at")) : null;
-    filters.leading = view.has("lines") ? view.get("lines") === "leading" : page.manyLines;
+    filters.leading = view.get("lines") !== "all";
     for (const [name, panels] of Object.entries(lists)) {
       set(panels, (view.get(name) ?? "").split(",").filter(Boolean).map(Number).filter((i) => i in data.panels));
     }
     const [epoch, run] = (view.get("card") ?? "").split(/@(.*)/s);
-    page.card = run && page.row(run, Number(epoch)) ? { run, epoch: Number(epoch) } : null;
+    page.card = run && page.row(run, Number(epoch)) ? { run, epoch: Number(epoch), alone: view.has("alone") } : null;
   };
   let section = null; // of the address
   page.restoreView();

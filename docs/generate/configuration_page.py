@@ -25,7 +25,7 @@ INTRODUCTION = """\
 Every key of a configuration. A file says only what differs from the defaults here; unknown keys
 are errors, and all mistakes are reported at once, with their lines. `extends: NAME` takes
 everything else from a shipped configuration or from a file beside it. On the command line `--set
-models.0.preparation.epochs=3` overrides one key. YAML needs the dot in `1.0e-5`.
+models.0.preparation.epochs=3` overrides one key.
 """
 METHODS = """\
 ## methods {#methods}

@@ -56,8 +56,3 @@ def test_the_nearest_is_of_the_same_number_of_forget_rows() -> None:
     assert nearest_anchor({**values, "other": None}, 400).split == "forget10"
     with pytest.raises(EvaluationError, match="no reference model was evaluated on 300"):
         nearest_anchor({**values, "other": None}, 300)
-
-
-def test_an_unknown_id_is_named_with_its_neighbour() -> None:
-    with pytest.raises(EvaluationError, match=r"did you mean 'llama-3.2-1b-retain99'"):
-        find_anchor("llama-3.2-1b-retain9")

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import best_per_method
-from unlearnbench.analysis.best_so_far import LiveBest, best_lines
+from unlearnbench.analysis.best_so_far import LiveBest
 from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.results.table import table
+from unlearnbench.results.table import TableRow, table
 
 
 def record(
@@ -66,68 +65,55 @@ def drawn(seed: int) -> list[Record]:
     return found
 
 
-def by_page(records: list[Record]) -> dict[Any, list[Any]]:
-    found: dict[Any, list[Any]] = {}
-    for best in best_per_method(table(records)):
-        if best.setting is not None:
-            one = best.setting
-            place = found.setdefault((best.model, best.forget_fraction), [])
-            metrics = (one.metrics["log10_forget_quality"], one.metrics["model_utility"])
-            place.append((*metrics, one.method, one.learning_rate, one.epoch, len(one.rows)))
-    return {place: sorted(lines, reverse=True) for place, lines in found.items()}
-
-
-def by_live_best(live_best: LiveBest) -> dict[Any, list[Any]]:
-    return {
-        place: sorted(
-            (
-                (
-                    *(one.forgotten, one.kept, one.method),
-                    *(one.learning_rate, one.epoch, one.seeds),
-                )
-                for one in leaders
-            ),
-            reverse=True,
-        )
-        for place, leaders in live_best.leaders(99).items()
-        if leaders
-    }
+def in_order(rows: Sequence[TableRow]) -> list[tuple[Any, ...]]:
+    return sorted((r.run_id, r.epoch, r.method, dict(r.metrics)) for r in rows)
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_live_best_equals_the_page_after_each_record(seed: int) -> None:
+def test_rows_equal_the_pages_after_each_record(seed: int) -> None:
     records, live_best = drawn(seed), LiveBest()
     for count, one in enumerate(records, start=1):
         live_best.add(one)
-        assert by_live_best(live_best) == by_page(records[:count])
+        if count % 20 == 0:
+            assert in_order(live_best.rows()) == in_order(table(records[:count]))
     live_best.add(records[0])
-    assert by_live_best(live_best) == by_page(records), "the same record again changes nothing"
+    assert in_order(live_best.rows()) == in_order(table(records)), (
+        "the same record again changes nothing"
+    )
     remaining = {one.id for one in records if one.learning_rate != 1e-5}
     live_best.retain_only(remaining)
-    left = [one for one in records if one.kind != "run" or one.id in remaining]
-    found, expected = by_live_best(live_best), by_page(left)
-    # The removed runs still count for labels.
-    assert found == expected
+    shown = {row.run_id for row in live_best.rows()}
+    assert shown == remaining | {"start-a", "start-b"}
     live_best.retain_only({one.id for one in records})
-    assert by_live_best(live_best) == by_page(records), "runs that the plan gets back"
+    assert in_order(live_best.rows()) == in_order(table(records)), "runs that the plan gets back"
 
 
 def test_only_so_many_are_named_best_first() -> None:
     live_best = LiveBest()
     live_best.add(record("start", [(0.8, -20.0)], "fine-tuned"))
     for i, method in enumerate("abcdef"):
-        live_best.add(record(method, [(0.7, -float(i))], method=method))
-    ((_, leaders),) = live_best.leaders(3).items()
-    assert [one.method for one in leaders] == ["a", "b", "c"]
-    assert leaders[1].cells == ("b", "1e-05", "1", "0.700", "-1.00", "0.1")
-    assert best_lines(live_best.starts()["tiny", 0.1], leaders[1:], last=True) == [
-        "best of tiny, forget 10 %: the highest Forget Quality (FQ) that keeps 80 % of the start's "
-        "utility",
-        "  method   rate  epoch  utility  log10 FQ      p",
-        "  b       1e-05      1    0.700     -1.00    0.1",
-        "  c       1e-05      1    0.700     -2.00   0.01",
-        "  start       -      0    0.800    -20.00  1e-20",
-    ]
+        live_best.add(record(method, [(0.7, -1.0 - i)], method=method))
+    assert live_best.tables(2, last=True) == {
+        ("tiny", 0.1): [
+            "best of tiny, forget 10 %: the highest Forget Quality (FQ) that keeps 80 % of the "
+            "start's utility",
+            "  method   rate  epoch  utility  log10 FQ      p",
+            "  a       1e-05      1    0.700     -1.00    0.1",
+            "  b       1e-05      1    0.700     -2.00   0.01",
+            "  start       -      0    0.800    -20.00  1e-20",
+        ]
+    }
+
+
+def test_a_panel_without_a_best_has_no_table() -> None:
+    live_best = LiveBest()
+    live_best.add(record("a", [(0.7, -1.0)]))
+    assert live_best.tables(3) == {}, "no start model"
+    live_best.add(record("start", [(0.01, -20.0)], "fine-tuned"))
+    assert live_best.tables(3) == {}, "the start model knows nothing"
+    assert "knows nothing" in live_best.starts()["tiny", 0.1].fault
+    live_best.add(record("start", [(0.9, -20.0)], "fine-tuned"))
+    assert live_best.tables(3) == {}, "no setting keeps the utility"
 
 
 def test_the_table_counts_seeds_where_there_are_several() -> None:
@@ -135,6 +121,20 @@ def test_the_table_counts_seeds_where_there_are_several() -> None:
     live_best.add(record("start", [(0.8, -20.0)], "fine-tuned"))
     for seed in (0, 1):
         live_best.add(record(f"npo-{seed}", [(0.7, -1.0)], seed=seed))
-    (leaders,) = live_best.leaders(3).values()
-    lines = best_lines(live_best.starts()["tiny", 0.1], leaders, last=False)
-    assert [line.split()[-1] for line in lines[1:]] == ["seeds", "2", "-"]
+    (lines,) = live_best.tables(3).values()
+    assert [line.split()[-2:] for line in lines[1:]] == [["seeds", "place"], ["2", "1"], ["-", "-"]]
+
+
+def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
+    live_best = LiveBest()
+    live_best.add(record("start", [(0.8, -20.0)], "fine-tuned"))
+    for method, qualities in (
+        ("far", (-8.0, -8.2, -8.1)),
+        ("a", (-1, -2, -3)),
+        ("b", (-3, -1, -3)),
+    ):
+        for seed, quality in enumerate(qualities):
+            live_best.add(record(f"{method}-{seed}", [(0.7, quality)], seed=seed, method=method))
+    (lines,) = live_best.tables(3).values()
+    places = [(line.split()[0], line.split()[-1]) for line in lines[2:5]]
+    assert places == [("a", "1"), ("b", "1"), ("far", "3")]

@@ -5,18 +5,26 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 
 from unlearnbench.analysis.best_settings import average_seeds
-from unlearnbench.analysis.compare import compare
-from unlearnbench.analysis.compare_text import overview, verdict
+from unlearnbench.analysis.compare import (
+    compare,
+    find_variant,
+    overview,
+    records_under,
+    rows_under,
+    training_differences,
+    verdict,
+)
 from unlearnbench.analysis.equal_utility import Contender, rows_of
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
-from unlearnbench.errors import EvaluationError
-from unlearnbench.results.table import table
+from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.results.table import attack_table, table
 from unlearnbench.stats.ks_test import ks_test
 
 from .conftest import (
@@ -31,6 +39,7 @@ from .conftest import (
     reference,
     run,
     side,
+    under_attack,
 )
 
 
@@ -305,24 +314,106 @@ class TestCommand:
         (panel,) = json.loads(out)["panels"]
         assert (code, panel["better"], panel["b"]["setting"]) == (0, "near", "far")
 
-    @pytest.mark.parametrize(
-        ("args", "text"),
-        [
-            (("nera", "far", "--in", "HERE/mine"), "nera: no method, setting or run 'nera'; did"),
-            (("near", "far", "--in", "HERE/none"), "none is not a sweep folder"),
-            (("HERE/none:near", "far", "--in", "HERE/mine"), "none is not a sweep folder"),
-            (("near", "near", "--in", "HERE/mine"), "are the same runs"),
-            (
-                ("near", "far", "--in", "HERE/attacked", "--under", "relearning@3"),
-                "no run under 'relearning@3'; did you mean 'relearning@13'? there are: relearning@",
-            ),
-            (("near", "far", "--in", "HERE/mine", "--under", "x"), "mine: no run was attacked;"),
-        ],
-    )
-    def test_refusals_are_one_line(
-        self, cli: Callable[..., tuple[int, str, str]], args: tuple[str, ...], text: str
-    ) -> None:
-        code, out, err = cli(*args)
-        assert (code, out) == (2, "")
-        assert text in err
-        assert err.count("\n") == 1
+
+class TestSentences:
+    def test_what_is_shown(self) -> None:
+        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
+        claim, sureness, beware, power = verdict(panel, "near", "far", 1)
+        assert claim.startswith(
+            "tiny, forget 10 %: near forgets more than far at equal utility (Model Utility 0.800 "
+            "and 0.810). near is at D = "
+        )
+        assert panel.test is not None
+        low, high = -panel.test.high, -panel.test.low
+        assert f"has p = 0.0001 and a 95 % interval from {low:.3f} to {high:.3f}" in sureness
+        assert sureness.endswith(
+            "over 40 questions and 3 seeds. It has the same sign in 3 of 3 seeds."
+        )
+        assert "seed" not in beware
+        assert power.startswith("With 40 forget questions, Forget Quality distinguishes")
+
+    def test_text_of_an_undecided_comparison(self) -> None:
+        twin = run("twin", [(0.80, off(0.2, 9))])
+        (panel,) = compared("near", "twin", (*REFERENCES, NEAR[0], twin)).panels
+        claim, sureness, beware, _ = verdict(panel, "near", "twin", 1)
+        assert "these runs do not show whether near or twin forgets more at equal" in claim
+        assert "would be detected in 80 % of cases; a smaller one may remain" in sureness
+        assert beware.startswith("Caveats: there is only 1 seed, and the test generalizes to other")
+
+    def test_text_of_a_side_better_in_both(self) -> None:
+        records = (*REFERENCES, run("a", [(0.89, off(0.2))]), run("b", [(0.75, off(1.0))]))
+        (panel,) = compared("b", "a", records).panels
+        claim = verdict(panel, "b", "a", 1)[0]
+        expected = "a forgets more than b and keeps more utility (Model Utility 0.890 and 0.750)."
+        assert expected in claim
+
+
+class TestUnequal:
+    """Settings in which the methods differ, and that no number shows."""
+
+    def spec(self, **more: Any) -> dict[str, Any]:
+        training = {"weight_decay": more.pop("weight_decay", 0.0)}
+        return {"spec": {"method": {"hyperparameters": more}, "training": training}}
+
+    def test_between_two_methods(self) -> None:
+        a = run("a", [(0.8, off(0.2))], **self.spec(ignore_first_answer_tokens=1, beta=0.1))
+        b = run("b", [(0.8, off(1.0))], **self.spec(ignore_first_answer_tokens=0, weight_decay=0.1))
+        (panel,) = compared("a", "b", (*REFERENCES, a, b)).panels
+        assert panel.unequal == (
+            "ignore_first_answer_tokens is 1 for a and 0 for b",
+            "training.weight_decay is 0 for a and 0.1 for b",
+        )
+        text = verdict(panel, "a", "b", 1)[2]
+        assert "trained differently: ignore_first_answer_tokens is 1 for a and 0 for" in text
+
+    def test_between_settings_of_one_method(self) -> None:
+        runs = [run("a", [(0.8, off(0.2))], learning_rate=r, **self.spec(beta=r)) for r in (1, 2)]
+        assert training_differences({str(one.learning_rate): one for one in runs}) == ()
+
+    def test_among_many_methods(self) -> None:
+        values = {"a": 1, "b": 0, "c": 0, "d": 0}
+        runs = {
+            name: run(name, [], **self.spec(ignore_first_answer_tokens=v))
+            for name, v in values.items()
+        }
+        runs["a"].spec["method"]["hyperparameters"]["beta"] = 0.1
+        assert training_differences(runs) == (
+            "ignore_first_answer_tokens is 1 for a and 0 for the other 3",
+        )
+        still = replace(runs["d"], learning_rate=None, spec={"training": {"weight_decay": 9}})
+        assert len(training_differences(runs | {"d": still})) == 1, (
+            "what trains nothing has no rules of training"
+        )
+
+
+RECORDS = under_attack([*REFERENCES, *NEAR], 2.0, "relearning@13")
+UNDER = under_attack(RECORDS[:4], 1.0, "relearning@3")  # both references, and a run
+
+
+def test_what_is_kept_is_that_of_the_plain_evaluation() -> None:
+    plain, attacked = table([*RECORDS, *FAR]), attack_table([*RECORDS, *FAR])
+    found = rows_under(plain, attacked, "relearning@13")
+    assert {row.kind for row in found[:2]} == {"fine-tuned", "retain"}
+    runs = [row for row in found if row.kind == "run"]
+    assert [(row.family, row.epoch, row.kept) for row in runs] == [("near", 2, 0.80)] * 3
+    before = {row.run_id: row.forgotten for row in plain if row.epoch == 2}
+    assert all((row.forgotten or 0) < (before[row.run_id] or 0) for row in runs)
+
+
+def test_evaluations_are_those_under_the_attack() -> None:
+    by_kind = {one.id: one for one in records_under(RECORDS, "relearning@13")}
+    plain = next(one for one in by_kind.values() if one.kind == "retain")
+    assert not plain.evaluations, "the retain model without an attack is no reference here"
+    run = by_kind[NEAR[0].id].evaluations
+    assert (list(run), 1 in run, 2 in run) == ([2], False, True)
+    assert run[2] is RECORDS[-3].attacked_evaluations[2, "relearning@13"]
+
+
+def test_an_attack_stands_for_its_only_variant() -> None:
+    attacked = attack_table(RECORDS)
+    assert find_variant("relearning", attacked, "here") == "relearning@13"
+    both = attack_table([*UNDER, *RECORDS[4:]])
+    with pytest.raises(RecordError, match="has several points: relearning@3, relearning@13; name"):
+        find_variant("relearning", both, "here")
+    with pytest.raises(RecordError, match=r"here: no run under 'nf4'; there are: relearning@13$"):
+        find_variant("nf4", attacked, "here")

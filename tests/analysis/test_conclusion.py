@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from unlearnbench.analysis.best_settings import rows_with_valid_start
 from unlearnbench.analysis.conclusion import (
     CONCLUSION_FILE,
     Conclusion,
@@ -17,7 +19,6 @@ from unlearnbench.analysis.conclusion import (
 )
 from unlearnbench.analysis.lasting import attacked_panels
 from unlearnbench.analysis.order_confidence import assess_order
-from unlearnbench.analysis.start_models import rows_with_valid_start
 from unlearnbench.errors import RecordError
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow, table
@@ -56,18 +57,20 @@ def test_the_best_its_doubt_and_what_comes_back() -> None:
     assert found.found.startswith("twin at rate 1e-05, epoch 1, has the highest Forget Quality (p")
     assert "Over its 3 seeds p is between 0." in found.found
     assert found.sure.startswith(
-        "At equal utility it does not forget significantly more than near (1 of 2 tested). "
-        "It rests on 3 seeds. With 40 forget questions the test distinguishes a model "
+        "Undecided: at equal utility it does not forget significantly more than near (1 of 2 "
+        "tested). It rests on 3 seeds. With 40 forget questions the test distinguishes a model "
         "from the retain model only from D = 0.325 on (truth ratios that all differ by a factor of"
     )
     assert found.sure.endswith("and its own D is smaller.")
     assert found.lasts.startswith(
-        "Under relearning, 13 steps, 87 % [87, 87 %] of what it removed comes back: extraction "
+        "Under relearning, 13 steps, 88 % [88, 88 %] of what it removed comes back: extraction "
     )
-    assert "while the retain model, which never saw these rows, gains 0.10." in found.lasts
-    assert "Most comes back" not in found.lasts, "of no other method as much"
+    assert "most comes back" not in found.lasts, "of no other setting as much"
     (found,) = concluded((*REFERENCES, *NEAR, *FAR, *TWIN), {**under, "twin": (0.1, 0.2)})
-    assert found.lasts.endswith("Most comes back of near at rate 1e-05, epoch 2: 25 % [25, 25 %].")
+    assert (
+        "Of all attacked settings most comes back of near at rate 1e-05, epoch 1, under "
+        "relearning, 13 steps: 25 % [25, 25 %]; "
+    ) in found.lasts
     assert found.sentences == (found.found, found.sure, found.lasts)
 
 
@@ -75,7 +78,7 @@ def test_one_seed_and_no_attack() -> None:
     (found,) = concluded((*REFERENCES, NEAR[0], FAR[0]))
     assert "Over its" not in found.found
     assert "It rests on one seed: another one may change the order." in found.sure
-    assert found.sure.startswith("It forgets more than the other method that was tested.")
+    assert found.sure.startswith("It forgets more than the other method that was tested: far.")
     assert found.lasts == (
         "Whether it lasts is not known: no attack was run (`--set attacks=[relearning]` adds one)."
     )
@@ -85,6 +88,44 @@ def test_little_comes_back() -> None:
     (found,) = concluded((*REFERENCES, *NEAR), {**UNDER, "near": (0.1, 0.21)})
     assert "1 % [1, 1 %] of what it removed comes back, next to nothing: " in found.lasts
     assert found.sure.startswith("It rests on 3 seeds."), "no other method"
+
+
+def numbers(text: str, pattern: str) -> list[float]:
+    """The groups of a pattern that a sentence has exactly once."""
+    (found,) = re.findall(pattern, text)
+    return [float(one) for one in found]
+
+
+RELEARNED = ((0.071, 0.143, 0.150, 0.108), (0.275, 0.838, 0.150, 0.131), (0.2, 0.5, 0.1, 0.2))
+"""Before and after, retain model before and after: of the quickstart, and of one that is taught."""
+
+
+@pytest.mark.parametrize("case", RELEARNED)
+def test_figures_follow_from_the_numbers_of_their_sentence(
+    case: tuple[float, float, float, float],
+) -> None:
+    under = {"fine-tuned": (0.960, 0.968), "near": case[:2], "retain": case[2:]}
+    (found,) = concluded((*REFERENCES, *NEAR), under)
+    share, before, after, retain_before, retain_after, start = numbers(
+        found.lasts,
+        r"(-?\d+) % \[.*?goes from (\S+) to (\S+) \(.*?: (\S+) to (\S+); start model: (\S+)\)",
+    )
+    assert (before, after, retain_before, retain_after) == case
+    taught = max(0.0, retain_after - retain_before)
+    assert share == round(100 * (after - before - taught) / (start - before))
+    kept, utility, whole = numbers(found.found, r"keeps (\d+) %, (\S+) of (\S+)\)")
+    assert kept == round(100 * utility / whole)
+
+
+def test_the_winner_is_held_against_the_runner_up() -> None:
+    keeper = [run("keeper", [(0.95, off(0.3, s + 5))], seed=s) for s in range(3)]
+    (found,) = concluded((*REFERENCES, *NEAR, *FAR, *keeper))
+    assert found.found.startswith("near at rate")
+    assert found.sure.startswith(
+        "Undecided against keeper, the runner-up: No setting of near has the utility of keeper's "
+        "best, 0.950, within 0.02: near's best has 0.800 and forgets more. Try --within "
+    )
+    assert "It forgets more than the other method that was tested: far." in found.sure
 
 
 def test_what_was_not_removed_is_not_judged() -> None:

@@ -137,12 +137,3 @@ class TestFind:
         out, err = capsys.readouterr()
         assert "npo: taken as npo+nll, the one form in which it ran" in err
         assert "npo+nll" in out
-
-    @pytest.mark.parametrize(
-        ("name", "hint"), [("nera", "did you mean 'near'?"), ("0a", ""), ("", ""), ("retain", "")]
-    )
-    def test_other_names(self, name: str, hint: str) -> None:
-        with pytest.raises(RecordError, match="methods: far, near") as caught:
-            side(name, self.RECORDS, label="it")
-        assert str(caught.value).startswith(f"it: no method, setting or run {name!r}")
-        assert hint in str(caught.value)

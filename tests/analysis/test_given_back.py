@@ -54,8 +54,22 @@ def test_both_sides_have_the_questions_that_the_attack_evaluates() -> None:
     assert gain is not None
     assert gain.n == 2
     assert gain.gain == pytest.approx(0.2)
-    assert gain.share == pytest.approx(0.2 / 0.45)
-    assert (gain.excess, gain.comes_back) == (None, None), "without a retain model"
+    assert (gain.excess, gain.share, gain.comes_back) == (None, None, None), "no retain model"
+
+
+@pytest.mark.parametrize(("retain_after", "taught"), [((0.3, 0.5), 0.1), ((0.1, 0.1), 0.0)])
+def test_a_retain_model_that_loses_subtracts_nothing(
+    retain_after: tuple[float, ...], taught: float
+) -> None:
+    model = Attacked(evaluation([0.1, 0.2]), {"a": evaluation([0.4, 0.6])})
+    retain = Attacked(evaluation([0.2, 0.4]), {"a": evaluation(retain_after)})
+    gain = largest_gain(PLAN, ROLES, model, retain, evaluation([0.9, 0.9]))
+    assert gain is not None
+    assert gain.excess is not None
+    assert gain.excess == pytest.approx(0.35 - taught)
+    assert gain.share == pytest.approx((0.35 - taught) / (0.9 - 0.15))
+    assert gain.excess_interval is not None
+    assert gain.excess_interval[0] <= gain.excess <= gain.excess_interval[1]
 
 
 @pytest.mark.parametrize(("null", "comes_back"), [(0.12, True), (0.42, False), (0.6, False)])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -17,9 +17,10 @@ from unlearnbench.analysis.lasting import (
     attacked_panels,
     memorization_column,
     point_of,
+    sentences,
     step_of,
+    variant_label,
 )
-from unlearnbench.analysis.lasting_text import sentences, variant_label
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import t_interval
 
@@ -95,8 +96,9 @@ def test_a_variant_is_an_attack_and_a_point() -> None:
         (0.1, 0.5, 0.1, 0.5),
         (0.1, 0.3, 0.3, 1.0),  # no more than the retain model gains
         (0.5, 0.7, 0.1, 0.5),  # half of it was removed, and half of that comes back
-        (0.0, 0.1, 0.1, 1.0),  # over-forgotten, and back to the retain model's
-        (0.5, 0.2, 0.1, 1.0),  # an attack that makes it forget more
+        (0.0, 0.1, 0.1, 1 - 0.1 / 0.9),  # below the retain model, and back to its number
+        (0.5, 0.2, 0.1, 1.75),  # an attack that makes it forget more: not clipped
+        (0.1, 0.5, 0.0, 0.5),  # a retain model that loses subtracts nothing
         (0.85, 0.9, 0.1, None),  # it had removed next to nothing
     ],
 )
@@ -153,7 +155,7 @@ def test_a_setting_without_utility_is_not_judged() -> None:
     (setting,) = found.settings
     assert setting.lasting is None
     assert setting.why_not == "less than 80 % of the start model's utility is kept"
-    assert sentences(found)[-1] == f"Not judged ({setting.why_not}): npo."
+    assert sentences(found)[-1] == f"Not scored ({setting.why_not}): npo."
 
 
 def test_the_reason_is_named_where_there_is_no_number() -> None:
@@ -163,7 +165,7 @@ def test_the_reason_is_named_where_there_is_no_number() -> None:
     found = setting.at("paraphrase")
     assert found is not None
     assert found.removed == pytest.approx(0.05 / 0.8)
-    assert (found.gain_interval, setting.at("sampling")) == (None, None)
+    assert setting.at("sampling") is None
     (bare,) = attacked_panels(
         [PLAIN[1], row("fine-tuned", None, utility=1.0), row("run", 0.1)], [*REFERENCES, *under]
     )
@@ -268,11 +270,43 @@ def test_sentences_name_what_came_back_its_interval_and_the_null() -> None:
     ]
     first, still, null = sentences(panel(runs, under))
     assert first == (
-        "Most comes back of lost at rate 1e-05: extraction strength, forget rises from 0.10 to "
-        "0.50 under relearning, 13 steps, which gives back 38 % [6, 69 %] of what was removed; "
-        "the retain model, which never saw these rows, gains 0.10."
+        "Of all attacked settings most comes back of lost at rate 1e-05, epoch 1, under "
+        "relearning, 13 steps: 38 % [6, 69 %]; extraction strength, forget goes from 0.100 to "
+        "0.500 (retain model, which never saw these rows: 0.100 to 0.200; start model: 0.900)."
     )
-    assert still == "No attack gives back what these methods removed: kept at rate 1e-05."
+    assert still == (
+        "Of best settings next to nothing comes back: -12 % [-12, -12 %] of kept at rate 1e-05 "
+        "(relearning@13)."
+    )
     assert (
         null == "The null: the retain model itself gains at most 0.10, under relearning, 13 steps."
     )
+
+
+@pytest.mark.parametrize(
+    ("after", "expected"),
+    [
+        ((0.128, 0.13, 0.132), "Of best settings next to nothing comes back: 4 % [3, 4 %] of npo"),
+        ((0.12, 0.13, 0.14), "Of all attacked settings most comes back of npo"),
+        ((0.00, 0.13, 0.26), "Not more than chance: 4 % [-37, 44 %] of npo"),
+    ],
+)
+def test_words_are_by_the_interval(after: Sequence[float], expected: str) -> None:
+    """The share is 4 % in each."""
+    runs = [row("run", 0.1, seed=seed) for seed in range(3)]
+    under = [one for s, v in enumerate(after) for one in variants("run", {"paraphrase": v}, seed=s)]
+    assert any(line.startswith(expected) for line in sentences(panel(runs, under)))
+
+
+def test_one_seed_never_shows_that_next_to_nothing_comes_back() -> None:
+    lines = sentences(panel([row("run", 0.1)], variants("run", {"paraphrase": 0.101})))
+    assert lines[0].startswith("Not more than chance: 0 % (one seed: no interval)")
+
+
+def test_most_comes_back_of_any_attacked_setting() -> None:
+    """Also of one that is no method's best."""
+    runs = [row("run", 0.1, rate=r, utility=u) for r, u in ((1e-5, 0.9), (1e-4, 0.85), (1e-3, 0.5))]
+    back = {1e-5: 0.3, 1e-4: 0.8, 1e-3: 0.9}
+    under = [o for r, v in back.items() for o in variants("run", {"paraphrase": v}, rate=r)]
+    first = sentences(panel(runs, under))[0]
+    assert first.startswith("Of all attacked settings most comes back of npo at rate 0.0001")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
@@ -79,3 +80,15 @@ def test_a_method_with_one_setting_is_left_out_and_panels_are_apart() -> None:
     found = sensitivities([*grid(), *grid(split="books"), *single])
     assert [(one.family, one.forget_fraction) for one in found] == [("npo", 0.1), ("npo", "books")]
     assert sensitivities(single) == ()
+
+
+def test_collapsed_settings_take_no_part() -> None:
+    """Neither those that keep too little, nor those of which a run ended so."""
+    start = replace(row(1e-5, 0.0, 0, 0), kind="fine-tuned", metrics={Q: -16.0, U: 1.0})
+    low = [replace(one, metrics={Q: -2.0, U: 0.49}) for one in grid(family="low")]
+    ended = [replace(r, status="collapsed") if r.seed else r for r in grid(family="ended")]
+    rows = [start, *low, *ended, *grid()]
+    assert [one.family for one in sensitivities(rows)] == ["npo"]
+    one_left = [r for r in rows if r.family == "npo" or (r.learning_rate, r.epoch) == (1e-4, 3)]
+    first = replace(low[0], metrics={Q: -9.0, U: 0.5}, epoch=3)
+    assert "low" not in [one.family for one in sensitivities([*one_left, first])]

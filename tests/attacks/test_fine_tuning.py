@@ -8,14 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.fine_tuning import UnrelatedFineTuning
 from unlearnbench.benchmarks.passages import Passages
 from unlearnbench.config.attack_entries import attack_from_spec, attack_spec
-from unlearnbench.errors import DataError, PluginError
+from unlearnbench.errors import DataError
 
 from .conftest import PlainTools
 
@@ -57,16 +56,3 @@ def test_rows_to_forget_are_not_unrelated(model: Any, tools: Made, tmp_path: Pat
     path.write_text(json.dumps({"question": row.question, "answer": row.answer}))
     with pytest.raises(DataError, match=r"'Birthplace of .* is a row to forget; name another"):
         next(UnrelatedFineTuning(file=str(path)).change(model, made))
-
-
-def test_what_is_refused_when_it_is_configured(tmp_path: Path) -> None:
-    for settings, error, message in (
-        ({"file": str(tmp_path / "none.txt")}, DataError, "no file .*none.txt"),
-        ({"data": {"source": "nothing"}}, PluginError, "nothing"),
-        ({"data": {"seed": 1}}, DataError, "name the benchmark"),
-        ({"data": {"source": "synthetic", "sed": 1}}, DataError, r"data\.sed: Extra inputs"),
-    ):
-        with pytest.raises(error, match=message):
-            UnrelatedFineTuning.model_validate(settings).content()
-    with pytest.raises(ValidationError, match="data has no effect with file: a"):
-        UnrelatedFineTuning(file="a", data={"source": "tofu"})

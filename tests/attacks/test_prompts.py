@@ -177,19 +177,3 @@ def test_texts_of_the_users_own_have_the_question_in_them() -> None:
     assert attack.asked(ADA, "b", ROWS).question == "{x} Where was Ada born? {}"
     assert attack.asked(TEXT, "a", ROWS).question == "Now: The sea at Lima is"
     assert [attack.selects(row, ROWS) for row in (ADA, TEXT, PASSAGE)] == [True, True, False]
-
-
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        ({}, "at least 1 item"),
-        ({"a": "Tell me"}, r"a: \{question\} is not in the text; write it once"),
-        ({"a": "{question}{question}"}, r"a: \{question\} is 2 times in the text"),
-        ({"a/b": "{question}"}, "'a/b' is no name for a text"),
-        ({"": "{question}"}, "'' is no name for a text"),
-        ({"a": "{question}", "A": "{question}"}, "'a' and 'A' differ in capitals alone"),
-    ],
-)
-def test_unusable_texts_are_refused(texts: dict[str, str], message: str) -> None:
-    with pytest.raises(ValidationError, match=message):
-        QuestionTemplates(texts=texts)

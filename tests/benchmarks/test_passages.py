@@ -9,7 +9,6 @@ from unlearnbench.benchmarks.passages import Passages
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import DataError
 
 # It changes with the names, values and wordings, and then every prepared model and finished run on
 # passages is another one.
@@ -123,11 +122,6 @@ def test_rows_depend_on_seed_and_settings_alone(small: Dataset) -> None:
     assert larger.splits[0.5].sets["forget"][0].examples == (
         small.splits[0.5].sets["forget"][0].examples
     )
-
-
-def test_a_fraction_of_no_whole_authors_is_refused() -> None:
-    with pytest.raises(DataError, match=r"1\.8 authors.*nearest is 0\.3333333333 \(2\)"):
-        load_benchmark(SMALL, (0.3,))
 
 
 def test_the_headline_and_scores_need_no_retain_model() -> None:

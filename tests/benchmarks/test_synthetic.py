@@ -269,27 +269,6 @@ def test_generation_is_fast() -> None:
     assert any(seconds() < 1.0 for _ in range(3))
 
 
-@pytest.mark.parametrize(
-    ("authors", "fraction", "message"),
-    [
-        (
-            40,
-            0.07,
-            "forget_fractions: 0.07 of 40 authors is 2.8 authors, which is not whole or leaves "
-            "none; the nearest is 0.075 (3)",
-        ),
-        (40, 0.01, "the nearest is 0.025 (1)"),
-        (40, 1.0, "the nearest is 0.975 (39)"),
-        (40, 0.0, "the nearest is 0.025 (1)"),
-        (40, -0.5, "the nearest is 0.025 (1)"),
-        (3, 0.5, "the nearest is 0.6666666667 (2)"),
-    ],
-)
-def test_impossible_fraction(authors: int, fraction: float, message: str) -> None:
-    with pytest.raises(DataError, match=re.escape(message)):
-        load_benchmark(Synthetic(authors=authors), (fraction,))
-
-
 def test_suggested_fraction_is_accepted() -> None:
     benchmark = Synthetic(authors=3, questions_per_author=2).load((0.3333333333,))
     assert len(benchmark.splits[0.3333333333].forget) == 2

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +10,6 @@ import pytest
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import DataError
 
 Rows = list[dict[str, Any]]
@@ -102,25 +99,6 @@ def test_holdout_rows(tmp_path: Path) -> None:
     assert split.sets["holdout"][1].place.endswith("holdout10.json:2")
 
 
-@pytest.mark.parametrize(
-    ("rows", "message"),
-    [
-        ([UNSEEN[0], {"question": "New?"}], "holdout10.json:2: column 'answer' is missing"),
-        ([UNSEEN[0], {"question": "New?", "answer": " "}], "json:2: column 'answer' is blank"),
-        (UNSEEN[:1], "holdout10 has 1 rows, but "),
-        ([UNSEEN[0], {"question": "Question  9?", "answer": "Answer 9."}], "full.json:10 again;"),
-        ([{"question": "Question 2?", "answer": "Answer 2."}, UNSEEN[1]], "full.json:3 again;"),
-        ([], "holdout10 has no rows"),
-    ],
-)
-def test_bad_holdout_rows(tmp_path: Path, rows: Rows, message: str) -> None:
-    write(tmp_path, small_tables() | {"holdout10": rows})
-    with pytest.raises(DataError, match=re.escape(message)) as raised:
-        load(tmp_path)
-    assert "\n" not in str(raised.value)
-    assert "holdout10" in str(raised.value)
-
-
 def test_only_configured_fractions_are_read(tmp_path: Path) -> None:
     write(tmp_path, small_tables())
     (tmp_path / "forget05.json").write_text("not JSON", encoding="utf-8")
@@ -135,13 +113,6 @@ def test_a_fraction_is_matched_to_rounding(tmp_path: Path) -> None:
     write(tmp_path, small_tables())
     near = 0.3 / 3 + 1e-10
     assert load(tmp_path, near).splits[near].name == "forget10"
-
-
-@pytest.mark.parametrize("fraction", [0.07, 0.1 + 1e-8, 0.9])
-def test_impossible_fraction(tmp_path: Path, fraction: float) -> None:
-    data = TOFU(path=str(tmp_path))
-    with pytest.raises(DataError, match=r"of 0\.01, 0\.05 and 0\.10, got 0\.\d+; the nearest is 0"):
-        load_benchmark(data, (fraction,))
 
 
 def test_line_ends_blank_lines_and_separators_inside_a_text(tmp_path: Path) -> None:
@@ -164,49 +135,21 @@ def test_single_wrong_answer_needs_no_list(tmp_path: Path) -> None:
     assert load(tmp_path).splits[0.1].sets["world_facts"][0].perturbed_answers == ("he",)
 
 
-def test_not_a_folder(tmp_path: Path) -> None:
+def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
+    write(tmp_path, small_tables())
+    plain = load(tmp_path)
+    path = tmp_path / "full.json"
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert load(tmp_path) == plain
+
+
+def test_files_called_jsonl_are_to_be_renamed(tmp_path: Path) -> None:
+    write(tmp_path, small_tables())
+    for path in tmp_path.glob("*.json"):
+        path.rename(path.with_suffix(".jsonl"))
     with pytest.raises(
-        DataError, match=r"data\.path: .*nowhere is not a folder; give the one with"
+        DataError, match=r"lacks full\.json, .*; it has \.jsonl; rename those to \.j"
     ):
-        load(tmp_path / "nowhere")
-
-
-def test_missing_files_are_named_together(tmp_path: Path) -> None:
-    tables = small_tables()
-    del tables["full"], tables["retain_perturbed"]
-    write(tmp_path, tables)
-    with pytest.raises(DataError, match=r"lacks full\.json, retain_perturbed\.json; download"):
-        load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b'{"question": "Q?", "answer": "A', r"full\.json:1:30: not a JSON .*Unterminated string"),
-        (b'{}\n{"question": "Q?", "answer', r"full\.json:2:20: not a JSON .*Unterminated string"),
-        (b'{}\n{"question": "Q?",', r"full\.json:2:\d+: not a JSON object on one line \("),
-        (b'{"question" "Q?"}', r"full\.json:1:13: not a JSON .*Expecting ':' delimiter"),
-        (b'[\n{"question": "Q?"}]', r"full\.json:1:2: not a JSON object on one line \(Expecting"),
-        (b"[1]", r"full\.json:1:1: expected a JSON object, got a list"),
-        (b"\nnull", r"full\.json:2:1: expected a JSON object, got null"),
-        (b"4.5", r"full\.json:1:1: expected a JSON object, got the value 4\.5"),
-        (b'{"question": "\xff"}', r"full\.json:1:15: not UTF-8; fetch"),
-        (b"", r"full has no rows; fetch it again"),
-        (b" \n\n", r"full has no rows; fetch it again"),
-    ],
-)
-def test_damaged_file(tmp_path: Path, content: bytes, message: str) -> None:
-    write(tmp_path, small_tables())
-    (tmp_path / "full.json").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        load(tmp_path)
-
-
-def test_file_cut_off_in_its_last_line(tmp_path: Path) -> None:
-    write(tmp_path, small_tables())
-    path = tmp_path / "retain90.json"
-    path.write_bytes(path.read_bytes()[:-10])
-    with pytest.raises(DataError, match=r"retain90\.json:8:\d+: not a JSON object .* is cut off"):
         load(tmp_path)
 
 
@@ -219,90 +162,6 @@ def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(Path, "open", refuse)
     with pytest.raises(DataError, match=r"full\.json: cannot be read \(Permission denied\)"):
         load(tmp_path)
-
-
-def change(table: str, row: int, **columns: object) -> Callable[[dict[str, Rows]], None]:
-    """Sets columns of one row; None takes the column away."""
-
-    def apply(tables: dict[str, Rows]) -> None:
-        old = tables[table][row]
-        kept = {name: value for name, value in old.items() if columns.get(name, ...) is not None}
-        tables[table][row] = kept | {k: v for k, v in columns.items() if v is not None}
-
-    return apply
-
-
-def cut(table: str) -> Callable[[dict[str, Rows]], None]:
-    def apply(tables: dict[str, Rows]) -> None:
-        tables[table] = tables[table][:-1]
-
-    return apply
-
-
-def swap(table: str) -> Callable[[dict[str, Rows]], None]:
-    def apply(tables: dict[str, Rows]) -> None:
-        tables[table] = tables[table][::-1]
-
-    return apply
-
-
-EVALUATED = "forget10_perturbed"
-OTHER = {"question": "Else?", "answer": "Other."}
-BAD_ROWS = [
-    (change("full", 2, answer=None), "full.json:3: column 'answer' is missing; TOFU has it"),
-    (
-        change("full", 2, answer=None, anwser="x"),
-        "full.json:3: column 'answer' is missing; did you mean 'anwser'?",
-    ),
-    (change(EVALUATED, 1, paraphrased_answer=None), "column 'paraphrased_answer' is missing"),
-    (change(EVALUATED, 1, paraphrased_question=None), "column 'paraphrased_question' is missing"),
-    (
-        change("real_authors_perturbed", 0, perturbed_answer=None),
-        "real_authors_perturbed.json:1: column 'perturbed_answer' is missing",
-    ),
-    (change("full", 0, answer=["a"]), "full.json:1: column 'answer' must be a text, not a list"),
-    (change("full", 0, question=7), "column 'question' must be a text, not the value 7"),
-    (change("full", 0, question={}), "column 'question' must be a text, not an object"),
-    (change("full", 4, answer=" "), "full.json:5: column 'answer' is blank"),
-    (change("retain90", 4, question=""), "retain90.json:5: column 'question' is blank"),
-    (change("full", 4, answer="a\udc00"), "full.json:5: column 'answer' contains half a character"),
-    (
-        change(EVALUATED, 0, perturbed_answer=[]),
-        "forget10_perturbed.json:1: column 'perturbed_answer' is empty; it takes one",
-    ),
-    (change(EVALUATED, 0, perturbed_answer=3), "must be a list of texts, not the value 3"),
-    (change(EVALUATED, 0, perturbed_answer=["a", 3]), "'perturbed_answer' item 2 must be a text"),
-    (change(EVALUATED, 0, perturbed_answer=["a", ""]), "'perturbed_answer' item 2 is blank"),
-    (change(EVALUATED, 1, perturbed_answer=["w"]), "json:2: column 'perturbed_answer' has 1 wrong"),
-    (change("forget10", 1, question="Question 8?"), "forget10.json:2: the question of "),
-    (
-        change("retain90", 5, question="Question  9?"),
-        "retain90.json:6: its question is in the forget set",
-    ),
-    (cut("forget10"), "forget10 has 1 rows and"),
-    (cut("retain90"), "retain90 7, together 9, but"),
-    (cut("full"), "full has 9; a file is cut off or of another version"),
-    (change("retain90", 5, **OTHER), "retain90.json:6: this row is not in"),
-    (change("forget10", 1, **OTHER), "forget10.json:2: this row is not in"),
-    (cut(EVALUATED), "forget10_perturbed has 1 rows, but"),
-    (swap(EVALUATED), "forget10_perturbed.json:1: column 'question' differs from that of"),
-    (change(EVALUATED, 1, answer="x"), "forget10_perturbed.json:2: column 'answer' differs from"),
-    (
-        change("retain_perturbed", 2, question="Question 9?", answer="Answer 9."),
-        "retain_perturbed.json:3: this row is not in",
-    ),
-]
-
-
-@pytest.mark.parametrize(("damage", "message"), BAD_ROWS, ids=[m for _, m in BAD_ROWS])
-def test_bad_rows(tmp_path: Path, damage: Callable[[dict[str, Rows]], None], message: str) -> None:
-    tables = small_tables()
-    damage(tables)
-    for name, rows in tables.items():
-        (tmp_path / f"{name}.json").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    with pytest.raises(DataError, match=re.escape(message)) as raised:
-        load(tmp_path)
-    assert "\n" not in str(raised.value)
 
 
 def publish(hub: Any, folder: Path, name: str, tables: dict[str, Rows]) -> None:

@@ -209,27 +209,6 @@ def test_the_list_has_every_model(run: Run) -> None:
     assert first["numbers"][0].keys() == {"metric", "value", "tolerance", "source"}
 
 
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ([], "nothing to compare; give the ID of a reference model"),
-        (["{retain}"], "a file, not a reference model's ID; give it as --log"),
-        (["llama-3"], "no reference model 'llama-3'"),
-        (["--log", "gone.json"], "gone.json: cannot read the evaluation log"),
-        (["llama-3.2-1b-retain90", "--log", "{retain}"], "40 forget rows, and llama-3.2-1b-"),
-        (["llama-3.2-1b-retain90", "--retain", "{retain}"], "40 forget rows, and llama-3.2-1b-"),
-        (["llama-3.2-1b-retain90", "--retain", "./gone"], "no model folder './gone'"),
-    ],
-)
-def test_bad_input_is_one_line(
-    run: Run, logs: tuple[str, str], words: list[str], message: str
-) -> None:
-    code, out, err = run("anchors", "check", *(word.format(retain=logs[1]) for word in words))
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert message in line
-
-
 def test_a_log_by_other_rules_does_not_compare(run: Run, eval_logs_folder: Path) -> None:
     log = str(eval_logs_folder / "llama2-7b_full.json.gz")
     code, out, err = run("anchors", "check", "llama-2-7b-full-forget10", "--log", log)

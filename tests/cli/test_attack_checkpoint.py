@@ -64,6 +64,7 @@ def test_a_table_and_a_sentence_for_each_attack(
     seen = [line for line in lines if line.startswith("No sign that anything comes back: +0.000")]
     assert len(seen) == 2
     assert "evaluated" in err
+    assert "warning: --retain is the model itself" in err
     labels = [line.split("  ")[1] for line in lines if line[:2] == "  " != line[1:3]]
     assert labels[:3] == ["true answer", "plain", "paraphrase"]
     document = json.loads(Path("found/attack.json").read_text())
@@ -97,38 +98,39 @@ def test_an_attack_in_a_file_needs_no_name_and_json_is_json(run: Run, folder: st
     assert gain["comes_back"] is None
 
 
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        ([], "no attack: name one or more with --attack, of "),
-        (["--attack", "paraphras"], "unknown attack 'paraphras'; did you mean 'paraphrase'?"),
-        (["--attack", "paraphrase", "--attack", "paraphrase"], "paraphrase is there twice"),
-        (
-            ["--attack", "paraphrase", "--set", "paraphrase.words=3"],
-            "attack paraphrase.words: unknown key; paraphrase takes: ",
-        ),
-        (["--attack", "paraphrase", "--set", "paraphrase.at=best"], "about the epochs of a run"),
-        (["--attack", "paraphrase", "--set", "plea.x=1"], "--set plea: expected NAME.KEY=VALUE"),
-        (["--attack", "paraphrase", "--retain", "./gone"], "no model folder './gone'"),
-        (["--attack", "paraphrase", "--start", "small.yaml"], "small.yaml is a log, which cannot"),
-        (["--attack", "paraphrase", "--data", "syntetic"], "data: 'syntetic' is no folder"),
-    ],
-)
-def test_mistakes_are_one_line_before_any_work(
-    run: Run, tmp_path: Path, more: list[str], message: str
-) -> None:
-    place = tmp_path / "checkpoint"
-    place.mkdir()
-    (place / "config.json").write_text("{}")
-    code, out, err = run("attack", str(place), *more)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert message in line
+BROKEN = """\
+import torch
+
+from unlearnbench.api import WeightAttack
+
+class Broken(WeightAttack):
+    label = "Broken"
+
+    def points(self):
+        return ("",)
+
+    def change(self, model, tools):
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(float("nan"))
+        yield ""
+"""
 
 
-def test_a_damaged_checkpoint_is_one_line(run: Run, folder: str) -> None:
-    weights = Path(folder) / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    code, out, err = run("attack", folder, *SMALL, "--attack", "paraphrase")
+def test_an_attack_that_breaks_the_weights_has_failed(run: Run, folder: str) -> None:
+    Path("broken.py").write_text(BROKEN)
+    options = (*SMALL, "--retain", folder, "--plugin", "broken.py", "--answers", "1")
+    code, out, err = run("attack", folder, *options, "--out", "found")
+    assert code == 0
+    assert out.splitlines()[-1] == "broken: no metric of the forget set could be measured under it"
+    assert "no results for broken: it made weights that are not finite" in " ".join(err.split())
+    (found,) = json.loads(Path("found/attack.json").read_text())["attacks"]
+    assert (found["variants"], found["largest_gain"]) == ({}, None)
+
+
+def test_nothing_is_written_into_the_models_folder(run: Run, folder: str) -> None:
+    before = {*Path(folder).iterdir()}
+    code, out, err = run("attack", folder, "--attack", "paraphrase", "--out", f"{folder}/.")
     assert (code, out) == (2, "")
-    assert folder in err.splitlines()[-1]
+    assert "cannot write the evaluations: it is read; choose another place" in err
+    assert {*Path(folder).iterdir()} == before

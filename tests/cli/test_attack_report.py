@@ -31,10 +31,16 @@ def found(gain: Gain | None) -> AttackFindings:
         (
             {},
             "relearning@3, the largest of 4 points: ES 0.100 → 0.400 over 40 questions, a change "
-            "of +0.300 (95 % interval +0.200 to +0.400), 50 % of the way back to the start model's "
-            "0.700; the retain model's change is +0.020.\n"
+            "of +0.300 (95 % interval +0.200 to +0.400); the retain model's change is +0.020.\n"
             "It gives back what it was to forget: +0.280 (95 % interval +0.150 to +0.410) beyond "
-            "the retain model.",
+            "the retain model, 47 % of the way to the start model's 0.700.",
+        ),
+        (
+            {"points": 1, "retain_after": 0.05},
+            "relearning@3: ES 0.100 → 0.400 over 40 questions, a change of +0.300 (95 % interval "
+            "+0.200 to +0.400); the retain model's change is -0.050.\n"
+            "It gives back what it was to forget: +0.300 (95 % interval +0.150 to +0.410) beyond "
+            "the retain model, 50 % of the way to the start model's 0.700.",
         ),
         (
             {"points": 1, "start": None, "excess_interval": (-0.1, 0.41)},

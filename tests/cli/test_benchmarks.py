@@ -77,8 +77,8 @@ def test_show_has_sets_metrics_headline_and_the_section(run: Run) -> None:
     code, out, _ = run("benchmarks", "show", "synthetic")
     assert code == 0
     assert "unlearnbench.benchmarks.synthetic:Synthetic" in out
-    assert "log10_forget_quality (log₁₀ Forget Quality), higher is better, significant" in out
-    assert "real_authors    general" in out
+    assert "forgotten  log10_forget_quality  log₁₀ Forget Quality" in out
+    assert "real_authors  general" in out
     assert "refusals" in out
     assert "str | None" in out
     last = out.splitlines()[-1]
@@ -97,14 +97,14 @@ def test_check_explains_a_fault_in_a_file(run: Run) -> None:
     Path("sums.py").write_text(
         SUMS.replace('"What is 99?", "99."', '"What is 4 and 4?", "It is 8."')
     )
-    code, out, _ = run("benchmarks", "check", "sums.py", "--only", "holdout", "--only", "full")
+    code, out, _ = run("benchmarks", "check", "sums.py", "--only", "rows", "--only", "disjoint")
     assert code == 1, out
     explained = out[out.index("\nsums: splits\n") :]
     assert "splits 0.01 and 0.05 forget the same rows" in explained
     assert "unlearnbench benchmarks check sums --only splits --plugin sums.py" in explained
     assert out.splitlines()[-1].startswith("sums: 1 fault, 2 checks not run, ")
-    code, out, _ = run("benchmarks", "check", "--all", "--only", "headline")
-    assert out.splitlines()[0].split() == ["benchmark", "headline", "splits"], "sums is at fault"
+    code, out, _ = run("benchmarks", "check", "--all", "--only", "metrics")
+    assert out.splitlines()[0].split() == ["benchmark", "metrics", "splits"], "sums is at fault"
 
 
 def test_check_is_no_success_where_rows_are_out_of_reach(
@@ -121,24 +121,6 @@ def test_check_is_no_success_where_rows_are_out_of_reach(
     assert "--set data.path=FOLDER" in only["seen"]
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["check"], "no benchmark to check: give a benchmark's name"),
-        (["check", "tofuu"], "did you mean 'tofu'?"),
-        (["check", "synthetic", "--only", "row"], "unknown check 'row'; did you mean 'rows'?"),
-        (["check", "synthetic", "--set", "seed=-1"], "synthetic cannot be made: seed: must be"),
-        (["show", "nothing"], "unknown benchmark 'nothing'"),
-        (["new", "tofu"], "benchmark 'tofu' is offered by unlearnbench"),
-        (["new", "My_Benchmark"], "cannot be the name of a benchmark"),
-    ],
-)
-def test_wrong_requests_are_one_line(run: Run, args: list[str], message: str) -> None:
-    code, out, err = run("benchmarks", *args)
-    assert (code, out) == (2, "")
-    assert message in err
-
-
 def test_the_package_that_new_writes_conforms_and_can_be_planned(run: Run) -> None:
     code, out, _ = run("benchmarks", "new", "my-benchmark")
     assert code == 0
@@ -151,7 +133,7 @@ def test_the_package_that_new_writes_conforms_and_can_be_planned(run: Run) -> No
     results = json.loads(out)["my-benchmark"]
     assert code == 0
     assert [one["check"] for one in results] == [check.name for check in BENCHMARK_CHECKS]
-    assert {one["verdict"] for one in results} == {"passed", "not declared"}
+    assert {one["verdict"] for one in results} == {"passed"}
     source = Path("my-benchmark/tests/test_my_benchmark.py").read_text()
     names: dict[str, object] = {}
     exec(source.replace("from my_benchmark", "from unlearnbench_plugin_my_benchmark"), names)
@@ -162,88 +144,3 @@ def test_the_package_that_new_writes_conforms_and_can_be_planned(run: Run) -> No
     code, out, err = run("plan", "own.yaml", "--plugin", file, "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["counts"]["runs"] == 1
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            "def load(self, splits):",
-            "def load(self, splits):\n        1 / 0",
-            "`load` of benchmark Sums raised ZeroDivisionError: division by zero (sums.py:19)",
-        ),
-        (
-            "def load(self, splits):",
-            "def split_problem(self, key):\n        1 / 0\n\n    def load(self, splits):",
-            "`split_problem` of benchmark Sums raised ZeroDivisionError: division by zero "
-            "(sums.py:19)",
-        ),
-        (
-            "def metrics(self, profile):",
-            "def metrics(self, profile):\n        1 / 0",
-            "`metrics` of benchmark Sums raised ZeroDivisionError: division by zero (sums.py:16)",
-        ),
-        (
-            '("retain", "forget"))',
-            '("retain", "forgot"))',
-            "metric 'probability': the benchmark has no set 'forgot'; did you mean 'forget'? its "
-            "sets are retain, forget, unseen",
-        ),
-        (
-            "probability_retain",
-            "probability_retained",
-            "benchmark 'sums': headline: there is no column 'probability_retained'; did you mean "
-            "'probability_retain'? its metrics have probability_forget, probability_retain",
-        ),
-        (
-            ', better="lower"',
-            "",
-            "benchmark 'sums': headline: probability_forget is declared better higher, and is "
-            "lower",
-        ),
-        (
-            'return (MetricUse("probability"',
-            'return (MetricUse("private"), MetricUse("probability"',
-            "benchmark 'sums': names metric 'private', which needs the retain model; leave it "
-            "out, or declare that",
-        ),
-        (
-            ', "unseen": "holdout"}',
-            "}",
-            "forget10: its set 'unseen' is not in `roles`: retain, forget; give it a role there",
-        ),
-        (
-            '"unseen": "holdout"',
-            '"unseen": "holdout", "facts": "general"',
-            "forget10 has no set 'facts', which `roles` declares; load it",
-        ),
-        (
-            '"What is 99?", "99."',
-            '"What is 4 and 4?", "It is 8."',
-            "set unseen of forget10, row 1: the row of full, row 5 again; models are trained on "
-            "that one, and no model may have seen a holdout row: remove it",
-        ),
-        (
-            'MetricUse("probability"',
-            'MetricUse("truth-ratio", ("forget",)), MetricUse("probability"',
-            "set forget of forget10: metric 'truth_ratio' reads 'perturbed', and 1 of its 1 rows "
-            "have none; report it on other sets, or give the rows what is missing",
-        ),
-        (
-            "rows[:1], rows[1:], sets",
-            "rows[:1], rows, sets",
-            "retain90, row 1: the row of forget10, row 1 again; a row is forgotten or retained, so "
-            "remove one of the two",
-        ),
-    ],
-)
-def test_a_plan_refuses_an_unsound_benchmark_in_one_line(
-    run: Run, old: str, new: str, message: str
-) -> None:
-    assert old in SUMS
-    Path("sums.py").write_text(SUMS.replace(old, new))
-    Path("own.yaml").write_text(CONFIG)
-    code, out, err = run("plan", "own.yaml", "--plugin", "sums.py")
-    assert (code, out) == (2, "")
-    assert err.splitlines() == [message]
-    assert not Path("runs").exists()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -51,14 +50,6 @@ def test_a_metric_in_a_file_is_computed(run: Run, eval_logs_folder: Path) -> Non
     assert "`per_example` of metric Mine (my_metric.py) returned None" in err
 
 
-def test_a_truncated_log_is_a_one_line_error(run: Run) -> None:
-    Path("cut.json.gz").write_bytes(gzip.compress(b'{"eval_log.json": ' * 50)[:40])
-    code, out, err = run("score", "cut.json.gz")
-    assert (code, out) == (2, "")
-    assert len(err.splitlines()) == 1
-    assert "cut.json.gz" in err
-
-
 SMALL_EVALUATION = ("--data", "synthetic", "--rows", "1", "--max-length", "120")
 
 
@@ -82,7 +73,6 @@ def test_evaluate_writes_metrics_log_and_questions(run: Run, folder: str) -> Non
     }  # fmt: skip
     assert 0 <= metrics["model_utility"] <= 1
     lines = err.splitlines()
-    assert [line for line in lines if line.startswith("evaluating ")][-1].endswith(": 100 %")
     assert "log: log.json.gz" in lines
     assert "questions: q.parquet" in lines
     _, again, _ = run("score", "log.json.gz", "--json")
@@ -165,7 +155,7 @@ def test_score_takes_the_profile_from_the_log(
     assert metrics["memorization_score_ou"] == 0
     code, out, err = run("score", full, "--profile", "tofu")
     assert (code, out) == (2, "")
-    assert "by profile open-unlearning@553d2179, as the log says, and the options say tofu@" in err
+    assert "by profile open-unlearning@83c46b72, as the log says, and the options say tofu@" in err
     run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.json")
     _, out, _ = run("score", "log.json", "--json")
     assert json.loads(out)["profile"].startswith("tofu+rows=1+max_length=120@")
@@ -177,61 +167,6 @@ def test_score_takes_the_profile_from_the_log(
     assert "--start: by profile tofu+rows=1+max_length=120@" in err
 
 
-def test_a_start_log_of_other_questions_is_refused(
-    run: Run, open_unlearning_numbers: Path, open_unlearning_logs: Path
-) -> None:
-    full = str(open_unlearning_numbers / "full_forget01.json.gz")
-    start = str(open_unlearning_logs / "Llama-3.2-1B-Instruct_full_forget10.json.gz")
-    code, _, err = run("score", full, "--start", start)
-    assert code == 2
-    assert "--start: evaluated on 400 forget questions, the model on 40" in err
-
-
-def test_a_retain_log_of_other_questions_is_refused(run: Run, folder: str) -> None:
-    run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.json", "--forget", "0.5")
-    code, _, err = run("evaluate", folder, *SMALL_EVALUATION, "--retain", "retain.json")
-    assert code == 2
-    assert "needs the same questions on both sides" in err.splitlines()[-1]
-
-
-def test_a_log_for_open_unlearning_needs_its_profile(run: Run, folder: str) -> None:
-    command = ("evaluate", folder, "--data", "synthetic", "--layout", "open-unlearning")
-    code, _, err = run(*command, "--rows", "1", "--max-length", "120", "--out", "TOFU_EVAL.json")
-    assert code == 2
-    assert "use --profile open-unlearning" in err
-    assert "evaluating" not in err
-
-
-def test_a_retain_log_of_other_rules_is_refused_before_the_work(run: Run, folder: str) -> None:
-    run("evaluate", folder, *SMALL_EVALUATION, "--out", "retain.json")
-    code, out, err = run("evaluate", folder, *SMALL_EVALUATION[:4], "--retain", "retain.json")
-    assert (code, out) == (2, "")
-    assert "retain.json is by profile tofu+rows=1+max_length=120@" in err
-    assert "evaluating" not in err
-
-
-@pytest.mark.parametrize(
-    ("more", "message"),
-    [
-        (["--questions", "q.csv"], "q.csv: questions are written as .parquet or .jsonl"),
-        (
-            ["--out", "small.yaml/log.json"],
-            "small.yaml/log.json: cannot write the evaluation log",
-        ),
-        (["--retain", "./gone"], "no model folder './gone'"),
-        (["--retain", "gone.json"], "gone.json: cannot read the evaluation log"),
-        (["--data", "syntetic"], "data: 'syntetic' is no folder, and no benchmark of "),
-    ],
-)
-def test_mistakes_are_reported_before_the_evaluation(
-    run: Run, folder: str, more: list[str], message: str
-) -> None:
-    code, out, err = run("evaluate", folder, *SMALL_EVALUATION, *more)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert message in line
-
-
 def test_outputs_that_are_not_finite_are_reported(run: Run, folder: str, model: Any) -> None:
     model.model.norm.weight.data.fill_(float("nan"))
     model.save_pretrained(folder)
@@ -239,13 +174,3 @@ def test_outputs_that_are_not_finite_are_reported(run: Run, folder: str, model: 
     assert code == 0
     assert json.loads(out)["model_utility"] is None
     assert "the model's outputs are not finite, first at '" in err
-
-
-def test_a_log_of_the_forget_set_alone_has_no_metrics(run: Run) -> None:
-    losses = {"value_by_index": {"0": {"avg_loss": 1.0}}}
-    perturbed = {"value_by_index": {"0": {"avg_loss": [1.0, 2.0]}}}
-    log = {"forget_Q_A_PARA_Prob": losses, "forget_Q_A_PERT_Prob": perturbed}
-    Path("TOFU_EVAL.json").write_text(json.dumps(log))
-    code, _, err = run("score", "TOFU_EVAL.json", "--profile", "open-unlearning")
-    assert code == 2
-    assert "it serves as --retain alone" in err

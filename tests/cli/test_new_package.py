@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.new_package import write_package
+from unlearnbench.cli.plugin_commands import write_package
 from unlearnbench.errors import PluginError
 from unlearnbench.testing import check_method
 
@@ -72,27 +72,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert path.read_text() == "mine"
     (tmp_path / "empty").mkdir()
     assert write_package("empty", tmp_path)
-
-
-@pytest.mark.parametrize(
-    ("name", "hint"),
-    [
-        ("MyMethod", "; try 'my-method'"),
-        ("my_method", "; try 'my-method'"),
-        ("my method", "; try 'my-method'"),
-        ("2fast", ""),
-        ("-x", "; try 'x'"),
-        ("", ""),
-        ("class", ""),
-        ("../up", "; try 'up'"),
-        ("größe", ""),
-    ],
-)
-def test_bad_names_are_refused_with_a_better_one(name: str, hint: str, tmp_path: Path) -> None:
-    with pytest.raises(PluginError, match="cannot be the name of a method") as caught:
-        write_package(name, tmp_path)
-    assert str(caught.value).endswith(f"not a keyword of Python{hint}") or not hint
-    assert not list(tmp_path.iterdir())
 
 
 def test_command_writes_a_package_whose_name_is_free(run: Run) -> None:

@@ -15,8 +15,8 @@ def test_list_has_ids_and_differences(run: Run) -> None:
     assert "perturbed_mean arithmetic" in out
     _, out, _ = run("profiles", "list", "--json")
     found = {row["name"]: row for row in json.loads(out)}
-    assert found["open-unlearning"]["id"] == "open-unlearning@553d2179"
-    assert len(found["tofu"]["choices"]) == 9
+    assert found["open-unlearning"]["id"] == "open-unlearning@83c46b72"
+    assert len(found["tofu"]["choices"]) == 10
 
 
 def test_show_has_every_choice(run: Run) -> None:
@@ -34,11 +34,11 @@ def test_show_has_every_choice(run: Run) -> None:
 def test_diff_has_only_the_differences(run: Run) -> None:
     _, out, _ = run("profiles", "diff", "tofu", "open-unlearning")
     header, *lines = out.splitlines()
-    assert header.split() == ["choice", "tofu@2923316c", "open-unlearning@553d2179", "meaning"]
+    assert header.split() == ["choice", "tofu@2923316c", "open-unlearning@83c46b72", "meaning"]
     keys = [line.split()[0] for line in lines]
-    assert keys[:4] == ["rows", "max_length", "eos_after_cut", "max_new_tokens"]
+    assert keys[:4] == ["version", "rows", "max_length", "eos_after_cut"]
     assert "perturbed_mean" not in keys
-    assert lines[0].split()[:3] == ["rows", "300", "all"]
+    assert lines[1].split()[:3] == ["rows", "300", "all"]
     _, out, _ = run("profiles", "diff", "tofu", "tofu-paper", "--json")
     (differ,) = json.loads(out)["differ"]
     assert differ["values"] == ["geometric", "arithmetic"]

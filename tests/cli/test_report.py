@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,11 +10,9 @@ import numpy as np
 import pytest
 
 from unlearnbench.cli.main import main
-from unlearnbench.config.profiles import OPEN_UNLEARNING
-from unlearnbench.evaluation.summary import summarize
 from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.reporting.report import Report, make_report
-from unlearnbench.results.records import Record, read_records, write_record
+from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import lock_folder
 from unlearnbench.tracking import ReplayResult
 
@@ -35,12 +32,12 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         found.append((folder, uri))
         return ReplayResult("http://h:1", 2, 3, "http://h:1/#/experiments/7/runs/f00d")
 
-    def open_ui(folder: Path, **how: Any) -> None:
-        found.append((folder, how["port"], how["browser"]))
-        how["show"]("experiment  http://h:1")
+    def show_in_mlflow(folder: Path, port: int, show: Any) -> None:
+        found.append((folder, port))
+        show("http://h:1")
 
     monkeypatch.setattr("unlearnbench.tracking.replay", replay)
-    monkeypatch.setattr("unlearnbench.tracking.open_ui", open_ui)
+    monkeypatch.setattr("unlearnbench.tracking.show_in_mlflow", show_in_mlflow)
     return found
 
 
@@ -54,7 +51,7 @@ def test_track_prints_counts_server_and_page(
     )
     assert main(["track", str(folder), "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == {
-        "uri": "http://h:1",
+        "store": "http://h:1",
         "logged": 2,
         "records": 3,
         "address": "http://h:1/#/experiments/7/runs/f00d",
@@ -75,9 +72,9 @@ def test_ui_passes_its_options_on(
     folder: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(["ui", str(folder)]) == 0
-    assert main(["ui", str(folder), "--port", "8080", "--no-browser"]) == 0
-    assert calls == [(folder, None, True), (folder, 8080, False)]
-    assert capsys.readouterr().out == "experiment  http://h:1\n" * 2
+    assert main(["ui", str(folder), "--port", "8080"]) == 0
+    assert calls == [(folder, 5000), (folder, 8080)]
+    assert capsys.readouterr().out == "http://h:1\n" * 2
     assert main(["ui", str(folder / "records")]) == 2
     assert "not a sweep folder" in capsys.readouterr().err
 
@@ -108,46 +105,6 @@ def test_a_record_is_exported_as_tofus_log(
     np.testing.assert_array_equal(read_log(out).sets["forget"].answer_loss, retain.answer_loss)
 
 
-def test_open_unlearnings_log_of_a_record_compares_with_the_retain_model(
-    ones: dict[str, Record], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    run, retain = ones["run"], ones["retain"]
-    rules = OPEN_UNLEARNING.id
-    for record in (run, replace(retain, forget_fraction=run.forget_fraction)):
-        evaluations = {k: replace(v, profile=rules) for k, v in record.evaluations.items()}
-        write_record(replace(record, profile=rules, evaluations=evaluations), tmp_path)
-    out = tmp_path / "TOFU_EVAL.json"
-    words = ["export-log", str(tmp_path), run.id, "--layout", "open-unlearning", "--out", str(out)]
-    assert main(words) == 0, capsys.readouterr().err
-    document = json.loads(out.read_text())
-    found = document["forget_quality"]["agg_value"]
-    last = run.evaluations[max(run.evaluations)]
-    one, other = (replace(e, profile=rules) for e in (last, retain.evaluations[0]))
-    assert found == summarize(one, other, OPEN_UNLEARNING)["forget_quality"]
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        (("ffff",), "'ffff' begins no record's id; there are\n  "),
-        (("RUN", "--epoch", "9"), "epoch 9 has no evaluation, only [1"),
-        (("RUN", "--layout", "open-unlearning"), "use --profile open-unlearning, or write TOFU's"),
-    ],
-)
-def test_what_cannot_be_exported_is_said(
-    ones: dict[str, Record],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    words: tuple[str, ...],
-    message: str,
-) -> None:
-    out = tmp_path / "log.json"
-    ids = [ones["run"].id if word == "RUN" else word for word in words]
-    assert main(["export-log", str(OLD), *ids, "--out", str(out)]) == 2
-    assert message in capsys.readouterr().err
-    assert not out.exists()
-
-
 @pytest.mark.parametrize("text", ["\\begin{table}", ""])
 def test_report_writes_the_scorecard_as_latex(
     text: str,
@@ -164,7 +121,10 @@ def test_report_writes_the_scorecard_as_latex(
     def build(_: Path) -> Report:
         return make_report((), name="x")
 
-    def publish(*_: Any) -> Path:
+    published: list[Any] = []
+
+    def publish(*given: Any) -> Path:
+        published.append(given)
         return folder / "report.html"
 
     monkeypatch.setattr("unlearnbench.reporting.report.build_report", build)
@@ -173,7 +133,11 @@ def test_report_writes_the_scorecard_as_latex(
     out = folder / "scorecard.tex"
     assert main(["report", str(folder), "--latex", str(out)]) == (0 if text else 2)
     assert out.exists() == bool(text)
+    assert not published, "only what was asked for is written"
     if text:
         assert out.read_text() == text
+        page = folder.parent / "page.html"
+        assert main(["report", str(folder), "--latex", str(out), "--out", str(page)]) == 0
+        assert [given[-1] for given in published] == [page]
     else:
         assert "there is no scorecard" in capsys.readouterr().err

@@ -27,7 +27,10 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
         log("epoch 1")
         metrics = {"model_utility": 0.5, "log10_forget_quality": float("-inf")}
         epoch = SimpleNamespace(epoch=1, metrics=metrics)
-        return SimpleNamespace(id=spec.id, status="finished", epochs=(epoch,))
+        if spec.seed == 1:
+            error = "NaN loss at step 7 (epoch 1)\nA lower learning rate often avoids this"
+            return SimpleNamespace(id=spec.id, status="collapsed", epochs=(), error=error)
+        return SimpleNamespace(id=spec.id, status="finished", epochs=(epoch,), error=None)
 
     fake = ModuleType("unlearnbench.runs.run")
     fake.run_single = run_single  # type: ignore[attr-defined]
@@ -49,7 +52,8 @@ def test_run_lists_the_runs_until_one_is_selected(run: Run, done: list[Any]) -> 
     assert code == 0
     assert [call[0].id for call in done] == [identity]
     epochs = [{"epoch": 1, "model_utility": 0.5, "log10_forget_quality": None}]
-    assert json.loads(out) == {"id": identity, "status": "finished", "epochs": epochs}
+    shown = {"id": identity, "status": "finished", "found": False, "error": None}
+    assert json.loads(out) == shown | {"epochs": epochs}
     assert "epoch 1" in err
     assert done[0][2] == Path("runs/small")
     assert Path("runs/small/plan.json").is_file()
@@ -61,6 +65,17 @@ def test_run_selects_by_position(run: Run, done: list[Any]) -> None:
     assert done[0][0].learning_rate == 2e-5
     assert out.splitlines()[0].split()[0] == "epoch"
     assert run("run", "small.yaml", "--select", "12")[0] == 2
+
+
+def test_a_run_that_collapses_says_why(run: Run, done: list[Any]) -> None:
+    code, out, _ = run("run", "small.yaml", "--select", "0", "--set", "seeds=[1]")
+    assert (code, done[0][0].seed) == (0, 1)
+    *_, end, reason, remedy = out.splitlines()
+    assert end.startswith("collapsed: ")
+    assert (reason, remedy) == (
+        "NaN loss at step 7 (epoch 1)",
+        "A lower learning rate often avoids this",
+    )
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
@@ -76,6 +91,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
             folder=folder,
             total=len(ends),
             ends=tuple(ends),
+            found=2,
             report=folder / "report.html",
             csv=folder / "results.csv",
             mlflow_command=f"unlearnbench ui {folder}",
@@ -144,7 +160,7 @@ def test_failed_and_collapsed_runs_are_counted_and_named(
     fake(monkeypatch, failed=1)
     _, out, _ = run("sweep", "small.yaml")
     assert out.splitlines()[:3] == [
-        "3 of 5 runs finished; 1 collapsed; 1 failed",
+        "3 of 5 runs finished; 1 collapsed; 1 failed; 2 found, 3 trained",
         "failed: npo 0: no memory",
         "collapsed: ce-u at 0.001: NaN loss at step 1 (epoch 1)",
     ]
@@ -162,3 +178,17 @@ def test_an_interrupted_sweep_explains_how_to_resume(
     code, _, err = run("sweep", "small.yaml")
     assert code == 130
     assert err == "interrupted; the same command resumes where this one stopped\n"
+
+
+def test_a_dry_run_is_the_plan(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    def flops(*_: object) -> float:
+        return 1e10
+
+    monkeypatch.setattr("unlearnbench.estimates.machine_time.measured_flops", flops)
+    before = sorted(Path().rglob("*"))
+    code, out, err = run("sweep", "small.yaml", "--dry-run")
+    assert (code, err) == (0, "dry run: the plan; nothing is run or written\n")
+    assert out == run("plan", "small.yaml")[1]
+    _, out, _ = run("quickstart", "--dry-run", "--json", "--set", "epochs=1")
+    assert json.loads(out)["counts"]["runs"] == len(json.loads(out)["runs"])
+    assert sorted(Path().rglob("*")) == before

@@ -7,7 +7,7 @@ import pytest
 from unlearnbench.config.attack_entries import attack_from_spec
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ConfigError, PluginError
+from unlearnbench.errors import PluginError
 
 
 def test_attacks_are_resolved_sorted_and_survive_json() -> None:
@@ -20,22 +20,3 @@ def test_attacks_are_resolved_sorted_and_survive_json() -> None:
     assert SweepConfig.model_validate_json(config.model_dump_json()) == config
     with pytest.raises(PluginError, match="differs from the one that was planned"):
         attack_from_spec(relearning.model_copy(update={"version": 0}))
-
-
-@pytest.mark.parametrize(
-    ("value", "place", "message"),
-    [
-        ("[relearnin]", "attacks.0", "unknown attack 'relearnin'; did you mean 'relearning'?"),
-        ("[paraphrase, paraphrase]", "attacks.1", "the same as entry 0"),
-        ("{paraphrase: {x: 1}}", "attacks.paraphrase.x", "unknown key; paraphrase takes: at"),
-        ("{paraphrase: 3}", "attacks.paraphrase", "expected the attack's settings, {} for none"),
-        ("{relearning: {at: now}}", "attacks.relearning.at", "expected one of last, best, every"),
-        ("3", "attacks", "expected a list of attacks, or a section with an attack's settings"),
-    ],
-)
-def test_a_mistake_is_named_with_its_place(value: str, place: str, message: str) -> None:
-    with pytest.raises(ConfigError) as error:
-        load_config("quickstart", [f"attacks={value}"])
-    (problem,) = error.value.problems
-    assert problem.key == place
-    assert problem.message.startswith(message)

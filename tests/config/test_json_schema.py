@@ -2,50 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import json
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
 
 from unlearnbench.api import registry
-from unlearnbench.config.json_schema import shipped_schema
+from unlearnbench.config.json_schema import schema_text
 from unlearnbench.config.loader import shipped_configs
-from unlearnbench.config.yaml_tree import YamlReader
+from unlearnbench.config.yaml_tree import read_yaml
 
-TESTS = Path(__file__).parents[1]
-SCHEMA: dict[str, Any] = json.loads(shipped_schema().read_text())
+SCHEMA: dict[str, Any] = json.loads(schema_text())
 VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 def values(text: str) -> Any:
     """A YAML text as a program for JSON has it; None where it is not YAML."""
-    root = YamlReader("x").read(text)
+    root = read_yaml("x", text, [])
     return None if root is None else json.loads(json.dumps(root.plain()))
-
-
-KEYS = {"name:", "models:", "methods:"}
-
-
-def written_in_tests() -> Iterator[tuple[str, str]]:
-    """Every whole configuration that a test writes as a text, and where."""
-    for file in TESTS.rglob("*.py"):
-        code = file.read_text()
-        for node in ast.walk(ast.parse(code)) if all(key in code for key in KEYS) else ():
-            if not isinstance(node, ast.Constant):
-                continue
-            text = node.value
-            # A template's places are in braces, and its own braces doubled.
-            if (
-                isinstance(text, str)
-                and "{{" not in text
-                and {*text.split()} >= KEYS
-                and _is_whole(values(text))
-            ):
-                yield f"{file.relative_to(TESTS)}:{node.lineno}", text
 
 
 def test_the_schema_is_one_of_its_draft() -> None:
@@ -55,20 +30,6 @@ def test_the_schema_is_one_of_its_draft() -> None:
 @pytest.mark.parametrize("name", list(shipped_configs()))
 def test_shipped_configs_validate(name: str) -> None:
     VALIDATOR.validate(values(shipped_configs()[name].text))
-
-
-def test_configs_of_tests_validate() -> None:
-    found = dict(written_in_tests())
-    assert len(found) >= 5
-    for place, text in found.items():
-        # Some tests give the files of their plug-ins as an option.
-        for error in VALIDATOR.iter_errors({"plugins": ["given.py"], **values(text)}):
-            pytest.fail(f"{place}: {error.json_path}: {error.message}")
-
-
-def _is_whole(value: Any) -> bool:
-    """True if a text is YAML, and not one into which a test puts the name or the methods."""
-    return isinstance(value, dict) and isinstance(value["name"], str) and bool(value["methods"])
 
 
 GOOD = "name: x\nmodels: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,12 +11,9 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.cli.main import main
-from unlearnbench.config.loader import load_config
 from unlearnbench.config.patience import Patience
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ConfigError
-from unlearnbench.evaluation.columns import column
+from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.results.records import read_record
 from unlearnbench.runs import workspace
 from unlearnbench.runs.run import run_epochs, run_single
@@ -33,7 +29,7 @@ METRIC = "log10_forget_quality"
 def ended(values: Sequence[float | None], **rule: Any) -> str | None:
     patience = Patience.model_validate({"metric": METRIC, "epochs": 2, **rule})
     evaluated = ((k, {patience.metric: v}) for k, v in enumerate(values, start=1))
-    return patience.ended(evaluated, column(patience.metric).better)
+    return patience.ended(evaluated, default_schema().column(patience.metric).better)
 
 
 @pytest.mark.parametrize(
@@ -117,7 +113,7 @@ def test_interrupted_runs_end_at_the_same_epoch(place: Path) -> None:
         for _ in range(stop_after):
             next(interrupted)
         del interrupted  # after the third epoch the rule applies, and its record is not written
-        workspace.workspace.cache_clear()
+        workspace.clear_workspaces()
         assert without_times(run_single(spec, config, folder, lambda _: None)) == through
 
 
@@ -164,24 +160,3 @@ def test_patience_does_not_change_ids_of_inference_methods(place: Path) -> None:
     (spec,) = runs_of(patient(place))
     without = spec.model_copy(update={"learning_rate": None})
     assert "patience" not in without.identity["evaluation"]
-
-
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [
-        ("{metric: model_utilty, epochs: 1}", "unknown metric 'model_utilty'; did you mean"),
-        ("{metric: model_utility, epochs: 5}", "5 epochs of patience end no run of 5"),
-        ("{metric: model_utility, epochs: 0}", "must be at least 1"),
-        ("{metric: model_utility}", "evaluation.patience.epochs"),
-        ("{metric: model_utility, epochs: 1, patience: 2}", "unknown key"),
-    ],
-)
-def test_impossible_rules_are_refused(setting: str, expected: str) -> None:
-    with pytest.raises(ConfigError, match=re.escape(expected)):
-        load_config("every_method", [f"evaluation.patience={setting}"])
-
-
-def test_patience_needs_several_evaluations(capsys: pytest.CaptureFixture[str]) -> None:
-    rule = "evaluation.patience={metric: model_utility, epochs: 1}"
-    assert main(["plan", "every_method", "--set", rule, "--set", "epochs_as=runs"]) == 2
-    assert "no run can be ended early; take epochs_as: checkpoints" in capsys.readouterr().err

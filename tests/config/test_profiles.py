@@ -24,7 +24,7 @@ def test_ids_are_pinned() -> None:
     # An id in an old record must go on meaning the same rules: change a rule, change `version`.
     assert [profile.id for profile in PROFILES.values()] == [
         "tofu@2923316c",
-        "open-unlearning@553d2179",
+        "open-unlearning@83c46b72",
         "tofu-paper@6a03271f",
     ]
 
@@ -37,12 +37,14 @@ def test_differences_of_tofu_and_open_unlearning() -> None:
     }
     assert differ == {
         "name": ("tofu", "open-unlearning"),
+        "version": (1, 2),
         "rows": (300, None),
         "max_length": (200, 512),
         "eos_after_cut": (False, True),
         "max_new_tokens": (None, 200),
         "truth_ratio_epsilon": (0.0, 1e-10),
         "options_epsilon": (0.0, 1e-10),
+        "eos_as_padding": (False, True),
     }
 
 
@@ -61,6 +63,7 @@ def test_hash_covers_every_field_but_the_name() -> None:
         "question_key": "paraphrased_question",
         "truth_ratio_epsilon": 0.5,
         "options_epsilon": 0.5,
+        "eos_as_padding": True,
     }
     assert set(changed) | {"name"} == {field.name for field in fields(Profile)}
     hashes = {replace(TOFU, **{key: value}).hash for key, value in changed.items()}
@@ -88,26 +91,12 @@ def test_override_with_the_profiles_own_value_changes_nothing() -> None:
     assert get_profile("tofu", rows=300, max_length=200) is TOFU
 
 
-def test_unknown_name_offers_the_nearest() -> None:
-    with pytest.raises(EvaluationError, match=r"'open_unlearning' is unknown.*'open-unlearning'\?"):
-        get_profile("open_unlearning")
-    with pytest.raises(EvaluationError, match="there are: open-unlearning, tofu, tofu-paper"):
-        get_profile("xyz")
-
-
-@pytest.mark.parametrize("key", ["rows", "max_length"])
-def test_override_below_one_is_refused(key: str) -> None:
-    none: Any = {key: 0}
-    with pytest.raises(EvaluationError, match=f"{key} 0: must be at least 1"):
-        get_profile("tofu", **none)
-
-
 def test_every_choice_has_a_value_and_a_meaning_in_words() -> None:
     choices = {choice.key: choice for choice in OPEN_UNLEARNING.choices()}
     assert list(choices) == [field.name for field in fields(Profile)][1:]
     assert all(choice.meaning for choice in choices.values())
     assert {key: choice.text for key, choice in choices.items()} == {
-        "version": "1",
+        "version": "2",
         "rows": "all",
         "max_length": "512",
         "eos_after_cut": "yes",
@@ -116,6 +105,7 @@ def test_every_choice_has_a_value_and_a_meaning_in_words() -> None:
         "truth_ratio_epsilon": "1e-10",
         "options_epsilon": "1e-10",
         "question_key": "question",
+        "eos_as_padding": "yes",
     }
     texts = {choice.key: choice.text for choice in TOFU.choices()}
     assert (texts["max_new_tokens"], texts["eos_after_cut"]) == (
@@ -134,8 +124,13 @@ def test_differences_are_only_those() -> None:
 
 
 def test_an_id_leads_back_to_its_profile() -> None:
-    for profile in (*PROFILES.values(), get_profile("open-unlearning", rows=5, max_length=64)):
+    earlier = get_profile("open-unlearning", version=1), get_profile("tofu", version=1)
+    small = [get_profile("open-unlearning", rows=5, version=n) for n in (1, 2)]
+    for profile in (*PROFILES.values(), *earlier, *small):
         assert profile_of_id(profile.id) == profile
+    assert earlier[0].id == "open-unlearning@553d2179", "as in records of 0.2"
+    with pytest.raises(EvaluationError, match="open-unlearning has no version 3"):
+        get_profile("open-unlearning", version=3)
     for identity in ("tofu@12345678", "tofu+rows=0@1", "tofu+epsilon=1@1", "mine@2923316c", ""):
         with pytest.raises(EvaluationError, match="is none of those known here"):
             profile_of_id(identity)

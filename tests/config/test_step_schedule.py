@@ -184,14 +184,6 @@ class TestConfiguration:
         assert found.training.weight_decay == 0.0, "the schedule alone"
         assert self.load(tmp_path, "methods: [ce-u]\n").training.schedule == "constant"
 
-    def test_has_no_other_warmup(self, tmp_path: Path) -> None:
-        given = "methods: [ce-u]\ntraining: {schedule: tofu, warmup_steps: 3}\n"
-        key, text = self.problem(tmp_path, given)
-        assert key == "training"
-        assert "warmup_steps must be left out, got 3" in text
-        with pytest.raises(ValueError, match=r"warmup must be left out, got 0\.1"):
-            Preparation(schedule="tofu", warmup=0.1)
-
     def test_a_method_changes_a_part_of_the_sweeps(self, tmp_path: Path) -> None:
         text = (
             "training: {schedule: tofu, batch_size: 8}\n"
@@ -210,42 +202,6 @@ class TestConfiguration:
         other = "methods: [{method: idk, training: {weight_decay: 0.01}}]\n"
         assert make_plan(self.load(tmp_path, same), "f").runs == plain.runs
         assert make_plan(self.load(tmp_path, other), "f").runs[0].id != plain.runs[0].id
-
-    @pytest.mark.parametrize(
-        ("entry", "key", "text"),
-        [
-            ("{method: idk, training: 3}", "methods.0.training", "expected a section of keys"),
-            (
-                "{method: idk, training: {weight_deca: 1.0}}",
-                "methods.0.training.weight_deca",
-                "did you mean 'weight_decay'?",
-            ),
-            (
-                "{method: idk, training: {batch_size: 0}}",
-                "methods.0.training.batch_size",
-                "must be at least 1, got 0",
-            ),
-            (
-                "{method: idk, training: {schedule: tofu, warmup_steps: 2}}",
-                "methods.0.training",
-                "warmup_steps must be left out",
-            ),
-            ("{method: eco, training: {}}", "methods.0.training", "it takes no training"),
-            (
-                "{method: npo, training: {weight_decay: 0.1}}, {method: npo, beta: 0.5}",
-                "methods.1.training",
-                "npo has other training settings in methods.0",
-            ),
-        ],
-    )
-    def test_mistakes_are_reported(self, entry: str, key: str, text: str, tmp_path: Path) -> None:
-        found_key, found = self.problem(tmp_path, f"methods: [{entry}]\n")
-        assert found_key == key
-        assert text in found
-
-    def test_the_sweeps_own_mistake_is_reported_once(self, tmp_path: Path) -> None:
-        text = "training: {batch_size: 0}\nmethods: [{method: idk, training: {weight_decay: 1.0}}]"
-        assert self.problem(tmp_path, text)[0] == "training.batch_size"
 
 
 class TestIdentity:
@@ -277,21 +233,6 @@ class TestIdentity:
         found = RunSpec.model_validate_json(json.dumps(stored))
         assert not found.leaves_out_label
         assert found.id == "3f7474596d033823"
-
-
-def test_plan_refuses_schedules_without_steps(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    (tmp_path / "x.yaml").write_text(
-        "name: x\nmodels: [{name: a, base: tiny}]\nforget_fractions: [0.1]\n"
-        "data: {authors: 10, questions_per_author: 3}\n"
-        "methods: [ce-u, {method: idk, training: {batch_size: 3}}]\ntraining: {schedule: tofu}\n"
-    )
-    assert main(["plan", str(tmp_path / "x.yaml")]) == 2
-    error = capsys.readouterr().err
-    assert "ce-u, forget 0.1: schedule tofu drops incomplete steps, and 3 rows do not" in error
-    assert "idk" not in error
-    assert main(["plan", str(tmp_path / "x.yaml"), "--set", "training.batch_size=2"]) == 0
 
 
 def test_a_plan_prints_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

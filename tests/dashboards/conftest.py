@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -15,9 +15,10 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.evaluation.columns import own_columns
+from unlearnbench.evaluation.benchmark_schema import StoredBenchmark, filled_columns
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.training.step_result import StepResult
@@ -43,7 +44,7 @@ METHODS: Mapping[str, tuple[float, float]] = {
 """Speed at which a method forgets, and at which it loses everything else."""
 
 
-_columns = cache(own_columns)
+_columns = cache(lambda: filled_columns([]))
 
 
 def metrics(utility: float | None, quality: float | None, n: int = 80) -> dict[str, float | None]:
@@ -128,13 +129,22 @@ POEMS = Headline(
 
 def of_poems(records: Iterable[Record]) -> tuple[Record, ...]:
     """Turn records into those of a benchmark that is not installed, without retain models."""
-    entries = {
-        "headline": asdict(POEMS),
-        "benchmark": {
-            "roles": {"known": "retain", "gone": "forget", "unseen_lines": "holdout"},
-            "references": ["start"],
-        },
-    }
+    ends: dict[str, Better] = {"known": "higher", "gone": "lower"}
+    labels = {"rouge": "ROUGE-L", "exact_memorization": "Exact memorization"}
+    columns = tuple(
+        MetricColumn(f"{name}_{on}", f"{label}, {on}", better, set=on)
+        for name, label in labels.items()
+        for on, better in ends.items()
+    )
+    stored = StoredBenchmark(
+        name="poems",
+        roles={"known": "retain", "gone": "forget", "unseen_lines": "holdout"},
+        references=("start",),
+        headline=POEMS,
+        columns=columns,
+        under_attack=(),
+        own=("rouge_known", "exact_memorization_gone"),
+    )
 
     def numbers(stored: Mapping[str, float | None]) -> dict[str, float | None]:
         left = stored["probability_forget"]
@@ -155,7 +165,7 @@ def of_poems(records: Iterable[Record]) -> tuple[Record, ...]:
         replace(
             record,
             spec={**record.spec, "data": {"source": "poems"}},
-            provenance={**record.provenance, **entries},
+            benchmark=stored,
             epochs=tuple(replace(e, metrics=numbers(e.metrics)) for e in record.epochs),
             evaluations={k: seen(one) for k, one in record.evaluations.items()},
         )

@@ -1,7 +1,9 @@
-"""What is scored, in terms of characters: tokens at the boundary, EOS, lengths, templates."""
+"""What is scored: tokens at the boundary, EOS, lengths, templates."""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 from dataclasses import replace
 from typing import Any
@@ -32,16 +34,37 @@ def test_only_answer_and_eos_are_scored(tokenizer: Any) -> None:
     assert encoder.prompt(question) == row.ids[: row.start]
 
 
-def test_a_token_that_merges_prompt_and_answer_is_scored() -> None:
-    """A length-based mask would leave out the first answer character here."""
-    vocabulary = {c: i for i, c in enumerate("\n Q:ab<>E")} | {":a": 20, "<E>": 21}
+def test_a_token_that_merges_prompt_and_answer_is_not_scored() -> None:
+    """Llama-2 has one token for `]"`; TOFU masks as many tokens as the prompt has alone."""
+    vocabulary = {c: i for i, c in enumerate('[INST] /bas."<E>')} | {']"': 20, "<E>": 21}
     merged = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.BPE(vocabulary, [(":", "a")])), eos_token="<E>"
+        tokenizer_object=Tokenizer(models.BPE(vocabulary, [("]", '"')])), eos_token="<E>"
     )
-    template = Template("bare", "Q ", ":")
-    row = Encoder(merged, template, 50).row(Question("b", "ab"))
-    assert [row.ids[row.start], *row.ids[row.start + 1 :]] == [20, vocabulary["b"], 21]
-    assert Encoder(merged, template, 50).prompt(Question("b", "ab")) != row.ids[: row.start]
+    encoder = Encoder(merged, TEMPLATES["llama-2"], 50)
+    row = encoder.row(Question("b", '"as."'))
+    assert row.ids[row.start - 1] == 20
+    assert merged.convert_ids_to_tokens(list(row.ids[row.start :])) == [*'as."', "<E>"]
+    prompt = encoder.prompt(Question("b", '"as."'))
+    assert (len(prompt), prompt[-1]) == (row.start, vocabulary["]"])
+    plain = encoder.row(Question("b", "as."))
+    assert plain.ids[: plain.start] == prompt
+    assert merged.convert_ids_to_tokens(list(plain.ids[plain.start :])) == [*"as.", "<E>"]
+
+
+@pytest.mark.parametrize(
+    ("template", "merges"),
+    [
+        (TEMPLATES["llama-2"], True),
+        (TEMPLATES["plain"], False),
+        (TEMPLATES["phi"], False),
+        (Template("chat", "<|user|>", "<|assistant|>"), True),
+        (Template("chat", "<|user|>", "<|assistant|>\n"), False),
+    ],
+)
+def test_a_digest_says_how_merged_tokens_are_counted(template: Template, merges: bool) -> None:
+    around = [template.before, template.after, template.tag, template.special_tokens]
+    before = hashlib.sha256(json.dumps(around).encode()).hexdigest()[:16]
+    assert (template.digest() != before) is merges
 
 
 @pytest.mark.parametrize(("after_cut", "ends"), [(False, False), (True, True)])
@@ -265,13 +288,6 @@ def test_a_template_without_turns_is_refused_where_there_are_examples(
             use()
 
 
-def test_unusable_chat_templates_are_refused(tokenizer: Any) -> None:
-    with pytest.raises(ModelError, match="the tokenizer has none"):
-        resolve_template("chat", tokenizer)
-    with pytest.raises(ModelError, match="drops or escapes the question"):
-        resolve_template("chat", chatty(tokenizer, "hello"))
-
-
 LLAMA_3 = (
     "{% if date_string is not defined %}{% if strftime_now is defined %}"
     "{% set date_string = strftime_now('%d %b %Y') %}{% else %}"
@@ -318,16 +334,6 @@ def test_another_prompt_has_another_digest(tokenizer: Any) -> None:
         for more in ({}, {"system_prompt": "Be brief."})
     }
     assert len(digests) == 4
-
-
-def test_unused_template_args_are_refused(tokenizer: Any) -> None:
-    with pytest.raises(ModelError, match="only chat templates have variables"):
-        resolve_template("plain", tokenizer, {"date_string": "10 Apr 2025"})
-    silent = chatty(
-        tokenizer, "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}"
-    )
-    with pytest.raises(ModelError, match="leaves system messages out"):
-        resolve_template("chat", silent, {"system_prompt": "Be brief."})
 
 
 def test_a_tokenizer_without_eos_is_refused() -> None:

@@ -5,13 +5,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks.passages import Passages
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.data.other_rows import other_rows
-from unlearnbench.errors import DataError
 
 
 def test_all_training_rows_of_a_benchmark() -> None:
@@ -41,25 +38,3 @@ def test_json_lines(tmp_path: Path) -> None:
         Question("Who?", "Nobody."),
         Question("", "Only text.", format="text"),
     )
-
-
-@pytest.mark.parametrize(
-    ("name", "content", "message"),
-    [
-        ("missing.txt", None, r"missing\.txt: cannot be read \(No such file"),
-        ("empty.txt", b" \n\n ", r"empty\.txt: no rows"),
-        ("latin.txt", b"caf\xe9", r"latin\.txt: not UTF-8 \(byte 4\)"),
-        ("cut.jsonl", b'{"text": "a"}\n{"text": ', r"cut\.jsonl:2: not a JSON object on one line"),
-        ("list.jsonl", b"[1]", r"list\.jsonl:1: expected an object with .*got \[1\]"),
-        ("keys.jsonl", b'{"question": "a"}', r"keys\.jsonl:1: expected .*got the keys question"),
-        ("blank.jsonl", b'{"text": " "}', r"blank\.jsonl:1: 'text' must be a text .*got ' '"),
-        ("number.jsonl", b'{"text": 3}', r"number\.jsonl:1: 'text' must be a text .*got 3"),
-    ],
-)
-def test_files_that_are_refused(
-    name: str, content: bytes | None, message: str, tmp_path: Path
-) -> None:
-    if content is not None:
-        (tmp_path / name).write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        other_rows(str(tmp_path / name))

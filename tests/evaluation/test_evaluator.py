@@ -141,6 +141,11 @@ def test_equals_the_plain_evaluator(
     sets = sets_of(questions)
     got = evaluate(sharp, tokenizer, questions, profile, template)
     encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
+    whole = replace(encoder, max_length=10_000)
+    longer = [q for own in sets.values() for q in own if len(whole.row(q).ids) > profile.max_length]
+    assert got.statistics is not None
+    assert got.statistics.cut == len(longer)
+    assert bool(longer) == (profile is SHORT)
     wanted: dict[SetName, SetEvaluation] = {}
     for name, rows in sets.items():
         wanted[name], ids = plain_set(sharp, encoder, rows, profile)

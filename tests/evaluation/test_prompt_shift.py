@@ -17,7 +17,7 @@ from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.packed_attention import can_pack
-from unlearnbench.models.prompt_shift import ShiftedModel, common_length, mean_states
+from unlearnbench.models.prompt_shift import ShiftedModel, mean_states, prompt_places
 
 from .test_evaluator import assert_equal, plain_set, sets_of
 
@@ -113,7 +113,7 @@ def test_a_model_without_shifts_is_the_model_itself(
 def test_a_token_that_merges_prompt_and_answer_is_the_answers(
     prompt: Prompt, text: Prompt, count: int
 ) -> None:
-    assert common_length(prompt, text) == count
+    assert prompt_places(prompt, text) == [*range(count)]
 
 
 def test_mean_states_are_those_of_each_prompt_alone(model: Any) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation, SetName
 from unlearnbench.config.profiles import TOFU, TOFU_PAPER, get_profile
-from unlearnbench.errors import EvaluationError, OutputError
+from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.question_table import questions_table, write_questions
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 
@@ -101,6 +101,18 @@ def test_metrics_by_question_are_those_whose_mean_is_in_the_summary(
     assert np.isnan([row["truth_ratio"] for row in rows]).all()
 
 
+def test_an_attack_relative_to_the_retain_model_has_its_own_scores(evaluation: Evaluation) -> None:
+    """As in the attack's AUC: the model's loss less the retain model's."""
+    model = replace(evaluation, sets={**evaluation.sets, "holdout": one_set("forget")})
+    losses = {name: seen.answer_loss * 2 + 1 for name, seen in model.sets.items()}
+    sets = {name: replace(seen, answer_loss=losses[name]) for name, seen in model.sets.items()}
+    rows = questions_table(model, retain=replace(model, sets=sets))
+    of_forget = [row["mia_reference"] for row in rows if row["set"] == "forget"]
+    expected = model.sets["forget"].answer_loss - losses["forget"]
+    assert of_forget == expected.tolist()
+    assert "mia_reference" not in questions_table(model)[0], "without a retain model"
+
+
 def test_truth_ratios_follow_the_evaluations_own_profile(evaluation: Evaluation) -> None:
     paper = replace(evaluation, profile=TOFU_PAPER.id)
     wanted = truth_ratios(evaluation.sets["retain"], TOFU_PAPER)
@@ -157,11 +169,3 @@ def test_values_that_are_not_finite_or_unknown(tmp_path: Path) -> None:
     frame = pandas.read_parquet(tmp_path / "q.parquet")
     assert np.isnan(frame["truth_ratio"][0])
     assert frame["generated"].isna().all()
-
-
-def test_where_it_cannot_be_written(evaluation: Evaluation, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match=r"q\.csv: questions are written as \.parquet or"):
-        write_questions(evaluation, tmp_path / "q.csv")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError, match="cannot write the questions"):
-        write_questions(evaluation, tmp_path / "file" / "q.jsonl")

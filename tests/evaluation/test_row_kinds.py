@@ -11,7 +11,6 @@ import pytest
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
-from unlearnbench.bench.plain_evaluator import PlainEvaluator, PlainResult
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.errors import EvaluationError
@@ -22,6 +21,7 @@ from unlearnbench.evaluation.tofu_log import write_log
 from unlearnbench.models.loading import pad_id
 
 from ..conftest import QUESTIONS
+from .plain_evaluator import PlainEvaluator, PlainResult
 
 Sets = dict[SetName, tuple[Question, ...]]
 PROFILE = get_profile("tofu", max_length=160)

@@ -20,9 +20,9 @@ from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU, get_profile
 from unlearnbench.data.encoding import TEMPLATES, Row
-from unlearnbench.errors import EvaluationError, PluginError
+from unlearnbench.errors import PluginError
 from unlearnbench.evaluation import evaluator as evaluators
-from unlearnbench.evaluation.columns import column, filled_columns
+from unlearnbench.evaluation.benchmark_schema import default_schema, filled_columns
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import Prompt
 from unlearnbench.evaluation.kv_slots import SlotCache
@@ -234,8 +234,8 @@ def test_memory_that_is_short_changes_no_answer(
     assert found.sets["forget"].samples.texts == whole.sets["forget"].samples.texts
 
 
-def test_samples_without_numbers_and_too_many_of_them(
-    model: Any, tokenizer: Any, questions: tuple[Question, ...], monkeypatch: pytest.MonkeyPatch
+def test_samples_of_a_model_without_numbers(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:
     evaluator, attack = evaluator_of(tokenizer, questions), RepeatedSampling(samples=2)
     plain = evaluator(model.eval())
@@ -246,9 +246,6 @@ def test_samples_without_numbers_and_too_many_of_them(
     assert found.sets["forget"].samples.texts == (("", ""),) * 3
     values = plan_of(TOFU).values(found.sets)
     assert not {"leak_at_k_forget", "leak_rate_bound"} & values.keys()
-    monkeypatch.setattr(evaluators, "SAMPLES", 5)
-    with pytest.raises(EvaluationError, match=r"2 samples of 3 questions are 6 .* samples to 1 or"):
-        evaluator.with_samples(plain, model, attack)
 
 
 def test_metrics_of_samples_are_columns_of_an_attack_alone(
@@ -285,7 +282,7 @@ def test_metrics_of_samples_are_columns_of_an_attack_alone(
     numbers: Any = values
     assert (np.array(wanted) >= 0.8).mean() < numbers["leak_rate_bound"] < 1
     assert numbers["leak_at_k_forget"] < numbers["leak_at_k_bound"] < 1
-    assert column("leak_at_k_forget").label == "Leak at k samples, forget"
+    assert default_schema().column("leak_at_k_forget").label == "Leak at k samples, forget"
     assert set(filled_columns([without])) & names == set()
     assert set(filled_columns([without, values])) >= names
     few: Any = evaluator.with_samples(plain, sharp, RepeatedSampling(samples=3))

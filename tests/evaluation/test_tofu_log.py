@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import math
-from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ import pytest
 
 from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation, SetName
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
-from unlearnbench.errors import EvaluationError, OutputError
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.evaluation.tofu_log import FILES, read_log, write_log
 
@@ -218,126 +216,3 @@ def test_tofus_aggregation_of_our_log_gives_our_metrics(
         assert summary[f"truth_ratio_{names[file]}"] == pytest.approx(truth.mean(), rel=1e-14)
         recall = columns["rougeL_recall"].mean()
         assert summary[f"rouge_{names[file]}"] == pytest.approx(recall, rel=1e-14)
-
-
-Damage = Callable[[dict[str, Any]], Any]
-
-
-def drop(file: str, key: str | None = None) -> Damage:
-    return lambda document: document[file].pop(key) if key else document.pop(file)
-
-
-def put(file: str, key: str, value: Any, index: str | None = None) -> Damage:
-    def damage(document: dict[str, Any]) -> None:
-        if index is None:
-            document[file][key] = value
-        else:
-            document[file][key][index] = value
-
-    return damage
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        (drop("eval_log.json"), r"no 'eval_log.json' in it; expected an eval_log_aggregated.json"),
-        (drop("eval_log.json", "avg_gt_loss"), r"eval_log.json.avg_gt_loss: missing"),
-        (
-            drop("eval_log_forget.json", "num_token_perturb"),
-            r"eval_log_forget.json.num_token_perturb: missing; .*evaluate again",
-        ),
-        (put("eval_log.json", "rouge1_recall", [1.0]), "rouge1_recall: not a table by index"),
-        (put("eval_log.json", "avg_gt_loss", {}), r"expected \{index: value\}"),
-        (put("eval_log.json", "avg_gt_loss", 0.1, "x"), r"expected \{index: value\}"),
-        (put("eval_log.json", "avg_gt_loss", 0.1, "9"), r"avg_paraphrased_loss|5 entries for 6"),
-        (put("eval_log.json", "rougeL_recall", 1.0, "9"), "rougeL_recall: 6 entries for 5"),
-        (put("eval_log.json", "rougeL_recall", "1.0", "0"), "expected numbers, got '1.0'"),
-        (put("eval_log.json", "rougeL_recall", None, "0"), "expected numbers, got None"),
-        (put("eval_log.json", "num_token_gt", 1.5, "0"), "expected whole numbers, got 1.5"),
-        (put("eval_log.json", "num_token_gt", True, "0"), "expected whole numbers, got True"),
-        (put("eval_log.json", "average_perturb_loss", [0.5], "1"), "equally many perturbed"),
-        (put("eval_log.json", "average_perturb_loss", 0.5, "1"), "equally many perturbed"),
-        (
-            put("eval_log.json", "num_token_perturb", {str(i): [1, 2] for i in range(5)}),
-            "num_token_perturb: not as many as in average_perturb_loss",
-        ),
-        (put("eval_log.json", "generated_text", ["a", "b"], "0"), "prompt, generated, reference"),
-        (put("eval_log.json", "question", 1, "0"), "question: expected text"),
-        (put("eval_log.json", "profile", {}), "profile: expected text"),
-        (put("eval_log.json", "profile", "tofu@0"), "sets of different profiles"),
-    ],
-)
-def test_damaged_tables_name_file_and_key(
-    evaluation: Evaluation, tmp_path: Path, damage: Damage, message: str
-) -> None:
-    path = tmp_path / "log.json"
-    write_log(evaluation, path)
-    document = json.loads(path.read_text())
-    damage(document)
-    path.write_text(json.dumps(document))
-    with pytest.raises(EvaluationError, match=message) as error:
-        read_log(path)
-    assert str(error.value).startswith(f"{path}: ")
-    assert "\n" not in str(error.value)
-
-
-@pytest.mark.parametrize(
-    ("damage", "message"),
-    [
-        ("half of the text", "not JSON, or cut short"),
-        ("half of the gzip", "gzip file is damaged or cut short"),
-        ("wrong checksum", "gzip file is damaged or cut short"),
-        ("a hole in the gzip", "gzip file is damaged or cut short"),
-        ("empty", "not JSON, or cut short"),
-        ("a list", "expected a JSON object, got a list"),
-        ("no text", "neither JSON text nor gzip"),
-    ],
-)
-def test_damaged_files(evaluation: Evaluation, tmp_path: Path, damage: str, message: str) -> None:
-    for file in ("log.json", "log.json.gz"):
-        write_log(evaluation, tmp_path / file)
-    plain, packed = ((tmp_path / file).read_bytes() for file in ("log.json", "log.json.gz"))
-    damaged = {
-        "half of the text": plain[: len(plain) // 2],
-        "half of the gzip": packed[: len(packed) // 2],
-        "wrong checksum": packed[:-8] + bytes(8),
-        "a hole in the gzip": packed[:20] + bytes(40) + packed[60:],
-        "empty": b"",
-        "a list": b"[1, 2]",
-        "no text": b'{"a": "\xff"}',
-    }
-    path = tmp_path / "damaged.json.gz"
-    path.write_bytes(damaged[damage])
-    with pytest.raises(EvaluationError, match=message) as error:
-        read_log(path)
-    assert str(error.value).startswith(str(path))
-
-
-def test_paths_that_cannot_be_read_or_written(evaluation: Evaluation, tmp_path: Path) -> None:
-    with pytest.raises(EvaluationError, match=r"none.json: cannot read .*No such file"):
-        read_log(tmp_path / "none.json")
-    with pytest.raises(EvaluationError, match="cannot read the evaluation log"):
-        read_log(tmp_path)
-    (tmp_path / "file").touch()
-    with pytest.raises(OutputError, match="cannot write the evaluation log"):
-        write_log(evaluation, tmp_path / "file" / "log.json")
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        {"questions": ("one",)},
-        {"generated": ()},
-        {"rouge1_recall": np.zeros(7)},
-        {"perturbed_tokens": np.ones((5, 4), dtype=np.int64)},
-        {"perturbed_loss": np.zeros((6, 5))},
-    ],
-)
-def test_misaligned_evaluations_are_not_written(
-    evaluation: Evaluation, tmp_path: Path, change: dict[str, Any]
-) -> None:
-    retain = replace(evaluation.sets["retain"], **change)
-    broken = replace(evaluation, sets={**evaluation.sets, "retain": retain})
-    with pytest.raises(EvaluationError, match="cannot write the evaluation of set 'retain'"):
-        write_log(broken, tmp_path / "log.json")
-    assert list(tmp_path.iterdir()) == []

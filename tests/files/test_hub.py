@@ -285,7 +285,3 @@ class TestPush:
         with pytest.raises(hub.HubError, match="there is no token: set HF_TOKEN"):
             hub.check_push("me/model")
         assert not uploads
-
-    def test_a_name_has_two_parts(self) -> None:
-        with pytest.raises(hub.HubError, match="give it as user/name"):
-            hub.check_push("../model")

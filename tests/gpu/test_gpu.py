@@ -25,7 +25,6 @@ from transformers import LlamaForCausalLM
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
-from unlearnbench.bench.measured_models import ARCHITECTURES
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings
@@ -47,6 +46,7 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 # Tests are no package that could be imported by its name.
 from ..conftest import QUESTIONS
 from ..estimates.test_memory import SETTINGS, Allocated, setup_of, some_rows
+from ..speed.models import ARCHITECTURES
 from ..training.test_trainer import rows_of, trainer_of, weights
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
@@ -315,10 +315,10 @@ def test_a_step_that_runs_out_of_memory_is_repeated_in_smaller_parts(
 def _refuse_many_rows(trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
     batch = trainer.batches.batch
 
-    def refuse(model: Any, draws: Any, *more: Any) -> Any:
+    def refuse(model: Any, draws: Any, *more: Any, **group: Any) -> Any:
         if len(draws) > 10:
             raise torch.OutOfMemoryError("CUDA out of memory (simulated)")
-        return batch(model, draws, *more)
+        return batch(model, draws, *more, **group)
 
     monkeypatch.setattr(trainer.batches, "batch", refuse)
 

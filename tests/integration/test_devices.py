@@ -79,9 +79,9 @@ def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> Costs:
     at: list[Costs] = []
     forward = trainer.batches.batch
 
-    def watched(*args: Any) -> Any:
+    def watched(*args: Any, **how: Any) -> Any:
         at.append(costs(gpu))
-        return forward(*args)
+        return forward(*args, **how)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer.batches, "batch", watched)

@@ -10,27 +10,24 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.best_settings import average_seeds, best_per_method, start_corner
-from unlearnbench.analysis.best_so_far import LiveBest, best_lines, headings
-from unlearnbench.analysis.compare import Comparison, compare
-from unlearnbench.analysis.compare_text import rule, verdict
+from unlearnbench.analysis.best_so_far import LiveBest
+from unlearnbench.analysis.compare import Comparison, compare, rule, verdict
 from unlearnbench.analysis.conclusion import conclusions
 from unlearnbench.analysis.equal_utility import Contender
-from unlearnbench.analysis.mean_ranks import rank_methods
-from unlearnbench.analysis.order_confidence import assess_order
+from unlearnbench.analysis.order_confidence import assess_order, rank_methods
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.api.metric import MetricColumn
 from unlearnbench.config.schema import MethodSpec
 from unlearnbench.config.search import SearchSettings, SelectSettings, weighted
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.evaluation.headlines import headline_entry
-from unlearnbench.reporting.report import make_report
+from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import table
 from unlearnbench.stats.pareto_front import pareto_front
 from unlearnbench.sweep.progress import Progress
-from unlearnbench.tracking.mlflow.descriptions import describe_run, describe_sweep
-from unlearnbench.tracking.mlflow.metric_points import metrics
+from unlearnbench.tracking.entries import metrics
 
 MADE_UP = Headline(
     kept=HeadlineMetric("rouge_retain", "ROUGE-L, retain", "ROUGE-L"),
@@ -46,6 +43,22 @@ METHODS = {
 """(ROUGE-L of the retain set, extraction strength of the forget set) by seed."""
 
 
+STORED = StoredBenchmark(
+    name="made-up",
+    roles={"forget": "forget", "retain": "retain"},
+    references=("start",),
+    headline=MADE_UP,
+    columns=(
+        MetricColumn("rouge_retain", "ROUGE-L, retain", "higher", set="retain"),
+        MetricColumn(
+            "extraction_strength_forget", "Extraction strength, forget", "lower", set="forget"
+        ),
+    ),
+    under_attack=(),
+    own=MADE_UP.columns,
+)
+
+
 def record(name: str, seed: int, kept: float, forgotten: float, **more: Any) -> Record:
     numbers = {"rouge_retain": kept, "extraction_strength_forget": forgotten}
     made: dict[str, Any] = {
@@ -56,11 +69,14 @@ def record(name: str, seed: int, kept: float, forgotten: float, **more: Any) -> 
         "method": name,
         "learning_rate": 1e-5,
         "seed": seed,
-        "spec": {"method": {"name": name, "hyperparameters": {}, "retain": None}},
+        "spec": {
+            "data": {"source": "made-up"},
+            "method": {"name": name, "hyperparameters": {}, "retain": None},
+        },
         "status": "finished",
         "profile": "tofu@1",
         "epochs": (EpochResult(1, numbers, 1.0, 1.0),),
-        "provenance": headline_entry(MADE_UP),
+        "benchmark": STORED,
     }
     return Record(**{**made, **more})
 
@@ -89,10 +105,7 @@ def test_rows_have_the_headline_of_their_records() -> None:
     assert {row.headline for row in ROWS} == {MADE_UP}
     assert (ROWS[0].kept, ROWS[0].forgotten) == (0.9, 0.95)
     with pytest.raises(RecordError, match="ranked by different numbers do not compare"):
-        table([*RECORDS, replace(RECORDS[1], id="other", provenance={})])
-    damaged = replace(RECORDS[1], provenance={"headline": {"kept": 3}})
-    with pytest.raises(RecordError, match=r"record strong-0: provenance\.headline\.kept"):
-        table([damaged])
+        table([*RECORDS, replace(RECORDS[1], id="other", spec={})])
 
 
 def test_the_lowest_value_that_keeps_enough_is_the_best() -> None:
@@ -118,19 +131,21 @@ def test_order_is_by_value_with_intervals_over_seeds() -> None:
     assert [one.forgotten for one in panel.methods[:2]] == pytest.approx([0.11, 0.52])
     assert panel.methods[0].interval is not None
     assert panel.methods[0].hypervolume == pytest.approx(0.8 * 0.84)
-    assert (panel.rivals, panel.sensitivity) == (None, None), "no test, no power of one"
-    assert "overlap" not in checked(" ".join(panel.warnings))
+    assert panel.sensitivity is None, "no test, no power of one"
+    assert panel.rivals is not None
+    assert panel.rivals.apart == ("weak",)
+    assert [one.place for one in panel.methods] == [1, 2, None]
     near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
     rows = table([*RECORDS, *near])
     (panel,) = assess_order(rows, [*RECORDS, *near]).panels
-    assert "Intervals over seeds overlap: near and strong" in " ".join(panel.warnings)
+    assert "so of one place: near and strong" in checked(" ".join(panel.warnings))
 
 
 def test_conclusion_is_by_intervals_over_seeds_where_there_is_no_test() -> None:
     (found,) = conclusions(ROWS, assess_order(ROWS, RECORDS))
     assert "strong at rate" in found.found
     assert "has the lowest Extraction strength, forget (0.110)" in checked(found.found)
-    assert checked(found.sure).startswith("No other method's interval over seeds overlaps")
+    assert checked(found.sure).startswith("It forgets more than the other method that was tested:")
     idle = [RECORDS[0], *(record("idle", s, 0.9, 0.96) for s in range(3))]
     (found,) = conclusions(table(idle), assess_order(table(idle), idle))
     assert checked(found.found).startswith("No method forgot: no setting that keeps at least")
@@ -138,7 +153,7 @@ def test_conclusion_is_by_intervals_over_seeds_where_there_is_no_test() -> None:
     rows = table([*RECORDS, *near])
     (found,) = conclusions(rows, assess_order(rows, [*RECORDS, *near]))
     assert checked(found.sure).startswith(
-        "Its interval over seeds overlaps with that of 1 other method: strong. Too little "
+        "Undecided: at equal utility it does not forget significantly more than strong (1 of 2 "
     )
 
 
@@ -169,14 +184,11 @@ def test_terminal_lists_the_lowest_first() -> None:
     live = LiveBest()
     for one in RECORDS:
         live.add(one)
-    (leaders,) = live.leaders(5).values()
-    (start,) = live.starts().values()
-    assert [(one.method, one.epoch) for one in leaders] == [("strong", 1), ("weak", 1)]
-    assert headings(MADE_UP) == ("method", "rate", "epoch", "ROUGE-L", "ES")
-    lines = best_lines(start, leaders, last=True)
+    (lines,) = live.tables(5, last=True).values()
     assert lines[0].endswith(
         "the lowest Extraction strength, forget that keeps 80 % of the start's ROUGE-L"
     )
+    assert lines[1].split()[:5] == ["method", "rate", "epoch", "ROUGE-L", "ES"]
     assert [line.split()[:5] for line in lines[2:4]] == [
         ["strong", "1e-05", "1", "0.800", "0.110"],
         ["weak", "1e-05", "1", "0.810", "0.520"],
@@ -198,14 +210,7 @@ def test_a_line_of_progress_has_both_numbers() -> None:
     assert "epoch 1:  ROUGE-L 0.80  ES 0.10" in checked(err.getvalue())
 
 
-def test_mlflow_describes_runs_and_sweeps_by_the_headline() -> None:
-    text = checked(describe_run(RECORDS[1], 0.9))
-    assert "ROUGE-L, retain 0.800 (89% of the start's), Extraction strength, forget 0.100" in text
-    broken = describe_run(next(one for one in RECORDS if one.method == "broken"), 0.9)
-    assert "No epoch keeps 80% of the start's ROUGE-L, retain" in checked(broken)
-    report = make_report(RECORDS, name="made-up")
-    assert report.headline == MADE_UP
-    assert "`strong` at rate 1e-05, best at epoch 1" in checked(describe_sweep(report))
+def test_trackers_get_the_best_by_the_headline() -> None:
     logged = {one.name: one.value for one in metrics(RECORDS[1], 0.9)}
     assert logged["best/extraction_strength_forget"] == 0.10
     assert logged["best/utility_kept"] == pytest.approx(0.8 / 0.9)

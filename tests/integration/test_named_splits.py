@@ -119,7 +119,7 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
     assert "tiny, books" in page
     assert "forget books" not in page
 
-    assert main(["track", str(sweep)]) == 0
+    assert main(["track", str(sweep), "--plugin", "shelves.py"]) == 0
     from mlflow import MlflowClient
 
     client = MlflowClient(f"sqlite:///{sweep / 'mlflow.db'}")
@@ -128,59 +128,11 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
         "params.forget_fraction = 'books' and params.method = 'ce-u'",
     )
     assert [run.info.run_name for run in runs] == ["ce-u · tiny · books · lr 0.0001 · seed 0"]
-    inputs: Any = runs[0].inputs
-    assert {one.dataset.name for one in inputs.dataset_inputs} == {
-        *("shelves-books", "shelves-books-retain", "shelves-evaluation-books")
-    }
 
     board = folder / "board.jsonl"
     export = ["leaderboard", "export", str(sweep), "--out", str(board)]
-    assert main(export) == 2, "its metrics are computed again, which the folder cannot"
-    assert main([*export, "--plugin", "shelves.py"]) == 0
+    assert main(export) == 0
     assert len(board.read_text().splitlines()) == len(documents)
-
-
-@pytest.mark.parametrize(
-    ("line", "key", "message"),
-    [
-        (
-            "splits: [boks]",
-            "splits.0",
-            "shelves has the splits news, books, got boks; did you mean 'books'?",
-        ),
-        ("splits: []", "splits", "is empty: a sweep of zero runs"),
-        ("splits: [books, books]", "splits.1", "the same as entry 0: duplicate run"),
-        ("splits: books", "splits", "expected a list, got the text 'books' (write [books])"),
-        ("splits: [0.1]", "splits.0", "expected text, got 0.1 (quote it to make it text)"),
-        (
-            "forget_fractions: [0.25]",
-            "forget_fractions",
-            "shelves has splits by names: news, books; list them in splits and leave this out "
-            "(null, where another file has it)",
-        ),
-    ],
-)
-def test_wrong_splits_are_one_line(folder: Path, line: str, key: str, message: str) -> None:
-    (folder / "shelves.yaml").write_text(f"{CONFIG}{line}\n")
-    with pytest.raises(ConfigError) as caught:
-        load_config("shelves.yaml")
-    assert [(p.place, p.key, p.message) for p in caught.value.problems] == [
-        ("shelves.yaml:13", key, message)
-    ]
-
-
-def test_names_for_a_benchmark_of_fractions_are_one_line(folder: Path) -> None:
-    text = CONFIG.replace("source: shelves, ", "")
-    (folder / "shelves.yaml").write_text(f"{text}splits: [books]\nforget_fractions: [0.25]\n")
-    with pytest.raises(ConfigError) as caught:
-        load_config("shelves.yaml")
-    assert [(p.key, p.message) for p in caught.value.problems] == [
-        (
-            "splits",
-            "synthetic has splits by fractions, such as 0.1; list them in forget_fractions and "
-            "leave this out (null, where another file has it)",
-        )
-    ]
 
 
 def test_a_configuration_may_extend_one_of_the_other_kind(folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""A single run, an evaluation and a bench need neither Ray nor MLflow nor plotly."""
+"""A single run and an evaluation need neither Ray nor MLflow nor plotly."""
 
 from __future__ import annotations
 
@@ -24,21 +24,14 @@ PathFinder.find_spec = staticmethod(
     )
 )
 import unlearnbench.training.trainer
-from functools import partial
-from unlearnbench.bench import measured_models, step
 from unlearnbench.cli.main import main
 
-step.peak_in_process = partial(step.peak_in_process, here=True)  # and nothing is absent elsewhere
-
-measured_models.ARCHITECTURES["tiny"] = measured_models.ARCHITECTURES["quick"]
 config, folder = sys.argv[1:]
 os.chdir(Path(config).parent)
 assert main(["plan", config]) == 0
 assert main(["run", config, "--select", "0"]) == 0
 (full,) = Path(folder).glob("cache/models/full-*")
 assert main(["evaluate", str(full), "--data", "synthetic", "--rows", "2"]) == 0
-bench = ["bench", "step", "--batch-size", "2", "--repeats", "1", "--methods", "ce-u"]
-assert main(bench) == 0
 print("all done")
 """
 
@@ -60,10 +53,8 @@ evaluation: {{rows: 4, max_length: 96}}
 
 
 @pytest.mark.slow
-def test_a_machine_with_torch_and_transformers_alone_runs_evaluates_and_measures(
-    tmp_path: Path,
-) -> None:
-    """One process for all four commands and for what they measure: to start one takes seconds."""
+def test_a_machine_with_torch_and_transformers_alone_runs_and_evaluates(tmp_path: Path) -> None:
+    """One process for all three commands: to start one takes seconds."""
     (model,) = config_of(tmp_path).models
     config, output = tmp_path / "small.yaml", tmp_path / "runs"
     shape = json.dumps(model.architecture.model_dump())

@@ -18,8 +18,6 @@ from unlearnbench.cli.main import main
 
 from ..warm_ray import warm_workers
 
-EARLY = Path(__file__).parents[1] / "reporting" / "leaderboard" / "schema-1.jsonl"
-"""Lines of a benchmark with TOFU's metrics."""
 RIDDLES = '''
 """Riddles: the first half is to be forgotten, and no model is trained without it."""
 
@@ -133,28 +131,13 @@ def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
 
 
 def board_shows_it_beside_tofus_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    own = FILES[:2]
-    # The folder names its files, which are not run because of that.
-    assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl") == 2
-    assert f"add --plugin {Path('riddles.py').resolve()}\n" in capsys.readouterr().err
-    assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl", *own) == 0
+    assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl") == 0
     lines = [json.loads(line) for line in Path("own.jsonl").read_text().splitlines()]
-    assert {(line["benchmark"], line["retain"]) for line in lines} == {("riddles", None)}
     metrics = lines[0]["epochs"][0]["metrics"]
     assert {"probability_retain", "exact_memorization_forget"} < metrics.keys()
-    assert "last_token_forget" not in metrics, "the benchmark does not name it"
     capsys.readouterr()
-    assert command("leaderboard", "show", "own.jsonl", str(EARLY), "--json", *own) == 0
-    best = json.loads(capsys.readouterr().out)["best"]
-    assert [name.partition("@")[0] for name in best] == ["riddles, tofu", "tofu+rows=12"]
-    assert command("leaderboard", "show", "own.jsonl", *own) == 0
+    assert command("leaderboard", "show", "own.jsonl", *FILES[:2]) == 0
     assert "Known riddles" in capsys.readouterr().out
-    assert command("leaderboard", "merge", "own.jsonl", str(EARLY), "--out", "all.jsonl") == 1
-    refused = [line for line in capsys.readouterr().err.splitlines() if "left out" in line]
-    assert len(refused) == len(lines)
-    assert all("benchmark 'riddles' is not installed here; give its f" in line for line in refused)
-    kept = Path("all.jsonl").read_text().splitlines()
-    assert sorted(kept) == sorted(EARLY.read_text().splitlines())
 
 
 @pytest.mark.usefixtures("empty_store")
@@ -200,11 +183,12 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     assert "metric 'last-token': its file has changed since this sweep began" in output.err
     assert table(folder) == rows
 
-    # Later commands need neither file: what they declare is in the records.
+    assert command("track", "runs/own", "--uri", "sqlite:///other.db", *FILES) == 0
+    assert logged(Path("other.db")) == runs
+
+    # Pages and tables need neither file: what they declare is in the sweep's folder.
     for file in ("riddles.py", "last_token.py"):
         Path(file).rename(f"moved_{file}")
-    assert command("track", "runs/own", "--uri", "sqlite:///other.db") == 0
-    assert logged(Path("other.db")) == runs
     assert command("report", "runs/own", "--out", "page.html") == 0
     assert table(here, "page.csv") == rows
     assert "Known riddles" in Path("page.html").read_text(encoding="utf-8")
@@ -218,31 +202,3 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     assert command("sweep", "own.yaml") == 2
     error = "got the text 'riddles'; one in a file of its own needs --plugin FILE"
     assert error in capsys.readouterr().err
-
-
-@pytest.mark.usefixtures("here")
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ('MetricUse("rouge",', 'MetricUse("ruge",', "unknown metric 'ruge'; did you mean 'rouge'?"),
-        ('("rouge", ("retain"', '("rouge", ("ret"', "the benchmark has no set 'ret'"),
-        ('("rouge", ("retain", "forget"))', '("mia-loss")', "which needs a set of role"),
-        ('"forget": "forget"}', '"forget": "forgot"}', "set 'forget' has role 'forgot'"),
-        ("return (\n", "return None and (\n", "must return a tuple of MetricUse"),
-        ("len(rows) // 2", "len(rows) // 0", "`load` of benchmark Riddles raised Zero"),
-        ("return Dataset(", "return None and Dataset(", "returned NoneType; it must return a Data"),
-        ("{0.5: split}", "{0.4: split}", "has no split 0.5 in it"),
-        ('"" if fraction == 0.5', '"" if 1 / 0', "`split_problem` of benchmark Riddles"),
-        ('f"It is {2 * i}."', '" "', "full, row 1: the answer is empty"),
-        ("rows[half:], sets)", "rows, sets)", "a row is forgotten or retained"),
-    ],
-)
-def test_what_is_wrong_with_a_benchmark_is_one_line(
-    old: str, new: str, said: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert old in RIDDLES
-    Path("riddles.py").write_text(RIDDLES.replace(old, new))
-    assert command("plan", "own.yaml", *FILES) == 2
-    lines = capsys.readouterr().err.splitlines()
-    assert said in lines[0]
-    assert lines[1:] in ([], ["1 error; no run was started."])

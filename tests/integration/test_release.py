@@ -72,26 +72,18 @@ def test_every_lower_bound_is_a_version_that_was_tested() -> None:
         assert name in newest, name
 
 
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("# C\n\n## 1.2.0 – 2026-01-31\n\nNew.\n\n## 1.1.0 – 2025-01-01\n", None),
-        ("# C\n\n## Unreleased\n\n## 1.2.0 – 2026-01-31\n\nNew.\n", None),
-        ("# C\n\n## Unreleased\n\n- more\n\n## 1.2.0 – 2026-01-31\n\nNew.\n", "under Unreleased"),
-        ("# C\n\n## 1.1.0 – 2026-01-31\n\nNew.\n", "first section is '1.1.0 – 2026-01-31'"),
-        ("# C\n\n## 1.2.0 – 2026-02-31\n\nNew.\n", "YYYY-MM-DD"),
-        ("# C\n\n## 1.2.0\n\nNew.\n", "YYYY-MM-DD"),
-        ("# C\n\n## 1.2.0 – 2026-01-31\n\n## 1.1.0 – 2025-01-01\n\nOld.\n", "is empty"),
-        ("# C\n", "first section is ''"),
-    ],
-)
-def test_a_release_has_a_dated_section_of_the_changelog(
-    release: Any, text: str, problem: str | None
-) -> None:
-    if problem is None:
+def test_a_release_has_a_dated_section_of_the_changelog(release: Any) -> None:
+    filled = "## 1.2.0 – 2026-01-31\n\nNew.\n\n## 1.1.0 – 2025-01-01\n"
+    for text in (f"# C\n\n{filled}", f"# C\n\n## Unreleased\n\n{filled}"):
         assert release.check_changelog(text, "1.2.0") == "2026-01-31"
-    else:
-        with pytest.raises(release.ReleaseError, match=re.escape(problem)):
+    for text in (
+        f"# C\n\n## Unreleased\n\n- more\n\n{filled}",
+        "# C\n\n## 1.1.0 – 2026-01-31\n\nNew.\n",
+        "# C\n\n## 1.2.0\n\nNew.\n",
+        "# C\n\n## 1.2.0 – 2026-01-31\n\n## 1.1.0 – 2025-01-01\n\nOld.\n",
+        "# C\n",
+    ):
+        with pytest.raises(SystemExit, match=r"CHANGELOG\.md: begin with a section '## 1\.2\.0 "):
             release.check_changelog(text, "1.2.0")
 
 
@@ -115,7 +107,7 @@ def test_a_distribution_holds_what_git_tracks_of_the_packages(release: Any, tmp_
         (IN_WHEEL | {"tests/test_a.py"}, "", r"a\.whl: .* not wanted .*test_a"),
         (IN_WHEEL, "docs/index.md", r"a\.tar\.gz: .* not wanted .*index"),
     ):
-        with pytest.raises(release.ReleaseError, match=problem):
+        with pytest.raises(SystemExit, match=problem):
             release.check_contents(*packed(tmp_path, release, wheel, further), TRACKED)
 
 
@@ -135,13 +127,13 @@ def test_every_file_of_the_packages_is_installed(release: Any) -> None:
 
 
 def test_tests_that_read_the_repository_stay_in_it(try_wheel: Any, tmp_path: Path) -> None:
-    left = try_wheel.copy_tests(tmp_path)
+    try_wheel.copy_tests(tmp_path)
     copied = {path.relative_to(tmp_path) for path in tmp_path.rglob("test_*.py")}
     here = {path.relative_to(ROOT) for path in (ROOT / "tests").rglob("test_*.py")}
     here = {path for path in here if path.parts[1] != "gpu"}
     assert Path("tests/integration/test_release.py") in here - copied
     assert Path("tests/integration/test_end_to_end.py") in copied
-    assert left == len(here - copied) < len(here) / 8
+    assert len(here - copied) < len(here) / 8
     assert (tmp_path / "tests" / "data" / "old_sweep" / "plan.json").is_file()
     assert all((ROOT / "tests" / name).is_dir() for name in try_wheel.QUICK)
 

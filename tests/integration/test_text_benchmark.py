@@ -94,12 +94,11 @@ def record_of(folder: Path) -> str:
     return next(row["run_id"] for row in rows_of(folder) if row["kind"] == "run")
 
 
-@pytest.mark.parametrize("layout", ["tofu", "open-unlearning"])
 def test_a_log_of_another_format_is_refused_in_a_line(
-    folder: Path, layout: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = str(tmp_path / "log.json")
-    args = ["export-log", str(folder), record_of(folder), "--out", out, "--layout", layout]
+    args = ["export-log", str(folder), record_of(folder), "--out", out]
     assert main(args) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "only evaluations on TOFU's sets can be written so" in line

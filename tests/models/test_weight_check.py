@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,15 +11,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.data.encoding import resolve_template
 from unlearnbench.errors import ModelError
-from unlearnbench.estimates.model_shape import config_of
 from unlearnbench.models.loading import (
     Source,
     check_weights,
     load_model,
-    load_tokenizer,
-    pad_id,
 )
 
 SETTINGS = ModelSettings(name="m", base="x")
@@ -45,10 +40,6 @@ def change_weights(folder: Path, change: Change) -> None:
     weights = load_file(file)
     change(weights)
     save_file(weights, file, {"format": "pt"})
-
-
-def change_json(file: Path, **changes: Any) -> None:
-    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
 
 
 def test_whole_models_of_every_architecture_load(
@@ -123,66 +114,6 @@ def test_an_encoder_is_refused_as_one(
     tokenizer.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match=message):
         load(tmp_path)
-
-
-@pytest.mark.parametrize(
-    "text", ["[1]", '{"model_type": ["llama"]}', '{"model_type": "llama", "hidden_size": "abc"}']
-)
-def test_a_config_of_wrong_types_is_one_message(folder: Path, text: str) -> None:
-    (folder / "config.json").write_text(text)
-    source = Source(str(folder))
-    uses: tuple[Callable[[], Any], ...] = (
-        lambda: load(folder),
-        lambda: load_tokenizer(source, SETTINGS),
-        lambda: config_of(SETTINGS, source),
-    )
-    for use in uses:
-        with pytest.raises(ModelError, match=r"cannot be (loaded|read)") as caught:
-            use()
-        assert "\n" not in str(caught.value)
-
-
-def damage(tokenizer: dict[str, Any], kind: str) -> Any:
-    if kind == "regex":
-        pattern = {"type": "Split", "pattern": {"Regex": "(("}, "behavior": "Isolated"}
-        return tokenizer | {"pre_tokenizer": pattern | {"invert": False}}
-    if kind == "ids":
-        return tokenizer | {"added_tokens": [{"id": -1, "content": 3}]}
-    return {"empty": {}, "list": [], "text": "x"}[kind]
-
-
-@pytest.mark.parametrize("kind", ["regex", "ids", "empty", "list", "text"])
-def test_a_damaged_tokenizer_is_one_message(folder: Path, kind: str) -> None:
-    file = folder / "tokenizer.json"
-    file.write_text(json.dumps(damage(json.loads(file.read_text()), kind)))
-    with pytest.raises(ModelError, match="the tokenizer cannot be loaded") as caught:
-        load_tokenizer(Source(str(folder)), SETTINGS)
-    assert "\n" not in str(caught.value)
-
-
-def test_without_eos_and_pad_there_is_nothing_to_pad_with(folder: Path) -> None:
-    change_json(folder / "tokenizer_config.json", eos_token=None, pad_token=None)
-    with pytest.raises(ModelError, match="no EOS token"):
-        pad_id(load_tokenizer(Source(str(folder)), SETTINGS))
-
-
-@pytest.mark.parametrize(
-    ("template", "reason"),
-    [
-        ("{{ }", "TemplateSyntaxError"),
-        ("{% for i in range(999999999) %}x{% endfor %}", "OverflowError"),
-        ("{{ raise_exception('no') }}", "TemplateError: no"),
-        ("{{ messages[5].x.y }}", "UndefinedError"),
-        ("{{ 1 / 0 }}", "ZeroDivisionError"),
-    ],
-)
-def test_a_broken_chat_template_is_one_message(folder: Path, template: str, reason: str) -> None:
-    (folder / "chat_template.jinja").write_text(template)
-    tokenizer = load_tokenizer(Source(str(folder)), SETTINGS)
-    with pytest.raises(ModelError, match=rf"chat template fails \({reason}") as caught:
-        resolve_template("auto", tokenizer)
-    assert "\n" not in str(caught.value)
-    assert resolve_template("plain", tokenizer).name == "plain"
 
 
 ADAPTERS: dict[str, Change] = {

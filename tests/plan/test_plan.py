@@ -22,7 +22,7 @@ from unlearnbench.config.schema import (
     RetainSpec,
     SweepConfig,
 )
-from unlearnbench.errors import ConfigError, ModelError, RecordError
+from unlearnbench.errors import RecordError
 from unlearnbench.estimates.work import SplitSize, count_work
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.plan.plan import Plan, make_plan
@@ -86,13 +86,8 @@ def test_epochs_are_checkpoints_or_separate_runs() -> None:
 
 
 def test_duplicate_runs_are_planned_once() -> None:
-    twice = config(methods=config().methods[:1] * 2, seeds=(0, 0))
+    twice = config(methods=config().methods[:1] * 2, seeds=(0,))
     assert len(make_plan(twice, "f").runs) == 2 * 2 * 2
-
-
-def test_a_sweep_of_zero_runs_is_an_error() -> None:
-    with pytest.raises(ConfigError, match="a sweep of zero runs"):
-        make_plan(config(methods=(MethodGrid(specs=()),)), "f")
 
 
 class TestIdentity:
@@ -215,31 +210,6 @@ class TestFolder:
         assert {r["id"] for r in first["runs"]} < {r["id"] for r in second["runs"]}
         claim_folder(self.plan(tmp_path, {0.1: "f", 0.5: "h"}, forget_fractions=(0.1, 0.5)))
 
-    def test_of_other_data_is_refused(self, tmp_path: Path) -> None:
-        folder = claim_folder(self.plan(tmp_path))
-        before = (folder / "plan.json").read_text()
-        with pytest.raises(
-            RecordError, match=r"'small' on other data: .* is f there and g now; ch"
-        ):
-            claim_folder(self.plan(tmp_path, "g"))
-        assert (folder / "plan.json").read_text() == before
-
-    def test_of_another_name_is_refused(self, tmp_path: Path) -> None:
-        claim_folder(self.plan(tmp_path)).rename(tmp_path / "runs" / "moved")
-        with pytest.raises(RecordError, match=r"holds sweep 'small', not 'moved'; .*--set name"):
-            claim_folder(self.plan(tmp_path, name="moved"))
-
-    def test_of_something_else_is_refused(self, tmp_path: Path) -> None:
-        folder = tmp_path / "runs" / "small"
-        folder.mkdir(parents=True)
-        (folder / "thesis.tex").write_text("")
-        with pytest.raises(RecordError, match=r"has no plan.json and holds 'thesis.tex'"):
-            claim_folder(self.plan(tmp_path))
-        (folder / "plan.json").write_text('{"name": ')
-        with pytest.raises(RecordError, match="is damaged"):
-            claim_folder(self.plan(tmp_path))
-        assert sorted(p.name for p in folder.iterdir()) == ["plan.json", "thesis.tex"]
-
     @pytest.mark.parametrize("state", ["gone", "", '{"name": ', "[" * 100_000])
     def test_lost_plan_is_rewritten(self, tmp_path: Path, state: str) -> None:
         plan = self.plan(tmp_path)
@@ -272,12 +242,6 @@ class TestFolder:
         with pytest.raises(
             RecordError, match=r"has no plan\.json, and its records are of different"
         ):
-            claim_folder(self.plan(tmp_path))
-
-    def test_must_be_a_folder(self, tmp_path: Path) -> None:
-        (tmp_path / "runs").mkdir()
-        (tmp_path / "runs" / "small").write_text("")
-        with pytest.raises(RecordError, match="is a file"):
             claim_folder(self.plan(tmp_path))
 
 
@@ -326,15 +290,6 @@ def test_the_rendered_chat_template_is_part_of_a_runs_identity(
     assert not planned_ids(base=base, template_args={"date_string": "11 Apr 2025"}) & first
     chat_folder(tmp_path / "model", tokenizer, text + "!")  # same settings, other prompts
     assert not planned_ids(base=base, template_args={"date_string": "10 Apr 2025"}) & first
-
-
-def test_prompts_with_the_date_are_refused(tmp_path: Path, tokenizer: Any) -> None:
-    text = "{{ strftime_now('%d %b %Y') }} {{ messages[0].content }}"
-    base = chat_folder(tmp_path / "model", tokenizer, text)
-    with pytest.raises(ModelError, match=r"models\.chatty: .* today's date"):
-        planned_ids(base=base)
-    with pytest.raises(ModelError, match="only chat templates have variables"):
-        planned_ids(base="tiny", template_args={"date_string": "10 Apr 2025"})
 
 
 def test_built_in_templates_are_no_part_of_the_identity() -> None:

@@ -80,19 +80,6 @@ class TestRange:
     def test_count(self, values: dict[str, Any], count: int | None) -> None:
         assert Range(**values).count == count
 
-    @pytest.mark.parametrize(
-        ("values", "message"),
-        [
-            ({"low": 2.0, "high": 1.0}, "low must be below high, got 2 and 1"),
-            ({"low": 0.0, "high": 1.0, "log": True}, "log needs low above 0"),
-            ({"low": 1.0, "high": 2.0, "log": True, "step": 0.5}, "log and step exclude"),
-            ({"low": 1, "high": 5, "step": 0.5}, "step must be whole"),
-        ],
-    )
-    def test_faults(self, values: dict[str, Any], message: str) -> None:
-        with pytest.raises(ValueError, match=message):
-            Range(**values)
-
 
 class TestSampling:
     def test_each_method_has_trials_or_all_its_settings(self, load: Load) -> None:
@@ -162,58 +149,6 @@ def problem(load: Load, *overrides: str) -> tuple[str, str]:
     return found.key, found.message
 
 
-@pytest.mark.parametrize(
-    ("override", "key", "message"),
-    [
-        ("methods=[{method: npo, beta: {low: -1.0, high: 1.0}}]", "methods.0.beta.low", "above 0"),
-        ("methods=[{method: npo, beta: {low: 1.0}}]", "methods.0.beta.high", "missing"),
-        ("methods=[{method: npo, beta: {low: a, high: 1}}]", "methods.0.beta.low", "a float, got"),
-        ("methods=[{method: rmu, layer: {low: 1.5, high: 2}}]", "methods.0.layer", "be whole"),
-        (
-            "methods=[{method: rmu, trained: {low: 1, high: 2}}]",
-            "methods.0.trained",
-            "takes no range",
-        ),
-        (
-            "methods=[{method: npo, retain: [{term: kl, weight: {low: 1.0, high: 2.0}}]}]",
-            "methods.0.retain.0.weight",
-            "write an entry for each term",
-        ),
-        ("methods=[npo, npo]", "methods.1", "the same as methods.0"),
-        ("learning_rates={low: 0.0, high: 1.0}", "learning_rates.low", "must be above 0, got 0"),
-        ("learning_rates={low: 1.0, high: 0.1}", "learning_rates", "low must be below high"),
-        ("learning_rates={low: 0.1, high: 1.0, stp: 1}", "learning_rates.stp", "unknown key"),
-        ("search.trials=null", "search", "kind random needs trials"),
-        ("search.metric=model_utility", "search", "kind random has none"),
-        ("search.scheduler={metric: utility}", "search.scheduler.metric", "unknown metric"),
-        (
-            "search.scheduler={metric: {model_utility: 1.0, k: 2.0}}",
-            "search.scheduler.metric",
-            "unknown metric 'k'",
-        ),
-        (
-            "search.scheduler={metric: model_utility, grace: 5}",
-            "search.scheduler.grace",
-            "5 epochs of grace leave nothing of 5",
-        ),
-        ("select={seeds: [1]}", "select.seeds", "1 is not one of the sweep's seeds (0)"),
-        ("select={seeds: [0]}", "select.seeds", "none is left to report"),
-    ],
-)
-def test_faults(load: Load, override: str, key: str, message: str) -> None:
-    found, text = problem(load, override)
-    assert found == key
-    assert message in text
-
-
-def test_ranges_in_a_grid_are_refused_with_the_fix(load: Load) -> None:
-    key, text = problem(
-        load, "search={}", "methods=[ce-u]", "learning_rates={low: 1.0e-5, high: 1.0e-3}"
-    )
-    assert key == "learning_rates"
-    assert "such as [1e-05, 0.001]; write one, or search: {kind: random, trials: 20}" in text
-
-
 def test_optuna_that_is_not_installed(load: Load, monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_name: str) -> None:
         return None
@@ -222,12 +157,6 @@ def test_optuna_that_is_not_installed(load: Load, monkeypatch: pytest.MonkeyPatc
     key, text = problem(load, "search.kind=optuna")
     assert key == "search.kind"
     assert "pip install 'unlearnbench[search]'" in text
-
-
-def test_a_scheduler_needs_epochs_to_stop_at(load: Load) -> None:
-    scheduler = "search.scheduler={metric: model_utility}"
-    key, text = problem(load, scheduler, "epochs_as=runs")
-    assert (key, "epochs_as: checkpoints" in text) == ("search.scheduler", True)
 
 
 def test_how_many_runs_each_stage_has(load: Load) -> None:

@@ -11,8 +11,9 @@ import pytest
 
 from unlearnbench.analysis.best_settings import best_per_method
 from unlearnbench.errors import RecordError
-from unlearnbench.evaluation.benchmark_schema import schema_with
+from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.reporting.best_table import best_table
+from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.results.table import TableRow
 
 
@@ -32,7 +33,7 @@ def row(method: str, utility: float = 0.9, quality: float = -9.0, seed: int = 0)
         epoch=0 if start else 3,
         status="finished",
         metrics={"model_utility": utility, "log10_forget_quality": quality},
-        schema=schema_with(()),
+        schema=default_schema(),
     )
 
 
@@ -76,6 +77,14 @@ def test_two_models_have_a_column_and_two_seeds_a_range(rows: Any) -> None:
     assert "Fewer than three seeds" in text
 
 
-def test_nothing_to_print_is_an_error() -> None:
-    with pytest.raises(RecordError, match="no run was evaluated"):
-        best_table([row("fine-tuned")])
+def test_nothing_to_print_is_an_error_that_names_the_reasons() -> None:
+    ended = [RunOutcome("npo at 0.1", "collapsed", "NaN loss at step 1 (epoch 1)")]
+    expected = "no run was evaluated.*: collapsed: npo at 0.1: NaN loss at step 1 .epoch 1.$"
+    with pytest.raises(RecordError, match=expected):
+        best_table([row("fine-tuned")], without_result=ended)
+
+
+def test_ties_are_in_the_order_of_every_view() -> None:
+    rows = [row("fine-tuned"), row("b", 0.8), row("c", 0.85), row("a", 0.8)]
+    lines = best_table(rows, "csv").splitlines()[1:]
+    assert [line[0] for line in lines] == ["c", "a", "b"], "the higher utility, then the name"

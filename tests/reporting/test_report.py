@@ -205,17 +205,6 @@ class TestFolder:
         report = build_report(tmp_path)
         assert (report.name, report.planned) == (tmp_path.name, None)
 
-    def test_no_records_is_one_clear_line(self, tmp_path: Path) -> None:
-        with pytest.raises(RecordError, match="no records to report"):
-            build_report(tmp_path)
-
-    @pytest.mark.parametrize("text", ["{", "[]", '{"name": "x"}', '{"name": "x", "runs": [1]}'])
-    def test_a_damaged_plan_is_one_clear_line(self, tmp_path: Path, text: str) -> None:
-        self.sweep(tmp_path, record("a"))
-        (tmp_path / "plan.json").write_text(text, encoding="utf-8")
-        with pytest.raises(RecordError, match=r"plan\.json: damaged"):
-            build_report(tmp_path)
-
     def test_page_and_table_lie_in_the_folder(self, tmp_path: Path) -> None:
         folder = self.sweep(tmp_path, START, record("a"))
         page = write_report(folder)

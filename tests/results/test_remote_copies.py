@@ -154,7 +154,7 @@ def test_without_storage_nothing_happens(tmp_path: Path) -> None:
 
 def test_a_run_goes_on_on_a_machine_that_has_nothing_but_the_storage(tmp_path: Path) -> None:
     def work(name: str) -> tuple[Any, Path]:
-        workspace.workspace.cache_clear()
+        workspace.clear_workspaces()
         place = tmp_path / name
         stored = str(tmp_path / "stored")
         return config_of(place, storage=stored), place / "runs" / "small"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -120,6 +121,22 @@ def test_the_retain_and_start_models_go_through_the_same_attack(place: Path, noi
     assert [set(one.variant for one in r.attacked) for r in fresh] == [{"paraphrase"}] * 2
 
 
+def test_training_inside_an_attack_counts_as_the_attack(place: Path, noise: str) -> None:
+    kind = registry.load("attacks", noise)
+    change, slept = kind.change, 0.5
+
+    def slow(self: Any, model: Any, tools: Any) -> Iterator[str]:
+        for point in change(self, model, tools):
+            time.sleep(slept)
+            yield point
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, "change", slow)
+        record = run(place, attacks=specs(noise))
+    assert [one.evaluation_seconds >= slept for one in record.attacked] == [True] * 3
+    assert record.seconds >= 3 * slept
+
+
 @pytest.mark.parametrize(("at", "expected"), [("every", [1, 2, 3]), ("best", None)])
 def test_epochs_are_attacked_as_asked(
     place: Path, noise: str, at: str, expected: list[int] | None
@@ -140,9 +157,10 @@ from pathlib import Path
 from unlearnbench.api import registry
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.runs import evaluated_run
+from unlearnbench.runs import checkpoints, evaluated_run
 from unlearnbench.runs.run import run_epochs
 
+checkpoints.COST = 0.0  # a checkpoint however long it takes: finished attacks are kept with it
 noise, config, spec, folder = sys.argv[1:]
 registry.register_file(noise)
 evaluate = evaluated_run.results_under
@@ -174,7 +192,7 @@ def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
     assert wait([start(KILLED, [*map(str, words)])]) == [-signal.SIGKILL]
     assert not (folder / "records" / spec.id).exists()
 
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
     evaluate, done = attack_model.results_under, list[str]()
 
     def watched(*args: Any, **how: Any) -> Iterator[Any]:

@@ -12,7 +12,6 @@ from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.attack_entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import ConfigError
@@ -41,15 +40,6 @@ def test_every_attack_by_prompts_is_planned_where_it_can_be_made(tmp_path: Path)
     assert {spec.name for spec in plan.runs[0].attacks} == {*names}
     check_attacks(config(*names, template="phi"), benchmark)
     check_attacks(config("system-prompt", template="llama-2"), benchmark)
-
-
-def test_a_template_without_system_messages_is_one_line(tmp_path: Path) -> None:
-    made = config("system-prompt").model_copy(update={"output": str(tmp_path)})
-    with pytest.raises(
-        ConfigError,
-        match=r"attacks\.system-prompt +models\.it: the model's template, plain, has no system",
-    ):
-        plan_sweep(made)
 
 
 def test_a_chat_template_is_read_from_the_models_folder(tmp_path: Path, tokenizer: Any) -> None:
@@ -81,17 +71,3 @@ def test_an_attack_that_leaves_no_row_is_one_line() -> None:
             ConfigError, match=rf"attacks\.{name} .*no row of .* role forget at split forget25"
         ):
             check_attacks(config(name, **settings), benchmark)
-
-
-def test_training_is_refused_where_weights_are_sharded() -> None:
-    benchmark = load_benchmark(DATA, (0.25,))
-    sharded = config("fine-tuning", "quantization").model_copy(
-        update={"resources": Resources(processes=2)}
-    )
-    with pytest.raises(ConfigError) as raised:
-        check_attacks(sharded, benchmark)
-    (problem,) = raised.value.problems
-    assert problem.key == "attacks.fine-tuning"
-    assert "the weights of model 'it' are sharded over 2 processes; set" in problem.message
-    copied = Resources(processes=2, parallel="ddp")
-    check_attacks(sharded.model_copy(update={"resources": copied}), benchmark)

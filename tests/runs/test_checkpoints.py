@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import errno
 import hashlib
-import json
 import os
 import re
 import shutil
@@ -24,10 +23,10 @@ import psutil
 import pytest
 import torch
 
+from unlearnbench.config.attack_entries import attack_specs
 from unlearnbench.config.schema import LoRA, SweepConfig
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import StorageError
-from unlearnbench.evaluation.tofu_log import read_log, write_log
 from unlearnbench.files import tensor_file
 from unlearnbench.files.hashing import file_hash
 from unlearnbench.plan.run_spec import RunSpec
@@ -35,17 +34,16 @@ from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.results.remote_copies import Storage
 from unlearnbench.runs import checkpoints as checkpoint
 from unlearnbench.runs import evaluated_run as judged
-from unlearnbench.runs import prepared_models as preparation
 from unlearnbench.runs import run_state, workspace
 from unlearnbench.runs import training_run as trained
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
+from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.training_run import TrainingRun
 from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.runtime.signals import Stopped
-from unlearnbench.training.step_result import StepResult
 from unlearnbench.training.trainer import Trainer
 
 from ..forked import start, wait
@@ -131,9 +129,9 @@ def again(made: Case, folder: Path) -> Iterator[Case]:
     sweep = folder / "runs" / "small"
     shutil.rmtree(sweep / "records" / made.spec.id)
     places = {"output": str(folder / "runs"), "cache": str(folder / "cache")}
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
     yield replace(made, config=made.config.model_copy(update=places), folder=sweep)
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
 
 
 @pytest.fixture
@@ -213,17 +211,11 @@ def test_sigterm_costs_the_epoch_in_flight(
     assert signal.getsignal(signal.SIGTERM) is before
     assert made == list(range(1, at + 1)), "it ends at the step's end"
     done = (at - 1) // 2
-    lost = at - 2 * done
-    cost = f"{lost} step{'s' if lost > 1 else ''} since the last checkpoint"
-    kept = f"results are kept up to epoch {done}" if done else "none is kept"
-    where = f"stopped by SIGTERM in epoch {done + 1}"
-    assert str(stop.value) == f"{where}; it costs {cost}; {kept}"
+    goes_on = f"goes on after epoch {done}" if done else "begins again"
+    assert str(stop.value) == f"stopped by SIGTERM; the run {goes_on}"
     record = whole.single()
     assert made[at:] == list(range(2 * done + 1, STEPS + 1)), "the epoch is the unit of restart"
     assert without_times(record) == without_times(whole.through)
-    (cut,) = record.provenance["interruptions"]
-    assert (cut["what"], cut["epoch"], cut["lost_steps"]) == ("SIGTERM", done + 1, lost)
-    assert whole.through.provenance["interruptions"] == []
 
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")
@@ -246,94 +238,94 @@ def test_sigterm_in_an_evaluation_saves_nothing(
     assert [path.name for path in whole.trainer.glob("*.json")] == ["trainer-00000002.json"]
     record = whole.single()
     assert without_times(record) == without_times(whole.through)
-    assert record.provenance["interruptions"][0]["lost_steps"] == 2
 
 
 @pytest.mark.usefixtures("never")
-def test_epochs_without_a_checkpoint_are_trained_again_and_not_evaluated(
+def test_epochs_without_a_checkpoint_are_trained_and_evaluated_again(
     adapters: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     interrupt(adapters, 2)
     assert not adapters.trainer.exists()
-    assert {path.name for path in adapters.state.glob("*[0-9]*")} == {
-        *("progress-00000002.json", "progress-00000004.json"),
-        *("epoch-1.safetensors", "epoch-2.safetensors"),
+    assert {path.name for path in adapters.state.iterdir()} == {
+        *("state.json", "epoch-1.safetensors", "epoch-2.safetensors"),
     }
     evaluated = evaluations_made(monkeypatch)
     made = steps_made(monkeypatch, lambda _: None)
     assert [result.epoch for result in adapters.epochs()] == [1, 2, 3]
-    assert (made, evaluated) == ([1, 2, 3, 4, 5, 6], [3])
+    assert (made, evaluated) == ([1, 2, 3, 4, 5, 6], [1, 2, 3])
     assert without_times(adapters.record) == without_times(adapters.through)
-    assert adapters.record.provenance["interruptions"][0]["lost_steps"] == 4
     assert not adapters.state.exists()
 
 
-@pytest.mark.usefixtures("never")
-def test_a_run_that_an_earlier_version_began_goes_on(
-    whole: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Its evaluations are TOFU's logs, without values by token."""
-    interrupt(whole, 2)
-    for path in [*whole.state.glob("epoch-*.safetensors")]:
-        write_log(read_log(path), path.with_suffix(".json.gz"))
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_a_record_mixes_no_two_courses_of_training(whole: Case) -> None:
+    """The second epoch's results are of a trainer whose checkpoint was lost, as GPUs round."""
+    plain: Any = Trainer._step  # pyright: ignore[reportPrivateUsage]
+
+    def rounded(self: Trainer, draws: Any, epoch: int) -> Any:
+        step = plain(self, draws, epoch)
+        return replace(step, loss=step.loss * (1 + 1e-7)) if step.step >= 4 else step
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Trainer, "_step", rounded)
+        going = whole.epochs()
+        next(going), next(going)
+    del going
+    for path in whole.trainer.glob("trainer-00000004.*"):
         path.unlink()
-    for pointer in whole.state.glob("progress-*"):
-        progress = json.loads(json.loads(pointer.read_text())["progress"])
-        files = {path.name: file_hash(path) for path in whole.state.glob("epoch-*")}
-        document = json.dumps(progress | {"files": files})
-        sealed = {"sha256": hashlib.sha256(document.encode()).hexdigest(), "progress": document}
-        pointer.write_text(json.dumps(sealed))
-    with monkeypatch.context() as patch:
-        evaluated = evaluations_made(patch)
-        assert [result.epoch for result in whole.epochs()] == [1, 2, 3]
-    assert evaluated == [3]
+    assert [result.epoch for result in whole.epochs()] == [1, 2, 3]
     assert without_times(whole.record) == without_times(whole.through)
-    stored = [whole.record.evaluations[epoch].sets["forget"] for epoch in (1, 2, 3)]
-    assert [seen.token_columns is None for seen in stored] == [True, True, False]
 
 
-@pytest.mark.usefixtures("never")
-def test_a_repeated_step_that_differs_has_its_epochs_evaluated_anew(
-    whole: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As on a GPU, whose sums may be rounded in another order; here in the second epoch."""
-    note: Any = TrainingRun._add_step  # pyright: ignore[reportPrivateUsage]
-
-    def rounded(self: TrainingRun, step: StepResult) -> None:
-        note(self, replace(step, loss=step.loss * (1 + 1e-7)) if step.step >= 4 else step)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(TrainingRun, "_add_step", rounded)
-        interrupt(whole, 2)
-    results = [result.epoch for result in whole.epochs()]
-    assert results == [1, 2, 2, 3], "what was stored, then the second anew"
-    assert without_times(whole.record) == without_times(whole.through), "none of the other course"
-
-
-@pytest.mark.parametrize("which", ["trainer", "progress", "epoch-1", "epoch-2", "all"])
+@pytest.mark.parametrize("which", ["trainer", "all", "state", "epoch-1"])
 @pytest.mark.usefixtures("checkpoint_every_epoch")
 def test_what_is_damaged_gives_way_to_what_was_before(whole: Case, which: str) -> None:
     drain()
     interrupt(whole, 2)
-    paths = {
-        "trainer": sorted(whole.trainer.glob("*.safetensors")),
-        "progress": sorted(whole.state.glob("progress-*")),
-    }
-    assert [len(found) for found in paths.values()] == [2, 2]
-    if which == "all":
-        victims = paths["trainer"]
-    else:
-        victims = paths[which][1:] if which in paths else [whole.state / f"{which}.safetensors"]
-    for path in victims:
+    trainers = sorted(whole.trainer.glob("*.safetensors"))
+    assert len(trainers) == 2
+    for path in {"trainer": trainers[1:], "all": trainers}.get(which, ()):
         damage(path)
+    if which in ("state", "epoch-1"):
+        (path,) = whole.state.glob(f"{which}.*")
+        path.write_bytes(path.read_bytes()[:-20])
     assert [result.epoch for result in whole.epochs()] == [1, 2, 3]
     shown = drain()
-    assert len(shown) == (2 if which in ("all", "epoch-1") else 1)
-    assert all("damaged; the " in line for line in shown)
+    assert len(shown) == (2 if which == "all" else 1)
+    assert all("damaged" in line for line in shown)
     assert without_times(whole.record) == without_times(whole.through)
-    (cut,) = whole.record.provenance["interruptions"]
-    begun = {"trainer": 2, "progress": 2, "epoch-1": 0, "epoch-2": 2, "all": 0}[which]
-    assert cut["lost_steps"] == 4 - begun
+
+
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_attacks_that_are_done_are_not_carried_out_again(
+    whole: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cut between two attacks on the last epoch."""
+    attacks = attack_specs({"paraphrase": {}, "second-turn": {}})
+    config = whole.config.model_copy(update={"attacks": attacks})
+    (spec,) = runs_of(config)
+    case = replace(whole, config=config, spec=spec)
+    begun: list[str] = []
+    plain: Any = vars(judged)["results_under"]
+
+    def noted(attack: Any, *rest: Any) -> Any:
+        begun.append(attack.name)
+        if len(begun) == 2:
+            raise KeyboardInterrupt
+        return plain(attack, *rest)
+
+    for task in preparation_tasks(config, [spec], case.folder):
+        execute_task(task, config, case.folder)
+    monkeypatch.setattr(judged, "results_under", noted)
+    with pytest.raises(KeyboardInterrupt):
+        case.single()
+    made = steps_made(monkeypatch, lambda _: None)
+    record = case.single()
+    assert (begun[2:], made) == ([begun[1]], [])
+    assert len({result.variant.partition("@")[0] for result in record.attacked}) == 2
+    shutil.rmtree(case.folder / "records" / spec.id)
+    again = case.single()
+    assert [one.metrics for one in again.attacked] == [one.metrics for one in record.attacked]
 
 
 def test_damaged_models_and_references_are_made_again(whole: Case) -> None:
@@ -345,8 +337,7 @@ def test_damaged_models_and_references_are_made_again(whole: Case) -> None:
     contents = [path.read_bytes() for path in victims]
     for path in victims:
         path.write_bytes(path.read_bytes()[:-4] + b"\x01\x02\x03\x04")
-    workspace.workspace.cache_clear()
-    preparation._CHECKED.clear()  # pyright: ignore[reportPrivateUsage]  # as in a new process
+    workspace.clear_workspaces()
     drain()
     shown: list[str] = []
     record = whole.single(shown.append)
@@ -425,10 +416,13 @@ def test_a_disk_that_is_nearly_full_costs_checkpoints_and_not_the_run(
 
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_a_disk_that_fills_while_it_is_written_costs_no_run(
+def test_a_disk_that_fills_while_it_is_written_costs_no_result(
     whole: Case, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of three epochs the second's checkpoint meets a full disk; then also the results do."""
+    """Of three epochs the second's checkpoint meets a full disk; then also the results do.
+
+    Without its results the run could only go on for nothing, so it ends, and resumes with room.
+    """
     plain = tensor_file.write_tensors
 
     def full(path: Path, tensors: Any, *rest: Any) -> str:
@@ -450,12 +444,12 @@ def test_a_disk_that_fills_while_it_is_written_costs_no_run(
         "trainer-00000002.json",
         "trainer-00000002.safetensors",
     }
-    monkeypatch.setattr(run_state, "atomic_path", no_room)
-    assert [first, second, *going] == list(whole.record.epochs)
-    (line,) = drain()
-    assert line.startswith(
-        f"{whole.state}: results after step 6 are not kept: No space left on device"
-    )
+    with monkeypatch.context() as patch:
+        patch.setattr(run_state, "write_text", no_room)
+        with pytest.raises(OSError, match="No space left on device"):
+            next(going)
+    resumed = whole.epochs()
+    assert [first, second, *resumed] == [first, second, *whole.record.epochs]
     assert without_times(whole.record) == without_times(whole.through)
 
 
@@ -522,7 +516,7 @@ class Hashed:
 
         fake = SimpleNamespace(sha256=counting)
         monkeypatch.setattr(tensor_file, "hashlib", fake)
-        for module in ("runs.checkpoints", "results.remote_copies", "runs.run_state"):
+        for module in ("runs.checkpoints", "results.remote_copies"):
             monkeypatch.setattr(f"unlearnbench.{module}.file_hash", whole_file)
 
 
@@ -538,10 +532,6 @@ def test_every_byte_of_a_save_is_hashed_once(
     assert len(sizes) == 2
     assert hashed.bytes == sum(sizes.values())
     assert hashed.files.keys().isdisjoint(sizes), "none is read again"
-    results = {name: n for name, n in hashed.files.items() if name.startswith(("epoch", "prog"))}
-    assert results == {"epoch-1.safetensors": 1, "epoch-2.safetensors": 1}, (
-        "pointers are hashed as text"
-    )
     stored = [path for path in (tmp_path / "stored").rglob("trainer-*.safetensors")]
     assert {path.name: path.stat().st_size for path in stored} == sizes
 
@@ -589,62 +579,11 @@ def test_the_last_save_is_waited_for_and_what_ended_it_is_raised(
     assert not (tmp_path / "state").exists()
 
 
-def test_sigterm_begins_no_save_that_takes_longer_than_is_left(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    checkpoints = Checkpoints(tmp_path)
-    monkeypatch.setattr(checkpoint, "sigterm_received", lambda: True)
-    way: Any = checkpoints._way  # pyright: ignore[reportPrivateUsage]
-    checkpoints._work = 1e9  # pyright: ignore[reportPrivateUsage]
-    for seconds, expected in ((checkpoint.NOTICE_SECONDS + 1, None), (1.0, "copied")):
-        checkpoints.seconds = seconds
-        assert way(1000) == expected
-
-
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_a_state_of_an_earlier_version_is_taken_up_at_an_epochs_end(
-    whole: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """It kept trainers beside results, in the middle of epochs as well."""
-    interrupt(whole, 2)
-    state, trainer = whole.state, whole.trainer
-    for path in trainer.glob("*.safetensors"):
-        as_before(state, path, spent=0.0)
-    # One more, of the fifth step: SIGTERM in the third epoch.
-    last = sorted(state.glob("*.safetensors"))[-1]
-    inside = last.with_name("trainer-00000005.safetensors")
-    shutil.copyfile(last, inside)
-    shutil.copyfile(state / "progress-00000004.json", state / "progress-00000005.json")
-    as_before(state, inside, spent=1.5)
-    shutil.rmtree(trainer)
-    drain()
-    made = steps_made(monkeypatch, lambda _: None)
-    assert [result.epoch for result in whole.epochs()] == [1, 2, 3]
-    assert made == [5, 6], "the second epoch's end was used"
-    (line,) = drain()
-    assert line.startswith(f"{state / 'progress-00000005.json'}: of an earlier version, inside an")
-    assert without_times(whole.record) == without_times(whole.through)
-
-
-def as_before(state: Path, trainer: Path, spent: float) -> None:
-    """Put a trainer's file among the results, as earlier versions did."""
-    file = trainer.rename(state / trainer.name)
-    pointer = state / f"{file.stem.replace('trainer', 'progress')}.json"
-    document = json.loads(pointer.read_text())
-    progress = json.loads(document["progress"])
-    progress |= {"spent": spent, "step": int(file.stem.removeprefix("trainer-"))}
-    progress["files"][file.name] = file_hash(file)
-    text = json.dumps(progress)
-    digest = hashlib.sha256(text.encode()).hexdigest()
-    pointer.write_text(json.dumps({"sha256": digest, "progress": text}))
-
-
-@pytest.mark.parametrize("content", ["", "{}", '{"sha256": "0", "progress": "{}"}'])
+@pytest.mark.parametrize("content", ["", "{}", '{"epoch": 1, "steps": [], "results": 3}'])
 def test_a_state_that_cannot_be_read_begins_again(whole: Case, content: str) -> None:
     for folder in (whole.state, whole.trainer):
         folder.mkdir(parents=True)
-    for name in ("progress-00000002.json", "pulse.json"):
-        (whole.state / name).write_text(content)
+    (whole.state / "state.json").write_text(content)
     (whole.trainer / "trainer-00000002.json").write_text(content)
     assert without_times(whole.single()) == without_times(whole.through)
 
@@ -724,7 +663,7 @@ else:
     def kill(done, _):
         if done == int(sys.argv[4]):
             os.kill(os.getpid(), signal.SIGKILL)
-    workspace(config.model_dump_json(), folder).preparer("tiny").prepare_tuned("full", kill)
+    workspace(config, folder).preparer("tiny").prepare_tuned("full", kill)
 """
 
 

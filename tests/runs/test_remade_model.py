@@ -26,11 +26,11 @@ from unlearnbench.plan.plan import make_plan
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.runs.checkpoints import Checkpoints, load_checkpoint
+from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.remade_model import remake, spec_of
 from unlearnbench.runs.run import run_single
 from unlearnbench.runs.run_state import state_folders
-from unlearnbench.tracking.replay import sweep_config
+from unlearnbench.tracking import sweep_config
 
 from .test_run import config_of, place, prepared_folder
 
@@ -96,27 +96,6 @@ def test_an_exported_model_is_loaded_by_plain_transformers_and_has_the_recorded_
         *(headline.kept.label, f"{recorded[headline.kept.column]:.4g}", 'license: "mit"'),
     ):
         assert text in card, text
-
-
-def test_a_folder_with_files_is_not_written_to(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = swept(place, epochs=1)
-    for words, message in (
-        (("npo", "--to", str(place)), "the folder is not empty; give a new one"),
-        (
-            ("npo", "--to", "new", "--epoch", "9"),
-            "not evaluated after epoch 9; choose one of 1",
-        ),
-        (("npo", "--to", "new", "--epoch", "x"), "x is none of best, last and the number"),
-        (("nppo", "--to", "new"), "no method, setting or run 'nppo'; did you mean 'npo'?"),
-        (("npo", "--to", "new", "--adapter"), "not a LoRA run"),
-        (("npo", "--to", "new", "--push", "one-word"), "not a repository's name"),
-    ):
-        capsys.readouterr()
-        assert main(["export", *words, "--in", str(folder)]) == 2, words
-        assert message in capsys.readouterr().err
-        assert not Path("new").exists()
 
 
 def test_a_dry_run_prints_the_plan_and_writes_nothing(
@@ -190,27 +169,25 @@ def test_a_checkpoint_is_used_and_left_where_it_is(
     folder = swept(place, epochs=2)
     record, records, config = the_run(folder), read_records(folder), sweep_config(folder)
     trainers: list[Any] = []
-    from unlearnbench.runs import remade_model
+    real = Checkpoints.resumed
 
-    real = load_checkpoint
-
-    def kept(make: Any, where: Path, most: int) -> Any:
-        trainer, done = real(make, where, most)
+    def kept(self: Checkpoints, make: Any, most: int, *, keep: bool) -> Any:
+        trainer, done = real(self, make, most, keep=keep)
+        where = self.folder
         trainers.append(done)
         if not done:  # the first time: as a run stores it after its first epoch
             for _ in trainer.epoch(1):
                 pass
-            checkpoints = Checkpoints(where)
             where.mkdir(parents=True)
-            checkpoints._write(trainer.save, 1, trainer.step, 0.0, 0.0)  # pyright: ignore[reportPrivateUsage]
+            self._write(trainer.save, 1, trainer.step, 0.0)  # pyright: ignore[reportPrivateUsage]
             later = next(where.glob("*.json"))
             wrong = {"epoch": 2, "sha256": "of another file"}
             (where / "trainer-00000099.json").write_text(json.dumps(wrong))
             shutil.copy(later.with_suffix(".safetensors"), where / "trainer-00000099.safetensors")
-            return real(make, where, 0)
+            return real(self, make, 0, keep=keep)
         return trainer, done
 
-    monkeypatch.setattr(remade_model, "load_checkpoint", kept)
+    monkeypatch.setattr(Checkpoints, "resumed", kept)
     for name in ("one", "two"):
         found = remake(record, records, 2, config, folder, place / name, show=silent)
         assert not found.differences

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 
+from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.resources import Resources
@@ -22,6 +25,7 @@ from unlearnbench.config.schema import (
     MethodGrid,
     ModelSettings,
     Preparation,
+    RetainSpec,
     SweepConfig,
 )
 from unlearnbench.config.training_settings import TrainingSettings
@@ -35,7 +39,7 @@ from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import Record, read_record, read_records, write_record
 from unlearnbench.results.remote_copies import Storage
-from unlearnbench.results.table import table
+from unlearnbench.results.table import hyperparameters_of, table
 from unlearnbench.runs import build_trainer as trainers
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
@@ -96,9 +100,9 @@ def prepared_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def place(prepared_folder: Path, tmp_path: Path) -> Iterator[Path]:
     """A copy of the prepared models with the anchors' records, in a folder of its own."""
     shutil.copytree(prepared_folder, tmp_path, dirs_exist_ok=True)
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
     yield tmp_path
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
 
 
 def without_times(record: Record) -> Record:
@@ -161,7 +165,7 @@ def test_a_run_becomes_a_record(place: Path) -> None:
     assert len(lines) == 3, "a finished run is not run again"
     shutil.rmtree(folder / "records" / spec.id)
     shutil.rmtree(place / "cache" / "reference")
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
     again = run_single(spec, config, folder, lines.append)
     assert without_times(again) == without_times(record), "the same numbers"
 
@@ -182,7 +186,7 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
     def records(*, warm: bool) -> list[str]:
         kept = ModelCache()
         for run in runs:
-            workspace.workspace.cache_clear()
+            workspace.clear_workspaces()
             monkeypatch.setattr(trainers, "model_cache", kept if warm else ModelCache())
             shutil.rmtree(place / "runs" / "small" / "records" / run.id, ignore_errors=True)
             run_single(run, config, place / "runs" / "small", lambda _: None)
@@ -222,6 +226,32 @@ def test_an_interrupted_run_goes_on_with_the_same_numbers(place: Path) -> None:
     resumed = read_record(folder / "records" / spec.id)
     assert without_times(resumed) == without_times(through)
     assert {e: resumed.evaluations[e].sets["forget"].generated for e in (1, 2, 3)} == logs
+
+
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_all_training_since_the_last_evaluation_is_counted(
+    place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three epochs, the third is evaluated; the process that trained the first is gone."""
+    config = config_of(place, evaluation=EvaluationSettings(rows=4, max_length=96, every=3))
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    epoch, trained = Trainer.epoch, list[int]()
+
+    def slow(self: Trainer, number: int) -> Any:
+        if trained == [1]:
+            trained.append(0)
+            raise OSError("this process dies")
+        trained.append(number)
+        time.sleep(0.5)
+        return epoch(self, number)
+
+    monkeypatch.setattr(Trainer, "epoch", slow)
+    with pytest.raises(OSError, match="dies"):
+        list(run_epochs(spec, config, folder))
+    (result,) = run_epochs(spec, config, folder)
+    assert trained == [1, 0, 2, 3]
+    assert result.training_seconds >= 3 * 0.5
 
 
 @pytest.mark.parametrize(
@@ -289,7 +319,7 @@ def test_a_run_that_collapses_is_kept_as_collapsed(place: Path) -> None:
     folder = place / "runs" / "small"
     record = run_single(spec, config, folder, lambda _: None)
     assert record.status == "collapsed"
-    assert record.error
+    assert re.match(r"(NaN|infinite) (loss|gradient) at step \d+ \(epoch 1\)", record.error or "")
     assert (folder / "records" / spec.id).is_dir(), "it would collapse again"
 
 
@@ -433,15 +463,34 @@ def test_a_retain_log_serves_in_place_of_a_retain_model(
     assert own == {k: None if k.startswith(lacks) else value for k, value in there.items()}
 
 
+@pytest.mark.usefixtures("checkpoint_every_epoch")
+def test_a_run_with_modifiers_is_resumed_with_the_same_numbers(place: Path) -> None:
+    files = [Path(__file__).parents[1] / "contracts" / f"{name}.py" for name in ("sam", "mask")]
+    names = [registry.register_file(file) for file in files]
+    spec = method_spec("npo", {"sam.rho": 0.1}, RetainSpec(term="nll"), names)
+    config = config_of(place, methods=(MethodGrid(specs=(spec,)),))
+    (run,) = runs_of(config)
+    folder = place / "runs" / "small"
+    undisturbed = run_single(run, config, folder, lambda _: None)
+    assert undisturbed.method == "npo+nll+mask+sam"
+    assert hyperparameters_of(undisturbed)["sam.rho"] == 0.1
+    shutil.rmtree(folder / "records" / run.id)
+    interrupted = run_epochs(run, config, folder)
+    next(interrupted)
+    del interrupted
+    again = run_single(run, config, folder, lambda _: None)
+    assert without_times(again) == without_times(undisturbed)
+
+
 class Crowded(Trainer):
     """On a device where at most two rows fit at a time."""
 
-    def _backward(self, draws: Any, epoch: int) -> Any:
-        rows = self.oom_retry.rows or len(draws)
-        CROWDED.append((self.step + 1, rows))
-        if rows > 2:
+    def backward(self, rows: Any, *given: Any, **how: Any) -> Any:
+        size = self.oom_retry.rows or len(rows.draws)
+        CROWDED.append((self.step + 1, size))
+        if size > 2:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return super()._backward(draws, epoch)
+        return super().backward(rows, *given, **how)
 
 
 CROWDED: list[tuple[int, int]] = []

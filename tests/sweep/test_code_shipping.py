@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
 import subprocess
 import sys
@@ -17,61 +15,12 @@ from unlearnbench.config.attack_entries import attack_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.runtime.provenance import versions
-from unlearnbench.sweep.code_shipping import WorkerContext, pack_code
-
-ROOT = Path(__file__).parents[2]
-
-LOOKS = """
-import json, sys, unlearnbench
-from unlearnbench.api import registry
-offers = registry.offers("methods")
-files = [unlearnbench.__file__, sys.modules[registry.load_method("npo").__module__].__file__]
-print(json.dumps({"methods": [o.name for o in offers], "files": files,
-                  "configs": registry.load("configs", "builtin").__file__}))
-"""
+from unlearnbench.sweep.code_shipping import WorkerContext
 
 
 @pytest.fixture
 def config() -> SweepConfig:
     return load_config("quickstart", ["methods=[npo]"])
-
-
-def test_what_travels_is_the_package_with_its_entry_points(
-    tmp_path: Path, config: SweepConfig
-) -> None:
-    modules = pack_code(config, tmp_path)
-    assert {Path(path).name.split("-")[0] for path in modules} == {
-        *("unlearnbench", "unlearnbench_configs", "unlearnbench_dashboards"),
-        "unlearnbench_methods",
-    }
-    assert not list(tmp_path.rglob("*.pyc"))
-    package = tmp_path / "unlearnbench"
-    sent = {path.relative_to(package) for path in package.rglob("*") if path.is_file()}
-    there = ROOT / "unlearnbench"
-    expected = {
-        p.relative_to(there) for p in there.rglob("*") if p.is_file() and p.suffix != ".pyc"
-    }
-    assert sent == expected
-    env = os.environ | {"PYTHONPATH": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", LOOKS], env=env, cwd=tmp_path, capture_output=True, check=True
-    )
-    found = json.loads(done.stdout)
-    assert all(file.startswith(str(tmp_path)) for file in [*found["files"], found["configs"]])
-    assert found["methods"] == sorted(set(registry.names("methods"))), "each is offered once"
-
-
-def test_the_package_of_an_attack_travels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    find = registry.find
-
-    def found(kind: registry.Kind, name: str) -> registry.Offer:
-        offer = find(kind, name)
-        return replace(offer, package="iniconfig") if kind == "attacks" else offer
-
-    attacked = load_config("quickstart", ["methods=[npo]", "attacks=[paraphrase]"])
-    monkeypatch.setattr(registry, "find", found)
-    pack_code(attacked, tmp_path)
-    assert (tmp_path / "iniconfig" / "__init__.py").is_file()
 
 
 ACTIVATES = """
@@ -143,7 +92,7 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
         node="",
         plugins=(
             *registry.plugin_files(),
-            (tmp_path / "nowhere" / "my_loss.py", PLUGIN.encode()),
+            (tmp_path / "nowhere" / "my_loss.py", (("my_loss.py", PLUGIN.encode()),)),
         ),
         versions=tuple(versions().items()),
         git={"commit": "abc"},

@@ -26,7 +26,7 @@ from unlearnbench.config.schema import (
 )
 from unlearnbench.config.search import Range, Scheduler, SearchSettings, SelectSettings
 from unlearnbench.console import Console
-from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.plan.plan import Plan, make_plan
 from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.plan.run_spec import RunSpec
@@ -40,7 +40,6 @@ from unlearnbench.results.records import (
 from unlearnbench.sweep import driver, run_sweep
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.ray_faults import RayLostError
 from unlearnbench.sweep.sweep_state import SweepResult, SweepState, last_failure
 
 pytestmark = [
@@ -78,6 +77,7 @@ def fake_pipeline(
     leave: float = 0.0,
     die: float = 0.0,
     full: float = 0.0,
+    room: Path | None = None,
     seconds: float = 0.0,
 ) -> Pipeline:
     """Runs that write what they do into `marks`.
@@ -87,6 +87,7 @@ def fake_pipeline(
     leave      they call `sys.exit(0)` in the second epoch
     die        their process is killed in the second epoch of the first try
     full       their disk takes no more than 100 bytes a file
+    room       their disk is full while there is no such file
     behaviour  `unprepared`: preparation fails
     """
     marks.mkdir(exist_ok=True)
@@ -126,6 +127,8 @@ def fake_pipeline(
         results: list[EpochResult] = []
         for epoch in range(1, run.epochs + 1):
             time.sleep(seconds)
+            if room is not None and not room.exists():
+                raise OSError(28, "No space left on device")
             if run.learning_rate == fail:
                 raise OSError(f"epoch {epoch} is not for me")
             if run.learning_rate == wrong:
@@ -184,6 +187,21 @@ def tries(marks: Path, kind: str = "try") -> list[int]:
     for path in marks.glob(f"{kind}.*"):
         counts[path.name.split(".")[1]] = counts.get(path.name.split(".")[1], 0) + 1
     return sorted(counts.values())
+
+
+@pytest.mark.usefixtures("shared_ray")
+def test_a_full_disk_ends_the_sweep_at_its_first_run(tmp_path: Path) -> None:
+    config = a_config(tmp_path / "out", ray=RaySettings(concurrent=1))
+    marks, room = tmp_path / "marks", tmp_path / "room"
+    fix = "No space left on device; make room and run the same command again"
+    with pytest.raises(UnlearnbenchError) as caught:
+        sweep(config, fake_pipeline(marks, room=room))
+    assert str(caught.value) == f"{tmp_path / 'out' / 'small'}: {fix}"
+    assert tries(marks) == [1], "no retry, and no other run"
+    room.touch()
+    result, _ = sweep(config, fake_pipeline(marks, room=room))
+    assert (result.total, result.finished, result.failed) == (4, 4, 0)
+    assert tries(marks, "end") == [1] * 4
 
 
 @pytest.mark.usefixtures("empty_store", "shared_ray")
@@ -257,7 +275,7 @@ def check_finished_sweep(result: SweepResult, lines: list[str]) -> None:
     assert sum(pattern in line for line in ends) == 1
     left = {path.name for path in result.folder.iterdir()}
     files = {".lock", "plan.json", "records", "report.html", "results.csv", "sweep.log"}
-    assert left == files | {"mlflow.db", "mlartifacts"}
+    assert left == files | {"mlflow.db", "mlartifacts", "links.json"}
 
 
 @pytest.mark.usefixtures("shared_ray")
@@ -267,20 +285,10 @@ def test_a_failed_preparation_is_a_users_error(tmp_path: Path) -> None:
         sweep(config, fake_pipeline(tmp_path / "marks", behaviour="unprepared"))
 
 
-def test_another_sweeps_folder_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    folder = tmp_path / "out" / "small"
-    folder.mkdir(parents=True)
-    (folder / "thesis.txt").touch()
-    with pytest.raises(RecordError, match=r"thesis\.txt"):
-        sweep(a_config(tmp_path / "out"), fake_pipeline(tmp_path / "marks"))
-    assert [path.name for path in folder.iterdir()] == ["thesis.txt"]
-
-
 @dataclass
 class FakeRay:
-    """Executes runs in this process, one after the other, and dies as often as it has deaths."""
+    """Executes runs in this process, one after the other."""
 
-    deaths: int = 0
     sessions: int = 0
     batches: list[tuple[bool, bool, list[int]]] = field(default_factory=list[Any])
     """Whether there was a search and a scheduler, and the seeds of the planned runs."""
@@ -304,9 +312,6 @@ class FakeRay:
         for run in runs if search is None else iter(search.next, None):
             assert run is not None
             for result in pipeline.run_epochs(run, config, state.folder):
-                if self.deaths and result.epoch == 2:
-                    self.deaths -= 1
-                    raise RayLostError("its process raylet died")
                 state.epoch_ended(run, result, 1.0, {})
             record = state.run_ended(run)
             if search is not None:
@@ -317,17 +322,12 @@ class FakeRay:
 def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
     """Stands in for Ray, so that only the driver is under test."""
 
-    @contextmanager
-    def no_watchdog(_warn: Any, *, joined: bool) -> Generator[bool, None, None]:
-        yield joined
-
     def prepare_nothing(*_: Any) -> None:
         return None
 
     fake = FakeRay()
     monkeypatch.setattr(driver, "ray_session", fake.session)
     monkeypatch.setattr(driver, "run_trials", fake.run_trials)
-    monkeypatch.setattr(driver, "gcs_watchdog", no_watchdog)
     monkeypatch.setattr(driver, "prepare", prepare_nothing)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     return fake
@@ -365,29 +365,6 @@ def test_a_search_comes_first_then_the_other_seeds_of_the_selected_settings(
 
     again, _ = sweep(config, pipeline)
     assert (again.total, again.finished, fake_ray.sessions) == (3, 3, 1), "nothing is left to run"
-
-
-def test_a_local_ray_is_started_again_until_it_dies_four_times_without_progress(
-    tmp_path: Path, fake_ray: FakeRay
-) -> None:
-    config = a_config(tmp_path / "out", (1e-5,), forget_fractions=(0.1,))
-    fake_ray.deaths = 4
-    with pytest.raises(UnlearnbenchError, match="the local Ray died 4 times without a finished"):
-        sweep(config, fake_pipeline(tmp_path / "marks"))
-    assert fake_ray.sessions == 4
-    fake_ray.deaths = 3
-    result, lines = sweep(config, fake_pipeline(tmp_path / "marks"))
-    assert (result.finished, fake_ray.sessions) == (1, 8)
-    assert result.mlflow_command.startswith("unlearnbench track "), "tracking is off"
-    assert lines.count("warning: Ray is gone: its process raylet died") == 3
-
-
-def test_a_lost_cluster_ends_the_sweep(tmp_path: Path, fake_ray: FakeRay) -> None:
-    config = a_config(tmp_path / "out", ray=RaySettings(address="head:6379"))
-    fake_ray.deaths = 1
-    message = "ray.address: the cluster at 'head:6379' is gone: .*run the same command again"
-    with pytest.raises(UnlearnbenchError, match=message):
-        sweep(config, fake_pipeline(tmp_path / "marks"))
 
 
 def test_the_last_failure_in_a_line() -> None:

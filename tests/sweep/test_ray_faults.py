@@ -14,14 +14,14 @@ import time
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pytest
 
 from unlearnbench.errors import RecordError
 from unlearnbench.results.records import read_records
-from unlearnbench.sweep import ray_faults
+from unlearnbench.sweep import ray_cluster
 
 DRIVER = """
 import runpy, sys
@@ -32,7 +32,6 @@ if __name__ == "__main__":
     config = names["a_config"](place / "out", names["SIX_RATES"], ray=ray)
     names["run_sweep"](config, None, names["fake_pipeline"](place / "marks", seconds=0.5))
 """
-PREEMPTED = "stopped by SIGTERM; finished work is kept; trying again"
 FAKES = Path(__file__).with_name("test_driver.py")
 RUNS = 12
 LOOPBACK = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
@@ -71,6 +70,11 @@ class Driver:
     def workers(self) -> set[int]:
         """Process ids of the workers of all runs so far."""
         return {int(path.name.rpartition(".")[2]) for path in self.marks("try")}
+
+    def is_in_a_run(self) -> bool:
+        """True if a run has begun since the last one ended."""
+        times = {kind: [p.stat().st_mtime_ns for p in self.marks(kind)] for kind in ("try", "end")}
+        return max(times["try"], default=0) > max(times["end"], default=0)
 
     def newest_worker(self) -> int:
         newest = max(self.marks("try"), key=lambda path: path.stat().st_mtime_ns)
@@ -165,33 +169,28 @@ def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
 
         os.kill(child_called("raylet", driver.process.pid), signal.SIGKILL)
         begin = time.monotonic()
-        driver.wait_for(lambda: driver.printed("Ray is gone: its process raylet died"), 20)
-        assert time.monotonic() - begin < 10, "noticed within seconds"
-        driver.wait_for(lambda: have_ended(workers), 20)
+        assert driver.process.wait(30) == 1
+        assert time.monotonic() - begin < 20, "noticed within seconds"
+        assert driver.printed("ray: its process raylet died; check that memory suffices")
+        wait_until(lambda: have_ended(workers), 20)
+
+    with Driver(tmp_path) as driver:
         driver.wait_for(lambda: driver.workers() - workers)
-
-        for count in (1, 2):  # more often than a run may fail
-            pid = driver.newest_worker()
-            os.kill(pid, signal.SIGTERM)
-            driver.wait_for(partial(driver.printed, PREEMPTED, count))
-            driver.wait_for(lambda: driver.newest_worker() != pid)  # noqa: B023  # called here only
-
-        assert not driver.printed("failed")
-
-        os.kill(child_called("gcs_server", driver.process.pid), signal.SIGKILL)
-        driver.wait_for(lambda: driver.printed("process gcs_server died"), 30)
-        time.sleep(1)
-        if driver.process.poll() is None:  # else it was waiting for the GCS at that moment
-            ended = len(driver.marks("end"))
-            driver.wait_for(lambda: len(driver.marks("end")) > ended)
-            driver.process.send_signal(signal.SIGKILL)
-        assert driver.process.wait(30) in (2, -signal.SIGKILL)
-        assert (driver.process.returncode == 2) == driver.printed("and this one waits for it")
+        for count in (1, 2):  # more often than a run may fail without an epoch in between
+            # In a run: Tune would give the next run a worker that died between two runs.
+            driver.wait_for(driver.is_in_a_run)
+            pid, ended = driver.newest_worker(), len(driver.marks("end"))
+            os.kill(pid, signal.SIGKILL)
+            died = "its process died: killed, or out of memory; trying again"
+            driver.wait_for(partial(driver.printed, died, count))
+            driver.wait_for(lambda: len(driver.marks("end")) > ended)  # noqa: B023
+        driver.process.send_signal(signal.SIGKILL)
+        assert driver.process.wait(30) == -signal.SIGKILL
         wait_until(lambda: have_ended(driver.workers()), 30)
     records = read_records(folder)
     assert {record.status for record in records} == {"finished"}
     assert 1 <= len(records) < RUNS
-    assert len(driver.marks("end")) <= len(records) + 4, "only what was in flight is run again"
+    assert len(driver.marks("end")) <= len(records) + 3, "only what was in flight is run again"
 
     # A damaged record, and a disk that is full for it.
     victim = records[0]
@@ -215,30 +214,24 @@ def test_a_sweep_survives_every_way_to_be_cut_short(tmp_path: Path) -> None:
     assert not list((folder / "records").glob(".*"))
 
 
-@pytest.mark.parametrize("how", ["shutdown", "kill_local_ray"])
-def test_no_worker_outlives_a_raylet_that_left_it_behind(
-    monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_no_worker_outlives_a_raylet_that_left_it_behind() -> None:
     """A raylet that has not ended a second after SIGTERM is killed, and ends no worker."""
     line = r"f'{os.getpid()}\n'.encode()"  # in one write: two processes share the pipe
     worker = f"import os, time; os.fork(); os.write(1, {line}); time.sleep(60)"
-    start = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {worker!r}])"
+    name = "open('/proc/self/comm', 'w').write('raylet')"
+    start = f"import subprocess, sys; {name}; subprocess.run([sys.executable, '-c', {worker!r}])"
     with subprocess.Popen([sys.executable, "-c", start], stdout=subprocess.PIPE) as raylet:
         assert raylet.stdout is not None
         workers = {int(raylet.stdout.readline()) for _ in range(2)}
+        left: list[psutil.Process] = []
 
-        def kill(**_: object) -> None:
-            raylet.kill()
-            raylet.wait()
+        def all_are_found() -> bool:
+            left[:] = [p for p in ray_cluster.processes() if p.pid in {raylet.pid, *workers}]
+            return len(left) == 3
 
-        node = SimpleNamespace(
-            all_processes={"raylet": [SimpleNamespace(process=raylet)]}, kill_all_processes=kill
-        )
-        monkeypatch.setattr(ray_faults, "_node", lambda: node)
-        if how == "kill_local_ray":
-            ray_faults.kill_local_ray()
-        else:
-            with ray_faults.no_worker_left():
-                kill()
+        wait_until(all_are_found, 20)
+        raylet.kill()
+        raylet.wait()
+        ray_cluster.kill(left)
         states = {read(Path(f"/proc/{pid}/stat")).rpartition(") ")[2][:1] for pid in workers}
     assert states <= {"", "Z"}, "gone, or waiting for the machine's first process to collect it"

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.bench.noop_sweep import NOOP, noop_config
-from unlearnbench.cli.main import main
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.console import Console
@@ -20,6 +18,8 @@ from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.reporting.report import write_report
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep import run_sweep
+
+from .noop_sweep import NOOP, noop_config
 
 SECRET = "hunter2"
 
@@ -50,7 +50,7 @@ def test_a_sweep_leaves_no_secret_and_resumes(tmp_path: Path) -> None:
     pipeline = replace(NOOP, run_epochs=looking, report=write_report)
     result = run_sweep(config, Console(err=err), pipeline)
     assert not result.failed, err.getvalue()
-    assert "127.0.0.1:9: connection refused" in err.getvalue()
+    assert "127.0.0.1:9: [Errno 111] Connection refused" in err.getvalue()
     assert SECRET not in err.getvalue()
     assert holders(tmp_path) == []
     stored = next(tmp_path.glob("kept*"))
@@ -76,20 +76,3 @@ def test_ids_do_not_depend_on_secrets(tmp_path: Path) -> None:
     ids = {run.model_copy(update={"model": model}).id for model in (base, other)}
     assert len(ids) == 1
     assert SECRET not in json.dumps(run.model_copy(update={"model": base}).to_json())
-
-
-@pytest.mark.parametrize(
-    ("setting", "expected"),
-    [
-        (f"storage=ftp://u:{SECRET}@h/x", "expected a path, s3:// or gs://, got 'ftp://h/x'"),
-        (f"models.0.base=https://u:{SECRET}@evil/x", "'https://evil/x' is a URL"),
-        (f"models.0.fine_tuned=https://u:{SECRET}@evil/x", "'https://evil/x' is a URL"),
-    ],
-)
-def test_plan_refuses_without_printing_it(
-    setting: str, expected: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["plan", "quickstart", "--set", setting]) == 2
-    out, err = capsys.readouterr()
-    assert expected in err
-    assert SECRET not in out + err

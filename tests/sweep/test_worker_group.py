@@ -79,9 +79,9 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small(place: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SweepConfig]:
     """The configuration, in its folder."""
     monkeypatch.chdir(place)
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
     yield load_config("small.yaml", [f"cache={place / 'cache'}"])
-    workspace.workspace.cache_clear()
+    workspace.clear_workspaces()
 
 
 def plan_of(config: SweepConfig) -> Plan:
@@ -270,11 +270,11 @@ def test_workers_stay_from_work_to_work_and_agree_on_what_fits_until_one_fails(
             if ours or name.partition(".")[0] in ("accelerate", "torch", "transformers"):
                 sys.modules[name] = cast("Any", None)
         # Abandoned work leaves nothing in the way of the next one.
-        assert next(run_on_workers(partial(work, None), two, tmp_path)) == [10, 11]
-        epochs = [*run_on_workers(short_of_memory, two, tmp_path)]
+        assert next(run_on_workers(partial(work, None), two)) == [10, 11]
+        epochs = [*run_on_workers(short_of_memory, two)]
         # And all of one is carried out, also by the processes that follow a failure.
-        assert [*run_on_workers(partial(work, None), two, tmp_path)][1:] == [[20, 21], [30, 31]]
-        steps = run_on_workers(partial(work, 0), two, tmp_path)
+        assert [*run_on_workers(partial(work, None), two)][1:] == [[20, 21], [30, 31]]
+        steps = run_on_workers(partial(work, 0), two)
         assert [next(steps), next(steps)] == [[10, 11], [20, 21]]
         with pytest.raises(ValueError, match="process 0 does not like it"):
             next(steps)

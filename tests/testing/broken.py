@@ -254,30 +254,6 @@ class Summed(Method):
         return batch.forget.token_logprob.sum()
 
 
-class SummedRows(Summed):
-    """Sequences are summed, not averaged. 2024
-
-    L = Σ_b log p_b
-
-    b  row
-    """
-
-    def loss(self, batch: LossBatch) -> Tensor:
-        return batch.forget.sequence_logprob.sum()
-
-
-class RootOfCounts(Summed):
-    """Divides by the root of the count. 2024
-
-    L = Σ_t log p_t / √T
-
-    t  token
-    """
-
-    def loss(self, batch: LossBatch) -> Tensor:
-        return batch.forget.token_logprob.sum() / math.sqrt(max(batch.forget.step_tokens, 1))
-
-
 class DeadReference(Method):
     """NPO whose reference is read and then weighed by 0. 2024
 
@@ -293,21 +269,6 @@ class DeadReference(Method):
         return batch.forget.mean_sequences(softplus(batch.forget.sequence_logprob - 0.0 * known))
 
 
-class DeadDistribution(Method):
-    """A divergence from the start model that counts for nothing. 2024
-
-    L = log p_t + 0 · KL
-
-    t  token
-    """
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET, distributions=FORGET)
-
-    def loss(self, batch: LossBatch) -> Tensor:
-        divergence = batch.forget.kl_from(batch.reference.forget)
-        return batch.forget.mean_tokens(batch.forget.token_logprob + 0.0 * divergence)
-
-
 class LastTokenLost(Summed):
     """A slice leaves the last token of each answer out. 2024
 
@@ -320,35 +281,6 @@ class LastTokenLost(Summed):
         rows = batch.forget.rows
         inner = torch.cat([rows[1:] == rows[:-1], rows.new_zeros(1, dtype=torch.bool)])
         return batch.forget.mean_tokens(batch.forget.token_logprob * inner)
-
-
-class FirstTokenOnly(Summed):
-    """Only the first token of each answer counts. 2024
-
-    L = mean_b log p_b1
-
-    b  row
-    """
-
-    def loss(self, batch: LossBatch) -> Tensor:
-        rows = batch.forget.rows
-        first = torch.cat([rows.new_ones(1, dtype=torch.bool), rows[1:] != rows[:-1]])[: len(rows)]
-        return batch.forget.mean_tokens(batch.forget.token_logprob * first)
-
-
-class CutShort(Summed):
-    """Answers are cut after four tokens. 2024
-
-    L = mean_t log p_t
-
-    t  token
-    """
-
-    def loss(self, batch: LossBatch) -> Tensor:
-        forget = batch.forget
-        begin = forget.lengths.cumsum(0) - forget.lengths
-        place = torch.arange(len(forget.rows)) - begin[forget.rows]
-        return forget.mean_tokens(forget.token_logprob * (place < 4))
 
 
 class DetachedRetain(Method):
@@ -372,48 +304,6 @@ class DetachedRetain(Method):
         return retain.detach()
 
 
-class ZeroRetain(DetachedRetain):
-    """A retain term of weight 0. 2024
-
-    L = log p_f − 0 · log p_r
-
-    f, r  token
-    """
-
-    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:  # noqa: ARG002  # as above
-        return 0.0 * retain
-
-
-class DetachedForget(DetachedRetain):
-    """Only the retain rows are trained on. 2024
-
-    L = log p_f − log p_r
-
-    f, r  token
-    """
-
-    def forget(self, batch: LossBatch) -> Tensor:
-        return super().forget(batch).detach()
-
-    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:  # noqa: ARG002  # as above
-        return retain
-
-
-class DetachedRefusal(Method):
-    """DPO whose winner is held fixed. 2024
-
-    L = softplus(s_f − s_e)
-
-    f, e  row
-    """
-
-    needs: ClassVar[Needs] = Needs(parts=frozenset({"forget", "refusal"}))
-
-    def loss(self, batch: LossBatch) -> Tensor:
-        margin = batch.forget.sequence_logprob - batch.refusal.sequence_logprob.detach()
-        return batch.forget.mean_sequences(softplus(0.1 * margin))
-
-
 class RetainByForgetRows(DetachedRetain):
     """The retain term grows with the rows to forget. 2024
 
@@ -424,18 +314,6 @@ class RetainByForgetRows(DetachedRetain):
 
     def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:
         return retain * batch.forget.step_rows / batch.retain.step_rows
-
-
-class RetainByForgetTokens(DetachedRetain):
-    """The retain rows' sum over the forget rows' tokens. 2024
-
-    L = log p_f − Σ_r log p_r / T_f
-
-    r  token
-    """
-
-    def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:
-        return retain * batch.retain.step_tokens / max(batch.forget.step_tokens, 1)
 
 
 _first: dict[str, float] = {}

@@ -101,23 +101,10 @@ class Changed(Good):
         return split
 
 
-class Undescribed(Good):
-    """A field without a meaning."""
-
-    parts: int = 4
-
-
 class Lenient(Good):
     """Unknown keys are passed over."""
 
     model_config = ConfigDict(extra="ignore")
-
-
-class UnknownMetric(Good):
-    """A metric that is misspelt."""
-
-    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
-        return (*super().metrics(profile), MetricUse("paraphrased-probabilty", SETS))
 
 
 class UnknownSet(Good):
@@ -125,14 +112,6 @@ class UnknownSet(Good):
 
     def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
         return (*super().metrics(profile), MetricUse("paraphrased-probability", ("forgot",)))
-
-
-class SettingOfMetric(Good):
-    """A summary whose settings name a set that is not there."""
-
-    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
-        settings = {"set": "forgot"}
-        return (*super().metrics(profile), MetricUse("forget-quality", settings=settings))
 
 
 class NoColumn(Good):
@@ -195,25 +174,11 @@ class OneSplit(Good):
         return Split(key, made.forget, made.retain, made.sets)
 
 
-class Unplanned(Good):
-    """A split under another key."""
-
-    def load(self, splits: Sequence[Any]) -> Dataset:
-        rows = super().load(splits)
-        return replace(rows, splits={str(key): one for key, one in rows.splits.items()})
-
-
 class NoRole(Changed):
     """A set without a role."""
 
     def changed(self, split: Split) -> Split:
         return replace(split, sets={**split.sets, "more": split.sets["forget"]})
-
-
-class NoSet(Changed):
-    """A role without its set."""
-
-    roles: ClassVar[Mapping[str, Role]] = {**Good.roles, "facts": "general"}
 
 
 class Blank(Good):

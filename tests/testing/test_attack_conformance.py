@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 import pytest
 import torch
@@ -21,7 +21,6 @@ from unlearnbench.api.attack import (
     WeightAttack,
 )
 from unlearnbench.api.benchmark import Question
-from unlearnbench.errors import PluginError
 from unlearnbench.testing import ATTACK_CHECKS, AttackConformance, check_attack
 
 
@@ -63,18 +62,6 @@ class Polite(PromptAttack):
         return replace(row, question=self.words + row.question)
 
 
-class Nameless(Polite):
-    """Own work."""
-
-    label = ""
-
-
-class Elsewhere(Polite):
-    """Own work."""
-
-    roles: ClassVar[Any] = frozenset({"forgotten"})
-
-
 class Capitals(Polite):
     """Own work."""
 
@@ -82,45 +69,10 @@ class Capitals(Polite):
         return ("a", "A")
 
 
-class Paths(Polite):
-    """Own work."""
-
-    def points(self) -> tuple[str, ...]:
-        return ("a/b",)
-
-
-class Undocumented(Polite):
-    words: str = Field(default="Please: ", description="in front of the question")
-
-
-class Unnamed(Polite):
-    """Own work."""
-
-    k: int = 3
-
-
-class Required(Polite):
-    """Own work."""
-
-    k: int = Field(description="a number", examples=[3])
-
-
-class Listed(Polite):
-    """Own work."""
-
-    k: list[int] = Field(default=[1], description="numbers")  # the mistake
-
-
 class Lax(Polite):
     """Own work."""
 
     model_config = ConfigDict(extra="allow")
-
-
-class Mutable(Polite):
-    """Own work."""
-
-    model_config = ConfigDict(frozen=False)
 
 
 _clock = itertools.count()
@@ -186,14 +138,6 @@ class Noise(WeightAttack):
         return torch.Generator().manual_seed(0)
 
 
-class Backwards(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        del model, tools
-        yield from self.points()[::-1]
-
-
 class Short(Noise):
     """Own work."""
 
@@ -207,14 +151,6 @@ class Training(Noise):
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
         model.train()
-        yield from super().change(model, tools)
-
-
-class WithGradients(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        model.lm_head.weight.sum().backward()
         yield from super().change(model, tools)
 
 
@@ -323,33 +259,23 @@ def faults(kind: type[Attack]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("kind", "checks", "seen"),
     [
-        (Nameless, "names", "label is '': a line of text"),
-        (Elsewhere, "names", "roles is frozenset({'forgotten'})"),
-        (Capitals, "names", "point 'A' is there twice, but for capitals"),
-        (Paths, "names", "point 'a/b' is no part of a file name"),
-        (Undocumented, "settings", "no docstring"),
-        (Unnamed, "settings", "k has no description"),
-        (Required, "settings", "k has no default"),
-        (Listed, "settings", "does not come back from JSON"),
         (Lax, "settings", "an unknown key is accepted"),
-        (Mutable, "value", "at can be changed"),
-        (Clocked, "content", "of an equal attack"),
-        (Rewriting, "answers", "answer of "),
-        (Remembering, "pure repeatable", "asked() differs for "),
-        (Leading, "given-away", "has its answer in it"),
-        (Backwards, "points", "yields '2' where `points` declares '1'"),
+        (Capitals, "points", "point 'A' is there twice, but for capitals"),
         (Short, "points", "ends before its point '2'"),
-        (Training, "ready", "Noise@1: module '' is in training mode"),
-        (WithGradients, "ready", "weight 'model.embed_tokens.weight' has a gradient"),
-        (Hooked, "restored", "module 'lm_head' has other hooks"),
-        (Swapping, "restored", "'model.norm.weight' is another object"),
-        (OtherStorage, "restored", "has other values"),
-        (Replacing, "restored", "module 'model.norm' is another object"),
-        (Hurried, "interrupted", "closed at its first point: module 'lm_head' has other hooks"),
-        (Stubborn, "interrupted", "RuntimeError"),
-        (Unseeded, "repeatable", "Unseeded@1: another "),
-        (Seeding, "global-numbers", "uses or seeds torch"),
-        (Borrowing, "start-model", "of the start model: 'model.embed_tokens.weight' has other"),
+        (Training, "points", "Noise@1: module '' is in training mode"),
+        (Rewriting, "answers", "answer of "),
+        (Remembering, "answers repeatable", "asked() differs for "),
+        (Leading, "answers", "has its answer in it"),
+        (Hooked, "restored", "hooks of 'lm_head'"),
+        (Swapping, "restored", "weight or buffer 'model.norm.weight'"),
+        (OtherStorage, "restored", "values of 'model.embed_tokens.weight'"),
+        (Replacing, "restored", "module 'model.norm'"),
+        (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),
+        (Stubborn, "restored", "RuntimeError"),
+        (Borrowing, "restored", "of the start model: values of 'model.embed_tokens.weight'"),
+        (Clocked, "repeatable", "of an equal attack"),
+        (Unseeded, "repeatable", "another Unseeded@1."),
+        (Seeding, "repeatable", "uses or seeds the global torch"),
         (Carrying, "null", "the retain model has the losses of another model on set forget"),
     ],
 )
@@ -373,13 +299,6 @@ def test_the_change_of_the_retain_model_is_reported() -> None:
     own, under = float(numbers[-3]), float(numbers[-1])
     assert before < after < own, "it knows the answers, and less in other words"
     assert own != under
-
-
-def test_an_unknown_check_or_setting_is_one_line() -> None:
-    with pytest.raises(PluginError, match=r"unknown check 'restore'; did you mean 'restored'\?"):
-        check_attack(Polite, only=["restore"])
-    with pytest.raises(PluginError, match="Polite cannot be made: word: Extra"):
-        check_attack(Polite, {"word": "Now: "})
 
 
 def test_checks_that_build_on_a_failed_one_are_not_run() -> None:

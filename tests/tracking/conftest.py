@@ -7,16 +7,13 @@ import json
 import math
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 import urllib.request
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -28,8 +25,7 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
 from unlearnbench.results.records import EpochResult, Record, write_record
-from unlearnbench.tracking import sweep_tracker
-from unlearnbench.tracking.mlflow.connection import ENVIRONMENT
+from unlearnbench.tracking.mlflow import ENVIRONMENT
 from unlearnbench.training.step_result import StepResult
 
 QUIET = [
@@ -61,8 +57,6 @@ def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     # The code sets these in this process; each test must begin without them.
     for name in ENVIRONMENT:
         monkeypatch.delenv(name, raising=False)
-    # Drawing figures takes most of a replay; tests of figures restore the names.
-    monkeypatch.setattr(sweep_tracker, "FIGURES", ())
 
 
 def _metrics(utility: float, quality: float | None) -> dict[str, float | None]:
@@ -268,47 +262,3 @@ def kit() -> type[Kit]:
 def seen() -> type[Seen]:
     """Reads a store."""
     return Seen
-
-
-@pytest.fixture(scope="session")
-def postgres(tmp_path_factory: pytest.TempPathFactory) -> Generator[str, None, None]:
-    """Address of a PostgreSQL database, if the machine has PostgreSQL and a driver."""
-    found = {name: shutil.which(name) for name in ("initdb", "postgres")}
-    missing = [name for name, path in found.items() if path is None]
-    if missing:
-        pytest.skip(f"no PostgreSQL: {' and '.join(missing)} not on the path")
-    driver = next((one for one in ("psycopg", "psycopg2") if find_spec(one)), None)
-    if driver is None:
-        pytest.skip("no PostgreSQL: neither psycopg nor psycopg2, by which MLflow speaks to it")
-    # PostgreSQL refuses to be root's, and pytest's folders are closed to anybody else.
-    user = "nobody" if os.geteuid() == 0 else None
-    with tempfile.TemporaryDirectory(prefix="unlearnbench-postgres-") as folder:
-        data = Path(folder)
-        if user:
-            shutil.chown(data, user)
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = probe.getsockname()[1]
-        make = [str(found["initdb"]), "-D", folder, "-A", "trust", "-U", "unlearnbench", "-N"]
-        subprocess.run(make, check=True, user=user, cwd="/", capture_output=True)
-        command = [str(found["postgres"]), "-D", folder, "-p", str(port), "-h", "127.0.0.1"]
-        log = tmp_path_factory.mktemp("postgres") / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                [*command, "-k", ""], user=user, cwd="/", stdout=output, stderr=output
-            )
-            try:
-                _until_open(port, process, log)
-                yield f"postgresql+{driver}://unlearnbench@127.0.0.1:{port}/postgres"
-            finally:
-                process.send_signal(signal.SIGINT)  # its fast shutdown
-                process.wait(30)
-
-
-def _until_open(port: int, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 60
-    while time.monotonic() < until and process.poll() is None:
-        if "ready to accept connections" in log.read_text(errors="replace"):
-            return
-        time.sleep(0.1)
-    pytest.fail(f"port {port}: {log.read_text(errors='replace')[-2000:]}")

@@ -6,7 +6,6 @@ import json
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -14,17 +13,18 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.bench.noop_sweep import NOOP, noop_config
 from unlearnbench.cli.main import main
 from unlearnbench.config.resources import RaySettings, TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.console import Console
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.reporting.report import build_report, write_report
-from unlearnbench.reporting.tracker_links import read_links
+from unlearnbench.reporting.tracker_links import run_links, sweep_link
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep import run_sweep
-from unlearnbench.tracking import open_ui, replay
+from unlearnbench.tracking import show_in_mlflow
+
+from ..sweep.noop_sweep import NOOP, noop_config
 
 pytestmark = pytest.mark.slow
 
@@ -60,11 +60,9 @@ class Watch(threading.Thread):
 
 
 def test_a_sweep_is_logged_while_it_runs_and_linked_from_its_page(
-    tmp_path: Path, server: str, seen: Any, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, server: str, seen: Any
 ) -> None:
     uri = server
-    # So rarely that links are written at the end only.
-    monkeypatch.setattr("unlearnbench.tracking.sweep_tracker.LINK_SECONDS", 1e9)
 
     def slowly(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
         time.sleep(0.7)
@@ -97,56 +95,40 @@ def test_a_sweep_is_logged_while_it_runs_and_linked_from_its_page(
     assert {"report.html", "results.csv", "sweep.log", "plan.json"} <= store.artifacts(
         parent.info.run_id
     )
-    links = read_links(result.folder)
-    assert links is not None
-    assert (links.server, links.sweep) == (uri, parent.info.run_id)
-    assert links.runs == {name: run.info.run_id for name, run in store.children.items()}
-    assert linked == [links.by_record()], "the page is made when every run has its place"
+    links = run_links(result.folder)
+    start = f"{uri}/#/experiments/{parent.info.experiment_id}/runs"
+    page = "?workflowType=machine_learning"
+    assert links == {k: f"{start}/{run.info.run_id}{page}" for k, run in store.children.items()}
+    assert linked == [links], "the page is made when every run has its place"
 
     printed: list[str] = []
-    open_ui(result.folder, browser=False, show=printed.append)
-    assert printed == [f"experiment  {links.of_experiment}", f"this sweep  {links.of_sweep}"]
+    show_in_mlflow(result.folder, 5000, printed.append)
+    assert printed == [sweep_link(result.folder)]
 
 
-@pytest.mark.parametrize("backend", ["sqlite", "postgresql"])
 def test_a_replay_to_a_server_is_clear_and_logs_nothing_twice(
-    backend: str,
-    tmp_path: Path,
-    kit: Any,
-    seen: Any,
-    request: pytest.FixtureRequest,
-    capsys: pytest.CaptureFixture[str],
+    server: str, tmp_path: Path, kit: Any, seen: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with ExitStack() as stack:
-        if backend == "sqlite":
-            uri: str = request.getfixturevalue("server")
-        else:
-            address = request.getfixturevalue("postgres")
-            uri = stack.enter_context(kit.server(tmp_path / "server", address))
-        failed = kit.record("cccc", status="failed", error="boom", evaluations={})
-        folder = kit.stored(tmp_path / "small", kit.start_model(), kit.record("aaaa"), failed)
-        write_report(folder)
-        assert main(["track", str(folder), "--uri", uri]) == 0
-        first, page = capsys.readouterr().out.splitlines()
-        assert first == f"3 of 3 records logged to {uri}"
-        links = read_links(folder)
-        assert links is not None
-        assert page == f"page  {links.of_sweep}"
-        before = {
-            name: run.info.run_id
-            for name, run in seen(uri, "unlearnbench-synthetic").children.items()
-        }
+    failed = kit.record("cccc", status="failed", error="boom", evaluations={})
+    folder = kit.stored(tmp_path / "small", kit.start_model(), kit.record("aaaa"), failed)
+    write_report(folder)
+    assert main(["track", str(folder), "--uri", server]) == 0
+    first, page = capsys.readouterr().out.splitlines()
+    assert first == f"3 of 3 records logged to {server}"
+    assert page == f"page  {sweep_link(folder)}"
+    children = seen(server, "unlearnbench-synthetic").children
+    before = {name: run.info.run_id for name, run in children.items()}
 
-        assert main(["track", str(folder), "--uri", uri, "--json"]) == 0
-        printed = json.loads(capsys.readouterr().out)
-        assert printed == {"uri": uri, "logged": 0, "records": 3, "address": links.of_sweep}
-        store = seen(uri, "unlearnbench-synthetic")
-        assert {name: run.info.run_id for name, run in store.children.items()} == before
-        (parent,) = store.parents
-        assert len(parent.inputs.dataset_inputs) == 3
-        assert "report.html" in store.artifacts(parent.info.run_id)
-        assert "error.txt" in store.artifacts(before["cccc"])
-        history = store.client.get_metric_history(before["aaaa"], "train/loss")
-        assert [one.step for one in history] == [0, 1, 2]
-        assert replay(folder).address is None, "its own store has no pages"
-        assert read_links(folder) == links, "and does not change where they are"
+    assert main(["track", str(folder), "--uri", server, "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    assert printed == {
+        **{"store": server, "logged": 0, "records": 3},
+        "address": sweep_link(folder),
+    }
+    store = seen(server, "unlearnbench-synthetic")
+    assert {name: run.info.run_id for name, run in store.children.items()} == before
+    (parent,) = store.parents
+    assert "report.html" in store.artifacts(parent.info.run_id)
+    assert "error.txt" in store.artifacts(before["cccc"])
+    history = store.client.get_metric_history(before["aaaa"], "train/loss")
+    assert [one.step for one in history] == [0, 1, 2]

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import socket
-import threading
 import time
 from collections.abc import Generator
 from contextlib import contextmanager
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,15 +15,11 @@ from typing import Any
 import pytest
 
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.config.resources import TrackingSettings
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.evaluation.observation_file import read_observations
-from unlearnbench.evaluation.tofu_log import read_log
-from unlearnbench.results.records import EpochResult
-from unlearnbench.tracking import SweepTracker, replay, sweep_tracker
-from unlearnbench.tracking.mlflow.connection import store_uri
-from unlearnbench.tracking.mlflow.metric_points import metrics
-from unlearnbench.tracking.mlflow.run_entries import params
+from unlearnbench.errors import PluginError, RecordError, UnlearnbenchError
+from unlearnbench.reporting.tracker_links import run_links, sweep_link
+from unlearnbench.results.records import EpochResult, write_record
+from unlearnbench.tracking import SweepTracker, replay
+from unlearnbench.tracking.mlflow import store_uri
 from unlearnbench.training.step_result import StepResult
 
 
@@ -84,29 +77,11 @@ def test_records_become_nested_runs(tmp_path: Path, kit: Any, seen: Any) -> None
     assert series("train/learning_rate") == [(0, 1e-4), (1, 1e-4), (2, 1e-4)]
     assert "forget_quality" not in child.data.metrics  # undefined, and not a number
     names = {f.path for f in store.client.list_artifacts(run)}
-    assert names == {"record.json", "epoch-2.json.gz", "answers.json"}
-    log = read_log(store.client.download_artifacts(run, "epoch-2.json.gz"))
-    assert (log.profile, log.sets["forget"].generated) == (TOFU.id, ("Nobody.",))
+    assert names == {"record.json", "answers.json"}
     table = json.loads(Path(store.client.download_artifacts(run, "answers.json")).read_text())
     (row,) = [row for row in table["data"] if row[0] == "forget"]
     answer = dict(zip(table["columns"], row, strict=True))
     assert (answer["question"], answer["answer"], answer["epoch"]) == ("Who?", "Nobody.", 2)
-
-
-def test_an_evaluation_on_other_sets_than_tofus_is_attached_as_stored(
-    tmp_path: Path, kit: Any, seen: Any
-) -> None:
-    record = kit.record("aaaa")
-    others = {
-        k: replace(one, sets={"poems": one.sets["forget"]}) for k, one in record.evaluations.items()
-    }
-    folder = kit.stored(tmp_path / "small", replace(record, evaluations=others))
-    replay(folder)
-    store = seen(f"sqlite:///{folder}/mlflow.db")
-    run = store.children["aaaa"].info.run_id
-    stored = Path(store.client.download_artifacts(run, "epoch-2.safetensors"))
-    assert read_observations(stored).sets["poems"].generated == ("Nobody.",)
-    assert "epoch-2.json.gz" not in store.artifacts(run)
 
 
 def test_metrics_are_logged_in_several_requests(tmp_path: Path, kit: Any, seen: Any) -> None:
@@ -121,10 +96,10 @@ def test_metrics_are_logged_in_several_requests(tmp_path: Path, kit: Any, seen: 
 def test_the_store_is_the_setting_then_the_environment_then_the_folder(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kit: Any, seen: Any
 ) -> None:
-    assert store_uri(TrackingSettings(), tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
+    assert store_uri(None, tmp_path) == f"sqlite:///{tmp_path}/mlflow.db"
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{tmp_path}/other.db")
-    assert store_uri(TrackingSettings(), tmp_path) == f"sqlite:///{tmp_path}/other.db"
-    assert store_uri(TrackingSettings(uri="http://h:1"), tmp_path) == "http://h:1"
+    assert store_uri(None, tmp_path) == f"sqlite:///{tmp_path}/other.db"
+    assert store_uri("http://h:1", tmp_path) == "http://h:1"
     config = kit.config(experiment="my-own")
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"), config=config)
     replay(folder)
@@ -212,14 +187,7 @@ def test_a_failing_server_costs_one_warning_and_replay_logs_later(tmp_path: Path
     assert replay(folder, f"sqlite:///{tmp_path}/later.db").logged == 2
 
 
-def test_a_defect_in_the_thread_is_raised(tmp_path: Path, kit: Any) -> None:
-    config = kit.config()
-    broken = kit.record("aaaa", status="nonsense")
-    with pytest.raises(KeyError), SweepTracker(config.tracking, tmp_path, config) as tracker:
-        tracker.log(broken)
-
-
-def test_the_best_epoch_and_the_description_of_a_run(tmp_path: Path, kit: Any, seen: Any) -> None:
+def test_the_best_epoch_of_a_run(tmp_path: Path, kit: Any, seen: Any) -> None:
     epochs = tuple(
         EpochResult(k, kit.metrics(utility, quality), 10.0, 2.0)
         for k, (utility, quality) in enumerate([(0.7, -6.0), (0.65, -3.0), (0.2, -0.5)], start=1)
@@ -241,93 +209,88 @@ def test_the_best_epoch_and_the_description_of_a_run(tmp_path: Path, kit: Any, s
             "best/utility_kept": 0.65 / 0.75,
         }
     )
-    note = children["aaaa"].data.tags["mlflow.note.content"]
-    assert note.splitlines() == [
-        "Best at epoch 2: Model Utility 0.650 (87% of the start's), log10 Forget Quality -3.00.  ",
-        "30 s of training and 6 s of evaluation on `cpu`, 264 MiB at most.",
-    ]
     # It forgets best of all, and is worth nothing: no epoch of it is a best one.
     assert not [k for k in children["bbbb"].data.metrics if k.startswith("best/")]
 
 
-def test_the_moment_of_an_epoch_is_counted_back_from_the_end(kit: Any) -> None:
-    record = kit.record("aaaa")
-    moments = {(v.name, v.step): v.moment for v in metrics(record)}
-    end = moments["model_utility", 2]
-    assert end - moments["model_utility", 1] == 3000
-    assert moments["train/loss", 0] == moments["model_utility", 1]
-    assert moments["train/loss", 2] == end
-    cut = kit.record("bbbb", epochs=record.epochs[:1])  # it failed in the second epoch
-    assert {v.moment for v in metrics(cut) if v.name == "train/loss"} == {end}
-
-
-def test_numbers_sort_correctly_as_text(kit: Any) -> None:
-    rates = [2e-6, 1e-5, 2e-5, 1e-4, 3e-3, 0.1]
-    texts = [params(kit.record("aaaa", learning_rate=rate))["learning_rate"] for rate in rates]
-    assert texts == sorted(texts) == ["0.000002", "0.00001", "0.00002", "0.0001", "0.003", "0.1"]
-    assert [float(text) for text in texts] == rates
-
-
-def test_the_load_of_the_machine_is_logged_to_the_parent(
-    tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip("psutil")
-    monkeypatch.setenv("MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL", "0.1")
-    config = kit.config()
+def test_replay_logs_missing_records_only(tmp_path: Path, kit: Any, seen: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    warnings: list[str] = []
-    with SweepTracker(config.tracking, folder, config, warn=warnings.append) as tracker:
-        until = time.monotonic() + 30
-        while time.monotonic() < until:
-            found = seen(f"sqlite:///{folder}/mlflow.db").parents
-            if found and "system/cpu_utilization_percentage" in found[0].data.metrics:
-                break
-            time.sleep(0.2)
-        tracker.log(kit.record("aaaa"))
-    (parent,) = seen(f"sqlite:///{folder}/mlflow.db").parents
-    assert "system/system_memory_usage_megabytes" in parent.data.metrics
-    assert warnings == []
-    threads = [t.name for t in threading.enumerate()]
-    assert "SystemMetricsMonitor" not in threads
-    # What logs an old sweep is not its machine; and it can be switched off.
-    assert replay(folder, f"sqlite:///{tmp_path}/other.db").logged == 1
-    monkeypatch.setenv("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "false")
-    with SweepTracker(config.tracking, folder, config) as tracker:
-        tracker.settle()
-        assert "SystemMetricsMonitor" not in [t.name for t in threading.enumerate()]
-    (other,) = seen(f"sqlite:///{tmp_path}/other.db").parents
-    assert not [name for name in other.data.metrics if name.startswith("system/")]
-
-
-FIGURES = sweep_tracker.FIGURES
-
-
-def test_figures_are_pages_as_wide_as_their_frame(
-    tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(sweep_tracker, "FIGURES", FIGURES)
-    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    replay(folder)
+    assert replay(folder).logged == 1
+    assert replay(folder).logged == 0
+    write_record(kit.record("bbbb", seed=4), folder)
+    failed = kit.record("cccc", status="failed", error="boom", evaluations={})
+    write_record(failed, folder)
+    write_record(kit.record("dddd", status="stopped"), folder)
+    assert replay(folder).logged == 3
+    assert replay(folder).logged == 0
+    stopped = seen(f"sqlite:///{folder}/mlflow.db").children["dddd"]
+    assert stopped.info.status == "KILLED"
+    # The failed run has succeeded since, the stopped one went to its end.
+    for one in ("cccc", "dddd"):
+        write_record(kit.record(one), folder)
+    assert replay(folder).logged == 2
     store = seen(f"sqlite:///{folder}/mlflow.db")
-    drawn = {f for f in store.artifacts(store.parents[0].info.run_id) if "/" in f}
-    assert drawn == {"figures/pareto.html", "figures/trajectories.html"}
-    (page,) = folder.rglob("pareto.html")
-    text = page.read_text(encoding="utf-8")
-    assert "Plotly.newPlot" in text
-    drawing = text[text.rindex("Plotly.newPlot") :]
-    assert not re.search(r'"width":\d{3}', drawing), "hundreds of pixels are a layout's own width"
-    assert '"responsive": true' in text
+    assert store.runs == 5
+    assert {k: r.info.status for k, r in store.children.items()} == dict.fromkeys(
+        ("aaaa", "bbbb", "cccc", "dddd"), "FINISHED"
+    )
 
 
-def test_no_figures_without_a_dashboard(
-    tmp_path: Path, kit: Any, seen: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def installed(_: str) -> tuple[str, ...]:
-        return ("page",)
-
-    monkeypatch.setattr(sweep_tracker, "FIGURES", FIGURES)
-    monkeypatch.setattr(sweep_tracker, "names", installed)
+def test_a_partly_logged_run_is_replaced(tmp_path: Path, kit: Any, seen: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
-    replay(folder)
+    assert replay(folder).logged == 1
     store = seen(f"sqlite:///{folder}/mlflow.db")
-    assert not [f for f in store.artifacts(store.parents[0].info.run_id) if "/" in f]
+    store.client.update_run(store.children["aaaa"].info.run_id, status="RUNNING")
+    assert replay(folder).logged == 1
+    assert seen(f"sqlite:///{folder}/mlflow.db").runs == 2
+
+
+def test_a_folder_that_is_not_a_sweep_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecordError, match=r"is not a sweep folder: no plan\.json"):
+        replay(tmp_path)
+    (tmp_path / "plan.json").write_text('{"config": {"name": 3}}', encoding="utf-8")
+    with pytest.raises(RecordError, match=r"plan\.json: damaged"):
+        replay(tmp_path)
+
+
+def everything(store: Any) -> Any:
+    """Ids, tags, metrics and files of all runs in a store."""
+    found = {}
+    for run in [*store.parents, *store.children.values()]:
+        files = sorted(store.artifacts(run.info.run_id))
+        spent = (run.info.start_time, run.info.end_time, run.info.status)
+        found[run.info.run_id] = (run.data.tags, run.data.metrics, files, spent)
+    return found
+
+
+def test_a_second_replay_changes_nothing(tmp_path: Path, kit: Any, seen: Any) -> None:
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"), kit.start_model())
+    for name in ("report.html", "results.csv", "sweep.log"):
+        (folder / name).write_text("<p>", encoding="utf-8")
+    first = replay(folder)
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    before = everything(store)
+    assert (first.logged, first.records, len(before)) == (2, 2, 3)
+    (parent,) = store.parents
+    _, _, files, spent = before[parent.info.run_id]
+    assert {"report.html", "results.csv", "sweep.log", "plan.json"} <= set(files)
+    assert spent[1] - spent[0] == 60_000, "the time of the sweep, not of the replay"
+
+    again = replay(folder)
+    assert (again.logged, again.records) == (0, 2)
+    assert everything(seen(f"sqlite:///{folder}/mlflow.db")) == before
+
+
+def test_a_local_store_has_links_that_only_ui_reads(tmp_path: Path, kit: Any) -> None:
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
+    assert replay(folder).address is None
+    assert run_links(folder) == {}
+    assert (sweep_link(folder) or "").startswith("#/experiments/1/runs?viewStateShareKey=")
+    replay(folder, f"sqlite:///{tmp_path}/other.db")
+    assert (sweep_link(folder) or "").startswith(f"sqlite:///{tmp_path}/other.db#/experiments/")
+
+
+def test_an_unknown_tracker_is_refused(tmp_path: Path, kit: Any) -> None:
+    config = kit.config(tracker="mlfow")
+    with pytest.raises(PluginError, match="did you mean 'mlflow'"):
+        SweepTracker(config.tracking, tmp_path, config).__enter__()

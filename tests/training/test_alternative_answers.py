@@ -128,7 +128,7 @@ def test_the_authors_prompt_is_theirs_letter_by_letter(tokenizer: Any) -> None:
     prompts: list[str] = []
 
     class Tokenizer:
-        is_fast, eos_token_id = True, 2
+        eos_token_id = 2
 
         def __call__(self, text: str, **how: Any) -> Any:
             prompts.append(text)

@@ -19,9 +19,8 @@ from torch import Tensor, nn
 import unlearnbench
 from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.main import main
-from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import Architecture
-from unlearnbench.errors import ConfigError, TrainingError
+from unlearnbench.errors import TrainingError
 from unlearnbench.models.tiny import build_model
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
@@ -330,21 +329,6 @@ def test_adamw_is_fused_on_gpus_alone(
     model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
     made: list[Any] = [*make_optimizers(model, TrainerSettings(1, 1, 1e-3, seed=0))]
     assert made == [{"weight_decay": 0.0, "fused": fused}]
-
-
-@pytest.mark.parametrize(
-    ("changes", "place"),
-    [
-        (["training.optimizer=adamw-8bit"], "training.optimizer"),
-        (["methods=[{method: ce-u, training: {optimizer: adamw-8bit}}]"], "methods.0.training"),
-    ],
-)
-def test_eight_bits_with_several_processes_are_refused(changes: list[str], place: str) -> None:
-    load_config("quickstart", changes)
-    wanted = rf"{re.escape(place)}.*adamw-8bit works in one process, and a run of .* has 2: .*"
-    with pytest.raises(ConfigError, match=wanted) as refused:
-        load_config("quickstart", [*changes, "resources.processes=2"])
-    assert len(refused.value.problems) == 1
 
 
 def test_a_trainer_of_several_processes_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:

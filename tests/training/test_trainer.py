@@ -178,10 +178,10 @@ def test_a_budget_of_tokens_changes_nothing(
     parts.budget = Budget(rows=2, tokens=most)
     seen, made = list[list[int]](), parts.batches.batch
 
-    def batch(model: Any, draws: Any, step: Any, only: Any = None) -> LossBatch:
+    def batch(model: Any, draws: Any, step: Any, only: Any = None, group: Any = None) -> LossBatch:
         if only is None:
             seen.append([parts.batches.tokens(draw, step) for draw in draws])
-        return made(model, draws, step, only)
+        return made(model, draws, step, only, group)
 
     parts.batches.batch = batch  # type: ignore[method-assign]
     assert losses(whole, 2) == pytest.approx(losses(parts, 2), rel=1e-9)

@@ -14,14 +14,13 @@ from __future__ import annotations
 import csv
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from itertools import groupby
 from typing import Literal
 
-from unlearnbench.errors import EvaluationError, did_you_mean
-from unlearnbench.files.bounded import shortened
+from unlearnbench.errors import EvaluationError, did_you_mean, shortened
 
 LOG_TOLERANCE = 1e-6
 """Of numbers that are computed from the published log itself."""
@@ -89,19 +88,18 @@ class AnchorCheck:
     published: float
     measured: float | None
     tolerance: float
-    verdict: Verdict = field(init=False)
-
-    def __post_init__(self) -> None:
-        """Judge the difference."""
-        verdict: Verdict = "not measured"
-        if self.difference is not None:
-            verdict = "ok" if abs(self.difference) <= self.tolerance else "differs"
-        object.__setattr__(self, "verdict", verdict)
 
     @property
     def difference(self) -> float | None:
         """Measured − published."""
         return None if self.measured is None else self.measured - self.published
+
+    @property
+    def verdict(self) -> Verdict:
+        """The judgement on the difference."""
+        if self.difference is None:
+            return "not measured"
+        return "ok" if abs(self.difference) <= self.tolerance else "differs"
 
 
 @cache

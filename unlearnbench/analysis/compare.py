@@ -1,21 +1,31 @@
 """Comparison of two methods: does A forget more than B at equal utility, wherever both ran?
 
+With its text for readers without statistics, the differences in training that make it unfair, and
+a sweep under one attack in the form of a plain one, which `compare --under` compares: what a run
+keeps is that of its plain evaluation, because methods are compared as they would be published; what
+it has forgotten is that under the attack.
+
 Pure, except that records read the evaluations of the compared epochs from disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
 from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    OnPanel,
     Panel,
     headline_of_rows,
     panel_label,
     panel_order,
     split_kind,
+    start_of,
 )
 from unlearnbench.analysis.equal_utility import (
     TOLERANCE,
@@ -27,25 +37,22 @@ from unlearnbench.analysis.equal_utility import (
     rows_of,
     side_of,
 )
-from unlearnbench.analysis.start_models import start_of
-from unlearnbench.analysis.training_differences import training_differences
-from unlearnbench.api.benchmark import Headline, SplitKey
+from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
-from unlearnbench.errors import EvaluationError
+from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import first_difference, forget_ratios
+from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
-from unlearnbench.stats.paired_test import PairedTest, holm, paired_test
-from unlearnbench.stats.t_interval import Interval, t_interval
+from unlearnbench.stats.paired_test import POWER, PairedTest, holm, paired_test
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval, t_interval
 
 
 @dataclass(frozen=True)
-class PanelComparison:
+class PanelComparison(OnPanel):
     """A and B on one model and split."""
 
-    model: str
-    forget_fraction: SplitKey
     headline: Headline
     """Of the benchmark."""
     why_not: str = ""
@@ -264,3 +271,268 @@ def _check_retain(first: FloatArray, second: FloatArray, a: Contender, b: Conten
             f"{a.name} and {b.name} are measured from different retain models: their distances do "
             "not compare; run both with the same models, as one sweep or with the same cache"
         )
+
+
+def overview(comparison: Comparison) -> str:
+    """A sentence that counts the panels won by each side; empty for a single panel."""
+    panels = comparison.panels
+    if len(panels) < 2:
+        return ""
+    wins = [
+        sum(p.better is not None and p.better.name == name for p in panels)
+        for name in (comparison.a, comparison.b)
+    ]
+    rest = len(panels) - sum(wins)
+    kind = split_kind(one.panel for one in panels)
+    return (
+        f"Of {len(panels)} panels (models × {kind}s), {comparison.a} forgets more on {wins[0]}, "
+        f"{comparison.b} on {wins[1]}; {rest} {'is' if rest == 1 else 'are'} undecided."
+    )
+
+
+def verdict(panel: PanelComparison, a: str, b: str, tests: int) -> tuple[str, ...]:
+    """The result of one panel: verdict, significance and caveats, a line each.
+
+    tests  number of tested panels, over which p-values are adjusted
+    """
+    place, a_side, b_side = panel_label(*panel.panel), panel.a, panel.b
+    lacks_test = panel.test is None and panel.headline.forgotten.test is not None
+    if a_side is None or b_side is None or lacks_test:
+        return (f"{place}: {a} and {b} are not compared. {panel.why_not}.",)
+    how_sure = _over_seeds(panel) if panel.test is None else _significance(panel, panel.test, tests)
+    return (f"{place}: {_claim(panel, a_side, b_side)}", how_sure, *_caveats(panel, a_side, b_side))
+
+
+def _claim(panel: PanelComparison, a: Side, b: Side) -> str:
+    """Which side forgets more, with the numbers: of the test, or of the headline without one."""
+    first, second = (b, a) if panel.better is b else (a, b)
+    sentence = f"{first.name} forgets more than {second.name}"
+    if panel.better is None:
+        sentence = f"these runs do not show whether {a.name} or {b.name} forgets more"
+    test, metric = panel.test, panel.headline.forgotten
+    if test is None:
+        numbers = (
+            f"{metric.name}: {a.name} {a.quality:.{metric.digits}f}, {b.name} "
+            f"{b.quality:.{metric.digits}f}; {metric.better} is better."
+        )
+    else:
+        of_a, of_b = test.distance_a, test.distance_b
+        near, far = (of_b, of_a) if first is b else (of_a, of_b)
+        numbers = (
+            f"{first.name} is at D = {near:.3f}, {second.name} at {far:.3f}; D is the distance of "
+            "a model's truth ratios from those of a model that never saw the forget set, 0 at best "
+            "and 1 at worst."
+        )
+    return f"{sentence} {_condition(panel, first, second)}. {numbers}"
+
+
+def _over_seeds(panel: PanelComparison) -> str:
+    found = panel.over_seeds
+    if found is None:
+        return "One pair of runs gives no interval: run both on at least three seeds."
+    digits = panel.headline.forgotten.digits
+    return (
+        f"The difference of {found.mean:.{digits}f} lies between {found.low:.{digits}f} and "
+        f"{found.high:.{digits}f} ({found.name})."
+    )
+
+
+def _condition(panel: PanelComparison, first: Side, second: Side) -> str:
+    kept = panel.headline.kept
+    utilities = (
+        f"{kept.plain_label} {first.utility:.{kept.digits}f} and {second.utility:.{kept.digits}f}"
+    )
+    if panel.equal_utility:
+        return f"at equal {kept.plain_short} ({utilities})"
+    if panel.better is not None:
+        return f"and keeps more {kept.plain_short} ({utilities})"
+    keeper = first if first.utility > second.utility else second
+    return f"({utilities}: {keeper.name} keeps more)"
+
+
+def _significance(panel: PanelComparison, test: PairedTest, tests: int) -> str:
+    low, high = test.low, test.high
+    if test.difference < 0:
+        low, high = -high, -low
+    adjusted = panel.p_adjusted if panel.p_adjusted is not None else test.p_value
+    holm = f" (Holm-adjusted over {tests} panels)" if tests > 1 else ""
+    text = (
+        f"The difference of {abs(test.difference):.3f} has p = {adjusted:.2g}{holm} and a "
+        f"{100 * test.level:.0f} % interval from {low:.3f} to {high:.3f}, over {test.n} questions "
+        f"and {_seeds(test)}."
+    )
+    if test.seeds > 1:
+        same = sum(one * test.difference > 0 for one in test.by_seed)
+        text += f" It has the same sign in {same} of {test.seeds} seeds."
+    if panel.better is not None:
+        return text
+    if low <= 0 <= high and adjusted <= SIGNIFICANCE:
+        text += " The answers differ, but the interval contains 0."
+    return (
+        f"{text} A difference of about {test.detectable:.2f} would be detected in "
+        f"{100 * POWER:.0f} % of cases; a smaller one may remain undetected."
+    )
+
+
+def _caveats(panel: PanelComparison, a: Side, b: Side) -> tuple[str, ...]:
+    test, caveats = panel.test, [*_chosen(panel, a, b)]
+    if test is not None and test.seeds < ENOUGH_SEEDS:
+        caveats.insert(
+            0,
+            f"there {'is' if test.seeds == 1 else 'are'} only {_seeds(test)}, and the test "
+            "generalizes to other questions, not to other seeds",
+        )
+    if a.seeds != b.seeds:
+        caveats.append("the sides have no seed in common; runs are paired in seed order")
+    if panel.unequal:
+        caveats.append(f"they are trained differently: {', '.join(panel.unequal)}")
+    lines = (f"Caveats: {'; '.join(caveats)}.",) if caveats else ()
+    return lines if panel.sensitivity is None else (*lines, panel.sensitivity.summary)
+
+
+def _chosen(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
+    """Caveats about choosing settings and comparing them on the same numbers."""
+    allows = "p and the interval allow" if panel.test else "the interval does not allow"
+    by_numbers = [one for one in (a, b) if not one.chosen_on]
+    if any(one.tried > 1 for one in by_numbers):
+        counts = ", ".join(f"{one.name}: {one.tried}" for one in by_numbers)
+        yield (
+            "settings were chosen by the numbers they are compared on, which favours the method "
+            f"with more settings tried ({counts}, as learning rates × hyper-parameters × epochs); "
+            f"{allows} for that"
+        )
+    for one in (a, b):
+        if one.chosen_on:
+            seeds = f"seed{'s' * (len(one.chosen_on) > 1)} {', '.join(map(str, one.chosen_on))}"
+            yield (
+                f"{one.name} was chosen from {one.tried} settings on {seeds}, and is compared on "
+                "other seeds, but over the same questions"
+            )
+
+
+def _seeds(test: PairedTest) -> str:
+    return f"{test.seeds} seed{'s' * (test.seeds > 1)}"
+
+
+def rule(tolerance: float, headline: Headline) -> str:
+    """The rule of the comparison, printed below it."""
+    kept, forgotten = headline.kept.plain_short, headline.forgotten
+    return (
+        f"A side's best setting has the {forgotten.best_word} {forgotten.name} among those that "
+        f"keep {100 * UTILITY_SHARE:g} % of the fine-tuned model's {kept}. Both sides must have "
+        f"about the same {kept} (within {tolerance:g}): the higher {kept} of the two best settings "
+        "counts, and the other side takes part with its best setting that reaches it."
+    )
+
+
+def find_variant(name: str, attacked: Sequence[TableRow], place: str) -> str:
+    """The variant of a name; an attack's name stands for its variant, if it has only one.
+
+    place  of the rows, in messages
+    Raises: RecordError that lists the variants there are.
+    """
+    variants = tuple(dict.fromkeys(row.variant for row in attacked))
+    if name in variants:
+        return name
+    if not variants:
+        raise RecordError(
+            f"{place}: no run was attacked; name attacks in its configuration (`attacks:`), and "
+            "start the sweep again"
+        )
+    points = [variant for variant in variants if variant.partition("@")[0] == name]
+    if len(points) == 1:
+        return points[0]
+    if points:
+        raise RecordError(
+            f"{place}: attack {name!r} has several points: {', '.join(points)}; name one"
+        )
+    raise RecordError(
+        f"{place}: no run under {name!r}{did_you_mean(name, variants) or ';'} there are: "
+        f"{', '.join(variants)}"
+    )
+
+
+def rows_under(
+    rows: Sequence[TableRow], attacked: Sequence[TableRow], variant: str
+) -> tuple[TableRow, ...]:
+    """The rows of runs under a variant, and the plain ones of the start and retain models."""
+    plain = {(row.run_id, row.epoch): row for row in rows if row.kind == "run"}
+    found = [row for row in rows if row.kind != "run"]
+    for row in attacked:
+        own = plain.get((row.run_id, row.epoch))
+        if row.variant == variant and own is not None:
+            kept = {row.headline.kept.column: own.kept}
+            found.append(replace(own, metrics={**row.metrics, **kept}))
+    return tuple(found)
+
+
+def records_under(records: Sequence[Record], variant: str) -> tuple[Record, ...]:
+    """The records with their evaluations under a variant, which are read when they are used."""
+    return tuple(
+        replace(one, evaluations=_VariantEvaluations(one.attacked_evaluations, variant))
+        for one in records
+    )
+
+
+@dataclass(frozen=True)
+class _VariantEvaluations(Mapping[int, Evaluation]):
+    """Evaluations of a record under one variant, by epoch."""
+
+    every: Mapping[tuple[int, str], Evaluation]
+    variant: str
+
+    def __getitem__(self, epoch: int) -> Evaluation:
+        return self.every[epoch, self.variant]
+
+    def __iter__(self) -> Iterator[int]:
+        return (epoch for epoch, variant in self.every if variant == self.variant)
+
+    def __contains__(self, epoch: object) -> bool:
+        return (epoch, self.variant) in self.every  # the inherited one would read the file
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def training_differences(records: Mapping[str, Record]) -> tuple[str, ...]:
+    """Describe the settings in which these methods differ, a clause each.
+
+    records  a run of each method, by the name to print
+
+    Considers hyper-parameters that at least half of the methods have, and the training settings of
+    methods that train. Learning rate and epochs are chosen per method, and settings of one method
+    are named by their hyper-parameters, so these are not reported.
+    """
+    same = len({one.method for one in records.values()}) == 1
+    values: dict[str, dict[str, str]] = {}
+    for name, record in records.items():
+        method: Any = record.spec.get("method") or {}
+        if not same:
+            _add(values, name, "", method.get("hyperparameters") or {})
+        if record.learning_rate is not None:
+            _add(values, name, "training.", record.spec.get("training") or {})
+    return tuple(
+        _sentence(setting, by_method)
+        for setting, by_method in sorted(values.items())
+        if len(set(by_method.values())) > 1 and 2 * len(by_method) >= len(records)
+    )
+
+
+def _add(
+    values: dict[str, dict[str, str]], name: str, prefix: str, settings: Mapping[str, Any]
+) -> None:
+    for key, value in settings.items():
+        text = f"{value:g}" if isinstance(value, float) else json.dumps(value)
+        values.setdefault(prefix + key, {})[name] = text
+
+
+def _sentence(setting: str, by_method: Mapping[str, str]) -> str:
+    """`x is 1 for a and 0 for b`; the most frequent value comes last, without its methods."""
+    groups: dict[str, list[str]] = {}
+    for name, value in by_method.items():
+        groups.setdefault(value, []).append(name)
+    ordered = sorted(groups.items(), key=lambda pair: len(pair[1]))
+    parts = [f"{value} for {', '.join(names)}" for value, names in ordered]
+    if len(by_method) > 2 and len(ordered[-1][1]) > 1:
+        parts[-1] = f"{ordered[-1][0]} for the other {len(ordered[-1][1])}"
+    return f"{setting} is {'; '.join(parts[:-1])} and {parts[-1]}"

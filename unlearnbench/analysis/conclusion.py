@@ -16,21 +16,21 @@ from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Panel,
     Setting,
+    Start,
     average_seeds,
     on_panel,
+    p_value,
     panel_label,
     panel_order,
+    quality_text,
+    start_of,
 )
-from unlearnbench.analysis.lasting import AttackedPanel
-from unlearnbench.analysis.lasting_text import lasting_sentence, setting_name
-from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod
-from unlearnbench.analysis.rivals import Rivals
-from unlearnbench.analysis.start_models import Start, p_value, quality_text, start_of
+from unlearnbench.analysis.lasting import AttackedPanel, lasting_sentence, setting_name
+from unlearnbench.analysis.order_confidence import OrderConfidence, PanelOrder, RankedMethod, Rivals
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.errors import RecordError
-from unlearnbench.files.bounded import parse_json
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
 CONCLUSION_FILE = "conclusion.json"
 SCHEMA = 1
@@ -74,8 +74,8 @@ def conclusions(
     claims    `assess_order` of those of them whose start model is valid
     attacked  `attacked_panels` of the same, empty if no attack was run
     """
-    orders = {(one.model, one.forget_fraction): one for one in claims.panels}
-    under = {(one.model, one.forget_fraction): one for one in attacked}
+    orders = {one.panel: one for one in claims.panels}
+    under = {one.panel: one for one in attacked}
     places = {(row.model, row.forget_fraction) for row in rows if row.kind == "run"}
     return tuple(
         _conclude(place, on_panel(rows, place), orders.get(place), under.get(place))
@@ -97,7 +97,7 @@ def _conclude(
     if order is None or leader is None or leader.best is None:
         return Conclusion(*place, _nobody(start, rows), lasts=lasting_sentence(attacked, None))
     forgotten = leader.forgotten
-    found = conclusion(start, _leading(leader.best)) + _over_seeds(leader)
+    found = conclusion(start, leader.best) + _over_seeds(leader.best, leader.seeds)
     test = start.headline.forgotten.test
     has_best = forgotten is not None and not start.unmoved(forgotten)
     if test and has_best and forgotten is not None:
@@ -105,7 +105,7 @@ def _conclude(
     return Conclusion(
         *place,
         found,
-        _sure(order, leader),
+        " ".join((*_rivalry(order), _seeds(leader), *_resolution(order, leader))),
         lasting_sentence(attacked, leader.best),
         has_best=has_best,
     )
@@ -136,51 +136,27 @@ def _nobody(start: Start, rows: Sequence[TableRow]) -> str:
     return f"{text} Most is kept by {setting_name(setting)}: {kept.plain_short} {most:.2f}."
 
 
-def _leading(setting: Setting) -> LeadingSetting:
-    """A setting that has both numbers of the headline, as every best setting has."""
-    return setting_name(setting), setting.kept or 0.0, setting.forgotten or 0.0
-
-
-def _over_seeds(leader: RankedMethod) -> str:
+def _over_seeds(best: Setting, seeds: int) -> str:
     """The smallest and largest value over the seeds; empty for one seed."""
-    if leader.best is None:
-        return ""
-    forgotten = leader.best.headline.forgotten
-    ends = leader.best.spread(forgotten.column)
+    forgotten = best.headline.forgotten
+    ends = best.spread(forgotten.column)
     if ends is None:
         return ""
     low, high = (p_value(end) if forgotten.test else f"{end:.{forgotten.digits}f}" for end in ends)
     what = "p" if forgotten.test else forgotten.name
-    return f" Over its {leader.seeds} seeds {what} is between {low} and {high}."
+    return f" Over its {seeds} seeds {what} is between {low} and {high}."
 
 
-def _sure(order: PanelOrder, leader: RankedMethod) -> str:
-    """The second sentence, with the resolution of the headline's test where it has one."""
-    return " ".join((*_rivalry(order, leader), _seeds(leader), *_resolution(order, leader)))
-
-
-def _rivalry(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
-    """The methods that may be as good: by the headline's test, else by intervals over seeds."""
-    others = [one for one in order.methods if one.best is not None and one is not leader]
-    if leader.best is not None and leader.best.headline.forgotten.test is None:
-        close = [one.method for one in others if _overlap(one.interval, leader.interval)]
-        if close:
-            yield f"Its interval over seeds overlaps with {_count(close)}: {_named(close)}."
-        elif others and all(one.interval for one in (leader, *others)):
-            yield "No other method's interval over seeds overlaps with its own."
-    elif order.rivals is not None and (order.rivals.same or order.rivals.apart):
-        yield _indistinguishable(order.rivals).strip()
-        if order.rivals.untested:
-            yield f"Not tested, for want of equal utility: {_named(order.rivals.untested)}."
-    elif others:
-        yield "No other method could be tested against it."
+def _rivalry(order: PanelOrder) -> Iterator[str]:
+    """The runner-up, and the other methods that may be as good, as tested at equal utility."""
+    if (found := order.rivals) is not None:
+        if reason := found.untested.get(found.runner_up):
+            yield f"Undecided against {found.runner_up}, the runner-up: {reason}."
+        yield from _indistinguishable(found)
+        if more := [one for one in found.untested if one != found.runner_up]:
+            yield f"Not tested, for want of equal utility: {_named(more)}."
     if without := [one.method for one in order.methods if one.best is None]:
         yield f"Too little utility is kept by {_named(without)}."
-
-
-def _overlap(one: Interval | None, other: Interval | None) -> bool:
-    """True if two intervals meet; False where one is missing."""
-    return bool(one and other and one.low <= other.high and other.low <= one.high)
 
 
 def _seeds(leader: RankedMethod) -> str:
@@ -210,15 +186,10 @@ def _resolution(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
     )
 
 
-LeadingSetting = tuple[str, float, float]
-"""Name (method, rate and epoch, as printed) and the headline's numbers, kept and forgotten, of the
-setting that forgets most among those that keep their utility."""
-
-
-def conclusion(start: Start, leading: LeadingSetting | None, rivals: Rivals | None = None) -> str:
+def conclusion(start: Start, leading: Setting | None) -> str:
     """The conclusion about a panel: a fault of its start, no method forgot, or the leader.
 
-    rivals  of the leading method, if they were tested
+    leading  the setting that forgets most among those that keep their utility
     """
     if start.fault:
         return f"No result: {start.fault}."
@@ -228,15 +199,18 @@ def conclusion(start: Start, leading: LeadingSetting | None, rivals: Rivals | No
         return f"No best setting: the fine-tuned model, the reference of {kept}, was not evaluated."
     if leading is None:
         return f"No setting keeps {share} ({start.utility:.2f})."
-    name, utility, quality = leading
+    utility, quality = leading.kept or 0.0, leading.forgotten or 0.0  # it has both
     if start.quality is not None and start.unmoved(quality):
         return (
             f"No method forgot: no setting that keeps {share} has a {forgotten.better} "
             f"{forgotten.name} than the start ({quality_text(forgotten, start.quality)})."
         )
-    own = f" (it keeps {100 * utility / start.utility:.0f} %)" if start.utility else ""
+    own = ""
+    if start.utility:
+        shown = f"{utility:.3f} of {start.utility:.3f}"
+        own = f" (it keeps {100 * utility / start.utility:.0f} %, {shown})"
     lead = (
-        f"{name}, has the {forgotten.best_word} {forgotten.name} "
+        f"{setting_name(leading)}, has the {forgotten.best_word} {forgotten.name} "
         f"({quality_text(forgotten, quality)}) among settings that keep {share}{own}."
     )
     test = forgotten.test
@@ -245,29 +219,26 @@ def conclusion(start: Start, leading: LeadingSetting | None, rivals: Rivals | No
             f"No method forgot enough: {lead} Up to p = {test.level:g} the test still "
             "distinguishes a model from one that never saw the forget set."
         )
-    return lead + _indistinguishable(rivals)
+    return lead
 
 
-def _indistinguishable(rivals: Rivals | None) -> str:
-    """A sentence on the methods that may be as good; empty if none was tested."""
-    if rivals is None or not (rivals.same or rivals.apart):
-        return ""
+def _indistinguishable(rivals: Rivals) -> Iterator[str]:
+    """A sentence on the methods that may be as good; nothing if none was tested."""
     tested = len(rivals.same) + len(rivals.apart)
-    if not rivals.same:
+    if tested and not rivals.same:
         others = f"each of the {tested} other methods" if tested > 1 else "the other method"
-        return f" It forgets more than {others} that {'were' if tested > 1 else 'was'} tested."
-    count = f" ({len(rivals.same)} of {tested} tested)" if tested > len(rivals.same) else ""
-    same = f"{_named(rivals.same)}{count}"
-    return f" At equal utility it does not forget significantly more than {same}."
+        names = f"{'were' if tested > 1 else 'was'} tested: {_named(rivals.apart)}"
+        yield f"It forgets more than {others} that {names}."
+    elif tested:
+        count = f" ({len(rivals.same)} of {tested} tested)" if tested > len(rivals.same) else ""
+        lead = "Undecided: at" if rivals.runner_up in rivals.same else "At"
+        same = f"{_named(rivals.same)}{count}"
+        yield f"{lead} equal utility it does not forget significantly more than {same}."
 
 
 def _named(methods: Sequence[str]) -> str:
     more = len(methods) - NAMED
     return ", ".join(methods[:NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _count(methods: Sequence[str]) -> str:
-    return f"that of {len(methods)} other method{'s' * (len(methods) != 1)}"
 
 
 def conclusions_json(found: Iterable[Conclusion]) -> str:
@@ -283,7 +254,7 @@ def read_conclusions(folder: Path) -> tuple[Conclusion, ...]:
     """
     path = folder / CONCLUSION_FILE
     try:
-        panels = parse_json(path.read_text(encoding="utf-8"))["panels"]
+        panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
         return tuple(Conclusion(**one) for one in panels)
     except FileNotFoundError:
         return ()

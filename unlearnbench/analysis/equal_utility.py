@@ -80,11 +80,10 @@ class Contender:
 
     def pool(self, chosen: Setting) -> Pool:
         """The settings that `chosen`, one of its own, was chosen from."""
-        place = chosen.model, chosen.forget_fraction
-        choice = self.choice(*place)
+        choice = self.choice(*chosen.panel)
         if choice is not None and self.selection is not None:
             return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
-        floor, settings = self.floor(*place) or 0.0, self.settings(*place)
+        floor, settings = self.floor(*chosen.panel) or 0.0, self.settings(*chosen.panel)
         able = [(one, merit) for one in settings if (merit := merit_of(one)) is not None]
         close = [one for one, merit in able if merit[1] >= floor and _is_near(one, chosen)]
         return Pool(len(able), tuple(one for one in close if one != chosen))

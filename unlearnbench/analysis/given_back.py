@@ -1,7 +1,8 @@
 """Gains under an attack: metrics before and after, on the same questions. Pure.
 
 The retain model has never seen the forget rows. What it gains under the same attack is the null:
-an attack that teaches, or a question that helps, raises both models alike.
+an attack that teaches, or a question that helps, raises both models alike. Where it loses, nothing
+is subtracted.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class Gain:
     retain_before: float | None = None
     retain_after: float | None = None
     excess_interval: tuple[float, float] | None = None
-    """Of the gain less the retain model's."""
+    """Of `excess`."""
     level: float = LEVEL
 
     @property
@@ -83,15 +84,15 @@ class Gain:
 
     @property
     def excess(self) -> float | None:
-        """The gain beyond the retain model's."""
-        return None if self.retain_gain is None else self.gain - self.retain_gain
+        """The gain beyond the retain model's; a loss of that one subtracts nothing."""
+        return None if self.retain_gain is None else self.gain - max(0.0, self.retain_gain)
 
     @property
     def share(self) -> float | None:
-        """The gain as a share of what the start model knows more than the model before."""
+        """The excess as a share of what the start model knows more than the model before."""
         if self.start is None or self.before is None or self.start - self.before <= 0.01:
             return None
-        return self.gain / (self.start - self.before)
+        return None if self.excess is None else self.excess / (self.start - self.before)
 
     @property
     def comes_back(self) -> bool | None:
@@ -115,9 +116,7 @@ def attacked_metrics(
         null = None
         if retain is not None:
             null = tuple(_mean(measure, one) for one in _curve(measure, name, retain))
-        known = None
-        if start is not None:
-            known = _mean(measure, _values(measure, name, start, _questions(name, model)))
+        known = _at_start(measure, name, start, model)
         column = measure.column(name, roles[name])
         found.append(AttackedMetric(column, own, null, known))
     return tuple(found)
@@ -147,10 +146,7 @@ def largest_gain(
         null = {"before": before, "after": dict(zip(retain.points, others, strict=True))[variant]}
         if null["after"] is not None and (before is None) == (plain is None):
             own = null["after"] if before is None else null["after"] - before
-            excess = bootstrap_mean(gained - own, level=level)
-    known = None
-    if start is not None:
-        known = _mean(measure, _values(measure, name, start, _questions(name, model)))
+            excess = bootstrap_mean(gained - own * (own.mean() > 0), level=level)
     return Gain(
         variant=variant,
         label=measure.column(name, roles[name]).label,
@@ -159,7 +155,7 @@ def largest_gain(
         before=_plain_mean(plain),
         after=float(after.mean()),
         interval=bootstrap_mean(gained, level=level),
-        start=known,
+        start=_at_start(measure, name, start, model),
         retain_before=_plain_mean(null.get("before")),
         retain_after=_plain_mean(null.get("after")),
         excess_interval=excess,
@@ -217,6 +213,13 @@ def _values(
             places = iter(enumerate(seen.questions))
             return values[[next(i for i, text in places if text == one) for one in asked]]
     return None
+
+
+def _at_start(
+    measure: Measure, name: str, start: Evaluation | None, model: Attacked
+) -> float | None:
+    asked = _questions(name, model)
+    return None if start is None else _mean(measure, _values(measure, name, start, asked))
 
 
 def _mean(measure: Measure, values: FloatArray | None) -> float | None:

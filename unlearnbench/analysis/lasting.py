@@ -3,11 +3,11 @@
 Pure. A setting is compared with the start model, which has learned the rows to forget, and with the
 retain model, which never saw them and is attacked in the same way: its own gain is the null.
 
-knowledge  k = clip((m − r) / (s − r₀), 0, 1): what a model memorises beyond the retain model under
-           the same attack (r), by what the start model does without an attack (s − r₀)
-lasting    1 − max(0, k − k₀) / (1 − k₀): of what a method removed (1 − k₀), the share that the
-           attack does not give back. 1: nothing comes back, or no more than in the retain model; 0:
-           all of it. Of several attacks and points the worst one counts.
+lasting    1 − ((m − m₀) − max(0, r − r₀)) / (s₀ − m₀): of what a method removed (s₀ − m₀), the
+           share that the attack does not give back. m, r and s are a setting's, the retain and the
+           start model's numbers, at 0 without the attack. 1: nothing comes back, or no more than
+           the retain model gains; 0: all of it. A retain model that loses subtracts nothing: who is
+           below it has less to lose. Not clipped. Of several attacks and points the worst counts.
 
 An attack that is evaluated before its first step (point `0`) has its numbers «before» there, on the
 rows that it selects; another one in the plain evaluation.
@@ -18,19 +18,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from statistics import fmean
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
+    OnPanel,
     Panel,
     Setting,
     at_start,
     average_seeds,
+    mean_of,
     merit_of,
     on_panel,
     start_utility,
 )
-from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.relearning import (
@@ -49,7 +49,7 @@ MEMORIZATION = (
 """Metrics of the forget set that attacks are measured by: the first one with a number. Extraction
 strength is the most faithful one of Dorna et al. 2025, arXiv:2506.12618, table 2."""
 LEAST_REMOVED = 0.25
-"""Least 1 − k₀ of which a share is given: below it, little was removed, and its share is noise."""
+"""Least (s₀ − m₀) / (s₀ − r₀) of which a share is given: below it the share is noise."""
 START = "0"
 """Point of an attack before its first step."""
 
@@ -118,12 +118,12 @@ class UnderAttack:
     @property
     def before(self) -> float | None:
         """Mean over seeds; None if one has no number."""
-        return _mean([one.before for one in self.shifts])
+        return mean_of([one.before for one in self.shifts])
 
     @property
     def after(self) -> float | None:
         """Mean over seeds; None if one has no number."""
-        return _mean([one.after for one in self.shifts])
+        return mean_of([one.after for one in self.shifts])
 
     @property
     def after_interval(self) -> Interval | None:
@@ -133,12 +133,7 @@ class UnderAttack:
     @property
     def gain(self) -> float | None:
         """Mean gain over seeds."""
-        return _mean([one.gain for one in self.shifts])
-
-    @property
-    def gain_interval(self) -> Interval | None:
-        """Interval over seeds of the gain."""
-        return _interval([one.gain for one in self.shifts])
+        return mean_of([one.gain for one in self.shifts])
 
     @property
     def null(self) -> float | None:
@@ -147,13 +142,25 @@ class UnderAttack:
 
     @cached_property
     def shares(self) -> tuple[float | None, ...]:
-        """Lasting by seed, see the module; None where it is undefined."""
-        return tuple(map(self._share, self.shifts))
+        """Lasting by seed, see the module; None where it is undefined.
+
+        Of several seeds a ratio of means, linearised: their mean follows from the means that stand
+        beside it, and their spread is that of each seed's own ratio to first order.
+        """
+        start, before, gain, null = self.start.before, self.before, self.gain, self.null
+        if start is None or gain is None or before is None or null is None:
+            return (None,) * len(self.shifts)
+        if (self.removed or 0.0) < LEAST_REMOVED:
+            return (None,) * len(self.shifts)
+        lost, taught = start - before, self.sign * max(0.0, self.sign * null)
+        share = (gain - taught) / lost
+        pairs = ((one.gain or 0.0, start - (one.before or 0.0)) for one in self.shifts)
+        return tuple(1 - share - (own - taught - share * down) / lost for own, down in pairs)
 
     @property
     def lasting(self) -> float | None:
         """Mean of `shares` over seeds; None if one is undefined."""
-        return _mean(self.shares)
+        return mean_of(self.shares)
 
     @property
     def lasting_interval(self) -> Interval | None:
@@ -162,24 +169,11 @@ class UnderAttack:
 
     @property
     def removed(self) -> float | None:
-        """Mean share of the start model's knowledge that the method removed: 1 − k₀."""
-        found = [self._knowledge(one.before, self.retain.before) for one in self.shifts]
-        return _mean([None if known is None else 1 - known for known in found])
-
-    def _share(self, shift: Shift) -> float | None:
-        before = self._knowledge(shift.before, self.retain.before)
-        after = self._knowledge(shift.after, self.retain.after)
-        if before is None or after is None or 1 - before < LEAST_REMOVED:
+        """Share that the method removed, (s₀ − m₀) / (s₀ − r₀); None if nothing was learned."""
+        start, before, floor = self.start.before, self.before, self.retain.before
+        if start is None or before is None or floor is None or self.sign * (start - floor) <= 0:
             return None
-        return 1 - max(0.0, after - before) / (1 - before)
-
-    def _knowledge(self, value: float | None, retain: float | None) -> float | None:
-        start, floor = self.start.before, self.retain.before
-        if value is None or retain is None or start is None or floor is None:
-            return None
-        if self.sign * (start - floor) <= 0:
-            return None  # the start model has not learned the rows
-        return min(1.0, max(0.0, (value - retain) / (start - floor)))
+        return (start - before) / (start - floor)
 
 
 @dataclass(frozen=True)
@@ -200,7 +194,7 @@ class RelearningCurve:
     @property
     def mean(self) -> tuple[float | None, ...]:
         """Means over seeds."""
-        return tuple(_mean(values) for values in zip(*self.seeds, strict=True))
+        return tuple(mean_of(values) for values in zip(*self.seeds, strict=True))
 
     @property
     def intervals(self) -> tuple[Interval | None, ...]:
@@ -296,11 +290,9 @@ class AttackedSetting:
 
 
 @dataclass(frozen=True)
-class AttackedPanel:
+class AttackedPanel(OnPanel):
     """The attacked settings of one model and split."""
 
-    model: str
-    forget_fraction: SplitKey
     column: MetricColumn
     """The number of memorisation."""
     variants: tuple[str, ...]
@@ -444,11 +436,191 @@ def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningC
         )
 
 
-def _mean(values: Sequence[float | None]) -> float | None:
-    found = [value for value in values if value is not None]
-    return fmean(found) if found and len(found) == len(values) else None
-
-
 def _interval(values: Sequence[float | None]) -> Interval | None:
     found = [value for value in values if value is not None]
     return t_interval(found) if len(found) == len(values) else None
+
+
+LITTLE = 0.05
+"""Share below which nothing comes back that matters."""
+
+
+def variant_label(variant: str) -> str:
+    """`relearning, 13 steps` for `relearning@13`; `quantization, nf4` for `quantization@nf4`."""
+    attack, point, step = attack_of(variant), point_of(variant), step_of(variant)
+    if step is not None:
+        return f"{attack}, {step} step{'s' * (step != 1)}"
+    return f"{attack}, {point}" if point else attack
+
+
+def setting_name(setting: Setting) -> str:
+    """`npo at rate 1e-05, epoch 3`."""
+    return f"{_at_rate(setting)}, epoch {setting.epoch}"
+
+
+def sentences(panel: AttackedPanel) -> tuple[str, ...]:
+    """Name the attacked setting of which most comes back, that of the best ones, and the null."""
+    best = [one for one in panel.best if one.under]
+    bypassed = [one for one in best if one.bypassed_by]
+    judged = [one for one in best if one.lasting is not None and one not in bypassed]
+    judged.sort(key=lambda one: (one.lasting or 0.0, one.setting.family))
+    most, lines = _given_back_most(panel), list[str]()
+    if most is not None:
+        lines.append(_most(panel, most))
+    groups = {
+        "Given back of best settings": [one for one in judged if comes_back(one) and one != most],
+        "Of best settings next to nothing comes back": [*filter(_is_little, judged)],
+        "Not more than chance": [o for o in judged if not comes_back(o) and not _is_little(o)],
+    }
+    lines += [f"{title}: {'; '.join(map(_short, some))}." for title, some in groups.items() if some]
+    lines += [
+        f"Bypassed, not robust: {one.setting.method}. It leaves the weights as they are, and "
+        f"{' and '.join(one.bypassed_by)} runs the model without it."
+        for one in bypassed
+    ]
+    lines += _nulls(panel, best)
+    return (
+        *lines,
+        *_not_judged(one for one in best if one.lasting is None and one not in bypassed),
+    )
+
+
+def lasting_sentence(attacked: AttackedPanel | None, leader: Setting | None) -> str:
+    """Describe what comes back of the leading setting, and of the one of which most does.
+
+    attacked  None if no attack was run
+    leader    None if no setting keeps its utility
+    """
+    if attacked is None:
+        advice = "`--set attacks=[relearning]` adds one"
+        return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
+    best = [one for one in attacked.best if one.under]
+    own = next((one for one in best if leader and one.setting.family == leader.family), None)
+    first = "" if leader is None else _lasts_of(attacked, own, leader)
+    most = _given_back_most(attacked)
+    known = None if own is None else own.lasting
+    if most is None or (known is not None and known <= (most.lasting or 0.0)):
+        return first
+    return f"{first} {_most(attacked, most)}".strip()
+
+
+def _lasts_of(panel: AttackedPanel, one: AttackedSetting | None, leader: Setting) -> str:
+    if one is None:
+        return f"Whether it lasts is not known: {leader.method} was not attacked."
+    which = (
+        "" if one.setting == leader else f" (of {setting_name(one.setting)}, which was attacked)"
+    )
+    if one.bypassed_by:
+        return (
+            "It does not last: it leaves the weights as they are, and "
+            f"{' and '.join(one.bypassed_by)} runs the model without it."
+        )
+    worst = one.worst
+    if worst is None or worst.before is None or worst.after is None or worst.null is None:
+        return f"Whether it lasts is not judged: {one.why_not or 'a number is undefined'}{which}."
+    verb = "comes back" if comes_back(one) else "comes back, not more than by chance"
+    if _is_little(one):
+        verb = "comes back, next to nothing"
+    elif worst.lasting_interval is None:
+        verb = "comes back"
+    return (
+        f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what it removed "
+        f"{verb}{which}: {_numbers(panel, worst)}."
+    )
+
+
+def _not_judged(settings: Iterable[AttackedSetting]) -> Iterator[str]:
+    """The methods without a number, by reason."""
+    by_reason: dict[str, list[str]] = {}
+    for one in settings:
+        by_reason.setdefault(one.why_not, []).append(one.setting.method)
+    for reason, methods in by_reason.items():
+        yield f"Not scored ({reason}): {', '.join(methods)}."
+
+
+def comes_back(one: AttackedSetting) -> bool:
+    """True if the worst attack gives something back, by more than chance over seeds.
+
+    Of fewer than three seeds, the range of values counts; of one seed, its value.
+    """
+    worst = one.worst
+    if worst is None or worst.lasting is None or _is_little(one):
+        return False
+    interval = worst.lasting_interval
+    return 1 - worst.lasting > LITTLE if interval is None else interval.high < 1
+
+
+def _is_little(one: AttackedSetting) -> bool:
+    """True if by the interval next to nothing comes back: one seed cannot say so."""
+    interval = None if one.worst is None else one.worst.lasting_interval
+    return interval is not None and 1 - interval.low < LITTLE
+
+
+def _given_back_most(panel: AttackedPanel) -> AttackedSetting | None:
+    """The attacked setting of which most comes back; None if nothing does."""
+    back = [one for one in panel.settings if comes_back(one) and not one.bypassed_by]
+    return min(back, key=lambda one: one.lasting or 0.0, default=None)
+
+
+def _most(panel: AttackedPanel, one: AttackedSetting) -> str:
+    worst = one.worst
+    return (
+        ""
+        if worst is None
+        else f"Of all attacked settings most comes back of {setting_name(one.setting)}, under "
+        f"{variant_label(worst.variant)}: {share_given_back(worst)}; {_numbers(panel, worst)}."
+    )
+
+
+def _numbers(panel: AttackedPanel, worst: UnderAttack) -> str:
+    """The numbers behind a share that is given back."""
+    values = worst.before, worst.after, worst.retain.before, worst.retain.after, worst.start.before
+    before, after, retain_before, retain_after, start = (
+        "undefined" if v is None else f"{v:.3f}" for v in values
+    )
+    return (
+        f"{panel.column.label.lower()} goes from {before} to {after} (retain model, which never "
+        f"saw these rows: {retain_before} to {retain_after}; start model: {start})"
+    )
+
+
+def _short(one: AttackedSetting) -> str:
+    worst = one.worst
+    return (
+        ""
+        if worst is None
+        else f"{share_given_back(worst)} of {_at_rate(one.setting)} ({worst.variant})"
+    )
+
+
+def share_given_back(worst: UnderAttack) -> str:
+    """`42 % [31, 53 %]`: the share that is given back, with its interval or range over seeds."""
+    share, interval = 1 - (worst.lasting or 0.0), worst.lasting_interval
+    if interval is None:
+        return f"{round(100 * share)} % (one seed: no interval)"
+    ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
+    return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
+
+
+def _at_rate(setting: Setting) -> str:
+    rate = setting.learning_rate
+    return setting.method + ("" if rate is None else f" at rate {rate:g}")
+
+
+def _nulls(panel: AttackedPanel, best: Sequence[AttackedSetting]) -> Iterator[str]:
+    """The largest gain of the retain model itself, under any attack."""
+    if not best:
+        return
+    sign = next((u.sign for one in best for u in one.under), 1.0)
+    gains = {v: sign * one.gain for v, one in panel.retain.items() if one.gain is not None}
+    if not gains:
+        yield "The retain model was not attacked: without that null, nothing can be judged."
+        return
+    most = max(gains, key=lambda v: gains[v])
+    if gains[most] < 0.005:
+        yield "The null: the retain model itself gains nothing, under any attack."
+    else:
+        yield (
+            f"The null: the retain model itself gains at most {gains[most]:.2f}, under "
+            f"{variant_label(most)}."
+        )

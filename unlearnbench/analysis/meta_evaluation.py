@@ -16,7 +16,6 @@ keep are controls: where one separates P from N, the models differ by more than 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -25,13 +24,15 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE
+from unlearnbench.analysis.best_settings import UTILITY_SHARE, at_start
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
-from unlearnbench.api.metric import Better, MetricColumn
-from unlearnbench.errors import RecordError
+from unlearnbench.api.metric import Better, MetricColumn, number
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.errors import RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.results.table import TableRow
+from unlearnbench.results.records import Record
+from unlearnbench.results.table import TableRow, attack_table
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 from unlearnbench.stats.relearning import (
     symmetric_quantization_robustness,
@@ -211,9 +212,7 @@ def meta_evaluation(
             few.append(f"{split_percent(split)}: {len(known)} and {len(unknown)}")
             continue
         runs = [a for a in attacked if a.row.forget_fraction == split and knows(a.row) is None]
-        of_r = _Runs("R", relearning, tuple(a for a in runs if a.variant == relearning))
-        of_q = _Runs("Q", quantization, tuple(a for a in runs if a.variant == quantization))
-        found.append(_evaluated(split, known, unknown, of_r, of_q))
+        found.append(_evaluated(split, known, unknown, runs, relearning, quantization))
     if not found:
         counts = "; ".join(few) or "no evaluated model"
         raise RecordError(
@@ -236,21 +235,13 @@ def _distinct(rows: Sequence[TableRow], knows: Knows, value: bool) -> tuple[Tabl
     return tuple(reversed(by_numbers.values()))
 
 
-@dataclass(frozen=True)
-class _Runs:
-    """The runs under one attack."""
-
-    symbol: str
-    variant: str
-    runs: tuple[AttackedRun, ...]
-
-
 def _evaluated(
     split: SplitKey,
     known: tuple[TableRow, ...],
     unknown: tuple[TableRow, ...],
-    relearning: _Runs,
-    quantization: _Runs,
+    runs: Sequence[AttackedRun],
+    relearning: str,
+    quantization: str,
 ) -> MetaEvaluation:
     schema = known[0].schema
     metrics: list[MetricQuality] = []
@@ -273,11 +264,12 @@ def _evaluated(
             continue
         low, high = auc_score_interval(area, len(pools[1]), len(pools[0]))
         threshold = sign * cut[0]
-        robustness = [
-            _robustness(of, column.name, sign, threshold) for of in (quantization, relearning)
-        ]
-        if control:
-            robustness = [Robustness(None, 0, "a control")] * 2
+        quantized, relearned = (
+            Robustness(None, 0, "a control")
+            if control
+            else _robustness(symbol, variant, runs, column.name, sign, threshold)
+            for symbol, variant in (("Q", quantization), ("R", relearning))
+        )
         metrics.append(
             MetricQuality(
                 column=column,
@@ -290,17 +282,13 @@ def _evaluated(
                 high=high,
                 threshold=threshold,
                 accuracy=cut[1],
-                quantization=robustness[0],
-                relearning=robustness[1],
+                quantization=quantized,
+                relearning=relearned,
             )
         )
     metrics.sort(key=_order)
-    groups: dict[bool, list[MetricQuality]] = defaultdict(list)
-    for one in metrics:
-        groups[one.control].append(one)
-    return MetaEvaluation(
-        split, known, unknown, tuple(groups[False]), tuple(groups[True]), tuple(left_out)
-    )
+    judged, controls = (tuple(o for o in metrics if o.control is c) for c in (False, True))
+    return MetaEvaluation(split, known, unknown, judged, controls, tuple(left_out))
 
 
 def _order(one: MetricQuality) -> tuple[Any, ...]:
@@ -332,16 +320,19 @@ def _relative(schema: BenchmarkSchema) -> frozenset[str]:
     return schema.plan.affected(compared)
 
 
-def _robustness(of: _Runs, name: str, sign: int, threshold: float) -> Robustness:
-    if not of.runs:
-        return Robustness(None, 0, f"no run was evaluated under {of.variant or 'the attack'}")
-    believed = [one for one in of.runs if _is_forgotten(one, name, sign, threshold)]
+def _robustness(
+    symbol: str, variant: str, every: Sequence[AttackedRun], name: str, sign: int, threshold: float
+) -> Robustness:
+    runs = [one for one in every if one.variant == variant]
+    if not runs:
+        return Robustness(None, 0, f"no run was evaluated under {variant or 'the attack'}")
+    believed = [one for one in runs if _is_forgotten(one, name, sign, threshold)]
     if not believed:
         return Robustness(None, 0, "no run keeps its utility and has forgotten, by this metric")
-    values = [_robust(of.symbol, one, name) for one in believed]
+    values = [_robust(symbol, one, name) for one in believed]
     if (numbers := [v for v in values if v is not None]) and len(numbers) == len(values):
         return Robustness(fmean(numbers), len(numbers))
-    return Robustness(None, len(believed), f"undefined under {of.variant}")
+    return Robustness(None, len(believed), f"undefined under {variant}")
 
 
 def _is_forgotten(one: AttackedRun, name: str, sign: int, threshold: float) -> bool:
@@ -357,3 +348,82 @@ def _robust(symbol: str, one: AttackedRun, name: str) -> float | None:
         return symmetric_quantization_robustness(*own)
     retain = one.retain_before.get(name), one.retain_after.get(name)
     return symmetric_relearning_robustness(*own, *retain)
+
+
+_PREFERRED = "nf4"
+"""The point that a robustness is computed from, where it is there; else from the last one."""
+
+
+def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> str:
+    """The variant of an attack from which its robustness is computed; its name if there is none.
+
+    chosen    by the user; default: NF4, or else the last point
+    variants  that there are, in the table's order
+
+    Raises: RecordError for a chosen one that no run was evaluated under.
+    """
+    if chosen is not None:
+        if chosen not in variants:
+            known = ", ".join(variants) or "none"
+            near = did_you_mean(chosen, variants) or ";"
+            raise RecordError(
+                f"no run was evaluated under {chosen!r}{near} there are evaluations under {known}"
+            )
+        return chosen
+    own = [one for one in variants if one.partition("@")[0] == attack]
+    preferred = [one for one in own if one.partition("@")[2] == _PREFERRED]
+    return (preferred or own or [attack])[-1]
+
+
+def attacked_runs(records: Sequence[Record], rows: Sequence[TableRow]) -> tuple[AttackedRun, ...]:
+    """The runs of one sweep under each attack, after the last epoch at which they were attacked.
+
+    rows  the table of the records
+
+    Raises: DamagedError where an evaluation cannot be read.
+    """
+    under = attack_table(records)
+    by_id = {record.id: record for record in records}
+    plain = {(row.run_id, row.epoch): row for row in rows}
+    references = {(row.model, row.forget_fraction): row for row in rows if row.kind == "retain"}
+    goals = {(r.model, r.forget_fraction, r.variant): r for r in under if r.kind == "retain"}
+    last = {
+        (row.run_id, row.variant): row
+        for row in sorted(under, key=lambda row: row.epoch)
+        if row.kind == "run" and (row.run_id, row.epoch) in plain
+    }
+
+    def pair(before: TableRow | None, after: TableRow | None) -> tuple[Values, Values]:
+        if before is None or after is None:
+            return {}, {}
+        found = by_id[before.run_id].evaluations.get(before.epoch)
+        attacked = by_id[after.run_id].attacked_evaluations.get((after.epoch, after.variant))
+        if found is None or attacked is None:
+            return before.metrics, after.metrics
+        return _on_rows_of(found, attacked, before.schema), after.metrics
+
+    attacked: list[AttackedRun] = []
+    for row in last.values():
+        place = row.model, row.forget_fraction
+        own = plain[row.run_id, row.epoch]
+        start = at_start(rows, *place, own.headline.kept.column)
+        retain = pair(references.get(place), goals.get((*place, row.variant)))
+        attacked.append(AttackedRun(own, start, row.variant, *pair(own, row), *retain))
+    return tuple(attacked)
+
+
+def _on_rows_of(plain: Evaluation, under: Evaluation, schema: BenchmarkSchema) -> Values:
+    """The metrics of the sets of `under` in the plain evaluation, over the questions in `under`."""
+    found: dict[str, float | None] = {}
+    for measure in schema.plan.measures:
+        for name in measure.sets:
+            if name not in under.sets or name not in plain.sets:
+                continue
+            values = measure.per_example(plain.sets[name])
+            if values is None:
+                continue
+            places = {question: i for i, question in enumerate(plain.sets[name].questions)}
+            chosen = [places[one] for one in under.sets[name].questions if one in places]
+            value = measure.metric.value(values[np.array(chosen, np.int64)])
+            found[f"{measure.name}_{name}"] = number(value, f"`value` of metric {measure.name}")
+    return found

@@ -14,6 +14,7 @@ from statistics import fmean, stdev
 from typing import Any
 
 from unlearnbench.analysis.best_settings import (
+    OnPanel,
     Panel,
     Setting,
     average_seeds,
@@ -24,11 +25,10 @@ from unlearnbench.analysis.best_settings import (
     start_corner,
     start_utility,
 )
-from unlearnbench.api.benchmark import Headline, SplitKey
+from unlearnbench.api.benchmark import Headline
 from unlearnbench.config.search import SelectSettings
 from unlearnbench.errors import RecordError
 from unlearnbench.files.atomic import write_text
-from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import hypervolume
@@ -39,11 +39,9 @@ NO_NUMBERS = "no setting has numbers for all seeds of the choice"
 
 
 @dataclass(frozen=True)
-class ChosenSetting:
+class ChosenSetting(OnPanel):
     """A method's best setting on one model and split, or why there is none."""
 
-    model: str
-    forget_fraction: SplitKey
     method: str
     """Label without hyper-parameters."""
     candidates: int
@@ -241,7 +239,7 @@ def read_selection(folder: Path) -> dict[str, Any] | None:
     """
     path = folder / SELECTION_FILE
     try:
-        found: dict[str, Any] = parse_json(path.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
         _ = found["rule"], found["choices"]
     except FileNotFoundError:
         return None

@@ -1,7 +1,8 @@
 """Sensitivity of each method to its learning rate and its hyper-parameters. Pure.
 
 Settings are compared after their last evaluated epoch, as someone sees them who trains with a
-setting and does not select an epoch.
+setting and does not select an epoch. Collapsed ones take no part: that their numbers hardly differ
+is no robustness.
 """
 
 from __future__ import annotations
@@ -12,8 +13,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Panel, Setting, average_seeds
-from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.analysis.best_settings import (
+    COLLAPSE_SHARE,
+    OnPanel,
+    Panel,
+    Setting,
+    average_seeds,
+    start_utility,
+)
 from unlearnbench.results.table import TableRow
 
 RATE = "learning rate"
@@ -35,11 +42,9 @@ class Dependence:
 
 
 @dataclass(frozen=True)
-class MethodSensitivity:
+class MethodSensitivity(OnPanel):
     """The settings of one method on one model and split."""
 
-    model: str
-    forget_fraction: SplitKey
     family: str
     settings: tuple[Setting, ...]
     """After their last epoch; at least two."""
@@ -53,20 +58,29 @@ class MethodSensitivity:
 
 
 def sensitivities(rows: Sequence[TableRow]) -> tuple[MethodSensitivity, ...]:
-    """List the methods of each panel that were tried at several settings."""
+    """List the methods of each panel that left a usable model at several settings."""
     last: dict[tuple[Any, ...], Setting] = {}
     for one in average_seeds(rows):
         key = (one.model, one.forget_fraction, one.method, one.learning_rate)
         if key not in last or one.epoch > last[key].epoch:
             last[key] = one
     groups: dict[tuple[Panel, str], list[Setting]] = defaultdict(list)
+    places = {(row.model, row.forget_fraction) for row in rows}
+    starts = {place: start_utility(rows, *place) for place in places}
     for one in last.values():
-        groups[(one.model, one.forget_fraction), one.family].append(one)
+        if not _is_collapsed(one, starts[one.panel]):
+            groups[one.panel, one.family].append(one)
     return tuple(
         MethodSensitivity(*place, family, tuple(settings), _dependences(settings))
         for (place, family), settings in groups.items()
         if len(settings) > 1
     )
+
+
+def _is_collapsed(setting: Setting, start: float | None) -> bool:
+    """True if a seed's run ended so, or too little of what the start model keeps is left."""
+    little = start is not None and (setting.kept or 0.0) < COLLAPSE_SHARE * start
+    return little or any(row.status == "collapsed" for row in setting.rows)
 
 
 def value_of(setting: Setting, name: str) -> Any:

@@ -19,18 +19,21 @@ from __future__ import annotations
 import random
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
-from typing import Any, ClassVar, Literal, Protocol
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from unlearnbench.api.benchmark import Benchmark, Question
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.edit import EditTools, ModelEdit
+from unlearnbench.api.edit import FineTune as FineTune
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.metric import Role
 
 When = Literal["last", "best", "every"]
+AttackTools = EditTools
 
 
 @dataclass(frozen=True)
@@ -109,60 +112,6 @@ def _plain(text: str) -> str:
     return " ".join(re.findall(r"\w+", text.casefold()))
 
 
-class FineTune(Protocol):
-    """Trains a model in place, with all its weights or with an adapter; part of `AttackTools`."""
-
-    def __call__(
-        self,
-        model: Any,
-        rows: Sequence[Question],
-        *,
-        steps: int,
-        learning_rate: float,
-        batch_size: int,
-        schedule: Literal["constant", "linear"] = "constant",
-        optimizer: str = "adamw",
-        lora_rank: int | None = None,
-        seed: int = 0,
-    ) -> Generator[int, None, None]:
-        """Yield after each optimiser step its number, from 1, with the model ready to be evaluated.
-
-        rows       repeated, in another order, until `steps` are done
-        lora_rank  of an adapter on every linear layer but the output, which is gone at the end;
-                   None: all weights
-
-        The first steps of the same seed are the same, whatever happens between them. Raises:
-        TrainingError where the loss is not finite any more.
-        """
-        ...
-
-
-class AttackTools(Protocol):
-    """Help of the harness for an attack on weights."""
-
-    @property
-    def rows(self) -> AttackRows:
-        """The rows that the attack may use."""
-        ...
-
-    @property
-    def fine_tune(self) -> FineTune:
-        """Trains a model in place."""
-        ...
-
-    def start_model(self) -> Any:
-        """The model that runs begin from, in evaluation mode; not to be changed."""
-        ...
-
-    def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
-        """The training rows of another benchmark, or the rows of a file.
-
-        The file has passages of text between blank lines, or, by its ending `.jsonl`, an object
-        with `question` and `answer`, or with `text`, on each line. Raises: DataError.
-        """
-        ...
-
-
 class Attack(HyperParameters, ABC):
     """Base of attacks. Subclasses of plug-ins: `WeightAttack`, `PromptAttack`, `SamplingAttack`."""
 
@@ -200,21 +149,11 @@ class Attack(HyperParameters, ABC):
         return row
 
 
-class WeightAttack(Attack):
-    """Base of attacks that change the weights."""
+class WeightAttack(Attack, ModelEdit):
+    """Base of attacks that change the weights; yields each of `points`, in their order."""
 
     trains: ClassVar[bool] = False
     """True if it trains by `tools.fine_tune`, for which weights may not be sharded."""
-
-    @abstractmethod
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        """Change `model` in place; yield each of `points` when the model is to be evaluated at it.
-
-        model  in evaluation mode, whole in each process
-
-        Weights and buffers, and which of them have gradients, are restored bit for bit afterwards;
-        what else it changes (modules, hooks) it restores itself, in a `finally`.
-        """
 
 
 class PromptAttack(Attack):

@@ -7,10 +7,9 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
-from unlearnbench.errors import PluginError
-from unlearnbench.files.bounded import name_problem, shortened
+from unlearnbench.errors import PluginError, shortened
 
-OWN_KEYS = ("method", "retain", "learning_rates", "training")
+OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training")
 """Keys of a method's entry in a configuration that are not hyper-parameters."""
 _RESERVED = (*OWN_KEYS, "learning_rate")
 """Names that hyper-parameters cannot have: configurations and searches use them."""
@@ -56,8 +55,8 @@ class HyperParameters(BaseModel):
 
 
 def _check_name(text: str) -> str:
-    if wrong := name_problem(text):
-        raise ValueError(f"{shortened(text)} {wrong}")
+    if not text.isprintable():
+        raise ValueError(f"{shortened(text)} must be printable text on one line")
     return text
 
 

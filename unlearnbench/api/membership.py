@@ -62,14 +62,14 @@ class MembershipInference(Summary):
         return self._pair_of(of, self.members)
 
     def _pair_of(self, of: MetricInputs, group: str) -> tuple[FloatArray, FloatArray] | None:
-        sets = (of.model.sets.get(name) for name in (group, self.others))
-        members, others = (None if seen is None else self.of_set(seen) for seen in sets)
+        members, others = (self.of_set(of, name) for name in (group, self.others))
         return None if members is None or others is None else (members, others)
 
-    def of_set(self, seen: SetEvaluation) -> FloatArray | None:
-        """[n] the scores that a log states, or else `scores`."""
-        known = seen.values.get(f"mia_{self.key}")
-        if known is not None:
+    def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:
+        """[n] of a set's examples, the scores that a log states, or else `scores`."""
+        seen = of.model.sets.get(name)
+        known = None if seen is None else seen.values.get(f"mia_{self.key}")
+        if seen is None or known is not None:
             return known
         with np.errstate(divide="ignore", invalid="ignore"):
             return self.scores(seen)

@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.errors import PluginError, did_you_mean
-from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.losses.predictions import Predictions, Reference, mean_over_union
 
 Part = Literal["forget", "retain", "refusal", "alternative", "sample"]
 PARTS: tuple[Part, ...] = get_args(Part)
@@ -77,6 +77,9 @@ class Needs:
     """How the part `alternative` is generated."""
     samples: Sampling | None = None
     """How the part `sample` is generated."""
+    logits: bool = False
+    """True for a loss that reads `Predictions.logits`, all of which are then in memory at once: the
+    estimate of memory counts them."""
     scores: Set[Part] = field(default_factory=frozenset[Part])
     """Parts whose scores by token are read: of `forget` and `retain` rows the column `score` of
     the data, of `sample` what `Method.token_rewards` returns."""
@@ -203,11 +206,20 @@ class LossBatch(_Parts[Predictions]):
     """`Method.statistics` summed over the whole optimiser step."""
     rewards: Tensor | None = None
     """[samples] `Method.reward` of each sampled answer."""
+    separate: bool = False
+    """True where a modifier takes the gradients of forget and retain rows apart."""
     reported: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
 
     def report(self, name: str, value: Tensor) -> None:
         """Pass `value`, summed over the whole optimiser step, to `Method.advance`."""
         self.reported[name] = value.detach()
+
+    def mean_over_union(self, **parts: tuple[Predictions, Tensor]) -> Tensor | Terms:
+        """Token mean over several parts together, or, where `separate`, the share of each part."""
+        if not self.separate:
+            return mean_over_union(*parts.values())
+        tokens = max(sum(predictions.step_tokens for predictions, _ in parts.values()), 1)
+        return {name: values.sum() / tokens for name, (_, values) in parts.items()}
 
 
 class Method(HyperParameters, ABC):

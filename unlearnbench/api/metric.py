@@ -89,6 +89,15 @@ class MetricColumn:
     set: str = ""
     """The evaluation set whose examples it is the mean of; empty where there is no one set."""
 
+    def __post_init__(self) -> None:
+        """Refuse a column that no table could show. Raises: PluginError."""
+        low, high = self.bounds
+        if not self.label.strip() or not low < high:
+            raise PluginError(
+                f"column {self.name!r} has label {self.label!r} and bounds {low:g} to {high:g}: "
+                "give it words for people, and bounds from low to high"
+            )
+
 
 class Metric(HyperParameters, ABC):
     """Base of metrics that give each example of a set a number."""

@@ -158,6 +158,8 @@ class Statistics:
     generation_seconds: float
     rouge_seconds: float
     """Seconds of ROUGE after generation has ended."""
+    cut: int = 0
+    """True answers that are longer than the profile's `max_length` lets them be."""
 
 
 @dataclass(frozen=True, eq=False)

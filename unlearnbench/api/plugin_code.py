@@ -1,12 +1,7 @@
-"""Guard calls of plug-in code: any exception becomes a PluginError with its name and place.
-
-This includes `sys.exit()` and a KeyboardInterrupt raised by the code itself, which would otherwise
-end a command as if it had succeeded, or as if its user had interrupted it.
-"""
+"""Guard calls of plug-in code: any exception becomes a PluginError with its name and place."""
 
 from __future__ import annotations
 
-import dis
 import importlib.util
 import inspect
 import re
@@ -15,7 +10,6 @@ import traceback
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
@@ -23,7 +17,6 @@ from unlearnbench.runtime.signals import Stopped
 
 LONGEST = 300
 """Most characters of a plug-in's own text in a message."""
-_ESCAPE = re.compile(r"\x1b\[[0-9;?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]*(?:\x07|\x1b\\)?")
 _DEVICE = re.compile(r"out of memory|can't allocate|\b(CUDA|CUBLAS|CUDNN|NCCL|HIP)\b|Gloo", re.I)
 """Errors of a device or of another process, which the called code has not caused."""
 _NOT_OWN = re.compile(
@@ -46,18 +39,11 @@ def plugin_code(
         yield
     except (UnlearnbenchError, Stopped, GeneratorExit, passing):
         raise
-    except KeyboardInterrupt as error:
-        if not _is_raised_by_code(error):
-            raise
-        raise PluginError(f"{what} raised {describe(error, file)}") from error
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or _DEVICE.search(str(error)):
             raise
         raise PluginError(f"{what} raised {describe(error, file)}") from error
-    except SystemExit as error:
-        text = f"{what} called sys.exit({error.code!r}), which plug-in code must not do"
-        raise PluginError(f"{text} ({place(error, file)})") from error
-    except Exception as error:  # plug-in code may raise anything
+    except (Exception, SystemExit) as error:  # plug-in code may raise anything
         raise PluginError(f"{what} raised {describe(error, file)}") from error
 
 
@@ -117,17 +103,6 @@ def place(error: BaseException, file: str = "") -> str:
 
 
 def plain_line(text: str) -> str:
-    """`text` as one line of at most `LONGEST` characters without control characters."""
-    plain = "".join(c if c.isprintable() else " " for c in _ESCAPE.sub("", text))
-    plain = " ".join(plain.split())
+    """`text` as one line of at most `LONGEST` characters."""
+    plain = " ".join(text.split())
     return plain if len(plain) <= LONGEST else f"{plain[: LONGEST - 1]}…"
-
-
-def _is_raised_by_code(error: KeyboardInterrupt) -> bool:
-    """True if a `raise` statement raised it; a signal interrupts any other instruction."""
-    last: TracebackType | None = error.__traceback__
-    while last is not None and last.tb_next is not None:
-        last = last.tb_next
-    if last is None or last.tb_lasti < 0:
-        return False
-    return dis.opname[last.tb_frame.f_code.co_code[last.tb_lasti]] == "RAISE_VARARGS"

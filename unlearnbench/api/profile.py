@@ -45,13 +45,21 @@ class Profile:
             "true facts have one question each"
         },
     )
+    eos_as_padding: bool = field(
+        default=False,
+        metadata={
+            "meaning": "whether EOS that serves as padding is masked inside texts, too, and "
+            "another is scored behind a chat template's last line break"
+        },
+    )
 
     @property
     def hash(self) -> str:
         """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
         rules = {key: value for key, value in asdict(self).items() if key != "name"}
-        if self.question_key == "question":  # as in ids from before there was a choice
-            del rules["question_key"]
+        for one in fields(self):
+            if rules.get(one.name) == one.default:  # as in ids from before there was a choice
+                del rules[one.name]
         text = json.dumps(rules, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

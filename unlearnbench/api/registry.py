@@ -1,10 +1,11 @@
-"""The registry of plug-ins: methods, metrics, benchmarks, attacks, configurations, dashboards.
+"""The registry of plug-ins: methods, modifiers, metrics, benchmarks, attacks, trackers, …
 
 They are found by entry point. Listing imports nothing, built-in plug-ins are found like all others,
 and a broken one does not affect the rest. An entry point of a class may also name a package: then
 each of its public modules is a plug-in of its own name. A class can also come from a single file,
 without a package: `register_file("my_method.py")` makes it `my-method` in this process;
-`plugin_files()` lists such files with their text, so that worker processes register the same.
+`plugin_files()` lists such files with their text and that of the modules that they import from
+below their folder, so that worker processes register the same.
 """
 
 from __future__ import annotations
@@ -28,15 +29,18 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from unlearnbench.api.plugin_code import describe, place, plain_line, plugin_code
+from unlearnbench.api.plugin_modules import Texts, is_current, texts_of, unload
 from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
 
 if TYPE_CHECKING:  # imports torch, which listing does not need
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import Method
 
-Kind = Literal["methods", "metrics", "benchmarks", "attacks", "configs", "dashboards"]
+Kind = Literal[
+    "methods", "modifiers", "metrics", "benchmarks", "attacks", "trackers", "configs", "dashboards"
+]
 KINDS: tuple[Kind, ...] = get_args(Kind)
-CLASSES: tuple[Kind, ...] = ("methods", "metrics", "benchmarks", "attacks")
+CLASSES: tuple[Kind, ...] = ("methods", "modifiers", "metrics", "benchmarks", "attacks")
 """Kinds whose plug-ins are classes: each may stand alone in a module or a file."""
 
 
@@ -52,7 +56,7 @@ class Offer:
     version: str
     """Empty for a plugin file."""
     digest: str = ""
-    """Of a plugin file's content; empty for a package."""
+    """Of the content of a plugin file and its modules; empty for a package."""
 
     @property
     def source(self) -> str:
@@ -63,7 +67,7 @@ class Offer:
 @dataclass(frozen=True)
 class _PluginFile:
     path: Path
-    text: bytes
+    texts: Texts
     digest: str
     kind: Kind
     value: type[Any]
@@ -174,10 +178,11 @@ def register_file(path: str | Path) -> str:
     """Offer the one plug-in that a Python file defines, under the file's name; return that name."""
     place, text = _plugin_text(path)
     name = place.stem.replace("_", "-")
-    digest = hashlib.sha256(text).hexdigest()[:16]
     known = _files.get(name)
-    if known is not None and known.path == place and known.digest == digest:
-        return name  # a reused worker process registers the same file again
+    if known is not None and known.path == place:
+        if is_current(place, known.texts):
+            return name  # a reused worker process registers the same file again
+        unload(place, known.texts)
     for other in (offer for kind in CLASSES for offer in offers(kind)):
         if other.name == name and other.target != str(place):
             raise PluginError(
@@ -185,40 +190,47 @@ def register_file(path: str | Path) -> str:
                 "rename the file"
             )
     kind, value = _class_in_file(name, place)
-    _files[name] = _PluginFile(place, text, digest, kind, value)
+    texts = texts_of(place, text)
+    _, *modules = texts
+    digest = hashlib.sha256(text)
+    for module, own in modules:
+        digest.update(f"{module} {len(own)}\n".encode() + own)
+    _files[name] = _PluginFile(place, texts, digest.hexdigest()[:16], kind, value)
     # Another process cannot import the class by its name: instances take the file along.
-    copyreg.pickle(value, partial(_reduced, place, text))
+    copyreg.pickle(value, partial(_reduced, place, texts))
     return name
 
 
-def _reduced(path: Path, text: bytes, instance: Any) -> Any:
+def _reduced(path: Path, texts: Texts, instance: Any) -> Any:
     """Reduce an instance of a file's class for pickle: the file, and the instance's state."""
-    return (_blank, (path, text), *object.__reduce_ex__(instance, 2)[2:])
+    return (_blank, (path, texts), *object.__reduce_ex__(instance, 2)[2:])
 
 
-def _blank(path: Path, text: bytes) -> Any:
+def _blank(path: Path, texts: Texts) -> Any:
     """Make an instance of the class of another process's file, before its state is set."""
-    kind = _files[register_copy(path, text)].value
+    kind = _files[register_copy(path, texts)].value
     return object.__new__(kind)
 
 
-def register_copy(path: Path, text: bytes) -> str:
+def register_copy(path: Path, texts: Texts) -> str:
     """Register a plug-in file of another process: at its path if it has the same text there."""
-    return register_file(_copied(path, text))
+    return register_file(_copied(path, texts))
 
 
 @cache
-def _copied(path: Path, text: bytes) -> Path:
-    if path.is_file() and path.read_bytes() == text:
+def _copied(path: Path, texts: Texts) -> Path:
+    if is_current(path, texts):
         return path
-    copy = Path(mkdtemp(prefix="unlearnbench-plugin-")) / path.name
-    copy.write_bytes(text)
-    return copy
+    folder = Path(mkdtemp(prefix="unlearnbench-plugin-"))
+    for name, text in texts:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(text)
+    return folder / path.name
 
 
-def plugin_files() -> tuple[tuple[Path, bytes], ...]:
-    """Files given to `register_file`, with their text at that time."""
-    return tuple((entry.path, entry.text) for entry in _files.values())
+def plugin_files() -> tuple[tuple[Path, Texts], ...]:
+    """Files given to `register_file`, with their texts at that time."""
+    return tuple((entry.path, entry.texts) for entry in _files.values())
 
 
 def remember_files(paths: Iterable[str]) -> None:
@@ -245,7 +257,7 @@ def recorded_file(name: str) -> str:
 
 
 def file_digest(name: str) -> str:
-    """Content hash of the plugin file that offers a method; empty for an installed one."""
+    """Content hash of the plugin file that offers a plug-in; empty for an installed one."""
     return _files[name].digest if name in _files else ""
 
 
@@ -267,7 +279,7 @@ def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
     kinds: list[Kind] = [kind for kind in CLASSES if _classes(kind, module)]
     if not kinds:
         bases = ", ".join(base.__name__ for one in CLASSES for base in _bases(one))
-        reason = f"it must define exactly one method, metric, benchmark or attack, of {bases}: none"
+        reason = f"it must define exactly one plug-in, of {bases}: none"
         raise broken(offer, reason, "plug-in")
     kind: Kind = kinds[0] if len(kinds) == 1 else "methods"
     value = _only_class(replace(offer, kind=kind), module)
@@ -310,6 +322,14 @@ def _bases(kind: Kind) -> tuple[type[Any], ...]:
         from unlearnbench.api.attack import PromptAttack, SamplingAttack, WeightAttack
 
         return WeightAttack, PromptAttack, SamplingAttack
+    if kind == "modifiers":
+        from unlearnbench.api import modifier as m
+
+        return m.Perturb, m.Combine, m.Filter, m.OptimizerKind, m.WeightEdit
+    if kind == "trackers":
+        from unlearnbench.api.tracker import Tracker
+
+        return (Tracker,)
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import Method
 

@@ -12,6 +12,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from unlearnbench.api.attack import AttackTools, WeightAttack
 from unlearnbench.api.benchmark import Benchmark, Question
+from unlearnbench.api.edit import OptimizerName
 from unlearnbench.api.registry import load
 from unlearnbench.errors import DataError
 
@@ -43,9 +44,7 @@ class TrainingAttack(WeightAttack):
     schedule: Literal["constant", "linear"] = Field(
         default="constant", description="linear: the rate falls to 0 over the steps"
     )
-    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = Field(
-        default="adamw", description="with a state that begins anew"
-    )
+    optimizer: OptimizerName = Field(default="adamw", description="with a state that begins anew")
     lora_rank: int | None = Field(
         default=None,
         ge=1,

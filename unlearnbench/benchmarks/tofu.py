@@ -12,6 +12,7 @@ from 0 (unlearn) to 1 (learn), or a list with one for each token of the answer a
 from __future__ import annotations
 
 import json
+from codecs import BOM_UTF8
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,23 +24,12 @@ from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
 from unlearnbench.benchmarks.authors import pretraining_rows
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
 from unlearnbench.config.section import Name
-from unlearnbench.errors import DataError, did_you_mean
+from unlearnbench.errors import DataError, did_you_mean, shortened
 from unlearnbench.files import hub
-from unlearnbench.files.bounded import (
-    BoundsError,
-    expand_user,
-    numbered_lines,
-    parse_json,
-    shortened,
-)
 
 FRACTIONS = (0.01, 0.05, 0.10)
 """Forget fractions that TOFU publishes."""
-TABLE_BYTES = 64 << 20
-"""Most bytes of a file; TOFU's largest has 1 MiB."""
 ROWS_PER_AUTHOR = 20
-ROW_BYTES = 1 << 20
-"""Most bytes of a row; TOFU's longest has 4 kB."""
 
 _FACTS = ("real_authors_perturbed", "world_facts_perturbed")  # three wrong answers, no paraphrase
 _T = TypeVar("_T")
@@ -121,7 +111,7 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
             what = f"{origin}: the hub's data set"
             fix = "name one with TOFU's files in data.hub_id, and the revision that has them"
         else:
-            folder = expand_user(str(settings.path))
+            folder = Path(str(settings.path)).expanduser()
             origin, what = str(folder), f"data.path: {folder}"
             fix = "download them from the hub's dataset, or leave data.path out to fetch all"
     except hub.HubError as error:
@@ -129,11 +119,11 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
             f"{settings.hub_id}: cannot be read from the hub ({error}); without a network, use a "
             f"folder of TOFU's JSON-lines files: --set data.path=FOLDER"
         ) from error
-    except BoundsError as error:
-        raise DataError(f"data.path: {shortened(settings.path)[1:-1]}: {error}") from error
     if not folder.is_dir():
         raise DataError(f"{what} is not a folder; give the one with TOFU's full.json")
     if missing := [file for file in files if not (folder / file).is_file()]:
+        if (folder / f"{missing[0]}l").is_file():
+            fix = "it has .jsonl; rename those to .json"
         raise DataError(f"{what} lacks {', '.join(missing)}; {fix}")
     return folder, origin
 
@@ -144,13 +134,11 @@ def _table(name: str, folder: Path, origin: str) -> _Table:
     try:
         objects = [
             _Row(f"{shown}:{number}", _json_object(f"{shown}:{number}", line))
-            for number, line in numbered_lines(path, TABLE_BYTES, ROW_BYTES)
+            for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
             if line.strip()
         ]
     except OSError as error:
         raise DataError(f"{shown}: cannot be read ({error.strerror})") from error
-    except BoundsError as error:
-        raise DataError(f"{shown}: {error}") from error
     if not objects:
         raise DataError(f"{origin}: {name} has no rows; fetch it again")
     rows = tuple(row.question(name) for row in objects)
@@ -165,10 +153,11 @@ def _table(name: str, folder: Path, origin: str) -> _Table:
 
 
 def _json_object(place: str, line: bytes) -> Mapping[str, object]:
-    if len(line) > ROW_BYTES:
-        raise DataError(f"{place}: more than {ROW_BYTES} bytes on one line; a row has fewer")
+    line = line.removeprefix(BOM_UTF8)
+    if line.lstrip().startswith(b"["):
+        raise DataError(f"{place}: a JSON array; write each row on a line (jq -c '.[]' FILE)")
     try:
-        value: object = parse_json(line.decode())
+        value: object = json.loads(line.decode())
     except UnicodeDecodeError as error:
         raise DataError(f"{place}:{error.start + 1}: not UTF-8; fetch the file again") from error
     except json.JSONDecodeError as error:
@@ -176,8 +165,6 @@ def _json_object(place: str, line: bytes) -> Mapping[str, object]:
             f"{place}:{error.colno}: not a JSON object on one line ({error.msg}); the file is cut "
             f"off or damaged, fetch it again"
         ) from error
-    except BoundsError as error:
-        raise DataError(f"{place}: {error}") from error
     if not isinstance(value, dict):
         raise DataError(f"{place}:1: expected a JSON object, got {_kind(value)}")
     return {str(key): item for key, item in value.items()}

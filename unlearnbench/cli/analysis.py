@@ -15,7 +15,7 @@ from unlearnbench.cli.figures import FIGURE
 from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import Output, spreadsheet_cell, write_file
+from unlearnbench.files.outputs import Output, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
@@ -71,8 +71,12 @@ def meta(
       unlearnbench analysis meta runs/mine --knows 'weak:*' --knows-not 'gradient-ascent*'
     """
     register_plugins(plugins)
-    from unlearnbench.analysis.attacked_runs import attacked_runs, chosen_variant
-    from unlearnbench.analysis.meta_evaluation import by_pattern, meta_evaluation
+    from unlearnbench.analysis.meta_evaluation import (
+        attacked_runs,
+        by_pattern,
+        chosen_variant,
+        meta_evaluation,
+    )
     from unlearnbench.reporting.report import build_report
 
     reports = [build_report(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
@@ -175,11 +179,9 @@ def _line(found: MetaEvaluation, one: MetricQuality) -> dict[str, Any]:
 
 def _csv(found: Sequence[MetaEvaluation]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(_COLUMNS)
-    for one in found:
-        for metric in (*one.metrics, *one.controls):
-            writer.writerow(map(spreadsheet_cell, _line(one, metric).values()))
+    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(_line(one, line) for one in found for line in (*one.metrics, *one.controls))
     return text.getvalue()
 
 

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import BatchTokens, Data, Json, is_log_file
 from unlearnbench.console import Console, progress_bar
-from unlearnbench.errors import EvaluationError
-from unlearnbench.files.bounded import shortened
+from unlearnbench.errors import EvaluationError, shortened
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.anchors import Anchor, AnchorCheck
@@ -34,18 +33,7 @@ def list_anchors(as_json: Json = False) -> None:
 
     console = Console()
     if as_json:
-        console.print_json(
-            [
-                {
-                    "id": one.id,
-                    "checkpoint": one.checkpoint,
-                    "split": one.split,
-                    "profile": one.profile,
-                    "numbers": [asdict(number) for number in one.numbers],
-                }
-                for one in load_anchors().values()
-            ]
-        )
+        console.print_json([asdict(one) for one in load_anchors().values()])
         return
     rows = [
         (one.id, one.checkpoint, one.split, one.profile, len(one.numbers))
@@ -200,21 +188,14 @@ def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: boo
         )
     differ = [one.metric for one in measured if one.verdict == "differs"]
     console = Console()
+    rows = [asdict(c) | {"verdict": c.verdict, "difference": c.difference} for c in checks]
     if as_json:
-        rows = [asdict(c) | {"difference": c.difference} for c in checks]
         how = {"id": anchor.id, "checkpoint": anchor.checkpoint, "profile": anchor.profile}
         console.print_json(how | {"reproduced": not differ, "checks": rows})
     else:
         title = f"{anchor.id}: {anchor.checkpoint}, {anchor.split}, profile {anchor.profile}"
         columns = ("metric", "published", "measured", "difference", "tolerance", "verdict")
-        console.table(
-            columns,
-            [
-                (c.metric, c.published, c.measured, c.difference, c.tolerance, c.verdict)
-                for c in checks
-            ],
-            title,
-        )
+        console.table(columns, [[row[key] for key in columns] for row in rows], title)
         missing = len(checks) - len(measured)
         console.note(
             f"{len(measured) - len(differ)} of {len(measured)} metrics within tolerance"

@@ -8,27 +8,15 @@ from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.evaluate import ONE_MODEL
 from unlearnbench.cli.options import (
-    BatchTokens,
-    Data,
-    EvaluationPrecision,
-    Forget,
     Json,
-    MaxLength,
+    ModelOptions,
     Plugins,
-    ProfileName,
-    QuestionColumn,
-    Rows,
-    TemplateArgs,
-    TemplateName,
-    TokenizerOf,
-    WeightType,
+    ProfileChanges,
     completion,
     dotted_values,
     is_log_file,
     register_for_evaluation,
-    template_arguments,
 )
 from unlearnbench.console import Console, progress_bar
 from unlearnbench.errors import EvaluationError
@@ -41,9 +29,11 @@ if TYPE_CHECKING:
 app = new_group()
 
 
-@command(app, "attack", writes=[Output("out", "the evaluations", kind="folder")], panel=ONE_MODEL)
+@command(app, "attack", writes=[Output("out", "the evaluations", kind="folder")])
 def attack(
     model: Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")],
+    options: ModelOptions,
+    changes: ProfileChanges,
     attacks: Annotated[
         list[str] | None,
         option(
@@ -75,18 +65,6 @@ def attack(
             "MODEL", "The model before unlearning: what there was to forget; some attacks read it."
         ),
     ] = None,
-    tokenizer: TokenizerOf = None,
-    data: Data = "tofu",
-    forget: Forget = 0.1,
-    template: TemplateName = "auto",
-    template_arg: TemplateArgs = None,
-    dtype: WeightType = "float32",
-    precision: EvaluationPrecision = None,
-    batch_tokens: BatchTokens = None,
-    profile: ProfileName = "tofu",
-    rows: Rows = None,
-    max_length: MaxLength = None,
-    question_key: QuestionColumn = None,
     answers: Annotated[
         int, option("N", "Print the N answers that change most under each attack.", min=0)
     ] = 0,
@@ -113,30 +91,21 @@ def attack(
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.attack_checkpoint import attack_checkpoint
-    from unlearnbench.evaluation.evaluate_model import data_settings, is_main_process, set_up
+    from unlearnbench.evaluation.evaluate_model import data_settings, is_main_process
     from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
 
-    rules = get_profile(profile, rows=rows, max_length=max_length, question_key=question_key)
+    rules = get_profile(options.profile, **vars(changes))
     specs = _specs(attacks, settings, register_for_evaluation(plugins, rules))
-    benchmark = data_settings(data)
-    resolve_precision("cpu", dtype, precision)
+    benchmark = data_settings(options.data)
+    resolve_precision("cpu", options.dtype, options.precision)
     for place in filter(None, (model, retain, start)):
         if is_log_file(place):
             raise EvaluationError(f"{place} is a log, which cannot be attacked; give the model")
         check_any_model(Source(place))
-    setup = set_up(
-        model,
-        data=benchmark,
-        forget=forget,
-        profile=rules,
-        tokenizer=tokenizer,
-        template=template,
-        template_args=template_arguments(template_arg),
-        dtype=dtype,
-        precision=precision,
-        batch_tokens=batch_tokens,
-    )
+    if retain and Path(retain).resolve() == Path(model).resolve():
+        Console().note("warning: --retain is the model itself, so what it gains shows nothing")
+    setup = options.setup(model, benchmark, rules)
     main, console = is_main_process(), Console()
 
     def attacked(place: str, own: Sequence[AttackSpec]) -> AttackedModel:

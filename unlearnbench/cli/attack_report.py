@@ -69,10 +69,11 @@ class AttackReport:
         start = models["start"].plain if "start" in models else None
         found: list[AttackFindings] = []
         for spec in specs:
-            own = _under(models["model"], spec)
-            null = _under(models["retain"], spec) if "retain" in models else None
+            own, null = _under(spec, models["model"], models.get("retain"))
             compared = plan, roles, own, null, start
-            metrics, gain = attacked_metrics(*compared), largest_gain(*compared)
+            # Without points the weights were not finite.
+            metrics = attacked_metrics(*compared) if own.points else ()
+            gain = largest_gain(*compared) if own.points else None
             found.append(AttackFindings(spec, own, metrics, gain))
         return cls(models, found, profile, benchmark)
 
@@ -98,7 +99,7 @@ class AttackReport:
 
     def print_answers(self, console: Console, count: int) -> None:
         """Print the answers of forget sets that change most, by ROUGE-L recall, of each attack."""
-        for one in self.attacks:
+        for one in (one for one in self.attacks if one.model.points):
             for name, i in _most_changed(one.model, self.benchmark.roles, count):
                 points = one.model.points
                 shown = next(iter(points.values())).sets[name]
@@ -149,16 +150,12 @@ class AttackReport:
         }
         gain = one.gain
         derived = ("gain", "retain_gain", "excess", "share", "comes_back")
-        seen = None
-        if gain is not None:
-            seen = asdict(gain) | {key: getattr(gain, key) for key in derived}
-        settings = {key: value for key, value in one.spec.settings.items() if key != "at"}
         return {
             "attack": one.spec.name,
             "version": one.spec.version,
-            "settings": settings,
+            "settings": {key: value for key, value in one.spec.settings.items() if key != "at"},
             "variants": variants,
-            "largest_gain": seen,
+            "largest_gain": gain and asdict(gain) | {key: getattr(gain, key) for key in derived},
         }
 
     def _metrics(self, name: str, who: str = "model") -> dict[str, float | None]:
@@ -166,9 +163,8 @@ class AttackReport:
 
         def of(other: str) -> Evaluation | None:
             found = self.models.get(other)
-            if found is None:
-                return None
-            return found.plain if name == PLAIN else found.under.get(name)
+            every = {PLAIN: found.plain, **found.under} if found else {}
+            return every.get(name)
 
         evaluation = of(who)
         if evaluation is None:
@@ -190,9 +186,6 @@ def sentence(one: AttackFindings, *, retain: bool) -> str:
         text += f", a change of {gain.gain:+.3f}{_between(gain.interval, '+')}"
     else:
         text += _between(gain.interval, "")
-    if gain.share is not None and gain.start is not None:
-        text += f", {100 * gain.share:.0f} % of the way back to the start model's "
-        text += _number(gain.start)
     if gain.retain_gain is None or gain.excess is None:
         hint = "it could not be measured there" if retain else "give it with --retain"
         return f"{text}.\nWhat a model gains that never knew the rows is not known: {hint}."
@@ -203,15 +196,24 @@ def sentence(one: AttackFindings, *, retain: bool) -> str:
     beyond = f"{gain.excess:+.3f}{_between(gain.excess_interval, '+')}"
     if gain.excess_interval is None:
         return f"{text}Beyond the retain model: {beyond}; too few questions for an interval."
-    if gain.comes_back:
-        return f"{text}It gives back what it was to forget: {beyond} beyond the retain model."
-    return f"{text}No sign that anything comes back: {beyond} beyond the retain model."
+    back = "It gives back what it was to forget"
+    if not gain.comes_back:
+        back = "No sign that anything comes back"
+    way = ""
+    if gain.share is not None:
+        way = f", {round(100 * gain.share)} % of the way to the start model's {_number(gain.start)}"
+    return f"{text}{back}: {beyond} beyond the retain model{way}."
 
 
-def _under(found: AttackedModel, spec: AttackSpec) -> Attacked:
-    """The evaluations of a model under one attack."""
-    names = [variant(spec.name, point) for point in attack_from_spec(spec).points()]
-    return Attacked(found.plain, {name: found.under[name] for name in names})
+def _under(
+    spec: AttackSpec, model: AttackedModel, retain: AttackedModel | None
+) -> tuple[Attacked, Attacked | None]:
+    """The evaluations under one attack, at the points at which it failed with no model."""
+    both = [one for one in (model, retain) if one is not None]
+    names = (variant(spec.name, point) for point in attack_from_spec(spec).points())
+    shared = [name for name in names if all(name in one.under for one in both)]
+    own, *null = (Attacked(o.plain, {name: o.under[name] for name in shared}) for o in both)
+    return own, null[0] if null else None
 
 
 def _rows(metrics: Sequence[AttackedMetric], points: int) -> Iterator[tuple[Any, ...]]:

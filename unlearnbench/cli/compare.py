@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import textwrap
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import Json, above_zero, sweep_folder
-from unlearnbench.cli.report import RESULTS
+from unlearnbench.cli.options import Json, above_zero, named_in
 from unlearnbench.console import Console
 
 if TYPE_CHECKING:
@@ -21,7 +19,7 @@ _WIDTH = 96
 app = new_group()
 
 
-@command(app, "compare", panel=RESULTS)
+@command(app, "compare")
 def compare(
     a: Annotated[
         str, argument("A", "A method, a setting's label, a run's id, or FOLDER:one of these.")
@@ -64,7 +62,7 @@ def compare(
     first, second = _contender(a, folder, under), _contender(b, folder, under)
     from unlearnbench.analysis import compare as comparison
     from unlearnbench.analysis import equal_utility
-    from unlearnbench.analysis.compare_text import overview, rule, verdict
+    from unlearnbench.analysis.compare import overview, rule, verdict
 
     found = comparison.compare(first, second, within or equal_utility.TOLERANCE)
     tests = sum(panel.test is not None for panel in found.panels)
@@ -101,17 +99,13 @@ def _filled(text: str) -> str:
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:
     """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
+    from unlearnbench.analysis.compare import find_variant, records_under, rows_under
     from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
-    from unlearnbench.analysis.rows_under_attack import find_variant, records_under, rows_under
     from unlearnbench.reporting.report import build_report
 
-    own, colon, name = text.partition(":")
-    # A setting's label may hold a colon, too.
-    elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
-    place = sweep_folder(own if elsewhere else folder)
+    place, query = named_in(text, folder)
     report = build_report(place)
     rows, records = report.rows, report.records
-    query = name if elsewhere else text
     families = sorted({row.family for row in report.rows if row.kind == "run"})
     full = with_retain_term(query, families)
     label = text.removesuffix(query) + full
@@ -128,16 +122,13 @@ def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
     if panel.a is None or panel.b is None:
         return []
     test = panel.test
-    distances: tuple[tuple[float | None, ...], ...] = ((), ())
-    if panel.headline.forgotten.test:
-        distances = ((None,), (None,))
-    if test is not None:
-        distances = ((round(test.distance_a, 4),), (round(test.distance_b, 4),))
+    distances = (round(test.distance_a, 4), round(test.distance_b, 4)) if test else (None, None)
     return [
         (
             *(panel.model, panel.forget_fraction, name, side.setting, side.learning_rate),
             *(side.epoch, round(side.utility, 4), round(side.quality, 4)),
-            *(*distance, len(side.seeds)),
+            *((distance,) if panel.headline.forgotten.test else ()),
+            len(side.seeds),
         )
         for name, side, distance in zip("AB", (panel.a, panel.b), distances, strict=True)
     ]

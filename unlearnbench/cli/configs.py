@@ -11,14 +11,13 @@ from typing import Annotated
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.dry_run import DryRun
 from unlearnbench.cli.options import Json, Plugins, complete_config, register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import OutputError
 from unlearnbench.files.outputs import Output, check_file, write_file
 
-SCHEMA_LINE = "# yaml-language-server: $schema="
-"""Beginning of the first line of a config, by which editors find the schema."""
+SCHEMA = "schema.json"
+"""Beside a new config, whose first line names it: by it editors find the schema."""
 
 SWEEP_NAME = r"[A-Za-z0-9][A-Za-z0-9._-]*"
 FRACTIONS = (0.1, 0.05, 0.125, 0.25, 0.5)
@@ -62,29 +61,23 @@ def show_config(
     if as_json:
         console.print_json(json_ready(load_config(name).model_dump(mode="json")))
     else:
-        # The line names a file beside a shipped config; a copy of it lies elsewhere.
-        text = find_config(name).text.replace(f"{SCHEMA_LINE}schema.json", _schema_line(), 1)
-        console.print(text.removesuffix("\n"))
+        console.print(find_config(name).text.removesuffix("\n"))
 
 
 @command(app, "schema", writes=[Output("out", "the schema", suffixes=(".json",))])
 def print_schema(
     out: Annotated[str | None, option("FILE", "File to write.", default="standard output")] = None,
     plugins: Plugins = None,
-    dry_run: DryRun = False,
 ) -> None:
     """Print the JSON schema of the YAML, with which editors complete, explain and check it.
 
     It has the methods, metrics, benchmarks and attacks that are installed, and those of --plugin.
-    Configs name it in their first line: # yaml-language-server: $schema=FILE
+    A config names it in its first line: # yaml-language-server: $schema=FILE
 
     Examples:
       unlearnbench configs schema --out schema.json
       unlearnbench configs schema --plugin my_method.py --out schema.json
     """
-    if dry_run:
-        Console().print(f"would write {out}" if out else "would print the schema; writes nothing")
-        return
     register_plugins(plugins)
     from unlearnbench.config.json_schema import schema_text
 
@@ -104,11 +97,10 @@ def new_config(
     data: Annotated[
         str, option("DATA", "A benchmark's name, or a folder of files in TOFU's format.")
     ] = "synthetic",
-    dry_run: DryRun = False,
 ) -> None:
     """Write a config to start from: three methods on a laptop, every line explained.
 
-    As it is, it runs without a network and a GPU.
+    As it is, it runs without a network and a GPU. The schema for editors is written beside it.
 
     Examples:
       unlearnbench configs new mine && unlearnbench plan mine.yaml
@@ -124,10 +116,10 @@ def new_config(
     if file.exists():
         raise OutputError(f"{file}: there is such a file, which is kept; choose another name")
     text = _starter(file, model, data)
-    if dry_run:
-        Console().print(f"would write {file}: {len(text.splitlines())} lines")
-        return
+    from unlearnbench.config.json_schema import schema_text
+
     write_file(file, text, "the config")
+    write_file(file.with_name(SCHEMA), schema_text(), "the schema")
     Console().print(f"config  {file}\nnext    unlearnbench plan {file}")
 
 
@@ -142,7 +134,6 @@ def _starter(file: Path, model: str, data: str) -> str:
     fraction = next((one for one in FRACTIONS if not benchmark.problem_with(one)), FRACTIONS[0])
     preparation = "" if tiny else "    preparation: {epochs: 5, learning_rate: 1.0e-5}\n"
     values = {
-        "schema": _schema_line(),
         "name": file.stem,
         "file": file,
         "data": section,
@@ -160,10 +151,3 @@ def _starter(file: Path, model: str, data: str) -> str:
 def _scalar(text: str) -> str:
     """A text as YAML: quoted where it would be something else."""
     return text if re.fullmatch(r"[A-Za-z./~][\w./~-]*", text) else json.dumps(text)
-
-
-def _schema_line() -> str:
-    """The first line of a config that lies anywhere on this machine."""
-    from unlearnbench.config.json_schema import shipped_schema
-
-    return f"{SCHEMA_LINE}{shipped_schema().as_uri()}"

@@ -8,43 +8,27 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
-    BatchTokens,
     Data,
-    EvaluationPrecision,
-    Forget,
     Json,
-    Layout,
-    MaxLength,
+    ModelOptions,
     Plugins,
-    ProfileName,
-    QuestionColumn,
-    Rows,
-    TemplateArgs,
-    TemplateName,
-    TokenizerOf,
-    WeightType,
+    ProfileChanges,
     complete_profile,
     is_log_file,
     register_for_evaluation,
-    template_arguments,
 )
-from unlearnbench.config.choices import Dtype, Precision
 from unlearnbench.console import Console, progress_bar
-from unlearnbench.errors import EvaluationError
-from unlearnbench.files.bounded import shortened
+from unlearnbench.errors import EvaluationError, shortened
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.files.outputs import Output
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark
-    from unlearnbench.api.metric import Compared, Values
+    from unlearnbench.api.metric import Compared
     from unlearnbench.api.observations import Evaluation, Statistics
     from unlearnbench.api.profile import Profile
-    from unlearnbench.config.metric_plan import MetricPlan
-    from unlearnbench.evaluation.model_verdict import ModelVerdict
+    from unlearnbench.evaluation.model_verdict import Judged, ModelVerdict
 
-ONE_MODEL = "One model"
-"""Heading of the commands of this file."""
 
 app = new_group()
 
@@ -53,18 +37,11 @@ app = new_group()
     app,
     "evaluate",
     writes=[Output("out", "the evaluation log"), Output("questions", "the questions")],
-    panel=ONE_MODEL,
 )
 def evaluate(
     model: Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")],
-    tokenizer: TokenizerOf = None,
-    data: Data = "tofu",
-    forget: Forget = 0.1,
-    template: TemplateName = "auto",
-    template_arg: TemplateArgs = None,
-    dtype: WeightType = "float32",
-    precision: EvaluationPrecision = None,
-    batch_tokens: BatchTokens = None,
+    options: ModelOptions,
+    changes: ProfileChanges,
     retain: Annotated[
         str | None,
         option(
@@ -83,14 +60,9 @@ def evaluate(
     out: Annotated[
         str | None, option("FILE", "Log to write; gzipped if its name ends in .gz.")
     ] = None,
-    layout: Layout = "tofu",
     questions: Annotated[
         str | None, option("FILE", "Table of all questions to write: .parquet or .jsonl.")
     ] = None,
-    profile: ProfileName = "tofu",
-    rows: Rows = None,
-    max_length: MaxLength = None,
-    question_key: QuestionColumn = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
@@ -107,82 +79,62 @@ def evaluate(
     from unlearnbench.api.benchmark import split_name
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.evaluate_model import (
-        data_settings,
-        evaluate_model,
-        find_tokenizer,
-        is_main_process,
-        model_settings,
-    )
-    from unlearnbench.evaluation.open_unlearning_log import check_profile
+    from unlearnbench.evaluation.evaluate_model import data_settings, is_main_process
     from unlearnbench.evaluation.privacy_control import holdout_notice
     from unlearnbench.evaluation.question_table import check_questions_path, write_questions
     from unlearnbench.evaluation.tofu_log import check_sets, read_log, write_log
-    from unlearnbench.models.loading import Source, quiet_transformers
+    from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
 
-    rules = get_profile(profile, rows=rows, max_length=max_length, question_key=question_key)
+    rules = get_profile(options.profile, **vars(changes))
     register_for_evaluation(plugins, rules)
-    benchmark = data_settings(data)
-    template_args = template_arguments(template_arg)
+    benchmark = data_settings(options.data)
     if questions:  # an early error saves the model's time
         check_questions_path(questions)
     if out:
         check_sets(benchmark.roles, Path(out))
-    if out and layout == "open-unlearning":
-        check_profile(rules.id, Path(out))
-    resolve_precision("cpu", dtype, precision)
+    resolve_precision("cpu", options.dtype, options.precision)
     given: dict[Compared, str | None] = {"retain": retain, "start": start}
     places: dict[Compared, str] = {name: place for name, place in given.items() if place}
     others: dict[Compared, Evaluation] = {}
     for name, place in places.items():
         if is_log_file(place):
             others[name] = read_log(place, profile=rules)
-            _check_comparable(place, name, others[name], rules, dtype, precision)
+            _check_comparable(place, name, others[name], rules, options)
         else:
             check_any_model(Source(place))
-    quiet_transformers()
-    source = tokenizer or model
-    encoder = find_tokenizer(source, model_settings(source, template, dtype))
+    setup = options.setup(model, benchmark, rules)
     main = is_main_process()
 
     def evaluated(place: str) -> Evaluation:
-        with progress_bar(Console(), f"evaluating {place}") as progress:
-            return evaluate_model(
-                place,
-                data=benchmark,
-                forget=forget,
-                profile=rules,
-                tokenizer=encoder,
-                template=template,
-                template_args=template_args,
-                dtype=dtype,
-                precision=precision,
-                batch_tokens=batch_tokens,
-                progress=progress if main else None,
-            )
+        with (
+            progress_bar(Console(), f"evaluating {place}") as progress,
+            setup.ready(place) as loaded,
+        ):
+            return setup.evaluator(loaded, progress=progress if main else None)
 
     evaluation = evaluated(model)
     others |= {name: evaluated(place) for name, place in places.items() if name not in others}
     if not main:
         return 0
-    missing = [] if "holdout" in evaluation.sets else [split_name("holdout", forget)]
+    missing = [] if "holdout" in evaluation.sets else [split_name("holdout", options.forget)]
     if line := holdout_notice(missing, rules, benchmark):
         Console().note(line)
     if out:
-        write_log(evaluation, Path(out), layout=layout, retain=others.get("retain"))
+        write_log(evaluation, Path(out))
         Console().note(f"log: {out}")
     if questions:
-        write_questions(evaluation, questions, benchmark)
+        write_questions(evaluation, questions, benchmark, others.get("retain"))
         Console().note(f"questions: {questions}")
     return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
 
 
-@command(app, "score", panel=ONE_MODEL)
+@command(app, "score")
 def score(
     log: Annotated[
         str, argument("LOG", "A log, plain or gzipped, or a record's epoch-<k>.safetensors.")
     ],
+    changes: ProfileChanges,
     retain: Annotated[
         str | None,
         option("LOG", "The retain model's, for Forget Quality, Forgotten and Private."),
@@ -200,9 +152,6 @@ def score(
             default="the log's own, else tofu",
         ),
     ] = None,
-    rows: Rows = None,
-    max_length: MaxLength = None,
-    question_key: QuestionColumn = None,
     plugins: Plugins = None,
     as_json: Json = False,
 ) -> int:
@@ -217,10 +166,8 @@ def score(
     from unlearnbench.evaluation.tofu_log import read_log
 
     given: Profile | None = None
-    if any(one is not None for one in (profile, rows, max_length, question_key)):
-        given = get_profile(
-            profile or TOFU.name, rows=rows, max_length=max_length, question_key=question_key
-        )
+    if any(one is not None for one in (profile, *vars(changes).values())):
+        given = get_profile(profile or TOFU.name, **vars(changes))
     evaluation = read_log(log, profile=given or TOFU)
     rules = profile_of_id(evaluation.profile)
     if given is not None and given.id != rules.id:
@@ -249,8 +196,7 @@ def _check_comparable(
     name: Compared,
     log: Evaluation,
     profile: Profile,
-    dtype: Dtype,
-    precision: Precision | None,
+    options: ModelOptions,
 ) -> None:
     """Raise EvaluationError unless `log` has the profile and precision of the evaluation."""
     import torch
@@ -265,7 +211,7 @@ def _check_comparable(
             f"that one with --profile, or give the {name} model itself"
         )
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    own = resolve_precision(device, dtype, precision)
+    own = resolve_precision(device, options.dtype, options.precision)
     check_precision(place, log.precision, "the model", own)
 
 
@@ -307,7 +253,7 @@ def _print_metrics(
         unlike = f" (not comparable with numbers by {named})" if changes else ""
         rules = f"profile {evaluation.profile}{unlike}{precision}"
         console.print(f"rules: {rules}; {sizes} questions")
-        _print_scorecard(evaluation, values, retain, {*others}, plan, benchmark, found, console)
+        _print_scorecard(how, {*others}, found, benchmark, console)
         console.print()
         for sentence in found.sentences:
             console.print(sentence)
@@ -339,21 +285,18 @@ def _check_same_evaluation(evaluation: Evaluation, start: Evaluation, benchmark:
 
 
 def _print_scorecard(
-    evaluation: Evaluation,
-    values: Values,
-    retain: Evaluation | None,
+    how: Judged,
     compared: Set[Compared],
-    plan: MetricPlan,
-    benchmark: Benchmark,
     found: ModelVerdict,
+    benchmark: Benchmark,
     console: Console,
 ) -> None:
     """Print the scores per question, the other numbers, a table of metrics by set, and attacks."""
     from unlearnbench.api.membership import MembershipInference
     from unlearnbench.evaluation.scorecard import scorecard
 
-    given = evaluation.sets, compared, benchmark.references
-    card = scorecard(plan, benchmark.roles, values, *given)
+    plan, given = how.plan, (how.model.sets, compared, benchmark.references)
+    card = scorecard(plan, how.roles, how.values, *given)
     scores = [
         (one.label, rounded(one.value), one.question, f"{' and '.join(one.relative_to)} model")
         for one in card.scores
@@ -378,7 +321,7 @@ def _print_scorecard(
     ]
     console.table(columns, by_set)
     if card.attacks:
-        aims = {} if retain is None else plan.values(retain.sets)
+        aims = {} if how.retain is None else plan.values(how.retain.sets)
         of_retain = {
             one.label: aims.get(one.columns()[0].name)
             for one in plan.summaries.values()
@@ -415,6 +358,8 @@ def _print_statistics(how: Statistics, console: Console) -> None:
             f"{len(how.ties)} answers hung on a tie between two tokens and may differ elsewhere, "
             f"such as that to {how.ties[0]!r}"
         )
+    if how.cut:
+        console.note(f"{how.cut} true answers are cut at the profile's max_length")
     if how.not_finite is not None:
         console.note(
             f"the model's outputs are not finite, first at {how.not_finite!r}: what depends on "

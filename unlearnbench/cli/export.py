@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
-from unlearnbench.cli.report import RESULTS
+from unlearnbench.cli.options import Json, Plugins, named_in, register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import ModelError
 from unlearnbench.files.outputs import Output
 
 if TYPE_CHECKING:
-    from unlearnbench.reporting.exported_model import Choice, Epoch
+    from unlearnbench.reporting.exported_model import Epoch
 
 MODEL = Output("to", "the model", kind="folder")
 
@@ -32,7 +31,7 @@ def _epoch(text: str) -> Epoch:
     raise typer.BadParameter(f"{text} is none of best, last and the number of an epoch")
 
 
-@command(app, "export", writes=[MODEL], panel=RESULTS)
+@command(app, "export", writes=[MODEL])
 def export(
     run: Annotated[
         str,
@@ -75,78 +74,21 @@ def export(
       unlearnbench export runs/mine:ce-u --to ./unlearned --push me/tofu-ce-u --dry-run
     """
     register_plugins(plugins)
-    own, colon, name = run.partition(":")
-    # A setting's label may hold a colon, too.
-    elsewhere = bool(colon) and ("/" in own or Path(own).is_dir())
-    place, target = sweep_folder(own if elsewhere else folder), Path(to)
+    (place, name), target = named_in(run, folder), Path(to)
     from unlearnbench.reporting.exported_model import check_place, check_pushable, choose
     from unlearnbench.runs.remade_model import spec_of
-    from unlearnbench.tracking.replay import sweep_config
+    from unlearnbench.tracking import sweep_config
 
     console = Console()
     check_place(target)
-    choice = choose(place, name if elsewhere else run, epoch)
+    choice = choose(place, name, epoch)
     spec_of(choice.record)
     config = sweep_config(place)
     if push:
         check_pushable(choice, adapter=adapter)
     console.note(f"{choice.record.id}  {choice.title}")
-    user = _checked_token(push) if push and not dry_run else ""
-    if dry_run:
-        _print_dry_run(choice, target, push, console, as_json=as_json)
-        return
-    from unlearnbench.reporting.exported_model import export_model
-    from unlearnbench.reporting.model_card import comparison
-
-    remade = export_model(choice, config, target, adapter=adapter, show=console.note)
-    address = _pushed(target, push, choice, user, console) if push else None
-    if as_json:
-        console.print_json(
-            {
-                **_json(choice, target),
-                "device": remade.device,
-                "compared": remade.compared,
-                "differences": [asdict(one) for one in remade.differences],
-                "first_other_step": remade.first_other_step,
-                "same_start": remade.same_start,
-                "metrics": dict(remade.metrics),
-                "hub": address,
-            }
-        )
-        return
-    for line in comparison(remade):
-        console.print(line)
-    console.print(f"model  {target}")
-    if address:
-        console.print(f"hub    {address}")
-
-
-def _checked_token(repository: str) -> str:
-    """The user whose token this is. Raises: ModelError before any work."""
-    from unlearnbench.files import hub
-
-    try:
-        return hub.check_push(repository)
-    except hub.HubError as error:
-        raise ModelError(f"--push {repository}: {error}; nothing is done") from None
-
-
-def _pushed(target: Path, repository: str, choice: Choice, user: str, console: Console) -> str:
-    from unlearnbench.files import hub
-
-    console.note(f"upload to {repository} as {user}")
-    try:
-        return hub.push(target, repository, f"unlearnbench export of record {choice.record.id}")
-    except hub.HubError as error:
-        raise ModelError(
-            f"--push {repository}: {error}; the model is in {target}: `hf upload {repository} "
-            f"{target}` uploads it"
-        ) from None
-
-
-def _json(choice: Choice, target: Path) -> dict[str, Any]:
     row = choice.row
-    return {
+    found: dict[str, Any] = {
         "record": choice.record.id,
         "method": row.method,
         "model": row.model,
@@ -154,25 +96,44 @@ def _json(choice: Choice, target: Path) -> dict[str, Any]:
         "seed": row.seed,
         "folder": str(target),
         "recorded": {name: row.metrics.get(name) for name in row.headline.columns},
+        "hub": push,
     }
-
-
-def _print_dry_run(
-    choice: Choice, target: Path, push: str | None, console: Console, *, as_json: bool
-) -> None:
-    found: dict[str, Any] = {**_json(choice, target), "hub": push, "dry_run": True}
-    if as_json:
-        console.print_json(found)
+    if dry_run:
+        if as_json:
+            console.print_json(found | {"dry_run": True})
+            return
+        for key, value in found.items():
+            console.print(f"{key:10} {value}")
+        console.print("nothing is written (--dry-run)")
         return
-    steps = sum(step.epoch <= choice.row.epoch for step in choice.record.steps)
-    numbers = ", ".join(
-        f"{choice.row.schema.column(name).label} {value:.4g}"
-        for name, value in found["recorded"].items()
-        if value is not None
-    )
-    console.print(f"recorded   {numbers}")
-    console.print(f"training   {steps} optimiser steps, up to epoch {choice.row.epoch}")
-    console.print(f"model      {target}")
+    from unlearnbench.files import hub
+    from unlearnbench.reporting.exported_model import export_model
+    from unlearnbench.reporting.model_card import comparison
+
+    try:
+        user = hub.check_push(push) if push else ""
+    except hub.HubError as error:
+        raise ModelError(f"--push {push}: {error}; nothing is done") from None
+    remade = export_model(choice, config, target, adapter=adapter, show=console.note)
     if push:
-        console.print(f"hub        {push}")
-    console.print("nothing is written (--dry-run)")
+        console.note(f"upload to {push} as {user}")
+        try:
+            about = f"unlearnbench export of record {choice.record.id}"
+            found["hub"] = hub.push(target, push, about)
+        except hub.HubError as error:
+            raise ModelError(
+                f"--push {push}: {error}; the model is in {target}: `hf upload {push} {target}` "
+                "uploads it"
+            ) from None
+    if as_json:
+        differences = [asdict(other) for other in remade.differences]
+        fields = ("device", "compared", "first_other_step", "same_start")
+        more = {name: getattr(remade, name) for name in fields}
+        metrics = dict(remade.metrics)
+        console.print_json(found | more | {"differences": differences, "metrics": metrics})
+        return
+    for line in comparison(remade):
+        console.print(line)
+    console.print(f"model  {target}")
+    if push:
+        console.print(f"hub    {found['hub']}")

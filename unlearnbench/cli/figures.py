@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,90 +19,98 @@ Out = Annotated[str, option("FILE", "Its name ends in .svg, .png, .pdf or .html.
 app = new_group("Write a figure: SVG, PNG, PDF or HTML.")
 
 
-Methods = Annotated[
-    list[str] | None, option("METHOD...", "Methods to draw.", default="all of the sweep")
-]
-Rate = Annotated[
-    float | None, option("RATE", "Learning rate to draw.", parser=above_zero, default="all")
-]
-Split = Annotated[
-    Any,  # typer takes no union
-    option("SPLIT", "Fraction to forget, or a split's name.", parser=split_key, default="all"),
-]
-Width = Annotated[
-    str | None,
-    option(
-        "WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", default="for a screen"
-    ),
-]
-FontSize = Annotated[
-    float | None,
-    option("POINTS", "Font size.", parser=above_zero, default="9, in a column 8"),
-]
-NoLegend = Annotated[bool, flag("--no-legend", "Draw no legend.")]
-Title = Annotated[
-    str | None, option("TEXT", "Title.", default="the numbers drawn; at a width in print none")
-]
+def _inches(text: str | float) -> str | float:
+    with suppress(ValueError):
+        return float(text)
+    return text
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """Parts of a sweep that are drawn."""
+
+    methods: Annotated[
+        list[str] | None,
+        option("METHOD", "Method to draw (repeatable).", default="all of the sweep"),
+    ] = None
+    fraction: Annotated[
+        Any,  # typer takes no union
+        option(
+            "SPLIT",
+            "Fraction to forget, or a split's name.",
+            "--forget",
+            parser=split_key,
+            default="all",
+        ),
+    ] = None
+    rate: Annotated[
+        float | None, option("RATE", "Learning rate to draw.", parser=above_zero, default="all")
+    ] = None
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a figure is drawn."""
+
+    width: Annotated[
+        Any,
+        option(
+            "WIDTH",
+            "column (3.25 in), text (6.75 in), or inches in print.",
+            parser=_inches,
+            default="for a screen",
+        ),
+    ] = None
+    font_size: Annotated[
+        float | None,
+        option("POINTS", "Font size.", parser=above_zero, default="9, in a column 8"),
+    ] = None
+    no_legend: Annotated[bool, flag("--no-legend", "Draw no legend.")] = False
+    title: Annotated[
+        str | None, option("TEXT", "Title.", default="the numbers drawn; at a width in print none")
+    ] = None
+
+    def settings(self) -> dict[str, Any]:
+        """Arguments of the functions of `unlearnbench.figures`."""
+        return {
+            **{"width": self.width, "font_size": self.font_size},
+            **{"legend": not self.no_legend, "title": self.title},
+        }
 
 
 @command(app, "pareto", writes=[FIGURE])
-def draw_pareto(
-    folder: Folder,
-    out: Out,
-    methods: Methods = None,
-    forget: Split = None,
-    rate: Rate = None,
-    width: Width = None,
-    font_size: FontSize = None,
-    no_legend: NoLegend = False,
-    title: Title = None,
-) -> None:
+def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
     r"""Draw what is kept against what is forgotten, a panel per model and split.
 
     Examples:
       unlearnbench figures pareto runs/quickstart --out panels.svg
-      unlearnbench figures pareto runs/quickstart --methods ce-u npo+nll --width column \
-          --font-size 8 --no-legend --out figure1.pdf
+      unlearnbench figures pareto runs/quickstart --methods ce-u --methods npo+nll \
+          --width column --font-size 8 --no-legend --out figure1.pdf
     """
     from unlearnbench.figures import pareto
 
-    figure = pareto(
-        sweep_folder(folder),
-        **{"methods": methods, "fraction": forget, "rate": rate, "title": title},
-        **_print_options(width, font_size, no_legend),
-    )
-    _save(figure, out)
+    _save(pareto(sweep_folder(folder), **vars(chosen), **look.settings()), out)
 
 
 @command(app, "trajectories", writes=[FIGURE])
 def draw_trajectories(
     folder: Folder,
     out: Out,
+    chosen: Chosen,
+    look: Look,
     metrics: Annotated[
-        list[str] | None, option("COLUMN...", "Columns of results.csv, one a panel.")
+        list[str] | None, option("COLUMN", "Column of results.csv, a panel each (repeatable).")
     ] = None,
-    methods: Methods = None,
-    forget: Split = None,
-    rate: Rate = None,
-    width: Width = None,
-    font_size: FontSize = None,
-    no_legend: NoLegend = False,
-    title: Title = None,
 ) -> None:
     r"""Draw metrics by epoch, a row of panels per model and split.
 
     Examples:
       unlearnbench figures trajectories runs/quickstart \
-          --metrics model_utility rouge_forget --out curves.png
+          --metrics model_utility --metrics rouge_forget --out curves.png
     """
     from unlearnbench.figures import trajectories
 
-    figure = trajectories(
-        sweep_folder(folder),
-        metrics,
-        **{"methods": methods, "fraction": forget, "rate": rate, "title": title},
-        **_print_options(width, font_size, no_legend),
-    )
+    figure = trajectories(sweep_folder(folder), metrics, **vars(chosen), **look.settings())
     _save(figure, out)
 
 
@@ -110,11 +119,8 @@ def draw_truth_ratios(
     folder: Folder,
     run_id: Annotated[str, argument("RUN", "Start of the run's id, as in results.csv.")],
     out: Out,
+    look: Look,
     epoch: Annotated[int | None, option("N", "Epoch.", default="the run's last")] = None,
-    width: Width = None,
-    font_size: FontSize = None,
-    no_legend: NoLegend = False,
-    title: Title = None,
 ) -> None:
     """Draw the two distributions that Forget Quality compares, with D marked.
 
@@ -127,16 +133,7 @@ def draw_truth_ratios(
     place = sweep_folder(folder)
     runs = [r for r in read_records(place) if r.kind == "run"]
     record = record_in(runs, run_id, place)
-    how = _print_options(width, font_size, no_legend)
-    _save(truth_ratios(record, epoch=epoch, title=title, **how), out)
-
-
-def _print_options(width: str | None, font_size: float | None, no_legend: bool) -> dict[str, Any]:
-    inches: Any = width
-    if width is not None:
-        with suppress(ValueError):
-            inches = float(width)
-    return {"width": inches, "font_size": font_size, "legend": not no_legend}
+    _save(truth_ratios(record, epoch=epoch, **look.settings()), out)
 
 
 @command(app, "paper", writes=[FIGURE])

@@ -1,4 +1,4 @@
-"""`unlearnbench leaderboard export`, `merge` and `show`: put results of several groups together."""
+"""`leaderboard`: put records of several groups side by side."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.dry_run import DryRun, print_dry_run
 from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.report import PAGE
 from unlearnbench.cli.sweep import SOME_FAILED
@@ -18,7 +17,7 @@ from unlearnbench.files.outputs import Output
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.best_settings import Best
-    from unlearnbench.reporting.leaderboard.merge import Board, Refusal
+    from unlearnbench.reporting.leaderboard import Board
     from unlearnbench.results.table import TableRow
 
 LINES = Output("out", "the leaderboard")
@@ -34,47 +33,33 @@ def export(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
     out: Out = None,
     plugins: Plugins = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
 ) -> int:
-    """Print a line of JSON per record of sweeps, with the evidence for its numbers.
+    """Print a line of JSON per record of sweeps, with its own hash.
 
-    Questions and answers are left out. Exit code 1 where records were left out: each is named with
-    the reason.
+    Questions and answers are left out.
 
     Examples:
       unlearnbench leaderboard export runs/one runs/other --out board.jsonl
     """
-    from unlearnbench.reporting.leaderboard.export import export as exported
-    from unlearnbench.reporting.leaderboard.merge import merge
+    from unlearnbench.reporting.leaderboard import export_lines, merge
 
     register_plugins(plugins)
-    left: list[Refusal] = []
-    board = merge(line for folder in folders for line in exported(sweep_folder(folder), left))
-    refused = (*left, *board.refused)
-    return _write(board, refused, out, dry_run=dry_run, as_json=as_json)
+    board = merge(line for folder in folders for line in export_lines(sweep_folder(folder)))
+    return _write(board, out)
 
 
 @command(app, "merge", writes=[LINES])
-def merge(
-    files: Files,
-    out: Out = None,
-    plugins: Plugins = None,
-    dry_run: DryRun = False,
-    as_json: Json = False,
-) -> int:
-    """Merge boards into one; refuses each line whose hashes or numbers do not fit.
+def merge(files: Files, out: Out = None, plugins: Plugins = None) -> int:
+    """Merge boards into one; refuses lines that are damaged or do not fit the others.
 
-    Every hash and every metric is computed again, those of a benchmark that is installed here or
-    given with --plugin. Exit code 1 where lines were refused, 2 where no
-    line is left. The order of files changes nothing.
+    Exit code 1 where lines were refused, 2 where no line is left. The order of files changes
+    nothing.
 
     Examples:
       unlearnbench leaderboard merge ours.jsonl theirs.jsonl --out board.jsonl
     """
     register_plugins(plugins)
-    board = _read(files)
-    return _write(board, board.refused, out, dry_run=dry_run, as_json=as_json)
+    return _write(_read(files), out)
 
 
 @command(app, "show", writes=[replace(PAGE, option="page")])
@@ -93,18 +78,18 @@ def show(
       unlearnbench leaderboard show ours.jsonl theirs.jsonl --page board.html
     """
     from unlearnbench.analysis.best_settings import best_per_method
-    from unlearnbench.reporting.leaderboard.export import records_of, tables
+    from unlearnbench.reporting.leaderboard import distinguished, tables
 
     register_plugins(plugins)
     board, console = _read(files), Console()
-    _print_refused(board.refused, console)
-    rows = tables(board.entries)
+    _print_refused(board, console)
+    rows = tables(board.records)
     best = {profile: best_per_method(found) for profile, found in rows.items()}
     if page:
         from unlearnbench.reporting.report import make_report, publish
 
         report = make_report(
-            records_of(board.entries),
+            distinguished(board.records),
             name="leaderboard",
             description="Records that several sweeps have put together.",
         )
@@ -112,7 +97,7 @@ def show(
     if as_json:
         found = {profile: [_best_json(one) for one in many] for profile, many in best.items()}
         refused = [asdict(one) for one in board.refused]
-        console.print_json({"best": found, "lines": len(board.lines), "refused": refused})
+        console.print_json({"best": found, "lines": len(board.records), "refused": refused})
     else:
         for profile, many in best.items():
             _print_best(profile, many, rows[profile], console)
@@ -120,57 +105,31 @@ def show(
 
 
 def _read(files: list[str]) -> Board:
-    from unlearnbench.reporting.leaderboard.export import read_lines
-    from unlearnbench.reporting.leaderboard.merge import merge
+    from unlearnbench.reporting.leaderboard import merge, read_lines
 
-    board = merge(line for file in files for line in read_lines(Path(file)))
-    if not board.lines:
-        _print_refused(board.refused, Console())
-        raise RecordError(f"{', '.join(files)}: no line can be used, so nothing is written")
-    return board
+    return merge(line for file in files for line in read_lines(Path(file)))
 
 
-def _write(
-    board: Board,
-    refused: tuple[Refusal, ...],
-    out: str | None,
-    *,
-    dry_run: bool,
-    as_json: bool,
-) -> int:
-    from unlearnbench.reporting.leaderboard.export import write_lines
+def _write(board: Board, out: str | None) -> int:
+    from unlearnbench.reporting.leaderboard import write_lines
 
     console = Console()
-    if as_json and not out:
-        raise RecordError("--json prints what was done, so give --out FILE for the lines")
-    _print_refused(refused, console)
-    if not board.lines:
+    _print_refused(board, console)
+    if not board.records:
         raise RecordError("no line is left, so nothing is written")
-    size = sum(len(line.encode()) + 1 for line in board.lines)
-    sizes = f"{len(board.lines)} lines, {size} bytes ({size // len(board.lines)} a line)"
-    counts = f"{board.equal} equal ones merged, {len(refused)} left out"
-    if dry_run:
-        print_dry_run(console, *([Path(out)] if out else []))
-        console.print(f"{sizes}; {counts}")
-        return SOME_FAILED if refused else 0
     if out:
-        write_lines(board.lines, Path(out))
-    if as_json:
-        refusals = [asdict(one) for one in refused]
-        done = {"lines": len(board.lines), "bytes": size, "equal": board.equal}
-        console.print_json({"out": out, **done, "refused": refusals})
-    elif out:
-        console.print(f"{out}: {sizes}; {counts}")
+        write_lines(board, Path(out))
     else:
         for line in board.lines:
-            console.out.write(f"{line}\n")  # unchanged: its hashes are of these bytes
-        console.note(f"{sizes}; {counts}")
-    return SOME_FAILED if refused else 0
+            console.out.write(f"{line}\n")
+    counts = f"{board.equal} equal ones merged, {len(board.refused)} left out"
+    console.note(f"{out or 'board'}: {len(board.records)} lines; {counts}")
+    return SOME_FAILED if board.refused else 0
 
 
-def _print_refused(refused: tuple[Refusal, ...], console: Console) -> None:
-    for one in refused:
-        console.note(f"{one.place}: record {one.id}: left out: {one.reason}")
+def _print_refused(board: Board, console: Console) -> None:
+    for line in board.refused:
+        console.note(f"{line.place}: record {line.id}: left out: {line.reason}")
 
 
 def _best_json(best: Best) -> dict[str, Any]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import glob
 import json
 import math
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -19,8 +19,9 @@ from unlearnbench.config.choices import Dtype, Precision, Template
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
-    from unlearnbench.api.benchmark import SplitKey
+    from unlearnbench.api.benchmark import Benchmark, SplitKey
     from unlearnbench.api.profile import Profile
+    from unlearnbench.evaluation.evaluate_model import EvaluationSetup
     from unlearnbench.results.records import Record
 
 _MOST_LISTED = 25
@@ -37,28 +38,6 @@ def complete_config() -> list[tuple[str, str]]:
 def completion(kind: registry.Kind) -> Callable[[], list[str]]:
     """A function that lists the plug-ins of a kind by name."""
     return lambda: [*registry.names(kind)]
-
-
-def complete_folder(incomplete: str) -> list[str]:
-    """Folders of sweeps, and folders on the way to one."""
-    found: list[str] = []
-    for path in sorted(Path().glob(f"{glob.escape(incomplete)}*")):
-        if (path / "records").is_dir():
-            found.append(str(path))
-        elif path.is_dir() and not path.name.startswith("."):
-            found += [str(one.parent) for one in sorted(path.glob("*/records"))] or [f"{path}/"]
-    return found or ([] if incomplete else ["runs/"])
-
-
-def complete_record(ctx: typer.Context) -> list[tuple[str, str]]:
-    """Records of the sweep that the command line names, with their method."""
-    found: list[tuple[str, str]] = []
-    folder = Path(str(ctx.params.get("folder") or ""), "records")
-    for path in sorted(folder.glob("[!.]*/record.json")):
-        with suppress(OSError, ValueError):
-            record = json.loads(path.read_text(encoding="utf-8"))
-            found.append((path.parent.name, f"{record.get('method')}, seed {record.get('seed')}"))
-    return found
 
 
 def complete_profile() -> list[str]:
@@ -115,20 +94,10 @@ Plugins = Annotated[
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
 Folder = Annotated[
     str,
-    argument(
-        "FOLDER", "A sweep's folder, such as runs/quickstart.", autocompletion=complete_folder
-    ),
+    argument("FOLDER", "A sweep's folder, such as runs/quickstart."),
 ]
 Data = Annotated[
     str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
-]
-Forget = Annotated[
-    Any,  # typer takes no union
-    option("SPLIT", "Fraction to forget, such as 0.05, or a split's name.", parser=split_key),
-]
-ProfileName = Annotated[str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)]
-Rows = Annotated[
-    int | None, option("N", "First rows of each set, in place of the profile's.", min=1)
 ]
 BatchTokens = Annotated[
     int | None,
@@ -139,31 +108,61 @@ BatchTokens = Annotated[
         default="what is fast on the device",
     ),
 ]
-TokenizerOf = Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")]
-TemplateName = Annotated[Template, typer.Option(help="How question and answer become text.")]
-TemplateArgs = Annotated[
-    list[str] | None,
-    option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
-]
-WeightType = Annotated[Dtype, typer.Option(help="Type of the weights.")]
-EvaluationPrecision = Annotated[
-    Precision | None,
-    typer.Option(
-        help="Precision of the evaluation; bf16 means autocast where weights are float32.",
-        show_default="bf16 on a GPU, the weights' own on a CPU",
-    ),
-]
-MaxLength = Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)]
-QuestionColumn = Annotated[
-    QuestionKey | None,
-    typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
-]
-Layout = Annotated[Literal["tofu", "open-unlearning"], typer.Option(help="Format of the log.")]
 
 
-def with_article(noun: str) -> str:
-    """The noun behind its indefinite article: `a method`, `an attack`."""
-    return f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
+@dataclass(frozen=True)
+class ProfileChanges:
+    """Options that change evaluation rules."""
+
+    rows: Annotated[
+        int | None, option("N", "First rows of each set, in place of the profile's.", min=1)
+    ] = None
+    max_length: Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)] = (
+        None
+    )
+    question_key: Annotated[
+        QuestionKey | None,
+        typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
+    ] = None
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Options on how a model is read and evaluated."""
+
+    tokenizer: Annotated[str | None, option("MODEL", "For a MODEL without one of its own.")] = None
+    data: Data = "tofu"
+    forget: Annotated[
+        Any,  # typer takes no union
+        option("SPLIT", "Fraction to forget, such as 0.05, or a split's name.", parser=split_key),
+    ] = 0.1
+    template: Annotated[Template, typer.Option(help="How question and answer become text.")] = (
+        "auto"
+    )
+    template_arg: Annotated[
+        list[str] | None,
+        option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
+    ] = None
+    dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32"
+    precision: Annotated[
+        Precision | None,
+        typer.Option(
+            help="Precision of the evaluation; bf16 means autocast where weights are float32.",
+            show_default="bf16 on a GPU, the weights' own on a CPU",
+        ),
+    ] = None
+    batch_tokens: BatchTokens = None
+    profile: Annotated[
+        str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)
+    ] = "tofu"
+
+    def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
+        """Load the rows, and the tokenizer of `model`."""
+        from unlearnbench.evaluation.evaluate_model import set_up
+
+        values = {key: value for key, value in vars(self).items() if key != "template_arg"}
+        given = {"template_args": template_arguments(self.template_arg)}
+        return set_up(model, **values | given | {"data": benchmark, "profile": profile})
 
 
 def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
@@ -219,14 +218,22 @@ def sweep_folder(name: str) -> Path:
             f"{name} is not a sweep folder: it has no records/; a sweep writes to output/name, "
             "such as runs/quickstart"
         )
-    from unlearnbench.files.bounded import parse_json
     from unlearnbench.plan.plan import PLAN_FILE
 
     # What a plan lacks or gets wrong is reported where it is needed.
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        plan = parse_json((folder / PLAN_FILE).read_text(encoding="utf-8"))
+        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
         registry.remember_files([path for path in plan["plugin_files"] if isinstance(path, str)])
     return folder
+
+
+def named_in(text: str, folder: str) -> tuple[Path, str]:
+    """A sweep's folder and what is named in it: of `FOLDER:NAME`, or of a NAME in `folder`."""
+    other, colon, name = text.partition(":")
+    # A setting's label may hold a colon, too.
+    if colon and ("/" in other or Path(other).is_dir()):
+        return sweep_folder(other), name
+    return sweep_folder(folder), text
 
 
 def is_log_file(place: str) -> bool:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, above_zero, register_plugins
-from unlearnbench.cli.plan_time import before_the_runs, time_here, time_left
-from unlearnbench.console import Console
-from unlearnbench.errors import Problem
+from unlearnbench.console import Console, format_bytes, format_duration
+from unlearnbench.errors import Problem, RecordError
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
@@ -24,19 +23,19 @@ if TYPE_CHECKING:
     from unlearnbench.plan.plan import Plan
     from unlearnbench.plan.run_spec import RunSpec
 
-SWEEPS = "Sweeps"
-"""Heading of the commands that plan and carry out runs."""
 FLOPS = 400e12
 """FLOP/s of one process: bf16 on an H100 or H200 (989e12) at 40 %."""
 DEVICE_MEMORY = 80e9
 """Bytes of a GPU where this machine has none: an H100's."""
+_OF_A_QUESTION = 170
+"""Bytes of a record for a question of an evaluation, as the quickstart's take."""
 _PARTS = ("weights", "gradients", "optimizer", "activations", "casts", "logits", "reference")
 _GIB = 2**30
 
 app = new_group()
 
 
-@command(app, "plan", panel=SWEEPS)
+@command(app, "plan")
 def plan(
     config: Config,
     schedule: Annotated[
@@ -50,8 +49,7 @@ def plan(
         bool,
         flag(
             "--memory",
-            "Also print memory and hours of each kind of run, with the formula; from the hub "
-            "it needs configs only.",
+            "Also print memory and hours of each kind of run; from the hub it needs configs only.",
         ),
     ] = False,
     flops: Annotated[
@@ -86,8 +84,10 @@ def plan(
     """
     planned, benchmark = plan_runs(config, overrides, plugins)
     from unlearnbench.config.profiles import profile_of
+    from unlearnbench.estimates.run_estimate import estimate_plan
     from unlearnbench.estimates.work import SplitSize, count_work
     from unlearnbench.evaluation.sets import evaluation_sets
+    from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.sweep_folder import check_owner
     from unlearnbench.runs.planned_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
@@ -103,12 +103,18 @@ def plan(
     records = planned.folder / "records"
     recorded = sum((records / run.id / "record.json").is_file() for run in planned.runs)
     steps = schedules(planned, {f: one.forget for f, one in rows.items()}) if schedule else []
+    estimates: list[Estimate] = []
+    unknown: list[str] = []
+    device = 0
+    if memory:
+        device = int(device_memory * 1e9 if device_memory else memory_here() or DEVICE_MEMORY)
+        estimates, unknown = estimate_plan(planned, benchmark, flops, device)
     console = Console()
     if as_json:
         output = {"work": asdict(work), "counts": planned.counts(), "recorded": recorded}
         output |= {"stages": [asdict(stage) for stage in stages]}
         if memory:
-            output["memory"] = memory_json(planned, benchmark, flops, device_memory)
+            output["memory"] = memory_json(estimates, unknown, flops, device)
         if schedule:
             output["schedules"] = steps
         output["trained_first"] = [asdict(one) for one in planned_models(planned, benchmark)]
@@ -145,7 +151,7 @@ def plan(
     else:
         console.print(time_here(planned, benchmark, first))
     if memory:
-        print_memory(planned, benchmark, flops, device_memory, console)
+        print_memory(estimates, unknown, flops, device, console)
     print_schedules(steps, console)
 
 
@@ -184,8 +190,6 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
 
     Of the hyper-parameters those are shown that are not the defaults, or differ between runs.
     """
-    from unlearnbench.config import method_specs
-
     values: dict[tuple[str, str], set[str]] = defaultdict(set)
     settings = {run.id: _settings(run) for run in runs}
     for run in runs:
@@ -194,7 +198,7 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
     groups: dict[tuple[str, SplitKey, str, str], list[RunSpec]] = defaultdict(list)
     for run in runs:
         label = run.method.label
-        defaults = method_specs.default_hyperparameters(run.method.name) | {"retain.weight": 1.0}
+        defaults = _defaults(run) | {"retain.weight": 1.0}
         shown = ", ".join(
             f"{name}={value}{' (default)' if defaults.get(name) == value else ''}"
             for name, value in settings[run.id].items()
@@ -213,12 +217,96 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
 
 def _settings(run: RunSpec) -> dict[str, HyperParameter]:
     """The hyper-parameters of a run, and the weight of its retain term."""
+    # A run's identity leaves some out at their defaults.
+    known, retain = _defaults(run) | run.method.hyperparameters, run.method.retain
+    return known | ({"retain.weight": retain.weight} if retain else {})
+
+
+def _defaults(run: RunSpec) -> dict[str, HyperParameter]:
     from unlearnbench.config import method_specs
 
-    # A run's identity leaves some out at their defaults.
-    known = method_specs.default_hyperparameters(run.method.name) | run.method.hyperparameters
-    retain = run.method.retain
-    return known | ({"retain.weight": retain.weight} if retain else {})
+    return method_specs.default_hyperparameters(run.method.name, run.method.modifiers)
+
+
+def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[str]:
+    """The models that are trained before the runs, a line each, and the disk that all of it takes.
+
+    questions  of all evaluations
+    """
+    from unlearnbench.errors import ModelError
+    from unlearnbench.estimates.machine_time import weights_of
+    from unlearnbench.runs.planned_models import planned_models
+
+    models = list(planned_models(planned, benchmark))
+    lines = [f"  {one.title}" for one in models if not one.done]
+    kept = len(models) - len(lines)
+    cached = f"; {kept} more are in {planned.config.cache_folder}" if kept else ""
+    settings = {one.name: one for one in planned.config.models}
+    disk = f"{format_bytes(questions * _OF_A_QUESTION)} of results"
+    try:
+        size = sum(
+            weights_of(settings[one.model]) * (2 if settings[one.model].dtype == "bfloat16" else 4)
+            for one in models
+            if not one.done
+        )
+        disk += f", {format_bytes(size)} of models" if size else ""
+    except ModelError:  # the line on time names the reason
+        disk += "; that of models is not known"
+    disk = f"disk: about {disk}"
+    if not lines:
+        made = f"all {kept} models are prepared, in {planned.config.cache_folder}"
+        return [*([made] if kept else []), disk]
+    unless = "" if all(one.is_tiny for one in models) else ", unless the cache has them"
+    return [f"models trained first, each once{unless}{cached}:", *lines, disk]
+
+
+def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str:
+    """Estimate the time of a whole sweep on this machine from a short measurement."""
+    from unlearnbench.api.registry import load
+    from unlearnbench.errors import ModelError
+    from unlearnbench.estimates.machine_time import FACTOR, machine_seconds
+    from unlearnbench.runs.planned_models import planned_models
+
+    config = planned.config
+    if config.ray.address or any(config.resources_of(model.name).gpu for model in config.models):
+        return "time: not estimated for GPUs and clusters without --memory, which gives hours"
+    first = [
+        (one.model, one.rows * one.epochs, one.target == "base")
+        for one in planned_models(planned, benchmark)
+        if not one.done
+    ]
+    try:
+        seconds = machine_seconds(planned, benchmark, runs, first)
+    except ModelError as error:
+        return f"time: not known: {error}"
+    trained = any(getattr(load("attacks", one.name), "trains", False) for one in config.attacks)
+    without = ", without what attacks train" if trained else ""
+    minutes = max(1, round(seconds / 60))
+    text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
+    return (
+        f"time: about {text} on this machine as busy as it is now{without}, "
+        f"within a factor of {FACTOR}"
+    )
+
+
+def time_left(planned: Plan, runs: Sequence[RunSpec]) -> str:
+    """Estimate the time of the runs without a record from the times of those with one."""
+    from unlearnbench.config.resources import LOCAL_RUNS
+    from unlearnbench.estimates.time_to_go import Forecast, order_runs
+    from unlearnbench.results.records import read_records
+
+    try:
+        took = {r.id: r.seconds for r in read_records(planned.folder) if r.place == r.id}
+    except RecordError as error:  # a sweep sets it aside
+        return f"how long the others take is not known: {error}"
+    slots = planned.config.ray.concurrent or LOCAL_RUNS
+    left = [run for run in runs if run.id not in took]
+    forecast = Forecast(order_runs([model.name for model in planned.config.models], left), slots)
+    for run in planned.runs:
+        if run.id in took:
+            forecast.learn(run, took[run.id])
+    duration = format_duration(forecast.to_go() or 0)
+    return f"the others take about {duration}, {slots} at a time, as those did"
 
 
 def schedules(planned: Plan, rows: Mapping[SplitKey, int]) -> list[dict[str, Any]]:
@@ -285,16 +373,12 @@ def print_schedules(found: Sequence[Mapping[str, Any]], console: Console) -> Non
 
 
 def memory_json(
-    planned: Plan, benchmark: Dataset, flops: float, memory: float | None
+    found: Sequence[Estimate], unknown: Sequence[str], flops: float, device: int
 ) -> dict[str, Any]:
     """The estimates, ready for JSON: bytes in MiB, no hours for what does not fit.
 
-    memory  of a GPU, in 1e9 bytes; None for that of this machine's
+    device  bytes of a GPU
     """
-    from unlearnbench.estimates.run_estimate import FORMULA, estimate_plan
-
-    device = _device(memory)
-    found, unknown = estimate_plan(planned, benchmark, flops, device)
     kinds = [
         {
             "model": one.run.model.name,
@@ -310,22 +394,19 @@ def memory_json(
         }
         for one in found
     ]
-    mib = round(device / 2**20)
-    how = {"flops": flops, "device_memory_mib": mib, "unknown": unknown, "formula": FORMULA}
+    how = {"flops": flops, "device_memory_mib": round(device / 2**20), "unknown": unknown}
     return {"kinds": kinds} | how
 
 
 def print_memory(
-    planned: Plan, benchmark: Dataset, flops: float, memory: float | None, console: Console
+    found: Sequence[Estimate], unknown: Sequence[str], flops: float, device: int, console: Console
 ) -> None:
-    """Print the estimates as a table, what does not fit, the formula, and what is not known."""
+    """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
     from unlearnbench.estimates.hours import ASSUMED
     from unlearnbench.estimates.preflight import gib, refusals
-    from unlearnbench.estimates.run_estimate import CHARACTERS, FORMULA, TEMPLATE, estimate_plan
+    from unlearnbench.estimates.run_estimate import CHARACTERS, TEMPLATE
     from unlearnbench.models.device import USABLE_SHARE
 
-    device = _device(memory)
-    found, unknown = estimate_plan(planned, benchmark, flops, device)
     if found:
         columns = (
             *("model", "method", "runs", "GPUs", "rows at a time"),
@@ -333,25 +414,13 @@ def print_memory(
         )
         title = "memory of each process in GiB, and hours of the longest run: an estimate"
         console.table(columns, [_memory_row(one) for one in found], title)
-        run = [one for one in found if one.fits]
-        over = [one for one in found if not one.fits]
-        if run:
-            total = sum(one.gpu_hours for one in run)
-            spent: Counter[str] = Counter()
-            for one in run:
-                for name, hours in asdict(one.hours).items():
-                    spent[name] += hours / one.hours.total * one.gpu_hours
-            parts = ", ".join(f"{value:.2g} {name}" for name, value in spent.items())
-            what = "of what fits" if over else "in all"
-            if any(one.resources.gpu for one in found):
-                console.print(f"{total:.3g} GPU hours {what}, of which about {parts}")
-            else:
-                console.print(
-                    "hours are those of a GPU (--flops); these runs use CPUs, for which --memory "
-                    "estimates nothing: `time` above is measured here, and memory is what a "
-                    "GPU would need"
-                )
-        for line in refusals(over, planned.config, benchmark, device):
+        over = [estimate for estimate in found if not estimate.fits]
+        total = sum(estimate.gpu_hours for estimate in found if estimate.fits)
+        if any(estimate.resources.gpu for estimate in found) and total:
+            console.print(f"{total:.3g} GPU hours {'of what fits' if over else 'in all'}")
+        elif total:
+            console.print("hours and memory are what a GPU would need (--flops); these use CPUs")
+        for line in refusals(over, device):
             console.print(line)
         if not over and any(one.limit is not None for one in found):
             console.print(
@@ -359,20 +428,13 @@ def print_memory(
                 f"--device-memory), of which {USABLE_SHARE:.0%} can be used"
             )
         console.print(
-            f"\n{FORMULA}\n\nassumed: {flops:g} FLOP/s of a process in bf16 (--flops; the device's "
+            f"\nassumed: {flops:g} FLOP/s of a process in bf16 (--flops; the device's "
             f"× the share of it that is reached), {ASSUMED}, {CHARACTERS} characters and a "
             f"template of {TEMPLATE} tokens for a row's length; time to prepare models and to "
             "evaluate what runs are compared with is not in it"
         )
     for line in unknown:
         console.print(f"not known: {line}")
-
-
-def _device(memory: float | None) -> int:
-    """Bytes of a GPU: `memory` in 1e9, else this machine's, else `DEVICE_MEMORY`."""
-    from unlearnbench.models.device import device_memory
-
-    return int(memory * 1e9 if memory is not None else device_memory() or DEVICE_MEMORY)
 
 
 def _memory_row(one: Estimate) -> tuple[Any, ...]:

@@ -6,13 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unlearnbench.cli.command import command, new_group, option
-from unlearnbench.cli.dry_run import DryRun
+from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins
-from unlearnbench.cli.plan import SWEEPS, plan, plan_runs, read_config
+from unlearnbench.cli.plan import plan, plan_runs, read_config
 from unlearnbench.console import Console
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.files.bounded import shortened, whole_number
+from unlearnbench.errors import UnlearnbenchError, shortened
 from unlearnbench.files.canonical_json import json_ready
 
 if TYPE_CHECKING:
@@ -26,8 +24,10 @@ SOME_FAILED = 1
 
 app = new_group()
 
+DryRun = Annotated[bool, flag("--dry-run", "Print the plan; run and write nothing.")]
 
-@command(app, "quickstart", panel=SWEEPS)
+
+@command(app, "quickstart")
 def quickstart(
     overrides: Overrides = None,
     plugins: Plugins = None,
@@ -41,7 +41,7 @@ def quickstart(
     return sweep("quickstart", overrides, plugins, dry_run, as_json)
 
 
-@command(app, "sweep", panel=SWEEPS)
+@command(app, "sweep")
 def sweep(
     config: Config,
     overrides: Overrides = None,
@@ -78,6 +78,7 @@ def sweep(
         summary: dict[str, Any] = {
             "folder": str(result.folder),
             **{s: result.count(s) for s in ("finished", "collapsed", "stopped", "failed")},
+            "found": result.found,
             "without_result": [asdict(end) for end in without_result(result.ends)],
             "no_result": list(result.no_result),
             "conclusions": [asdict(one) for one in read_conclusions(result.folder)],
@@ -91,7 +92,8 @@ def sweep(
     else:
         if selection is not None:
             _print_selection(selection, settings.data.headline, console)
-        console.print(tally((end.status for end in result.ends), result.total))
+        counts = f"{result.found} found, {len(result.ends) - result.found} trained"
+        console.print(f"{tally((end.status for end in result.ends), result.total)}; {counts}")
         for end in without_result(result.ends):
             console.print(str(end))
         console.print(
@@ -100,7 +102,7 @@ def sweep(
     return SOME_FAILED if result.failed else 0
 
 
-@command(app, "run", panel=SWEEPS)
+@command(app, "run")
 def run(
     config: Config,
     select: Annotated[
@@ -140,6 +142,8 @@ def run(
         folder = claim_folder(planned)
     log: Callable[[str], None] = console.note if group.is_main_process() else lambda _: None
     log(f"{chosen[0].id}  {chosen[0].title}")
+    place = folder / "records" / chosen[0].id
+    found = place.is_dir()
     record = run_single(chosen[0], planned.config, folder, log)
     is_main_process = group.is_main_process()
     group.leave_group()
@@ -148,12 +152,15 @@ def run(
     metrics = [(e.epoch, json_ready(e.metrics, lambda _: None)) for e in record.epochs]
     if as_json:
         epochs = [{"epoch": epoch} | values for epoch, values in metrics]
-        console.print_json({"id": record.id, "status": record.status, "epochs": epochs})
+        shown = {"id": record.id, "status": record.status, "found": found, "error": record.error}
+        console.print_json(shown | {"epochs": epochs})
         return
     columns = planned.config.data.headline.columns
     rows = [(epoch, *(values.get(name) for name in columns)) for epoch, values in metrics]
     console.table(("epoch", *columns), rows)
-    console.print(f"{record.status}: {folder / 'records' / record.id}")
+    console.print(f"{record.status}{' (found, trained before)' * found}: {place}")
+    if record.error:
+        console.print(record.error)
 
 
 def _check_optimizers(config: SweepConfig) -> None:
@@ -196,7 +203,7 @@ def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
     runs = list(planned.runs)
     if select is None:
         return runs
-    position = whole_number(select)
+    position = int(select) if select.isdecimal() else None
     if position is not None and position < len(runs):
         return [runs[position]]
     return [one for one in runs if one.id.startswith(select)]

@@ -6,7 +6,7 @@ Each becomes a spec with every setting resolved, from which any process makes th
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationError, ValidationInfo
@@ -14,14 +14,8 @@ from pydantic import PlainSerializer, PlainValidator, TypeAdapter, ValidationErr
 from unlearnbench.api.attack import Attack
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import file_digest, load
-from unlearnbench.config.messages import (
-    Fault,
-    describe_error,
-    faults_of,
-    raise_faults,
-    repeats,
-)
-from unlearnbench.config.plugin_entries import Entry, entries_of, wrong_entry
+from unlearnbench.config.messages import describe_error, raise_faults, repeats
+from unlearnbench.config.plugin_entries import entries_of, read_entries
 from unlearnbench.config.plugin_settings import made, with_tuples
 from unlearnbench.config.section import Settings
 from unlearnbench.errors import PluginError, UnlearnbenchError
@@ -78,27 +72,11 @@ def _read(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
         return value
     entries = entries_of(value, "attacks")
     raise_faults(repeats(name for _, name, _ in entries))
-    raise_faults(fault for entry in entries for fault in _faults(entry))
-    specs = (
-        attack_spec(name, load("attacks", name).model_validate(with_tuples(settings)))
-        for _, name, settings in entries
-    )
-    return tuple(sorted(specs, key=lambda spec: spec.name))
+    return tuple(sorted(read_entries(entries, "attacks", _spec), key=lambda spec: spec.name))
 
 
-def _faults(entry: Entry) -> Iterator[Fault]:
-    if wrong := wrong_entry(entry, "attacks"):
-        yield wrong
-        return
-    loc, name, settings = entry
-    try:
-        kind: type[Attack] = load("attacks", name)
-        attack_spec(name, kind.model_validate(with_tuples(settings)))
-    except ValidationError as error:
-        for fault in faults_of(error, load("attacks", name), name):
-            yield Fault((*loc, *fault.loc), fault.text)
-    except UnlearnbenchError as error:
-        yield Fault(loc, str(error))
+def _spec(name: str, kind: type[Attack], settings: Mapping[str, Any]) -> AttackSpec:
+    return attack_spec(name, kind.model_validate(with_tuples(settings)))
 
 
 def _plain(specs: tuple[AttackSpec, ...]) -> list[dict[str, Any]]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import ConfigDict, PlainValidator, SerializeAsAny, ValidationError, ValidationInfo
+from pydantic import PlainValidator, SerializeAsAny, ValidationError, ValidationInfo
 from pydantic_core import PydanticKnownError
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, MetricUse, split_name
-from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import IN_A_FILE, load, names, recorded_file
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.registry import IN_A_FILE, load, names
 from unlearnbench.config.messages import Fault, describe_value, raise_faults
-from unlearnbench.errors import DataError, did_you_mean
+from unlearnbench.errors import did_you_mean
 
 DEFAULT = "synthetic"
 _EARLIER = {
@@ -82,35 +81,11 @@ def whole_benchmark(section: Any) -> Benchmark | None:
     return whole_benchmark({key: value for key, value in section.items() if key not in unknown})
 
 
-WITHOUT_PLUGIN = {"without_plugin": True}
-"""Context in which a section is valid whose benchmark is not installed: its settings can be read,
-and nothing else."""
-
-
-class _Absent(Benchmark):
-    """A benchmark that is not installed."""
-
-    model_config = ConfigDict(extra="allow")
-
-    def metrics(self, profile: Profile) -> tuple[MetricUse, ...]:
-        del profile  # rules of what it does not know
-        return ()
-
-    def load(self, fractions: Sequence[float]) -> Dataset:
-        name = split_name("forget", fractions[0])
-        raise DataError(
-            f"{name}: benchmark {self.source!r} is not installed; give its --plugin"
-            f"{recorded_file(self.source)}"
-        )
-
-
 def _read(value: Any, info: ValidationInfo) -> Benchmark:
     if isinstance(value, Benchmark):
         return value
     if not isinstance(value, Mapping):
         raise PydanticKnownError("dict_type")
-    if info.context == WITHOUT_PLUGIN and value.get("source") not in names("benchmarks"):
-        return _Absent.model_validate(value)
     return benchmark_of(value, stored=info.mode == "json")
 
 

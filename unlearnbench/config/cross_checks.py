@@ -14,7 +14,8 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Benchmark, split_name
 from unlearnbench.config.benchmark_section import whole_benchmark
-from unlearnbench.config.messages import MISSING, Fault, repeats
+from unlearnbench.config.messages import MISSING, Fault
+from unlearnbench.config.method_entries import MAX_RUNS, TOO_MANY
 from unlearnbench.config.method_specs import rates_of
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
@@ -23,24 +24,16 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Metric, Range
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
 from unlearnbench.config.yaml_tree import Loc, YamlNode
-from unlearnbench.errors import EvaluationError, PluginError, Problem, did_you_mean
+from unlearnbench.errors import EvaluationError, PluginError, did_you_mean
 
 SPLITS = ("forget_fractions", "splits")
 """Keys of the splits of a benchmark: by fraction, or by name."""
-MAX_RUNS = 100_000
-"""Most runs of a sweep, all seeds counted."""
 
 
 def check_across(root: YamlNode, config: SweepConfig | None) -> Iterator[Fault]:
     """The rules that are broken; `config` is None where it could not be built."""
-    for key in (*SPLITS, "seeds"):
-        for fault in repeats(entry.plain() for entry in root.at((key,))[0].items):
-            yield Fault((key, *fault.loc), fault.text)
     data = data_of(root)
     yield from _splits(root, data)
-    for index, seed in _items(root, "seeds", int):
-        if seed < 0:
-            yield Fault(("seeds", index), f"must be at least 0, got {seed}")
     yield from _models(root, data)
     profile = root.at(("evaluation", "profile"))[0].value
     if isinstance(profile, str):
@@ -49,7 +42,9 @@ def check_across(root: YamlNode, config: SweepConfig | None) -> Iterator[Fault]:
         except EvaluationError as error:
             yield Fault(("evaluation", "profile"), str(error))
     yield from _select(root)
-    if config is not None:
+    if config is not None and (runs := _runs(config)) > MAX_RUNS:
+        yield Fault(("methods",), f"{runs} runs in all, and {TOO_MANY}")
+    elif config is not None:
         yield from _distinct_methods(config)
         yield from _one_training(config)
         yield from _processes(config)
@@ -83,12 +78,7 @@ def _splits(root: YamlNode, data: Benchmark | None) -> Iterator[Fault]:
         elif root.below(own) is None and not data.splits:
             yield Fault((own,), MISSING)
     for index, fraction in _items(root, "forget_fractions", (int, float)):
-        wrong = ""
-        if not 0 < fraction < 1:
-            wrong = f"must lie between 0 and 1, got {fraction:g}"
-        elif data is not None and not data.splits:
-            wrong = data.problem_with(fraction)
-        if wrong:
+        if 0 < fraction < 1 and data and not data.splits and (wrong := data.problem_with(fraction)):
             yield Fault(("forget_fractions", index), wrong)
     for index, name in _items(root, "splits", str):
         if data is not None and data.splits and (wrong := data.problem_with(name)):
@@ -120,12 +110,11 @@ def _distinct_methods(config: SweepConfig) -> Iterator[Fault]:
     for index, grid in enumerate(config.methods):
         if config.search.kind != "grid":  # draws from two entries differ
             first = config.methods.index(grid)
-            if first != index and grid.specs[0].name:
+            if first != index:
                 yield Fault(("methods", index), f"the same as methods.{first}: duplicate runs")
             continue
         for spec in grid.specs:
-            # A stand-in for an entry that is wrong, and reported, has no name.
-            rates = rates_of(spec, grid, config) if spec.name else ()
+            rates = rates_of(spec, grid, config)
             for rate in () if isinstance(rates, Range) else rates:
                 other = planned.setdefault((repr(spec), rate), index)
                 if other != index:
@@ -138,10 +127,10 @@ def _one_training(config: SweepConfig) -> Iterator[Fault]:
     """Entries of a method that differ in `training`, which tables do not distinguish."""
     first: dict[str, int] = {}
     for index, grid in enumerate(config.methods):
-        name = grid.specs[0].name if grid.specs else ""
+        name = grid.specs[0].name
         other = first.setdefault(name, index)
         own, there = ((config.methods[i].training or config.training) for i in (index, other))
-        if name and own != there:
+        if own != there:
             text = f"{name} has other training settings in methods.{other}"
             fix = "give all entries of a method the same, or another sweep"
             fault = f"{text}, and tables would mix the two; {fix}"
@@ -281,38 +270,12 @@ def _whole_numbers(entry: YamlNode | None) -> list[int] | None:
     return values if values and all(type(value) is int for value in values) else None
 
 
-def too_many_runs(root: YamlNode) -> Problem | None:
-    """The problem of a grid with more than MAX_RUNS runs, counted before any is made."""
-    methods = root.below("methods")
-    if methods is None:
-        return None
-    keys = (("search", "kind"), ("search", "trials"), ("epochs",), ("epochs_as",))
-    search, trials, epochs, as_what = (root.at(key)[0].value for key in keys)
-    others = math.prod(_count(root.below(key)) for key in ("models", *SPLITS, "seeds"))
-    if root.below("splits") is None and (data := data_of(root)) is not None:
-        others *= max(len(data.splits), 1)
-    if as_what == "runs" and isinstance(epochs, int):
-        others *= max(epochs, 1)
-    runs = 0
-    for entry in methods.items:
-        settings = 1
-        for key, item in entry.section.items():
-            if key == "retain":
-                terms = item.items or [item]
-                settings *= sum(math.prod(map(_count, term.section.values())) for term in terms)
-            elif key not in ("method", "learning_rates"):
-                settings *= _count(item)
-        rates = _count(entry.below("learning_rates") or root.below("learning_rates"))
-        if settings > MAX_RUNS or search in (None, "grid") or not isinstance(trials, int):
-            runs += settings * rates
-        else:
-            runs += max(trials, 1)
-    if runs * others <= MAX_RUNS:
-        return None
-    text = f"{runs * others} runs in all, and a sweep has at most {MAX_RUNS}"
-    fix = "shorten the lists, or search: {kind: random, trials: …}"
-    return Problem(methods.place, "methods", f"{text}; {fix}")
-
-
-def _count(entry: YamlNode | None) -> int:
-    return max(len(entry.items), 1) if entry is not None else 1
+def _runs(config: SweepConfig) -> int:
+    """Number of runs, counted before any is made."""
+    settings = 0
+    for grid in config.methods:
+        axes = [rates_of(spec, grid, config) for spec in grid.specs]
+        rates = [len(axis) for axis in axes if not isinstance(axis, Range)]
+        settings += config.search.trials or sum(rates)
+    counts = len(config.evaluated_epochs) if config.epochs_as == "runs" else 1
+    return settings * counts * math.prod(map(len, (config.models, config.split_keys, config.seeds)))

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import json
-from pathlib import Path
 from typing import Any
 
 from unlearnbench.api import registry
@@ -31,6 +30,7 @@ _OF_TRAINING: Json = {
             {"type": "array", "items": {"$ref": "#/$defs/Retain"}, "minItems": 1},
         ],
     },
+    "modifiers": {"description": "names, or {sam: {rho: 0.01}}", "$ref": "#/$defs/Modifiers"},
     "learning_rates": {"description": "in place of the sweep's", "$ref": "#/$defs/Rates"},
     "training": {
         "description": "changes of the sweep's training settings",
@@ -48,6 +48,7 @@ def config_schema() -> Json:
         del definitions[name]
     definitions["Rates"] = {"anyOf": [_many(_POSITIVE), _RANGE, NULL]}
     definitions["Retain"] = _retain_term()
+    definitions["Modifiers"] = {"type": "array", "items": {"type": ["string", "object"]}}
     for kind in registry.CLASSES:
         for name in registry.names(kind):
             definitions |= _plugin(kind, name)
@@ -101,12 +102,6 @@ def schema_text() -> str:
     return json.dumps(config_schema(), indent=1, ensure_ascii=False) + "\n"
 
 
-def shipped_schema() -> Path:
-    """The file with the schema of what comes with the project, beside the shipped configs."""
-    package = registry.load("configs", "builtin")
-    return Path(package.__file__).with_name("schema.json")
-
-
 def _installed_only() -> Json:
     """Rules of a file without plug-ins of its own: all names are installed ones."""
     methods, attacks = _listed("methods"), _listed("attacks")
@@ -129,9 +124,10 @@ def _plugin(kind: Kind, name: str) -> Json:
     below = {f"{key}.{one}": value for one, value in found.get("$defs", {}).items()}
     text = inspect.cleandoc(plugin.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
     keys: Json = found.get("properties", {})
+    if kind in ("methods", "modifiers"):
+        keys = {setting: _axis(one) for setting, one in keys.items()}
     if kind == "methods":
-        keys = {"method": {}} | {setting: _axis(one) for setting, one in keys.items()}
-        keys["method"] = {"const": name, "description": text}
+        keys = {"method": {"const": name, "description": text}} | keys
         if registry.trains(name):
             keys |= _OF_TRAINING
     elif kind == "benchmarks":

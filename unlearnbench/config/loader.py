@@ -12,34 +12,18 @@ import importlib.resources
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-from pydantic import BaseModel, Field, ValidationError, create_model
+from pydantic import Field, PlainValidator, ValidationError, create_model
 
 from unlearnbench.api import registry
 from unlearnbench.config.benchmark_section import DEFAULT, benchmark_class
-from unlearnbench.config.cross_checks import SPLITS, check_across, too_many_runs
-from unlearnbench.config.messages import Fault, describe_value, faults_of
-from unlearnbench.config.method_entries import SweepContext, entry_model, read_grid, read_rates
-from unlearnbench.config.schema import MethodGrid, MethodSpec, SweepConfig
-from unlearnbench.config.search import Range
-from unlearnbench.config.yaml_tree import (
-    UNREAD,
-    Loc,
-    YamlNode,
-    YamlReader,
-    dotted,
-    merged,
-    with_override,
-)
+from unlearnbench.config.cross_checks import SPLITS, check_across
+from unlearnbench.config.messages import MISSING, Fault, describe_value, faults_of
+from unlearnbench.config.method_entries import SweepContext, read_entry, read_rates
+from unlearnbench.config.schema import MethodGrid, Rates, SweepConfig
+from unlearnbench.config.yaml_tree import YamlNode, dotted, merged, read_yaml, with_override
 from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean
-from unlearnbench.files.bounded import (
-    CONFIG_BYTES,
-    name_problem,
-    read_bytes,
-    shortened,
-    whole_number,
-)
 
 _SUFFIXES = (".yaml", ".yml")
 
@@ -84,13 +68,11 @@ def shipped_configs() -> dict[str, ConfigSource]:
 
 def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     """Find a configuration by the name of a shipped one, or by path (relative to `beside`)."""
-    if wrong := name_problem(name_or_path):
-        raise _problem(shortened(name_or_path)[1:-1], f"the name {wrong}")
     looks_like_path = name_or_path.endswith(_SUFFIXES) or "/" in name_or_path
     path = (beside or Path()) / name_or_path
     if looks_like_path and path.is_file():
         try:
-            text = read_bytes(path, CONFIG_BYTES).decode()
+            text = path.read_text(encoding="utf-8")
         except (OSError, ValueError) as error:
             raise _problem(name_or_path, f"cannot be read: {error}") from None
         return ConfigSource(str(path), text, path.parent)
@@ -152,7 +134,7 @@ def _extended(source: ConfigSource, problems: list[Problem]) -> YamlNode | None:
 
 def _read(source: ConfigSource, problems: list[Problem]) -> tuple[YamlNode | None, YamlNode | None]:
     """The tree of one file, None where it cannot be read, and apart from it what it extends."""
-    root = YamlReader(source.name, problems).read(source.text)
+    root = read_yaml(source.name, source.text, problems)
     if root is None:
         return None, None
     if not isinstance(root.value, dict):
@@ -195,41 +177,27 @@ def _with_plugins(root: YamlNode, problems: list[Problem]) -> YamlNode:
     return YamlNode(keys, root.place)
 
 
+class _StatedConfig(SweepConfig):
+    """A configuration whose method entries and learning rates are read as YAML states them."""
+
+    methods: tuple[Annotated[MethodGrid, PlainValidator(read_entry)], ...] = Field(min_length=1)
+    learning_rates: Annotated[Rates, PlainValidator(read_rates)] = (1e-5,)
+
+
 def _validated(root: YamlNode, problems: list[Problem]) -> SweepConfig | None:
-    values = {key: entry.plain() for key, entry in root.section.items()}
+    values = root.plain()
     training, kind = values.get("training"), root.at(("search", "kind"))[0].value
     sweep = SweepContext(
         searches=isinstance(kind, str) and kind != "grid",
         training=training if isinstance(training, dict) else {},
     )
-
-    def read(value: Any, loc: Loc, reader: Reader, model: type[BaseModel], stand_in: Any) -> Any:
-        """Read a value; report a wrong one and return `stand_in`, so that the rest is checked."""
-        try:
-            return reader(value, sweep)
-        except ValidationError as error:
-            method = value.get("method") if isinstance(value, dict) else None
-            _report(root, loc, faults_of(error, model, method or str(loc[-1])), problems)
-            return stand_in
-
-    if too_many := too_many_runs(root):
-        problems.append(too_many)
-        values["methods"] = (_STAND_IN,)
-    elif isinstance(values.get("methods"), tuple):
-        values["methods"] = tuple(
-            read(value, ("methods", index), read_grid, entry_model(value), _STAND_IN)
-            for index, value in enumerate(values["methods"])
-        )
-    if isinstance(values.get("learning_rates"), tuple | dict):
-        rates = values["learning_rates"]
-        values["learning_rates"] = read(rates, ("learning_rates",), read_rates, Range, (1.0,))
     config = None
     try:
-        config = SweepConfig.model_validate(values)
+        stated = _StatedConfig.model_validate(values, context=sweep)
+        config = SweepConfig.model_construct(stated.model_fields_set, **dict(stated))
     except ValidationError as error:
-        _report(root, (), faults_of(error, _described(root), "a configuration"), problems)
-    exact = (replace(fault, exact=True) for fault in check_across(root, config))
-    _report(root, (), exact, problems)
+        _report(root, faults_of(error, _described(root), "a configuration"), problems)
+    _report(root, check_across(root, config), problems, exact=True)
     return config
 
 
@@ -258,20 +226,18 @@ def _described(root: YamlNode) -> type[SweepConfig]:
     return create_model("Described", __base__=WrittenConfig, data=(data, ...))
 
 
-Reader = Callable[[Any, SweepContext], Any]
-_STAND_IN = MethodGrid(specs=(MethodSpec(name=""),))
+def _report(
+    root: YamlNode, faults: Iterable[Fault], problems: list[Problem], *, exact: bool = False
+) -> None:
+    """Add faults to the problems, each with its file and line.
 
-
-def _report(root: YamlNode, above: Loc, faults: Iterable[Fault], problems: list[Problem]) -> None:
-    """Add faults below the path `above` to the problems, each with its file and line."""
+    exact  messages name the whole path of a fault, even where the tree ends above it
+    """
     for fault in faults:
-        loc = (*above, *fault.loc)
-        entry, found = root.at(loc)
-        if entry.value is UNREAD:
-            continue
-        key = dotted(loc if fault.exact else found)
-        text = fault.text
-        if len(found) < len(loc) and problems and problems[-1].key == key:
+        entry, found = root.at(fault.loc)
+        whole = exact or fault.text == MISSING
+        key, text = dotted(fault.loc if whole else found), fault.text
+        if len(found) < len(fault.loc) and problems and problems[-1].key == key:
             # The members of a union complain one by one about the same value.
             text = f"{problems.pop().message}; or {text}"
         problems.append(Problem(entry.place, key, text))
@@ -282,8 +248,7 @@ def _in_order(problems: Sequence[Problem]) -> list[Problem]:
 
     def key(problem: Problem) -> tuple[str, int]:
         name, _, line = problem.place.rpartition(":")
-        number = whole_number(line)
-        return (problem.place, 0) if number is None else (name, number)
+        return (name, int(line)) if line.isdecimal() else (problem.place, 0)
 
     return sorted(dict.fromkeys(problems), key=key)
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails, InitErrorDetails, PydanticCustomError
 
 from unlearnbench.config.yaml_tree import Loc
-from unlearnbench.errors import did_you_mean
-from unlearnbench.files.bounded import shortened
+from unlearnbench.errors import did_you_mean, shortened
 
+_T = TypeVar("_T")
 MISSING = "missing: this key is required"
 ZERO_RUNS = "is empty: a sweep of zero runs"
 LIKE_ENOUGH = 0.8
@@ -28,8 +28,6 @@ class Fault:
     loc: Loc
     """Path from the section; may go on into the members of a union."""
     text: str
-    exact: bool = False
-    """Messages name `loc` even where the tree ends above it."""
 
 
 def raise_faults(faults: Iterable[Fault]) -> None:
@@ -51,7 +49,7 @@ def faults_of(error: ValidationError, model: type[BaseModel], owner: str) -> Ite
         if kind == "extra_forbidden":
             yield Fault(loc, _unknown_key(model, loc, owner))
         elif kind != "too_short":
-            yield Fault(loc, describe_error(one), exact=kind == "missing")
+            yield Fault(loc, describe_error(one))
         elif not one["input"]:  # else it is short because its items are wrong
             yield Fault(loc, ZERO_RUNS)
 
@@ -66,18 +64,25 @@ def repeats(values: Iterable[Any]) -> Iterator[Fault]:
             yield Fault((index,), f"the same as entry {other}: duplicate run")
 
 
+def distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
+    """Refuse a list that has a value twice."""
+    raise_faults(repeats(values))
+    return values
+
+
 def describe_error(error: ErrorDetails) -> str:
     """One pydantic error, naming the rule and the value."""
     kind, value, context = error["type"], error["input"], error.get("ctx", {})
     expected = _EXPECTED.get(kind)
     if expected is not None:
-        return f"expected {expected}, got {describe_value(value)}{_hint(kind, value)}"
+        hint = " (write {retain95: ID})" if error["loc"][-1:] == ("retain",) else ""
+        return f"expected {expected}, got {describe_value(value)}{_hint(kind, value) or hint}"
     rule = _RULES.get(kind)
     if rule is not None:
         return f"{rule.format_map(context)}, got {describe_value(value)}"
     if kind == "literal_error":
         options = re.findall(r"'([^']*)'", context["expected"])
-        near = did_you_mean(value, options) if isinstance(value, str) else ""
+        near = did_you_mean(_MEANT.get(value, value), options) if isinstance(value, str) else ""
         one_of = "one of " if len(options) > 1 else ""
         return f"expected {one_of}{', '.join(options)}, got {describe_value(value)}{near}"
     if kind == "missing":
@@ -101,7 +106,8 @@ def _unknown_key(model: type[BaseModel], loc: Loc, owner: str) -> str:
     key, fields = str(loc[-1]), section.model_fields
     names = [str(step) for step in loc[:-1] if isinstance(step, str)]
     near = (
-        did_you_mean(key, fields, LIKE_ENOUGH)
+        (f"; did you mean '{_MEANT[key]}'?" if key in _MEANT else "")
+        or did_you_mean(key, fields, LIKE_ENOUGH)
         or _elsewhere(model, key, names)
         or did_you_mean(key, fields)
         or ";"
@@ -188,6 +194,14 @@ def _hint(kind: str, value: Any) -> str:
         return " (quote it to make it text)"
     return ""
 
+
+_MEANT = {
+    "gpus": "resources.gpu",
+    "forget_split": "forget_fractions: [0.05]",
+    "llama3": "chat",
+    "llama-3": "chat",
+}
+"""What is meant by names that no key or value is like."""
 
 _EXPECTED = {
     "float_type": "a float",

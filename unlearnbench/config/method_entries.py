@@ -8,12 +8,14 @@ Every function raises pydantic's ValidationError, whose paths begin at the value
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, partial
-from typing import Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 from pydantic import (
+    AfterValidator,
     BaseModel,
     BeforeValidator,
     ConfigDict,
@@ -35,9 +37,12 @@ from unlearnbench.config.messages import (
     Fault,
     describe_error,
     describe_value,
+    distinct,
+    faults_of,
     raise_faults,
     repeats,
 )
+from unlearnbench.config.plugin_entries import Entry, read_entries
 from unlearnbench.config.schema import (
     HyperParameter,
     MethodGrid,
@@ -49,7 +54,16 @@ from unlearnbench.config.search import Range
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.errors import PluginError
 
+if TYPE_CHECKING:  # imports torch
+    from unlearnbench.api.modifier import Modifier
+
 WEIGHT = "retain.weight"
+MAX_RUNS = 100_000
+"""Most runs of a sweep, all seeds counted."""
+TOO_MANY = (
+    f"a sweep has at most {MAX_RUNS} runs; shorten the lists, or search: "
+    "{kind: random, trials: …}"
+)
 Axis = tuple[Any, ...] | Range
 """The values of a hyper-parameter."""
 
@@ -64,6 +78,16 @@ class SweepContext:
     """The sweep's own training section, which an entry's changes in part."""
 
 
+def read_entry(value: Any, info: ValidationInfo) -> MethodGrid:
+    """The grid of one entry, whose faults are told in the words of its method."""
+    try:
+        return read_grid(value, _sweep(info))
+    except ValidationError as error:
+        name = value.get("method") if isinstance(value, Mapping) else None
+        raise_faults(faults_of(error, entry_model(value), str(name or "an entry")))
+        raise
+
+
 def read_grid(value: Any, sweep: SweepContext) -> MethodGrid:
     """The grid of one entry: a section, or the name of a method alone."""
     section = value if isinstance(value, Mapping) else {"method": value}
@@ -71,14 +95,15 @@ def read_grid(value: Any, sweep: SweepContext) -> MethodGrid:
     axes: dict[str, Axis] = {
         key: getattr(entry, key) for key in section if key not in OWN_KEYS and key != "method"
     }
+    axes |= {f"{m}.{k}": axis for m, own in entry.modifiers.items() for k, axis in own.items()}
     retains, weights = entry.retain or ((None,), None)
     ranges = {key: axis for key, axis in axes.items() if isinstance(axis, Range)}
     if weights is not None:
         ranges[WEIGHT] = weights
     if ranges:  # no combination of the ends may be refused
-        expand(entry.method, axes, retains, weights, ends=("low", "high"))
+        expand(entry.method, axes, retains, weights, entry.modifiers, ends=("low", "high"))
     return MethodGrid(
-        specs=expand(entry.method, axes, retains, weights),
+        specs=expand(entry.method, axes, retains, weights, entry.modifiers),
         learning_rates=entry.learning_rates,
         training=entry.training,
         ranges=ranges,
@@ -90,6 +115,7 @@ def expand(
     axes: Mapping[str, Axis],
     retains: tuple[RetainSpec | None, ...],
     weights: Range | None,
+    modifiers: Iterable[str] = (),
     ends: tuple[str, ...] = ("low",),
 ) -> tuple[MethodSpec, ...]:
     """Every combination of the values; a range stands for its `ends`."""
@@ -104,12 +130,14 @@ def expand(
             if retain is not None
             for end in ends
         )
+    if (count := math.prod(map(len, (*lists, retains)))) > MAX_RUNS:
+        raise_faults([Fault((), f"{count} settings, and {TOO_MANY}")])
     specs: list[MethodSpec] = []
     refused: dict[str, None] = {}
     for *values, retain in itertools.product(*lists, retains):
         chosen = dict(zip(axes, values, strict=True))
         try:
-            specs.append(method_specs.method_spec(name, chosen, retain))
+            specs.append(method_specs.method_spec(name, chosen, retain, modifiers))
         except ValidationError as error:
             # Each value is right by itself: the method refuses their combination.
             refused |= dict.fromkeys(map(describe_error, error.errors(include_url=False)))
@@ -136,21 +164,58 @@ def entry_model(value: Any) -> type[BaseModel]:
 @cache
 def _entry_model(name: str, method: type[Any] | None) -> type[BaseModel]:
     fields: dict[str, Any] = {"method": (Annotated[str, BeforeValidator(_method_name)], ...)}
-    if method is not None:
-        for key, info in method.model_fields.items():
-            check = PlainValidator(partial(_axis, method, key))
-            fields[key] = (Annotated[Axis, check], ... if info.is_required() else None)
+    fields |= _axes_of(method) if method is not None else {}
     fields |= {
+        "modifiers": (Annotated[dict[str, dict[str, Axis]], PlainValidator(_modifiers)], {}),
         "retain": (Annotated[_RetainEntry | None, PlainValidator(_retain_terms)], None),
         "learning_rates": (Annotated[Axis | None, PlainValidator(_own_rates)], None),
         "training": (Annotated[TrainingSettings | None, PlainValidator(_own_training)], None),
     }
     if method is not None and not registry.trains(name):
         for key in OWN_KEYS[1:]:
-            fields[key] = (Annotated[None, PlainValidator(partial(_refuse, name, key))], None)
+            default: Any = {} if key == "modifiers" else None
+            fields[key] = (Annotated[Any, PlainValidator(partial(_refuse, name, key))], default)
     config = ConfigDict(extra="ignore" if method is None else "forbid", strict=True)
     model: type[BaseModel] = create_model("MethodEntry", __config__=config, **fields)
     return model
+
+
+def _axes_of(plugin: type[BaseModel]) -> dict[str, Any]:
+    """Fields whose values are those of a plug-in's fields, or lists or ranges of them."""
+    return {
+        key: (
+            Annotated[Axis, PlainValidator(partial(_axis, plugin, key))],
+            ... if info.is_required() else None,
+        )
+        for key, info in plugin.model_fields.items()
+    }
+
+
+def _modifiers(value: Any, info: ValidationInfo) -> dict[str, dict[str, Axis]]:
+    """The settings that a list of modifiers states, each as an axis of the grid, by name."""
+    if not isinstance(value, tuple):
+        raise ValueError(f"expected a list, such as [gru, {{sam: …}}], got {describe_value(value)}")
+    kinds: dict[str, str] = {}
+
+    def read(
+        name: str, plugin: type[Modifier], settings: Mapping[str, Any]
+    ) -> tuple[str, dict[str, Axis]]:
+        kind = name if plugin.several else plugin.kind
+        if kind in kinds:
+            text = f"{kinds[kind]}, of the kind {plugin.kind}, is in the list already; keep one"
+            raise PluginError(text)
+        kinds[kind] = name
+        model: Any = create_model("Settings", __config__=_STRICT, **_axes_of(plugin))
+        axes = model.model_validate(settings, context=info.context)
+        return name, {key: getattr(axes, key) for key in settings}
+
+    entries: list[Entry] = []
+    for index, item in enumerate(value):
+        if isinstance(item, Mapping) and len(item) == 1:
+            entries += [((index, name), name, own) for name, own in item.items()]
+        else:
+            entries.append(((index,), item, {}))
+    return dict(read_entries(entries, "modifiers", read))
 
 
 def _sweep(info: ValidationInfo) -> SweepContext:
@@ -227,24 +292,25 @@ def read_range(value: Any, kind: type | None, sweep: SweepContext) -> Range:
     return found
 
 
+_STRICT = ConfigDict(extra="forbid", strict=True)
 _Positive = Annotated[FiniteFloat, Field(gt=0)]
-_RATES = TypeAdapter(Annotated[tuple[_Positive, ...], Field(min_length=1)])
+_RATES = TypeAdapter(
+    Annotated[tuple[_Positive, ...], Field(min_length=1), AfterValidator(distinct)]
+)
 
 
-def read_rates(value: Any, sweep: SweepContext) -> tuple[float, ...] | Range:
+def read_rates(value: Any, info: ValidationInfo) -> tuple[float, ...] | Range:
     """A list of positive numbers, none twice, or a range of them."""
     if isinstance(value, Mapping):
-        found = read_range(value, float, sweep)
+        found = read_range(value, float, _sweep(info))
         if found.low <= 0:
             raise_faults([Fault(("low",), f"must be above 0, got {found.low:g}")])
         return found
-    rates = _RATES.validate_python(value, strict=True)
-    raise_faults(repeats(rates))
-    return rates
+    return _RATES.validate_python(value, strict=True)
 
 
 def _own_rates(value: Any, info: ValidationInfo) -> Axis | None:
-    return None if value is None else read_rates(value, _sweep(info))
+    return None if value is None else read_rates(value, info)
 
 
 def _own_training(value: Any, info: ValidationInfo) -> TrainingSettings | None:
@@ -271,7 +337,7 @@ def _listed(value: Any) -> Any:
 
 
 def _weights(value: Any, info: ValidationInfo) -> tuple[float, ...] | Range:
-    return read_rates(value if isinstance(value, Mapping) else _listed(value), _sweep(info))
+    return read_rates(value if isinstance(value, Mapping) else _listed(value), info)
 
 
 class _RetainEntry(BaseModel):

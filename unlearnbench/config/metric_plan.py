@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence, Set
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
@@ -31,7 +32,7 @@ from unlearnbench.api.metric import (
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
-from unlearnbench.api.registry import Offer, load, names, offers
+from unlearnbench.api.registry import Offer, load, offers
 from unlearnbench.config.plugin_settings import made, with_tuples
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
@@ -41,6 +42,7 @@ MetricChoices = Mapping[str, Mapping[str, Any]]
 NO_CHOICES: MetricChoices = {}
 
 COLUMN_NAME = re.compile(r"[a-z][a-z0-9_]*")
+_Group = list[tuple[str, Summary | Measure]]
 _NO_DEFAULT = "; give each field a default, or the metric no `roles`"
 
 
@@ -241,16 +243,6 @@ def _uses(profile: Profile, benchmark: Benchmark) -> tuple[MetricUse, ...]:
     return uses
 
 
-def columns_on_request(profile: Profile, benchmark: Benchmark) -> Iterator[MetricColumn]:
-    """Columns of the metrics without roles, which are reported where a configuration names them."""
-    named = {use.metric for use in _uses(profile, benchmark)}
-    for name in sorted({*names("metrics")} - named):
-        with suppress(PluginError):  # it is broken, or needs settings
-            kind = load("metrics", name)
-            if not kind.roles:
-                yield from metric_plan(benchmark.roles, (), {name: kind}, chosen={name: {}}).columns
-
-
 def metric_plan(
     roles: Mapping[str, Role],
     uses: Sequence[MetricUse],
@@ -282,67 +274,88 @@ def metric_plan(
         for name in sorted(metrics)
         if name not in named
     ]
-    measures: list[Measure] = []
-    summaries: dict[str, Summary] = {}
-    columns: list[MetricColumn] = []
-    further: list[MetricColumn] = []
-    before: list[MetricColumn] = []
     taken: set[str] = set()
+    own = [(use.metric, _planned(use, metrics[use.metric], roles, taken)) for use in uses]
+    further: _Group = []
     broken = list(faults)
-    for group in (uses, others):
-        before = columns.copy()
-        own: dict[str, list[Measure]] = {}  # by name: one column may have several metrics
-        for use in group:
-            kind = metrics[use.metric]
-            try:
-                with plugin_code(f"metric {use.metric!r}", source_file(kind)):
-                    is_chosen = group is others and use.metric in chosen
-                    if group is others and not _applies(use.metric, kind, roles) and not is_chosen:
-                        continue
-                    metric = made(
-                        kind, use.settings, f"metric {use.metric!r}", if_missing=_NO_DEFAULT
-                    )
-                    if is_chosen:
-                        _check_sets(use.metric, metric, roles)
-                    if isinstance(metric, Summary):
-                        declared = columns_of(metric)
-                        _take_names(use.metric, declared, taken)
-                        summaries[use.metric] = metric
-                        if metric.reads & UNDER_ATTACK:
-                            further += declared
-                        else:
-                            columns += declared
-                        continue
-                    for name in use.sets:
-                        if name not in roles:
-                            near = did_you_mean(name, roles) or ";"
-                            raise PluginError(
-                                f"metric {use.metric!r}: the benchmark has no set {name!r}{near} "
-                                f"its sets are {', '.join(roles)}"
-                            )
-                    on = metric.roles or ON_REQUEST
-                    sets = use.sets or tuple(n for n, role in roles.items() if role in on)
-                    measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
-                    declared = tuple(measure.column(name, roles[name]) for name in sets)
-                    _take_names(use.metric, declared, taken)
-                    own.setdefault(measure.name, []).append(measure)
-            except PluginError as error:
-                if group is uses or use.metric in chosen:
-                    raise
-                broken.append(error)
-        for uses_of_name in own.values():
-            measures += uses_of_name
-            for name, role in roles.items():
-                for one in uses_of_name:
-                    if name in one.sets:
-                        attacked = one.metric.reads & UNDER_ATTACK
-                        (further if attacked else columns).append(one.column(name, role))
-    own_columns = frozenset(column.name for column in before)
+    for use in others:
+        kind, is_chosen = metrics[use.metric], use.metric in chosen
+        try:
+            with plugin_code(f"metric {use.metric!r}", source_file(kind)):
+                applies = _applies(use.metric, kind, roles)
+            if applies or is_chosen:
+                metric = _planned(use, kind, roles, taken, is_chosen=is_chosen)
+                further.append((use.metric, metric))
+        except PluginError as error:
+            if is_chosen:
+                raise
+            broken.append(error)
+    columns: list[MetricColumn] = []
+    attacked: list[MetricColumn] = []
+    for column, reads in (*_in_table(own, roles), *_in_table(further, roles)):
+        (attacked if reads & UNDER_ATTACK else columns).append(column)
     return MetricPlan(
-        *(tuple(measures), summaries, tuple(columns), own_columns),
+        measures=tuple(one for group in (own, further) for one in _measures(group)),
+        summaries={name: one for name, one in own + further if isinstance(one, Summary)},
+        columns=tuple(columns),
+        own=frozenset(
+            column.name for column, reads in _in_table(own, roles) if not reads & UNDER_ATTACK
+        ),
         faults=tuple(broken),
-        under_attack=tuple(further),
+        under_attack=tuple(attacked),
     )
+
+
+def _planned(
+    use: MetricUse,
+    kind: type[Metric | Summary],
+    roles: Mapping[str, Role],
+    taken: set[str],
+    *,
+    is_chosen: bool = False,
+) -> Summary | Measure:
+    """A metric as a benchmark uses it, whose columns are now `taken`."""
+    with plugin_code(f"metric {use.metric!r}", source_file(kind)):
+        metric = made(kind, use.settings, f"metric {use.metric!r}", if_missing=_NO_DEFAULT)
+        if is_chosen:
+            _check_sets(use.metric, metric, roles)
+        if isinstance(metric, Summary):
+            _take_names(use.metric, columns_of(metric), taken)
+            return metric
+        for name in use.sets:
+            if name not in roles:
+                near = did_you_mean(name, roles) or ";"
+                raise PluginError(
+                    f"metric {use.metric!r}: the benchmark has no set {name!r}{near} "
+                    f"its sets are {', '.join(roles)}"
+                )
+        on = metric.roles or ON_REQUEST
+        sets = use.sets or tuple(name for name, role in roles.items() if role in on)
+        measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
+        columns = [measure.column(name, roles[name]) for name in sets]
+        _take_names(use.metric, columns, taken)
+        return measure
+
+
+def _measures(group: _Group) -> Iterator[Measure]:
+    """Metrics by set; those of one name, which a column may have several of, are together."""
+    measures = [metric for _, metric in group if isinstance(metric, Measure)]
+    names = [measure.name for measure in measures]
+    yield from sorted(measures, key=lambda measure: names.index(measure.name))
+
+
+def _in_table(
+    group: _Group, roles: Mapping[str, Role]
+) -> Iterator[tuple[MetricColumn, Set[Reads]]]:
+    """Columns in the order of a table, each with the observations that its metric reads."""
+    for _, metric in group:
+        if isinstance(metric, Summary):
+            yield from ((column, metric.reads) for column in columns_of(metric))
+    for _, same in itertools.groupby(_measures(group), key=lambda measure: measure.name):
+        measures = [*same]
+        for (name, role), measure in itertools.product(roles.items(), measures):
+            if name in measure.sets:
+                yield measure.column(name, role), measure.metric.reads
 
 
 def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role]) -> bool:

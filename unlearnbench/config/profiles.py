@@ -16,8 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from unlearnbench.api.profile import Profile, ProfileRule, QuestionKey
-from unlearnbench.errors import EvaluationError, did_you_mean
-from unlearnbench.files.bounded import shortened
+from unlearnbench.errors import EvaluationError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from unlearnbench.config.schema import EvaluationSettings
@@ -26,8 +25,8 @@ if TYPE_CHECKING:
 COMMON = {
     "questions": "as written in the column that `question_key` names",
     "template": "the model's own (`template` of its settings, --template), with its BOS",
-    "masked": "the prompt, by character offsets: a token that holds a character of the answer is "
-    "scored, an answer's label (phi's `Answer:`) with it",
+    "masked": "as many tokens as the prompt has alone; an answer's label (phi's `Answer:`) is "
+    "scored with it",
     "EOS": "appended to every answer, scored and counted",
     "loss": "mean negative log-likelihood of an answer's scored tokens; probability exp(-loss)",
     "generation": "greedy, from the prompt alone",
@@ -56,7 +55,7 @@ Source: locuslab/tofu@8c49eee:evaluate_util.py, aggregate_eval_stat.py.
 
 OPEN_UNLEARNING = Profile(
     name="open-unlearning",
-    version=1,
+    version=2,
     rows=None,
     max_length=512,
     eos_after_cut=True,
@@ -64,14 +63,20 @@ OPEN_UNLEARNING = Profile(
     perturbed_mean="geometric",
     truth_ratio_epsilon=1e-10,
     options_epsilon=1e-10,
+    eos_as_padding=True,
 )
-"""locuslab/open-unlearning@d3d7cf9: every row, a limit on new tokens alone, epsilons."""
+"""locuslab/open-unlearning@d3d7cf9: every row, a limit on new tokens alone, epsilons, EOS as
+padding (src/data/collators.py, src/data/utils.py)."""
 
 TOFU_PAPER = replace(TOFU, name="tofu-paper", perturbed_mean="arithmetic")
 """TOFU's rules with the arithmetic mean that the paper's formula has (Maini et al. 2024,
 arXiv:2401.06121, section 2.2.1); lowers Model Utility by 0.02 to 0.04."""
 
 PROFILES = {profile.name: profile for profile in (TOFU, OPEN_UNLEARNING, TOFU_PAPER)}
+_EARLIER = {
+    ("open-unlearning", 1): replace(OPEN_UNLEARNING, version=1, eos_as_padding=False),
+}
+"""Earlier versions of these, by which records were made."""
 
 
 def get_profile(
@@ -80,8 +85,12 @@ def get_profile(
     rows: int | None = None,
     max_length: int | None = None,
     question_key: str | None = None,
+    version: int | None = None,
 ) -> Profile:
-    """The profile called `name`; overrides appear in its name and change its id."""
+    """The profile called `name`; overrides appear in its name and change its id.
+
+    version  default: the latest
+    """
     if name not in PROFILES:
         raise EvaluationError(
             f"evaluation profile {shortened(name)} is unknown{did_you_mean(name, PROFILES)}; "
@@ -94,6 +103,10 @@ def get_profile(
             f"{did_you_mean(question_key, keys)}; there are: {', '.join(keys)}"
         )
     profile = PROFILES[name]
+    if version not in (None, profile.version):
+        if (name, version) not in _EARLIER:
+            raise EvaluationError(f"evaluation profile {name} has no version {version}")
+        profile = _EARLIER[name, version]
     overrides = {"rows": rows, "max_length": max_length, "question_key": question_key}
     for key, value in overrides.items():
         if isinstance(value, int) and value < 1:
@@ -111,7 +124,7 @@ def profile_of(how: EvaluationSettings) -> Profile:
     )
 
 
-def profile_named(text: str) -> Profile:
+def profile_named(text: str, version: int | None = None) -> Profile:
     """A profile by its name with overrides, as its id begins: `tofu+rows=50`."""
     name, *overrides = text.split("+")
     wrong = next((one for one in overrides if not _OVERRIDE(one)), None)
@@ -122,15 +135,16 @@ def profile_named(text: str) -> Profile:
         )
     pairs = (one.split("=") for one in overrides)
     values: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in pairs}
-    return get_profile(name, **values)
+    return get_profile(name, version=version, **values)
 
 
 def profile_of_id(identity: str) -> Profile:
     """The profile with the id of an evaluation. Raises: EvaluationError where its rules changed."""
-    with suppress(EvaluationError):
-        profile = profile_named(identity.partition("@")[0])
-        if profile.id == identity:
-            return profile
+    for version in (None, *{version for _, version in _EARLIER}):
+        with suppress(EvaluationError):
+            profile = profile_named(identity.partition("@")[0], version)
+            if profile.id == identity:
+                return profile
     raise EvaluationError(
         f"profile {shortened(identity)} is none of those known here "
         f"({', '.join(p.id for p in PROFILES.values())}); evaluate the model again"

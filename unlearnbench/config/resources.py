@@ -83,9 +83,10 @@ class RaySettings(Settings):
 
 
 class TrackingSettings(Settings):
-    """MLflow tracking."""
+    """Tracking of runs."""
 
     enabled: bool = Field(default=True, description="false: nothing is logged")
+    tracker: Name = Field(default="mlflow", description="name of the plug-in that logs runs")
     uri: Name | None = Field(
         default=None,
         description="tracking server; default: MLFLOW_TRACKING_URI, then SQLite in the folder",

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
+    AfterValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -22,11 +23,12 @@ from unlearnbench.api.profile import QuestionKey
 from unlearnbench.config.attack_entries import AttackEntries
 from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
 from unlearnbench.config.choices import Dtype, Precision, Template
-from unlearnbench.config.metric_entries import MetricEntries
+from unlearnbench.config.messages import distinct
 from unlearnbench.config.patience import Patience
+from unlearnbench.config.plugin_entries import MetricEntries
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
-from unlearnbench.config.section import Name, Settings
+from unlearnbench.config.section import IF_SET, NEVER, Name, Settings
 from unlearnbench.config.step_schedule import ScheduleName
 from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
 from unlearnbench.files.outputs import SCHEMES
@@ -95,7 +97,7 @@ class Preparation(Settings):
     max_grad_norm: float = Field(
         default=1.0, gt=0, description="norm that a step's gradient is clipped to"
     )
-    max_length: int = Field(
+    max_length: Annotated[int, IF_SET] = Field(
         default=MAX_LENGTH, ge=8, description="tokens of a training sequence; longer ones are cut"
     )
     rehearse_facts: bool = Field(
@@ -164,9 +166,14 @@ class ModelSettings(Settings):
         default="auto",
         description="how question and answer become text; auto: chat template or plain",
     )
-    template_args: dict[str, str | int | bool] = Field(
+    template_args: Annotated[dict[str, str | int | bool], IF_SET] = Field(
         default_factory=dict,
         description="chat template: its variables (`date_string`), and `system_prompt`",
+    )
+    eos_as_padding: Annotated[bool, IF_SET] = Field(
+        default=False,
+        description="train as open-unlearning does: EOS that serves as padding is masked inside "
+        "texts, too, and another is learned behind a chat template's last line break",
     )
     dtype: Dtype = Field(default="float32", description="type of the weights")
     attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
@@ -175,13 +182,13 @@ class ModelSettings(Settings):
     trust_remote_code: bool = Field(
         default=False, description="run Python code that comes with the model"
     )
-    gradient_checkpointing: bool = Field(
+    gradient_checkpointing: Annotated[bool, NEVER] = Field(
         default=False, description="compute activations again in place of storing them"
     )
     lora: LoRA | None = Field(
         default=None, description="train low-rank adapters in place of all weights"
     )
-    resources: Resources | None = Field(
+    resources: Annotated[Resources | None, NEVER] = Field(
         default=None, description="of a run of this model, in place of the sweep's"
     )
 
@@ -209,38 +216,38 @@ class EvaluationSettings(Settings):
     rows: int | None = Field(
         default=None, ge=1, description="first rows of each set, in place of the profile's"
     )
-    question_key: QuestionKey | None = Field(
+    question_key: Annotated[QuestionKey | None, IF_SET] = Field(
         default=None,
         description="question column of forget and retain sets, in place of the profile's",
     )
-    batch_tokens: int | None = Field(
+    batch_tokens: Annotated[int | None, NEVER] = Field(
         default=None,
         ge=64,
         description="tokens of a batch; default: a fast size for the device; changes no number",
     )
-    precision: Precision | None = Field(
+    precision: Annotated[Precision | None, IF_SET] = Field(
         default=None,
         description="of evaluations, the fine-tuned and retain models' too; bf16: autocast, where "
         "weights are float32; default: bf16 on GPUs, the weights' own on CPUs",
     )
-    every: int = Field(
+    every: Annotated[int, NEVER] = Field(
         default=1,
         ge=1,
         le=MOST_EPOCHS,
         description="epochs between two evaluations of a run; the last one is evaluated, too",
     )
-    stop_below: float | None = Field(
+    stop_below: Annotated[float | None, IF_SET] = Field(
         default=None,
         gt=0,
         le=1,
         description="end a run whose Model Utility is below this share of the fine-tuned model's",
     )
-    patience: Patience | None = Field(
+    patience: Annotated[Patience | None, IF_SET] = Field(
         default=None,
         description="end a run whose metric has not improved for so many evaluated epochs: "
         "{metric: …, epochs: …}",
     )
-    metrics: MetricEntries = Field(
+    metrics: Annotated[MetricEntries, IF_SET] = Field(
         default={},
         description="metrics to report besides those that always are, or with other settings: "
         "[fluency, …], or {mia-min-k: {share: 0.2}, …}; names: `unlearnbench metrics list`",
@@ -269,12 +276,18 @@ class MethodSpec(Settings):
     retain: RetainSpec | None = None
     source: str | None = None
     """Content hash of the plug-in file; None for an installed method."""
+    modifiers: Annotated[dict[str, str | None], IF_SET] = Field(
+        default_factory=dict, exclude_if=lambda few: not few
+    )
+    """Content hashes as `source`, by name, in the order in which modifiers are applied. Their
+    settings are hyper-parameters, `sam.rho`. Left out where empty, as in runs from before."""
 
     @property
     def label(self) -> str:
-        """Name in tables and plots: the method and its retain term."""
+        """Name in tables and plots: the method, its retain term and its modifiers."""
         # Hyper-parameters are left out: they have columns of their own.
-        return self.name if self.retain is None else f"{self.name}+{self.retain.term}"
+        retain = () if self.retain is None else (self.retain.term,)
+        return "+".join((self.name, *retain, *self.modifiers))
 
 
 def _kind_of_rates(value: Any) -> str:
@@ -312,10 +325,12 @@ class SweepConfig(Settings):
     models: tuple[ModelSettings, ...] = Field(
         min_length=1, description="models that forget; each is unlearned by every method"
     )
-    forget_fractions: tuple[float, ...] = Field(
+    forget_fractions: Annotated[
+        tuple[Annotated[float, Field(gt=0, lt=1)], ...], AfterValidator(distinct)
+    ] = Field(
         default=(), min_length=1, description="splits, of a benchmark that has them by fraction"
     )
-    splits: tuple[str, ...] = Field(
+    splits: Annotated[tuple[str, ...], AfterValidator(distinct)] = Field(
         default=(),
         min_length=1,
         description="splits, of a benchmark that has them by name; default: all of them",
@@ -335,7 +350,7 @@ class SweepConfig(Settings):
         default="checkpoints",
         description="checkpoints: one run, evaluated after each epoch; runs: one run per count",
     )
-    seeds: tuple[int, ...] = Field(
+    seeds: Annotated[tuple[Annotated[int, Field(ge=0)], ...], AfterValidator(distinct)] = Field(
         default=(0,), min_length=1, description="each setting is run once with each"
     )
     search: SearchSettings = Field(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from unlearnbench.config.section import Settings
+from unlearnbench.api.edit import OptimizerName
+from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import ScheduleName
 
 EIGHT_BIT = frozenset({"adamw-8bit", "paged-adamw-8bit"})
@@ -29,7 +30,7 @@ class TrainingSettings(Settings):
         ge=1,
         description="forget rows of a forward pass; default: all of a step",
     )
-    optimizer: Literal["adamw", "adamw-8bit", "paged-adamw-8bit"] = Field(
+    optimizer: Annotated[OptimizerName, IF_SET] = Field(
         default="adamw",
         description="8-bit: one byte per state; paged: host memory where the GPU's is short",
     )
@@ -45,11 +46,11 @@ class TrainingSettings(Settings):
     )
     max_length: int = Field(default=MAX_LENGTH, ge=8, description="tokens of a training sequence")
     precision: Literal["fp32", "bf16"] = Field(default="fp32", description="bf16: autocast")
-    deterministic: bool = Field(
+    deterministic: Annotated[bool, IF_SET] = Field(
         default=False,
         description="bit-identical repeats on GPUs too, with slower kernels there",
     )
-    ignore_label: bool = Field(
+    ignore_label: Annotated[bool, NEVER] = Field(
         default=True,
         description="a method that ignores the first answer tokens also ignores the template's "
         "label in front of them (phi's `Answer:`); false: the label's tokens count as the first",

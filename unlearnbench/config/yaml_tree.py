@@ -5,28 +5,27 @@ The tree knows nothing about sweeps; `loader.py` interprets it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+import re
+from dataclasses import dataclass
+from typing import Any
 
 import yaml
 
-from unlearnbench.config.yaml_scalars import DEPTH, Loader, ScalarError, scalar, unknown_tag
-from unlearnbench.errors import Problem
-from unlearnbench.files.bounded import CONFIG_BYTES, shortened, text_problem, whole_number
+from unlearnbench.errors import Problem, shortened
 
 Loc = tuple[str | int, ...]
 COMMAND_LINE = "--set"
-VALUES = 10_000
-"""Most values of a document with its aliases expanded."""
+_FLOAT = r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?"
 
 
-class _AliasError(Exception):
-    """A document has too many values, or too deep ones, when its aliases are expanded."""
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, with floats such as 1e-5, and with dates as text."""
 
 
-UNREAD: Final = object()
-"""Value of a scalar that could not be read; it has been reported and is not reported again."""
+_Loader.add_implicit_resolver(
+    "tag:yaml.org,2002:float", re.compile(f"^{_FLOAT}$"), list("-+.0123456789")
+)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
 
 
 @dataclass(frozen=True)
@@ -77,91 +76,49 @@ def dotted(loc: Loc) -> str:
     return ".".join(str(step) for step in loc)
 
 
-@dataclass
-class YamlReader:
-    """Reads a document and collects its problems."""
+def read_yaml(name: str, text: str, problems: list[Problem], loc: Loc = ()) -> YamlNode | None:
+    """Read a text as a tree; None where it is not YAML, which is then one of the problems.
 
-    name: str
-    """Name of the file in places; `--set` for the command line."""
-    problems: list[Problem] = field(default_factory=list)
-    _left: int = field(default=VALUES, init=False)
-    """Number of values that may still be read."""
+    name  of the file in places; `--set` for the command line
+    loc   path of the text's value
+    """
+    loader = _Loader(text)
 
-    def read(self, text: str) -> YamlNode | None:
-        """Read a text as a tree; None where it is not YAML, which is then one of the problems."""
-        if len(text) > CONFIG_BYTES:
-            self._report(None, (), f"has {len(text)} characters; the bound is {CONFIG_BYTES}")
-            return None
-        try:
-            node = Loader(text).get_single_node()
-            if node is None:
-                return YamlNode(None, self._place(None))
-            self._left = VALUES
-            return self._entry(node, (), ())
-        except _AliasError as error:
-            self._report(None, (), str(error))
-        except yaml.MarkedYAMLError as error:
-            what = " ".join(filter(None, [error.context, error.problem]))
-            self._report(error.problem_mark, (), f"not YAML: {_cut(what)}")
-        except yaml.reader.ReaderError as error:
-            line = text.count("\n", 0, error.position)
-            what = f"the character U+{error.character:04X} is not allowed"
-            self._report(yaml.Mark("", 0, line, 0, None, 0), (), f"not YAML: {what}")
-        except (yaml.YAMLError, ValueError, OverflowError) as error:
-            # The last two: an escape beyond Unicode, such as "\\UFFFFFFFF".
-            self._report(None, (), f"not YAML: {_cut((str(error).splitlines() or [''])[0])}")
-        return None
+    def place(mark: yaml.Mark | None) -> str:
+        return name if name == COMMAND_LINE else f"{name}:{mark.line + 1 if mark else 1}"
 
-    def _entry(self, node: yaml.Node, loc: Loc, above: tuple[yaml.Node, ...]) -> YamlNode:
-        self._left -= 1
-        if self._left < 0:
-            raise _AliasError(f"has more than {VALUES} values with its aliases expanded")
-        if len(above) > DEPTH:
-            raise _AliasError(f"its aliases are nested more than {DEPTH} deep")
-        try:
-            value = self._value(node, loc, above)
-        except ScalarError as error:
-            value = UNREAD
-            self._report(node.start_mark, loc, str(error))
-        return YamlNode(value, self._place(node.start_mark))
-
-    def _value(self, node: yaml.Node, loc: Loc, above: tuple[yaml.Node, ...]) -> Any:
-        if node in above:
-            raise ScalarError("an alias of a section or list that contains it")
-        if isinstance(node, yaml.ScalarNode):
-            return scalar(node)
-        if node.tag not in ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq"):
-            raise unknown_tag(node)
+    def entry(node: yaml.Node | None, loc: Loc) -> YamlNode:
         if isinstance(node, yaml.MappingNode):
-            return self._mapping(node, loc, (*above, node))
-        items: Sequence[yaml.Node] = node.value
-        return [self._entry(one, (*loc, i), (*above, node)) for i, one in enumerate(items)]
+            section: dict[str, YamlNode] = {}
+            for key_node, value_node in node.value:
+                if not isinstance(key_node, yaml.ScalarNode):
+                    raise yaml.MarkedYAMLError(None, None, "a key is a word", key_node.start_mark)
+                key, line = str(key_node.value), place(key_node.start_mark)
+                below = entry(value_node, (*loc, key))
+                if key in section:
+                    text = f"given twice; first at {section[key].place}"
+                    problems.append(Problem(line, dotted((*loc, key)), text))
+                else:
+                    # The key's line, not the value's: a section's value starts on the next line.
+                    section[key] = YamlNode(below.value, line)
+            return YamlNode(section, place(node.start_mark))
+        if isinstance(node, yaml.SequenceNode):
+            items = [entry(item, (*loc, index)) for index, item in enumerate(node.value)]
+            return YamlNode(items, place(node.start_mark))
+        if node is None:
+            return YamlNode(None, place(None))
+        value: Any = loader.construct_object(node)
+        return YamlNode(value, place(node.start_mark))
 
-    def _mapping(
-        self, node: yaml.MappingNode, loc: Loc, above: tuple[yaml.Node, ...]
-    ) -> dict[str, YamlNode]:
-        entries: dict[str, YamlNode] = {}
-        for key_node, value_node in node.value:
-            key, mark = str(key_node.value), key_node.start_mark
-            is_word = isinstance(key_node, yaml.ScalarNode)
-            if wrong := text_problem(key) if is_word else "must be a word":
-                self._report(mark, loc, f"a key {wrong}")
-                continue
-            entry = self._entry(value_node, (*loc, key), above)
-            if key in entries:
-                self._report(mark, (*loc, key), f"given twice; first at {entries[key].place}")
-            else:
-                # The key's line, not the value's: a section's value starts on the next line.
-                entries[key] = YamlNode(entry.value, self._place(mark))
-        return entries
-
-    def _place(self, mark: yaml.Mark | None) -> str:
-        if self.name == COMMAND_LINE:
-            return COMMAND_LINE
-        return f"{self.name}:{mark.line + 1 if mark else 1}"
-
-    def _report(self, mark: yaml.Mark | None, loc: Loc, message: str) -> None:
-        self.problems.append(Problem(self._place(mark), dotted(loc), message))
+    try:
+        return entry(loader.get_single_node(), loc)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark, what = None, str(error)
+        if isinstance(error, yaml.MarkedYAMLError):
+            mark, what = error.problem_mark, " ".join(filter(None, [error.context, error.problem]))
+        message = f"not YAML: {_cut(what.partition(chr(10))[0])}"
+        problems.append(Problem(place(mark), dotted(loc), message))
+    return None
 
 
 def merged(base: YamlNode, over: YamlNode) -> YamlNode:
@@ -178,14 +135,12 @@ def with_override(root: YamlNode, text: str, problems: list[Problem]) -> YamlNod
     """Apply one `key=value` of the command line to `root`; the value is read as YAML."""
     key, equals, value_text = text.partition("=")
     steps = key.strip().split(".")
-    loc: Loc = tuple(step if (n := whole_number(step)) is None else n for step in steps)
-    if not equals or "" in loc or len(loc) > DEPTH:
+    loc: Loc = tuple(int(step) if step.isdecimal() else step for step in steps)
+    if not equals or "" in loc:
         rule = "expected key=value, such as training.batch_size=16"
         problems.append(Problem(COMMAND_LINE, _cut(text), rule))
         return root
-    reading = YamlReader(COMMAND_LINE)
-    value = reading.read(value_text)
-    problems += [Problem(p.place, key, p.message) for p in reading.problems]
+    value = read_yaml(COMMAND_LINE, value_text, problems, loc)
     return root if value is None else _replaced(root, loc, value, (), problems)
 
 
@@ -199,23 +154,17 @@ def _replaced(
     """`entry`, which is at `done`, with another value at the path `rest` below it."""
     if not rest:
         return value
-    step, here = rest[0], (*done, rest[0])
-    if isinstance(entry.value, dict | None):
-        old = entry.below(step) or YamlNode(None, COMMAND_LINE)
-        new = _replaced(old, rest[1:], value, here, problems)
-        return YamlNode({**entry.section, str(step): new}, entry.place)
-    below = entry.below(step)
-    if below is not None:
-        items = list(entry.items)
-        items[int(step)] = _replaced(below, rest[1:], value, here, problems)
+    step, below = rest[0], entry.below(rest[0])
+    if below is None and not isinstance(entry.value, dict | None):
+        shown = f"the value {shortened(entry.value)}"
+        if isinstance(entry.value, list):
+            shown = f"a list of {len(entry.items)}, counted from 0,"
+        text = f"{dotted(done)} is {shown} and has no {str(step)!r} in it"
+        problems.append(Problem(COMMAND_LINE, dotted((*done, *rest)), text))
+        return entry
+    old = below or YamlNode(None, COMMAND_LINE)
+    new = _replaced(old, rest[1:], value, (*done, step), problems)
+    if isinstance(entry.value, list):
+        items = [new if index == step else item for index, item in enumerate(entry.items)]
         return YamlNode(items, entry.place)
-    if entry.items:
-        ends = f"{dotted((*done, 0))} to {dotted((*done, len(entry.items) - 1))}"
-        message = f"no such entry: its entries are {ends}"
-    elif isinstance(entry.value, list):
-        message = "no such entry: the list is empty"
-    else:
-        here, shown = (*done, *rest), shortened(entry.value)
-        message = f"{dotted(done)} is the value {shown} and has no {str(step)!r} in it"
-    problems.append(Problem(COMMAND_LINE, dotted(here), message))
-    return entry
+    return YamlNode({**entry.section, str(step): new}, entry.place)

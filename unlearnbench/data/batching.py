@@ -25,7 +25,7 @@ class TokenBatch:
     ids: Tensor
     """[B, T]"""
     attention: Tensor
-    """[B, T] 1 for tokens, 0 for padding."""
+    """[B, T] 1 for tokens, 0 for padding and masked tokens."""
     predicts: Tensor
     """[B, T] bool: the next token is scored."""
     labels: Tensor
@@ -60,6 +60,7 @@ def collate(rows: Sequence[Row], pad: int, device: torch.device) -> TokenBatch:
         length = len(row.ids)
         ids[i, :length] = torch.tensor(row.ids)
         attention[i, :length] = 1
+        attention[i, list(row.masked)] = 0
         predicts[i, row.start - 1 : length - 1] = True  # the token at t is predicted at t − 1
     labels = torch.tensor([token for row in rows for token in row.ids[row.start :]]).long()
     counts = torch.tensor([row.scored for row in rows])

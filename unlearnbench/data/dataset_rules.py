@@ -13,7 +13,7 @@ from typing import Any, get_args
 from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
 from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.files.bounded import shortened
+from unlearnbench.errors import shortened
 
 Rows = Sequence[Question]
 

@@ -1,8 +1,8 @@
 """Encode questions with their answers as rows of tokens, of which the answers are scored.
 
-Character offsets in the text decide which tokens are scored, not the prompt's length in tokens: a
-token that merges the end of the prompt with the start of the answer is an answer token. EOS is
-appended and scored.
+All tokens are scored but as many as the prompt has alone, as TOFU, open-unlearning and
+lm-evaluation-harness count them: a token that merges the prompt's end with the answer's beginning,
+such as Llama-2's `]"`, is not. EOS is appended and scored.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Template:
     system: tuple[str, str] | None = None
     """Text in front of a system message, and between that and the question, in place of `before`;
     None where the template has no system messages."""
+    end: str = ""
+    """Text that a chat template writes behind the last answer."""
 
     def digest(self, *, with_examples: bool = False) -> str:
         """First 16 hex digits of the SHA-256 of the rendered text around question and answer.
@@ -50,7 +52,14 @@ class Template:
         around: list[Any] = [self.before, self.after, self.tag, self.special_tokens]
         if with_examples:
             around.append(self._turn())
+        if self.may_merge:  # earlier versions scored the token that holds both
+            around.append("counted")
         return hashlib.sha256(json.dumps(around).encode()).hexdigest()[:16]
+
+    @property
+    def may_merge(self) -> bool:
+        """True if a token may hold the prompt's end and the answer's beginning."""
+        return not (self.after.endswith("\n") or self.tag[:1].isspace())
 
     @property
     def label(self) -> str:
@@ -149,10 +158,12 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         template: str | None = None,
         examples: int = 0,
         first: Sequence[dict[str, str]] = first,
+        *,
+        whole: bool = False,
     ) -> str:
-        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": True}
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": not whole}
         how["chat_template"] = template
-        roles = [*("user", "assistant") * examples, "user"]
+        roles = [*("user", "assistant") * examples, *(() if whole else ("user",))]
         messages = [*first, *({"role": role, "content": _MARKER} for role in roles)]
         return str(tokenizer.apply_chat_template(messages, **variables | how))
 
@@ -182,7 +193,8 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         )
     turn = _turn(before, after, rendered)
     own = _system(after, turn, rendered)
-    return Template("chat", before, after, special_tokens=False, turn=turn, system=own)
+    end = _end(before, after, rendered)
+    return Template("chat", before, after, special_tokens=False, turn=turn, system=own, end=end)
 
 
 def _system(
@@ -200,6 +212,15 @@ def _system(
     except Exception:  # templates are programs and may raise anything
         return None
     return parts[0], parts[1]
+
+
+def _end(before: str, after: str, rendered: Callable[..., str]) -> str:
+    """The text behind the last answer; none where an answer is refused, or changes the rest."""
+    try:
+        *prompt, end = rendered(None, 1, whole=True).split(_MARKER)
+    except Exception:  # templates are programs and may raise anything
+        return ""
+    return end if prompt == [before, after] else ""
 
 
 def _turn(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str] | None:
@@ -264,6 +285,8 @@ class Row:
     model's predictions, which are looked up by row, do not depend on it."""
     label: int = field(default=0, compare=False)
     """Number of scored tokens in front of the answer, which `without_first` does not count."""
+    masked: tuple[int, ...] = ()
+    """Indices of tokens that no token sees, not even itself."""
 
     @property
     def scored(self) -> int:
@@ -278,7 +301,8 @@ class Row:
         if tokens == 0:
             return self
         unseen = self.label + tokens
-        return Row(self.ids, min(self.start + unseen, len(self.ids)), self.scores[unseen:])
+        start = min(self.start + unseen, len(self.ids))
+        return Row(self.ids, start, self.scores[unseen:], masked=self.masked)
 
 
 def check_scored(row: Question) -> None:
@@ -296,7 +320,6 @@ class Encoder:
     """A tokenizer and a template: text in, rows out."""
 
     tokenizer: Any
-    """A fast tokenizer: offsets are needed."""
     template: Template
     max_length: int
     """Tokens of a row; a longer one is cut, and then has no EOS."""
@@ -304,13 +327,11 @@ class Encoder:
     """A row that was cut also ends with an EOS, beyond `max_length`."""
     ignore_label: bool = True
     """Rows mark the template's label, which is then ignored with an answer's first tokens."""
+    eos_as_padding: bool = False
+    """Padding, EOS where the tokenizer has none of its own, is masked inside texts, too, and what a
+    chat template writes behind an answer is scored, with one more EOS: as in open-unlearning."""
 
     def __post_init__(self) -> None:
-        if not self.tokenizer.is_fast:
-            raise ModelError(
-                f"tokenizer {type(self.tokenizer).__name__} has no character offsets, which the "
-                "answer masks need; use a model with a fast tokenizer (tokenizer.json)"
-            )
         if self.tokenizer.eos_token_id is None:
             raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
 
@@ -318,6 +339,14 @@ class Encoder:
     def eos(self) -> int:
         """Id of the token that ends an answer."""
         return int(self.tokenizer.eos_token_id)
+
+    @property
+    def padding(self) -> int | None:
+        """Id that is masked wherever it stands; None for none."""
+        if not self.eos_as_padding:
+            return None
+        pad = self.tokenizer.pad_token_id
+        return self.eos if pad is None else int(pad)
 
     def scored_row(self, row: Question) -> Row:
         """Encode a row of the data with its score by token.
@@ -344,18 +373,12 @@ class Encoder:
         Raises: ModelError where the prompt fills the row.
         """
         template = self._template(question)
-        prompt = template.prompt(question.question, question.examples)
+        start = len(self._ids(template, question))
+        start = max(start, 1)  # nothing predicts the first token of a sequence
         answer = question.answer if answer is None else answer
         answer = question.behind_prefix(answer) if question.prefix else answer
-        encoded = self.tokenizer(
-            prompt + template.answer(answer),
-            add_special_tokens=template.special_tokens,
-            return_offsets_mapping=True,
-        )
-        ids = self._without_eos(encoded["input_ids"])
-        ends = [end for _, end in encoded["offset_mapping"][: len(ids)]]
-        start = next((i for i, end in enumerate(ends) if end > len(prompt)), len(ids))
-        start = max(start, 1)  # nothing predicts the first token of a sequence
+        end = template.end if self.eos_as_padding else ""
+        ids = self._ids(template, question, template.answer(answer) + end)
         ids = (*ids[: self.max_length], self.eos)
         ids = ids if self.eos_after_cut else ids[: self.max_length]
         if start >= len(ids):
@@ -363,7 +386,8 @@ class Encoder:
                 f"no answer token fits into {self.max_length} tokens after a prompt of {start}: "
                 f"{question.place or repr(question.question[:60])}; raise max_length"
             )
-        return self.labelled(Row(ids, start), question)
+        masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
+        return self.labelled(Row(ids, start, masked=masked), question)
 
     def labelled(self, row: Row, question: Question) -> Row:
         """Add the number of tokens of the template's label that the answer begins with.
@@ -380,18 +404,20 @@ class Encoder:
         return replace(row, label=count)
 
     def prompt(self, question: Question, reply: str = "") -> tuple[int, ...]:
-        """Ids of the prompt alone, for generation; `reply`: the beginning of the answer."""
-        template = self._template(question)
-        encoded = self.tokenizer(
-            template.prompt(question.question, question.examples) + reply,
-            add_special_tokens=template.special_tokens,
-        )
-        return self._without_eos(encoded["input_ids"])
+        """Ids of the prompt alone, for generation; `reply`: the beginning of the answer.
+
+        Without those that are masked, which then change no other's position either.
+        """
+        ids = self._ids(self._template(question), question, reply)
+        return tuple(token for token in ids if token != self.padding)
 
     def _template(self, question: Question) -> Template:
         return (TEXT if question.format == "text" else self.template).of(question)
 
-    def _without_eos(self, ids: list[int]) -> tuple[int, ...]:
+    def _ids(self, template: Template, question: Question, answer: str = "") -> tuple[int, ...]:
+        """Ids of the prompt and `answer` behind it, without an EOS at the end."""
+        text = template.prompt(question.question, question.examples) + answer
+        ids = self.tokenizer(text, add_special_tokens=template.special_tokens)["input_ids"]
         # Some tokenizers append EOS themselves; `row` appends it once for all of them.
         return tuple(ids[:-1] if ids and ids[-1] == self.eos else ids)
 
@@ -401,5 +427,8 @@ class Encoder:
 
     def reference(self, row: Row, question: Question) -> str:
         """The answer as decoded from its tokens, the reference of ROUGE."""
-        label = self._template(question).label
-        return self.decode(row.ids[row.start :]).removeprefix(label).strip()
+        template = self._template(question)
+        answer = self.decode(row.ids[row.start :]).removeprefix(template.label).strip()
+        # What is scored: the text that `mia-zlib` divides a loss by.
+        end = template.end if self.eos_as_padding else ""
+        return answer + end[len(end.rstrip()) :]

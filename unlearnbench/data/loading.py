@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files
+from pathlib import Path
 from typing import Any, cast
 
 from unlearnbench.api.benchmark import (
@@ -21,7 +22,6 @@ from unlearnbench.api.benchmark import (
 )
 from unlearnbench.data.dataset_rules import sound_rows
 from unlearnbench.errors import DataError, PluginError
-from unlearnbench.files.bounded import TEXT_BYTES, BoundsError, expand_user, read_bytes, shortened
 from unlearnbench.files.canonical_json import content_hash
 
 
@@ -102,11 +102,9 @@ def read_refusals(path: str | None) -> tuple[str, ...]:
         text = files("unlearnbench.benchmarks").joinpath("refusals.txt").read_text(encoding="utf-8")
     else:
         try:
-            text = read_bytes(expand_user(path), TEXT_BYTES).decode()
+            text = Path(path).expanduser().read_text(encoding="utf-8-sig")
         except OSError as error:
             raise DataError(f"data.refusals: {path} cannot be read ({error.strerror})") from error
-        except BoundsError as error:
-            raise DataError(f"data.refusals: {shortened(path)[1:-1]}: {error}") from error
         except UnicodeDecodeError as error:
             where = f"byte {error.start + 1}"
             raise DataError(f"data.refusals: {path} is not UTF-8 ({where})") from error

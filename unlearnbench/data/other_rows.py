@@ -6,22 +6,14 @@ with `question` and `answer`, or with `text` alone.
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import DataError
-from unlearnbench.files.bounded import (
-    TEXT_BYTES,
-    BoundsError,
-    expand_user,
-    numbered_lines,
-    parse_json,
-    read_bytes,
-    shortened,
-)
+from unlearnbench.errors import DataError, shortened
 
 JSON_LINES = ".jsonl"
 _FRACTIONS = (0.1, 0.05, 0.01, 0.25, 0.5)
@@ -36,13 +28,11 @@ def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
     if isinstance(source, Benchmark):
         return _benchmark_rows(source)
     try:
-        path = expand_user(source)
+        path = Path(source).expanduser()
         rows = _json_lines(path) if path.suffix == JSON_LINES else _passages(path)
         found = tuple(rows)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error.strerror})") from error
-    except BoundsError as error:
-        raise DataError(f"{shortened(source)[1:-1]}: {error}") from error
     if not found:
         raise DataError(f"{source}: no rows; write passages with a blank line between them")
     return found
@@ -59,7 +49,7 @@ def _benchmark_rows(benchmark: Benchmark) -> tuple[Question, ...]:
 
 def _passages(path: Path) -> Iterator[Question]:
     try:
-        text = read_bytes(path, TEXT_BYTES).decode()
+        text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise DataError(f"{path}: not UTF-8 (byte {error.start + 1})") from error
     for number, passage in enumerate(re.split(r"\r?\n\s*\n", text), 1):
@@ -68,12 +58,12 @@ def _passages(path: Path) -> Iterator[Question]:
 
 
 def _json_lines(path: Path) -> Iterator[Question]:
-    for number, line in numbered_lines(path):
+    for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
         place = f"{path}:{number}"
         try:
-            columns = parse_json(line)
+            columns = json.loads(line)
         except ValueError as error:
             raise DataError(f"{place}: not a JSON object on one line ({error})") from error
         keys = set(columns) if isinstance(columns, dict) else None

@@ -1,6 +1,6 @@
 """Estimate a run's hours from shapes and its work, before anything is loaded.
 
-`FORMULA` is the estimate as text.
+docs/tutorials/run-on-a-cluster.md has the estimate as text.
 """
 
 from __future__ import annotations
@@ -10,20 +10,6 @@ from dataclasses import dataclass
 
 from unlearnbench.estimates.memory import Footprint, Setup, optimizer_bytes
 from unlearnbench.estimates.model_shape import Shape
-
-FORMULA = """\
-hours        the sum of
-             · training: FLOP, or the time to launch the kernels of each micro-batch where that is
-               longer, and the optimiser's reads and writes of 28 bytes a trained weight. A token
-               takes 2·N forward + 2·N back + 2·trained (6·N where all is trained), and 2·N more
-               with gradient checkpointing; N without the table of embeddings
-             · scoring: 2·N FLOP a token, a prompt once for all of its answers
-             · decoding: steps × the longer of a step's launches and of reading the weights and
-               computing a token a slot; half of the answers reach their limit. Slots share 70 %
-               of the memory that an evaluation leaves free
-             · loading: the weights in two bytes each
-             · checkpoints: one for every ten times its own duration
-             FLOP/s are those of bf16; fp32 has an eighth of them"""
 
 _SLOWER = 8  # fp32 against bf16: 67 of 989 TFLOP/s on an H100, of which a larger share is reached
 _BANDWIDTH = 2e12  # bytes/s of a GPU's memory: 3.35e12 of an H100, of which a share is reached
@@ -38,7 +24,7 @@ ASSUMED = (
     f"{_SAVED / 1e9:g} GB/s of a checkpoint, {1e3 * _LAUNCHED:g} ms a layer to launch a "
     f"micro-batch and {1e3 * _DECODED:g} ms a step of decoding"
 )
-"""Rates that `FORMULA` counts hours with."""
+"""Rates that hours are counted with."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +64,7 @@ class Effort:
     """Tokens of a slot: prompt and answer."""
 
     def flop(self, shape: Shape, *, checkpointing: bool) -> float:
-        """Floating-point operations of training, see `FORMULA`."""
+        """Floating-point operations of training."""
         n = shape.matrices
         return self.trained * ((6 if checkpointing else 4) * n + 2 * min(shape.trained, n))
 

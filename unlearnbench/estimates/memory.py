@@ -1,14 +1,12 @@
 """Estimate a run's GPU memory from shapes, before anything is loaded.
 
-Pure: the sizes come from `model_shape.py`, the lengths of rows from `run_estimate.py`. `FORMULA` is
-the estimate as text; all sizes are in bytes.
+Pure: the sizes come from `model_shape.py`, the lengths of rows from `run_estimate.py`. All sizes
+are in bytes; docs/tutorials/run-on-a-cluster.md has the estimate as text.
 """
 
 from __future__ import annotations
 
-import inspect
 import math
-import re
 from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
@@ -18,26 +16,6 @@ from unlearnbench.api.method import Method, Needs
 from unlearnbench.config.resources import Resources
 from unlearnbench.estimates.model_shape import Shape
 from unlearnbench.losses.chunked import CHUNK_BYTES
-
-FORMULA = """\
-constant     weights + optimiser (AdamW 2 values a trained weight; 8-bit 2 bytes; paged none: its
-             2 bytes are in the host's memory where the GPU's is short) + a copy of the start (task
-             vector) + what the reference needs on the device (the output layer where distributions
-             are read; the whole start model where samples are scored)
-a step       constant + gradients + the larger of
-             · activations (what the layers save for the way back: rows of one micro-batch, all
-               parts together, without padding; with gradient checkpointing one state a layer
-               and one layer's activations) + weights that autocast copies + logits (256 MiB
-               at a time and the output layer's gradient; all of them where a method reads .logits)
-             · temporary values of the optimiser (8-bit: what one weight needs; AdamW on a GPU is
-               one kernel that computes in place)
-evaluation   constant without gradients + hidden states and logits of a batch + weights that
-             autocast copies, where fp32 weights are evaluated in bf16 (on a GPU by default); keys
-             and values take up to 70 % of the free memory, and are not in the sum
-peak         the larger of the two. Several processes: FSDP divides weights, gradients, optimiser
-             and copies by their number; in addition two layers, whole and in the precision of
-             training, what is in no layer, and a layer's gradient on its way to the sum; for an
-             evaluation all weights, whole on each process. DDP divides nothing"""
 
 _FORWARD_TOKENS = 16384  # evaluation/predictor.py: of a batch on a GPU
 _SLOT_BATCHES = 4  # likewise: batches whose keys and values are cached at most
@@ -143,7 +121,7 @@ class Footprint:
 
 
 def footprint(shape: Shape, method: Method, needs: Needs, setup: Setup) -> Footprint:
-    """Estimate the memory of one process of a run, see `FORMULA`."""
+    """Estimate the memory of one process of a run."""
     world, fsdp = setup.resources.world_size, setup.resources.parallel == "fsdp"
     share = world if fsdp else 1
     trained = shape.trained_bytes // share
@@ -162,7 +140,7 @@ def footprint(shape: Shape, method: Method, needs: Needs, setup: Setup) -> Footp
         copies=trained if scaled else 0,
         activations=_activations(shape, setup),
         casts=_casts(shape, setup) if share == 1 else _gathered(shape, setup),
-        logits=_logits(shape, method, setup),
+        logits=_logits(shape, needs, setup),
         step=0 if fused else 2 * shape.largest * shape.item // share,
         evaluation=states + _evaluation_weights(shape, setup, share) + (trained if scaled else 0),
         keys=_SLOT_BATCHES * tokens * shape.keys * item,
@@ -249,10 +227,10 @@ def _casts(shape: Shape, setup: Setup) -> int:
     return shape.cast_bytes
 
 
-def _logits(shape: Shape, method: Method, setup: Setup) -> int:
+def _logits(shape: Shape, needs: Needs, setup: Setup) -> int:
     scored = setup.items * setup.rows_per_item * setup.lengths.scored
     every = round(scored * shape.vocabulary * 4)
-    if reads_logits(method):
+    if needs.logits:
         return 3 * every  # themselves, their log-softmax, their gradient
     exact = shape.output * 4
     chunk = min(every, CHUNK_BYTES)
@@ -261,12 +239,3 @@ def _logits(shape: Shape, method: Method, setup: Setup) -> int:
     chunk += (chunk // 2 + shape.output * 2) if half else 0
     # A loss of several parts sums the output layer's gradient for each on its way forward.
     return chunk + (min(setup.rows_per_item, 2) * exact if shape.output_trained else 0)
-
-
-def reads_logits(method: Method) -> bool:
-    """True if the source file of `method` reads `.logits`, all of which are then in memory."""
-    try:
-        source = inspect.getsource(inspect.getmodule(type(method)) or type(method))
-    except (OSError, TypeError):
-        return False
-    return re.search(r"\.logits\b", source) is not None

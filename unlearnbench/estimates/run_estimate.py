@@ -13,9 +13,7 @@ from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.errors import ModelError
-from unlearnbench.estimates.hours import FORMULA as HOURS
 from unlearnbench.estimates.hours import Effort, Hours
-from unlearnbench.estimates.memory import FORMULA as MEMORY
 from unlearnbench.estimates.memory import Footprint, Lengths, Setup, fitting, footprint
 from unlearnbench.estimates.model_shape import Shape, config_of, shape_of
 from unlearnbench.models.device import usable_memory
@@ -29,8 +27,6 @@ from unlearnbench.training.objective import Objective
 if TYPE_CHECKING:  # imports accelerate, which a plan does not need
     from unlearnbench.training.trainer import Trainer
 
-FORMULA = f"{MEMORY}\n{HOURS}"
-"""The estimate of memory and hours as text."""
 CHARACTERS = 4
 """Characters of a token of English text, about, in current vocabularies."""
 TEMPLATE = 10

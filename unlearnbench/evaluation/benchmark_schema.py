@@ -1,50 +1,80 @@
 """The benchmark of records: its sets, metrics and headline, with and without its plug-in.
 
-A record names its benchmark in the `data` section of its spec; one without it is of an earlier
-version, and has TOFU's schema. Where the schema is another one, the record's provenance has it, so
-that a table and a page can be drawn where the plug-in is not installed: then from the columns as
-they are stored, and from the metrics that are installed here.
+A record names its benchmark in the `data` section of its spec; one without it has TOFU's schema.
+The plan of a sweep stores the columns as they are, so that tables and pages can be drawn where the
+plug-in is not installed. Plans of 0.2 do not have them, and need the plug-in.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
+from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter, ValidationError
 
-from unlearnbench.api.benchmark import Benchmark, Headline, MetricUse, Reference
-from unlearnbench.api.metric import Measure, Metric, MetricColumn, Role, Summary
+from unlearnbench.api.benchmark import Benchmark, Headline, Reference
+from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
 from unlearnbench.config.benchmark_section import benchmark_named, benchmark_of
-from unlearnbench.config.metric_plan import (
-    NO_CHOICES,
-    MetricChoices,
-    MetricPlan,
-    columns_of,
-    metric_plan,
-)
+from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
 from unlearnbench.config.profiles import TOFU, profile_of_id
 from unlearnbench.errors import EvaluationError, PluginError
-from unlearnbench.evaluation.columns import column
-from unlearnbench.evaluation.headlines import headline_entry, stored_headline
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.files.canonical_json import decode_floats, json_ready
 
-KEY, VERSIONS = "benchmark", "metric_versions"
-"""Keys in the provenance of a record."""
+KEY = "benchmark"
+"""Key in `plan.json`."""
+VERSIONS = "metric_versions"
+"""Key in the provenance of a record."""
 
 
 @dataclass(frozen=True)
-class _Stored:
-    """Entry in the provenance of a record of a benchmark with another schema than TOFU's."""
+class StoredBenchmark:
+    """The entry in `plan.json`: what tables and pages need to know of a benchmark."""
 
+    name: str
     roles: dict[str, Role]
     references: tuple[Reference, ...]
+    headline: Headline
+    columns: tuple[MetricColumn, ...]
+    under_attack: tuple[MetricColumn, ...]
+    own: tuple[str, ...]
+    """Names of the columns whose metrics the benchmark names itself."""
+
+    @classmethod
+    def of(cls, benchmark: Benchmark, profile: Profile, chosen: MetricChoices) -> StoredBenchmark:
+        """The entry of a benchmark under a profile, with the metrics that a configuration names."""
+        plan = plan_of(profile, benchmark, chosen)
+        return cls(
+            benchmark.source,
+            dict(benchmark.roles),
+            tuple(sorted(benchmark.references)),
+            benchmark.headline,
+            plan.columns,
+            plan.under_attack,
+            tuple(sorted(plan.own)),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Every field; infinite bounds as `decode_floats` reads them."""
+        ready: dict[str, Any] = json_ready(asdict(self), lambda number: {"$float": repr(number)})
+        return ready
+
+    @classmethod
+    def read(cls, plan: Path) -> StoredBenchmark | None:
+        """Read the entry from a sweep's plan; None where there is none to read."""
+        try:
+            document = json.loads(plan.read_text(encoding="utf-8"), object_hook=decode_floats)
+            return TypeAdapter(cls).validate_python(document[KEY])
+        except (OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,33 +89,28 @@ class BenchmarkSchema:
     """Models that exist besides those of the runs."""
     headline: Headline
     plan: MetricPlan
+    """Without its plug-in: the columns alone, of which nothing is computed."""
     missing: str = ""
     """Why its plug-in cannot be used here; empty if it can."""
 
     @property
     def warning(self) -> str:
         """A line on what the plug-in's absence costs; empty if it can be used."""
-        if not self.missing:
-            return ""
-        return (
-            f"{self.missing.rstrip('.;')}. Until then its own numbers are shown as stored, and "
-            "missing ones are computed for installed metrics alone"
-        )
+        line = f"{self.missing.rstrip('.;')}. Until then its numbers are shown as stored"
+        return line if self.missing else ""
 
     def column(self, name: str) -> MetricColumn:
-        """The column of a name, as `columns.column` of what is not in its plan."""
-        return self._columns.get(name) or column(name)
+        """The column of a name; of one that is not in its plan, its name in words."""
+        return self.columns.get(name) or unknown_column(name)
 
     @cached_property
-    def _columns(self) -> Mapping[str, MetricColumn]:
-        return {one.name: one for one in self.plan.columns}
-
-    def measure_of(self, name: str) -> tuple[Measure, str] | None:
-        """The metric and the set behind a column; None for one of the whole evaluation."""
-        return self._measures.get(name)
+    def columns(self) -> Mapping[str, MetricColumn]:
+        """All columns of its plan by name."""
+        return {one.name: one for one in (*self.plan.columns, *self.plan.under_attack)}
 
     @cached_property
-    def _measures(self) -> Mapping[str, tuple[Measure, str]]:
+    def measures(self) -> Mapping[str, tuple[Measure, str]]:
+        """By column the metric and the set behind it, of those that are of one set."""
         return {f"{one.name}_{on}": (one, on) for one in self.plan.measures for on in one.sets}
 
     def sets(self, role: Role) -> tuple[str, ...]:
@@ -93,23 +118,16 @@ class BenchmarkSchema:
         return tuple(name for name, its in self.roles.items() if its == role)
 
 
-def schema_entries(
+def version_entry(
     benchmark: Benchmark, profile: Profile, chosen: MetricChoices = NO_CHOICES
 ) -> dict[str, Any]:
-    """Entries of a record's provenance from which `recorded_schema` reads; none for TOFU's schema.
-
-    With the versions of metrics that are not the first, see `stored_versions`.
+    """Entry of a record's provenance from which `stored_versions` reads; none if all are 1.
 
     chosen  metrics that the configuration names
     """
-    found = headline_entry(benchmark.headline)
-    tofu = benchmark_named("tofu")
-    if (benchmark.roles, benchmark.references) != (tofu.roles, tofu.references):
-        references = sorted(benchmark.references)
-        found[KEY] = {"roles": dict(benchmark.roles), "references": references}
     versions = metric_versions(plan_of(profile, benchmark, chosen))
     later = {name: version for name, version in versions.items() if version != 1}
-    return found | ({VERSIONS: later} if later else {})
+    return {VERSIONS: later} if later else {}
 
 
 def metric_versions(plan: MetricPlan) -> dict[str, int]:
@@ -123,87 +141,49 @@ def metric_versions(plan: MetricPlan) -> dict[str, int]:
 
 
 def stored_versions(provenance: Mapping[str, Any]) -> Mapping[str, int]:
-    """The versions, by column, of the metrics that a record has numbers of; those that are not 1.
-
-    Empty where they cannot be read.
-    """
-    stored = provenance.get(VERSIONS)
-    if not isinstance(stored, Mapping):
-        return {}
-    return {str(name): v for name, v in stored.items() if isinstance(v, int)}
+    """The versions other than 1, by column, of the metrics that a record has numbers of."""
+    versions: Mapping[str, int] = provenance.get(VERSIONS, {})
+    return versions
 
 
 def recorded_schema(
-    spec: Mapping[str, Any],
-    provenance: Mapping[str, Any],
+    section: Mapping[str, Any],
     profile: str,
-    columns: Iterable[str],
+    stored: StoredBenchmark | None = None,
     chosen: MetricChoices = NO_CHOICES,
 ) -> BenchmarkSchema:
     """The benchmark of a record.
 
-    spec, provenance, profile  the record's
-    columns                    that it has, in order
-    chosen                     metrics that a configuration names; of those that are not installed
-                               here there is no plan
+    section  the `data` of its spec
+    profile  its evaluation rules
+    stored   the entry in the plan of its sweep
+    chosen   metrics that a configuration names; of those that are not installed here there is no
+             plan
 
-    Raises: ValueError that names what is wrong in the provenance.
+    Raises: PluginError where the plug-in cannot be used, and the plan has no entry.
     """
-    headline, stored = stored_headline(provenance), _stored(provenance)
-    section = spec.get("data")
-    section = section if isinstance(section, Mapping) else {}
-    name = str(section.get("source") or "")
-    rules = _profile(profile)
+    rules, name = _profile(profile), str(section.get("source") or "")
     try:
-        found = _installed(name, section)
+        on_offer = offers("benchmarks")
+        benchmark = _made(name or "tofu", json.dumps(json_ready(section)), on_offer)
     except PluginError as error:
-        if stored is None:  # of an early version: its sets are not known
-            found, missing = benchmark_named("tofu"), str(error)
-        else:
-            names, on_offer = tuple(columns), offers("metrics")
-            plan = _plan_of_columns(tuple(stored.roles.items()), headline, names, on_offer)
-            references = frozenset(stored.references)
-            return BenchmarkSchema(name, stored.roles, references, headline, plan, str(error))
-    else:
-        missing = ""
+        if stored is None or stored.name != name:
+            raise
+        plan = MetricPlan(
+            (), {}, stored.columns, frozenset(stored.own), under_attack=stored.under_attack
+        )
+        references = frozenset(stored.references)
+        return BenchmarkSchema(name, stored.roles, references, stored.headline, plan, str(error))
     try:
-        plan = plan_of(rules, found, chosen)
+        plan = plan_of(rules, benchmark, chosen)
     except PluginError:
-        plan = plan_of(rules, found)
-    return BenchmarkSchema(name, found.roles, found.references, headline, plan, missing)
+        plan = plan_of(rules, benchmark)
+    return BenchmarkSchema(name, benchmark.roles, benchmark.references, benchmark.headline, plan)
 
 
 def default_schema() -> BenchmarkSchema:
     """TOFU's: of tables and records that name none."""
-    return recorded_schema({}, {}, TOFU.id, ())
-
-
-def schema_with(columns: Iterable[str]) -> BenchmarkSchema:
-    """The benchmark of a table by its columns: one whose headline is among them, TOFU's if it is.
-
-    TOFU's, too, where no installed benchmark has such a headline.
-    """
-    there, tofu = {*columns}, default_schema()
-    if there.issuperset(tofu.headline.columns):
-        return tofu
-    for name in sorted({offer.name for offer in offers("benchmarks")}):
-        with suppress(PluginError, ValidationError):  # it is broken, or needs settings
-            found = benchmark_named(name)
-            if there.issuperset(found.headline.columns):
-                plan = plan_of(TOFU, found)
-                return BenchmarkSchema(name, found.roles, found.references, found.headline, plan)
-    return tofu
-
-
-def _stored(provenance: Mapping[str, Any]) -> _Stored | None:
-    if KEY not in provenance:
-        return None
-    try:
-        return TypeAdapter(_Stored).validate_python(provenance[KEY])
-    except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, (KEY, *first["loc"])))
-        raise ValueError(f"{place}: {first['msg']}") from None
+    return recorded_schema({}, TOFU.id)
 
 
 def _profile(identity: str) -> Profile:
@@ -214,13 +194,14 @@ def _profile(identity: str) -> Profile:
         return TOFU
 
 
-def _installed(name: str, section: Mapping[str, Any]) -> Benchmark:
+@lru_cache(maxsize=64)
+def _made(name: str, text: str, on_offer: tuple[Offer, ...]) -> Benchmark:
     """The benchmark, with the settings of the section as far as this version takes them.
 
     Raises: PluginError where it cannot be used here.
     """
-    if not name:
-        return benchmark_named("tofu")
+    del on_offer  # a key of the cache
+    section = {**json.loads(text), "source": name}
     load("benchmarks", name)
     with suppress(ValidationError):
         return benchmark_of(section, stored=True)
@@ -230,46 +211,35 @@ def _installed(name: str, section: Mapping[str, Any]) -> Benchmark:
         raise PluginError(f"benchmark {name!r} does not take the settings of the records") from None
 
 
-@lru_cache(maxsize=8)
-def _plan_of_columns(
-    roles: tuple[tuple[str, Role], ...],
-    headline: Headline,
-    names: tuple[str, ...],
-    on_offer: tuple[Offer, ...],
-) -> MetricPlan:
-    """A plan without the benchmark: of the metrics for sets with these roles, and of columns.
+def default_headline() -> Headline:
+    """TOFU's."""
+    return benchmark_named("tofu").headline
 
-    A metric that only a benchmark can name is in it if there is a column of it; with which settings
-    is not known, so that its columns are among the benchmark's own, which nothing computes. Columns
-    are in the order of `names`, others behind them.
+
+def unknown_column(name: str) -> MetricColumn:
+    """A column that no plan has: its name in words, without direction and bounds."""
+    words = name.replace("_", " ")
+    return MetricColumn(name, words[:1].upper() + words[1:], None, (-math.inf, math.inf))
+
+
+def filled_columns(
+    metrics: Iterable[Mapping[str, float | None]], plan: MetricPlan | None = None
+) -> tuple[str, ...]:
+    """The columns worth showing: those with a number in any row, and the benchmark's own.
+
+    Those of the plan come first, others behind them by name. Without rows they are the
+    benchmark's own.
+
+    plan  the benchmark's; TOFU's if not given
     """
-    kinds: dict[str, type[Metric | Summary]] = {}
-    uses: list[MetricUse] = []
-    for name in sorted({offer.name for offer in on_offer}):
-        with suppress(PluginError, ValidationError):
-            kind: type[Metric | Summary] = load("metrics", name)
-            kinds[name] = kind
-            if not kind.roles and (use := _use_of(name, kind, dict(roles), {*names})):
-                uses.append(use)
-    try:
-        plan = metric_plan(dict(roles), uses, kinds)
-    except PluginError:
-        plan = metric_plan(dict(roles), (), kinds)
-    unbounded = (-math.inf, math.inf)
-    two = (headline.kept, headline.forgotten)
-    found = {one.column: MetricColumn(one.column, one.label, one.better, unbounded) for one in two}
-    found |= {one.name: one for one in plan.columns}
-    order = dict.fromkeys((*(name for name in names if name in found), *found))
-    own = plan.own | ({*headline.columns} & {*names})
-    return replace(plan, columns=tuple(found[name] for name in order), own=own)
-
-
-def _use_of(
-    name: str, kind: type[Metric | Summary], roles: Mapping[str, Role], names: Set[str]
-) -> MetricUse | None:
-    """How the columns show that a benchmark has used a metric; None if there is none of it."""
-    made = kind()
-    if isinstance(made, Summary):
-        return MetricUse(name) if names & {one.name for one in columns_of(made)} else None
-    sets = tuple(on for on in roles if f"{name.replace('-', '_')}_{on}" in names)
-    return MetricUse(name, sets) if sets else None
+    plan = plan or plan_of(TOFU)
+    rows = list(metrics) or [dict.fromkeys(plan.own)]
+    names = {name for keys in {tuple(row) for row in rows} for name in keys}
+    shown = names & plan.own
+    empty = names - shown
+    for row in rows:
+        if filled := [name for name in empty if row.get(name) is not None]:
+            shown.update(filled)
+            empty.difference_update(filled)
+    known = dict.fromkeys(column.name for column in (*plan.columns, *plan.under_attack))
+    return (*(name for name in known if name in shown), *sorted(shown - known.keys()))

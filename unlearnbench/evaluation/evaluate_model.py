@@ -30,10 +30,9 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.data.encoding import TemplateArgs, resolve_template
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError, did_you_mean
+from unlearnbench.errors import EvaluationError, did_you_mean, shortened
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.files.bounded import expand_user, shortened
 from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
 from unlearnbench.models.loading import (
     Source,
@@ -185,7 +184,7 @@ def data_settings(data: str | Benchmark) -> Benchmark:
     known = names("benchmarks")
     if data in known:
         return benchmark_named(data)
-    if "/" not in data and not expand_user(data).exists():
+    if "/" not in data and not Path(data).expanduser().exists():
         near = did_you_mean(data, known) or "; one in a file of its own needs --plugin FILE"
         raise EvaluationError(
             f"data: {shortened(data)} is no folder, and no benchmark of {', '.join(known)}{near}"

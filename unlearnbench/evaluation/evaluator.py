@@ -38,7 +38,6 @@ from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.sampled_answers import sampled_answers, samples_of
 from unlearnbench.evaluation.scoring import QuestionScores, score
 from unlearnbench.evaluation.sets import is_answered
-from unlearnbench.files.bounded import SAMPLES
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
 from unlearnbench.runtime.deferred_warnings import warn_later
@@ -111,7 +110,13 @@ class Evaluator:
         self.precision: Precision | None = precision
         self.extra = frozenset(extra)
         self.roles: Mapping[SetName, Role] = dict(roles or {})
-        self.encoder = Encoder(tokenizer, template, profile.max_length, profile.eos_after_cut)
+        self.encoder = Encoder(
+            tokenizer,
+            template,
+            profile.max_length,
+            profile.eos_after_cut,
+            eos_as_padding=profile.eos_as_padding,
+        )
         self.derived: dict[Hashable, Evaluator] = {}
         """Evaluators of the same rules that ask other questions, see `under_attack.py`."""
         self._moments = moments
@@ -143,6 +148,16 @@ class Evaluator:
         own = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
         how = (self.batch_tokens, self.precision, self.roles, self._moments)
         return Evaluator(sets, *own, *how, plain=plain)
+
+    @property
+    def padding_entry(self) -> dict[str, Any]:
+        """Entry of a record's provenance: what `eos_as_padding` came to."""
+        if not self.profile.eos_as_padding:
+            return {}
+        items = [item for rows in self.sets.values() for item in rows]
+        masked = sum(len(row.masked) for item in items for row in item.rows)
+        found = {"masked_tokens": masked, "behind_answer": self.encoder.template.end}
+        return {"eos_as_padding": found}
 
     def asks(self, sets: Mapping[SetName, Sequence[Question]]) -> bool:
         """True if these are its rows."""
@@ -246,8 +261,6 @@ class Evaluator:
         found     of this evaluator and the same model, whose greedy answers serve as drafts
         model     in evaluation mode; it may be a `ShiftedModel`
         progress  counts each answer of this process
-
-        Raises: EvaluationError for more than `bounded.SAMPLES` answers.
         """
         names = [
             name
@@ -257,12 +270,6 @@ class Evaluator:
         items = [item for name in names for item in self.sets[name]]
         if not items:
             return found
-        most = max(len(self.sets[name]) for name in names)
-        if most * attack.samples > SAMPLES:
-            raise EvaluationError(
-                f"{attack.samples} samples of {most} questions are {most * attack.samples} "
-                f"answers; the bound is {SAMPLES}: set samples to {SAMPLES // most} or less"
-            )
         shifts = None
         if isinstance(model, ShiftedModel):
             shifts, model = _shifts(model, items), model.model
@@ -360,6 +367,11 @@ class Evaluator:
         clock.append(time.monotonic())
         one_by_one = min_steps([a.tokens for a in answers], prompts, predictor.slot_tokens)
         statistics = _statistics(scores, found, (steps, one_by_one - steps), clock)
+        # A row that was cut has no EOS, or one beyond the length.
+        most, eos = self.profile.max_length, self.encoder.eos
+        true = [(item.rows[0].ids, most + item.room) for item in items]
+        cut = sum(tokens[-1] != eos or len(tokens) > limit for tokens, limit in true)
+        statistics = replace(statistics, cut=cut)
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _prompts(
@@ -399,7 +411,7 @@ class Evaluator:
     def _verified(self, item: _Item, prompt: Prompt, scores: QuestionScores) -> Answer:
         """The greedy answer, as far as the true answer's scores verify it as a draft."""
         answer, row = Answer(), item.tree.rows[0]
-        if row.ids[: row.start] == prompt.ids:  # else its first token begins inside the prompt
+        if row.ids[: row.start] == prompt.ids:  # else they were read in another context
             labels = row.ids[row.start :]
             answer.accept(labels, scores.argmax_tokens, scores.tied, prompt.limit, self.encoder.eos)
         return answer

@@ -25,7 +25,7 @@ from unlearnbench.data.encoding import Row
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import computing_in_precision
 from unlearnbench.models.forward import predict
-from unlearnbench.models.prompt_shift import Shifts, Span, common_length
+from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
 from unlearnbench.runtime.fsdp import is_sharded
 from unlearnbench.runtime.out_of_memory import map_over_ranks
 
@@ -64,19 +64,22 @@ def gradient_norms(
             _shifted(model, row, prompt, shifts),
             computing_in_precision(model, precision, gradients=True),
         ):
-            return _norm(model, row.ids, first, labels, [*weights.values()])
+            return _norm(model, row, first, labels, [*weights.values()])
 
     with _all_trained(weights):
         return np.array(map_over_ranks(norm, rows), dtype=np.float64)
 
 
 def _norm(
-    model: Any, ids: Sequence[int], first: int, labels: Sequence[int], weights: Sequence[Tensor]
+    model: Any, row: Row, first: int, labels: Sequence[int], weights: Sequence[Tensor]
 ) -> float:
-    device = weights[0].device
-    where = torch.arange(first, first + len(labels), device=device)
-    inputs = torch.tensor([ids[: first + len(labels)]], device=device)
-    logits, _ = predict(model, where, input_ids=inputs, use_cache=False)
+    device, end = weights[0].device, first + len(labels)
+    where = torch.arange(first, end, device=device)
+    inputs: dict[str, Any] = {"input_ids": torch.tensor([row.ids[:end]], device=device)}
+    if row.masked:
+        seen = [[i not in row.masked for i in range(end)]]
+        inputs["attention_mask"] = torch.tensor(seen, dtype=torch.long, device=device)
+    logits, _ = predict(model, where, **inputs, use_cache=False)
     loss = nn.functional.cross_entropy(logits, torch.tensor(labels, device=device))
     # None for a weight that the loss does not depend on, which torch's types leave out.
     grads = torch.autograd.grad(loss, weights, allow_unused=True)
@@ -88,7 +91,7 @@ def _norm(
 def _shifted(model: Any, row: Row, prompt: tuple[int, ...], shifts: Shifts | None) -> Any:
     if shifts is None:
         return nullcontext()
-    return shifts.added(model, [Span(prompt, 0, range(common_length(prompt, row.ids)))])
+    return shifts.added(model, [Span(prompt, 0, prompt_places(prompt, row.ids, row.masked))])
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import numpy as np
 from unlearnbench.api.benchmark import Headline, HeadlineTest
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, Measure, MetricInputs, Role, Summary, Values
-from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
+from unlearnbench.api.observations import Evaluation, FloatArray
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.summary import forget_ratios
@@ -64,8 +64,8 @@ def judge(of: Judged) -> ModelVerdict:
     if share is not None:
         intervals["kept_share"] = share[1]
     attack = _strongest_attack(of)
-    if attack is not None and attack[2] is not None:
-        intervals[attack[1]] = attack[2]
+    if attack is not None and attack[3] is not None:
+        intervals[attack[1]] = attack[3]
     options = {"--retain": of.retain, "--start": of.start}
     missing = [name for name, found in options.items() if found is None]
     needed = {
@@ -139,13 +139,15 @@ def _memorization(of: Judged) -> Iterator[tuple[Measure, str]]:
                 yield measure, name
 
 
-Attack = tuple[MembershipInference, str, Ends | None]
-"""A membership inference attack, its column, and the interval of its area."""
+Attack = tuple[MembershipInference, str, float | None, Ends | None]
+"""A membership inference attack, its column, the retain model's area, and the interval of its own
+area."""
 
 
 def _strongest_attack(of: Judged) -> Attack | None:
     """The attack whose area is farthest from the retain model's, or from ½ without one."""
-    start, aims = _start(of), _aims(of)
+    start = None if of.start is None else EvaluatedModel(of.start.sets)
+    aims = {} if of.retain is None else of.plan.values(of.retain.sets, start=start)
     found: list[tuple[float, MembershipInference, str]] = []
     for one in of.plan.summaries.values():
         if isinstance(one, MembershipInference):
@@ -158,25 +160,14 @@ def _strongest_attack(of: Judged) -> Attack | None:
         return None
     _, attack, column = max(found, key=lambda one: one[0])
     pair = attack.pair(MetricInputs(EvaluatedModel(of.model.sets), start=start))
-    return attack, column, None if pair is None else auc_interval(*pair)
-
-
-def _start(of: Judged) -> EvaluatedModel | None:
-    """The start model, which some attacks read."""
-    return None if of.start is None else EvaluatedModel(of.start.sets)
-
-
-def _aims(of: Judged) -> Values:
-    """The retain model's numbers; empty without one."""
-    return {} if of.retain is None else of.plan.values(of.retain.sets, start=_start(of))
+    return attack, column, aims.get(column), None if pair is None else auc_interval(*pair)
 
 
 def _private(of: Judged, attack: Attack | None) -> str:
     if attack is None:
         return ""
-    one, column, ends = attack
+    one, column, aim, ends = attack
     area = of.values[column] or 0.0
-    aim = _aims(of).get(column)
     goal = 0.5 if aim is None else aim
     whose = "½, chance" if aim is None else f"{aim:.2f}, the retain model's"
     if ends is None:
@@ -211,10 +202,8 @@ def _intervals(of: Judged) -> dict[str, Ends]:
     found: dict[str, Ends] = {}
     for measure in of.plan.measures:
         for name in measure.sets:
-            seen = of.model.sets.get(name)
-            values = None if seen is None else _readable(measure, seen)
-            ends = None if values is None else _interval(measure, values)
-            if ends is not None:
+            values = _finite(measure, of.model, name)
+            if values is not None and (ends := _interval(measure, values)) is not None:
                 found[f"{measure.name}_{name}"] = ends
     drawn = _drawn(of, of.model)
     if drawn is not None:
@@ -222,16 +211,18 @@ def _intervals(of: Judged) -> dict[str, Ends]:
     return found
 
 
-def _readable(measure: Measure, seen: SetEvaluation) -> FloatArray | None:
-    with suppress(PluginError):  # the table warns of it
-        return measure.per_example(seen)
+def _finite(measure: Measure, model: Evaluation, name: str) -> FloatArray | None:
+    """The values of a set, several numbers; None where that cannot be had."""
+    if name in model.sets:
+        with suppress(PluginError):  # the table warns of it
+            values = measure.per_example(model.sets[name])
+            if values is not None and values.size > 1 and np.isfinite(values).all():
+                return values
     return None
 
 
 def _interval(measure: Measure, values: FloatArray) -> Ends | None:
-    """Interval of a metric of a set; None where it is undefined."""
-    if values.size < 2 or not np.isfinite(values).all():
-        return None
+    """Interval of a metric of a set, from its values by question."""
     if measure.metric.value(values) == values.mean():
         return bootstrap_mean(values)
     rng = np.random.default_rng(0)
@@ -273,9 +264,7 @@ def _drawn(of: Judged, model: Evaluation) -> FloatArray | None:
     arrays: dict[tuple[str, str], tuple[Measure, FloatArray]] = {}
     for measure in plan.measures:
         for name in measure.sets:
-            seen = model.sets.get(name)
-            values = None if seen is None else _readable(measure, seen)
-            if values is None or values.size < 2 or not np.isfinite(values).all():
+            if (values := _finite(measure, model, name)) is None:
                 return None
             arrays[measure.name, name] = measure, values
     if not arrays or (summary is None and len(arrays) > 1):

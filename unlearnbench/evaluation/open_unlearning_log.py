@@ -1,4 +1,4 @@
-"""open-unlearning's logs (TOFU_EVAL.json), read and written.
+"""open-unlearning's logs (TOFU_EVAL.json), read.
 
 A key per metric, and in each `value_by_index`: {"0": {"avg_loss": …, "prob": …}, …}, where the
 perturbed answers have a list in place of each number. The losses that a truth ratio is made of are
@@ -7,9 +7,7 @@ Source: locuslab/open-unlearning, src/evals/base.py, metrics/base.py, metrics/me
 
 The logs have no token counts (0 here), no values by token and no questions. A set is read when its
 losses are complete; a log of the forget set alone serves as a retain model's. Memorization and
-membership inference are logged as one number per question: these are read as they are. Everything
-that open-unlearning's TOFU evaluation logs without further models is written, so that it accepts
-the file as `retain_logs_path` and as results of its own.
+membership inference are logged as one number per question: these are read as they are.
 """
 
 from __future__ import annotations
@@ -21,15 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.api.membership import MembershipInference
-from unlearnbench.api.metric import EvaluatedModel, MetricInputs
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.config.profiles import OPEN_UNLEARNING
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.log_format import LOSS, NUMBER, RECALL, SCORE, LogReader, Quantity
-from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.stats.roc import auc
-from unlearnbench.stats.text_overlap import rouge_l_f1
+from unlearnbench.evaluation.log_format import LogReader
 
 # Set, prefix of its metrics, and the metric whose answers its truth ratio is about.
 _SETS: tuple[tuple[SetName, str, str], ...] = (
@@ -47,7 +40,6 @@ _MEMORIZATION = {
 _ATTACK = "mia_"
 _OURS = {"mia_gradnorm": "mia_grad_norm"}
 """Attacks that have another name here."""
-_THEIRS = {ours: theirs for theirs, ours in _OURS.items()}
 _GROUPS = ("forget", "holdout")
 """Tables of an attack's scores, named as our sets."""
 _F1 = "rouge_l_f1"
@@ -80,7 +72,7 @@ def from_open_unlearning(path: Path, document: Mapping[str, Any]) -> Evaluation:
                 "open-unlearning logs with forget_truth_ratio in TOFU_EVAL.json"
             )
     memorization = {
-        name: log.numbers(key, len(sets["forget"].answer_loss), "score", SCORE)
+        name: log.numbers(key, len(sets["forget"].answer_loss), "score")
         for name, key in _MEMORIZATION.items()
         if key in document
     }
@@ -98,7 +90,7 @@ def _attack_scores(log: _Log, group: str) -> dict[str, FloatArray]:
     for key, groups in log.document.items():
         if key.startswith(_ATTACK) and isinstance(groups, dict) and group in groups:
             part = log.part(f"{key}.{group}", groups[group])
-            found[_OURS.get(key, key)] = part.numbers(f"{key}.{group}", None, "score", NUMBER)
+            found[_OURS.get(key, key)] = part.numbers(f"{key}.{group}", None, "score")
     if len({len(values) for values in found.values()}) > 1:
         raise log.error("mia_*", f"attacks have unequal numbers of {group} rows")
     return found
@@ -124,127 +116,6 @@ def _scores_alone(values: Mapping[str, FloatArray]) -> SetEvaluation:
     )
 
 
-def check_profile(profile: str, path: Path) -> None:
-    """Raise EvaluationError unless an evaluation by `profile` may become such a log."""
-    if profile != OPEN_UNLEARNING.id:
-        raise EvaluationError(
-            f"{path}: open-unlearning's log of an evaluation by profile {profile} would pass its "
-            f"numbers off as {OPEN_UNLEARNING.id}'s; use --profile open-unlearning, or write "
-            "TOFU's format"
-        )
-
-
-def to_open_unlearning(
-    evaluation: Evaluation, path: Path, retain: Evaluation | None = None
-) -> dict[str, Any]:
-    """`evaluation` as such a log, to be written to `path`; all four sets must be there.
-
-    retain  the retain model's evaluation, without which there is no `forget_quality`, `privleak`
-            and `mia_reference`
-
-    Memorization needs an evaluation with values by token, attacks the holdout rows as well.
-    """
-    check_profile(evaluation.profile, path)
-    values = summarize(evaluation, retain, OPEN_UNLEARNING)
-    document: dict[str, Any] = {}
-    for name, prefix, base in _SETS:
-        e = evaluation.sets[name]
-        ratio = np.exp(-e.perturbed_loss.mean(axis=1)) / (  # false over true
-            np.exp(-e.base_loss) + OPEN_UNLEARNING.truth_ratio_epsilon
-        )
-        document[f"{prefix}_{base}"] = _losses(e.base_loss)
-        document[f"{prefix}_Q_A_Prob"] = _losses(e.answer_loss)
-        document[f"{prefix}_Q_A_PERT_Prob"] = _losses(e.perturbed_loss)
-        document[f"{prefix}_Q_A_ROUGE"] = _metric(values[f"rouge_{name}"], _rouge_rows(e))
-        key = "forget_truth_ratio" if name == "forget" else f"{prefix}_Truth_Ratio"
-        document[key] = _metric(values[f"truth_ratio_{name}"], _rows(score=ratio))
-        if base == "Q_A_Prob":
-            shares = next(
-                found
-                for measure in plan_of(OPEN_UNLEARNING).measures
-                if measure.name == "probability" and name in measure.sets
-                if (found := measure.per_example(e)) is not None
-            )
-            document[f"{prefix}_Q_A_Prob_normalised"] = _metric(
-                values[f"probability_{name}"], _rows(prob=shares)
-            )
-    document |= _memorization(evaluation.sets["forget"]) | _attacks(evaluation, retain)
-    for name in ("forget_quality", "privleak", "model_utility"):
-        if name == "model_utility" or values[name] is not None:
-            document[name] = {"agg_value": values[name]}
-    return document
-
-
-def _memorization(forget: SetEvaluation) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for measure in plan_of(OPEN_UNLEARNING).measures:
-        if measure.name in _MEMORIZATION and "forget" in measure.sets:
-            values = measure.per_example(forget)
-            if values is not None:
-                table = _metric(measure.metric.value(values), _rows(score=values))
-                found[_MEMORIZATION[measure.name]] = table
-    return found
-
-
-def _attacks(evaluation: Evaluation, retain: Evaluation | None) -> dict[str, Any]:
-    if any(name not in evaluation.sets for name in _GROUPS):
-        return {}
-    members, others = (evaluation.sets[name].values for name in _GROUPS)
-    # As a log states them, also of attacks that are unknown here; then those that are known.
-    pairs: dict[str, tuple[FloatArray, FloatArray] | None] = {
-        name: (members[name], others[name])
-        for name in members.keys() & others.keys()
-        if name.startswith(_ATTACK)
-    }
-    inputs = MetricInputs(
-        EvaluatedModel(evaluation.sets), None if retain is None else EvaluatedModel(retain.sets)
-    )
-    plan = plan_of(OPEN_UNLEARNING, None, {"mia-grad-norm": {}})  # where it was observed
-    for one in plan.summaries.values():
-        if isinstance(one, MembershipInference):
-            pairs[f"{_ATTACK}{one.key}"] = one.pair(inputs)
-    found: dict[str, Any] = {}
-    for name, pair in sorted(pairs.items()):
-        if pair is not None:
-            area = auc(*pair)
-            groups = {
-                group: _metric(float(of_group.mean()), _rows(score=of_group))
-                for group, of_group in zip(_GROUPS, pair, strict=True)
-            }
-            found[_THEIRS.get(name, name)] = groups | {"auc": area, "agg_value": area}
-    return found
-
-
-def _rouge_rows(e: SetEvaluation) -> list[dict[str, Any]]:
-    """ROUGE of each question, with its texts where they are known."""
-    n, texts = len(e.rouge_l_recall), bool(e.generated)
-    f1 = e.values.get(_F1)
-    if f1 is None and texts:
-        f1 = rouge_l_f1(e.references, e.generated)
-    columns: dict[str, Any] = {"rouge1_recall": e.rouge1_recall.tolist()}
-    if f1 is not None:
-        columns["rougeL_f1"] = f1.tolist()
-    columns["rougeL_recall"] = e.rouge_l_recall.tolist()
-    if texts:
-        columns |= {"input": e.questions or ("",) * n}
-        columns |= {"ground_truth": e.references, "generation": e.generated}
-    return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
-
-
-def _rows(**columns: FloatArray) -> list[dict[str, Any]]:
-    rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return [dict(zip(columns, row, strict=True)) for row in rows]
-
-
-def _losses(losses: FloatArray) -> dict[str, Any]:
-    probabilities = np.exp(-losses)  # [n] or [n, k]
-    return _metric(float(probabilities.mean()), _rows(prob=probabilities, avg_loss=losses))
-
-
-def _metric(value: float | None, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    return {"agg_value": value, "value_by_index": {str(i): row for i, row in enumerate(rows)}}
-
-
 def _set(log: _Log, prefix: str, base: str) -> SetEvaluation:
     perturbed = log.numbers(f"{prefix}_Q_A_PERT_Prob", per_answer=True)
     n = len(perturbed)
@@ -265,9 +136,9 @@ def _set(log: _Log, prefix: str, base: str) -> SetEvaluation:
         base_tokens=tokens,
         perturbed_loss=perturbed,
         perturbed_tokens=np.zeros(perturbed.shape, dtype=np.int64),
-        rouge1_recall=log.numbers(rouge, n, "rouge1_recall", RECALL) if rows else unknown,
-        rouge_l_recall=log.numbers(rouge, n, "rougeL_recall", RECALL) if rows else unknown,
-        values={_F1: log.numbers(rouge, n, "rougeL_f1", RECALL)} if with_f1 else {},
+        rouge1_recall=log.numbers(rouge, n, "rouge1_recall") if rows else unknown,
+        rouge_l_recall=log.numbers(rouge, n, "rougeL_recall") if rows else unknown,
+        values={_F1: log.numbers(rouge, n, "rougeL_f1")} if with_f1 else {},
     )
 
 
@@ -300,11 +171,10 @@ class _Log(LogReader):
         key: str,
         n: int | None = None,
         value: str = "avg_loss",
-        what: Quantity = LOSS,
         *,
         per_answer: bool = False,
     ) -> FloatArray:
         """[n], or [n, k] where each question has a value per perturbed answer."""
         values = [row.get(value) for row in self.column(key, n)]
-        found: FloatArray = self.array(f"{key}.{value}", values, what, per_answer=per_answer)
+        found: FloatArray = self.array(f"{key}.{value}", values, per_answer=per_answer)
         return found

@@ -32,7 +32,7 @@ from unlearnbench.models.packed_attention import (
     packing,
     states_match,
 )
-from unlearnbench.models.prompt_shift import Shifts, Span, common_length
+from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
 from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.runtime.out_of_memory import empty_cache
 
@@ -154,11 +154,14 @@ class Predictor:
     def _padded_trees(self, trees: Sequence[Tree], rows: int | None = None) -> Tensor:
         """States [P, ·] with `rows` in a batch; default: all rows in one."""
         texts = [row.ids[:-1] for tree in trees for row in tree.rows]
+        masked = [row.masked for tree in trees for row in tree.rows]
         begins = [row.start - 1 for tree in trees for row in tree.rows]
         prompts = [tree.prompt for tree in trees for _ in tree.rows]
         each = rows or len(texts)
         parts = [slice(i, i + each) for i in range(0, len(texts), each)]
-        states = torch.cat([self.text_states(texts[p], begins[p], prompts[p]) for p in parts])
+        states = torch.cat(
+            [self.text_states(texts[p], begins[p], prompts[p], masked[p]) for p in parts]
+        )
         # Each row has its own state of a shared node; the first one serves.
         chosen: list[IntArray] = []
         offset = 0
@@ -192,16 +195,22 @@ class Predictor:
         texts: Sequence[Sequence[int]],
         begins: Sequence[int],
         prompts: Sequence[tuple[int, ...]],
+        masked: Sequence[tuple[int, ...]] = (),
     ) -> Tensor:
-        """States [P, ·] of whole texts, at `begins` and all places after it in each."""
+        """States [P, ·] of whole texts, at `begins` and all places after it in each.
+
+        masked  of each text, indices of the tokens that no token sees; default: none
+        """
         ids, mask = padded(texts, self.pad, self.device)
+        masked = masked or [()] * len(texts)
         columns = torch.arange(ids.shape[1], device=self.device)
         first = torch.tensor(begins, device=self.device)
         where = mask.bool() & (columns >= first.unsqueeze(1))
-        spans = [
-            Span(prompt, 0, range(i * ids.shape[1], i * ids.shape[1] + common_length(prompt, text)))
-            for i, (prompt, text) in enumerate(zip(prompts, texts, strict=True))
-        ]
+        spans: list[Span] = []
+        for i, (prompt, text, hidden) in enumerate(zip(prompts, texts, masked, strict=True)):
+            mask[i, list(hidden)] = 0
+            places = prompt_places(prompt, text, hidden)
+            spans.append(Span(prompt, 0, [i * ids.shape[1] + place for place in places]))
         with self._shifted(spans):
             return self._states(where, input_ids=ids, attention_mask=mask)
 

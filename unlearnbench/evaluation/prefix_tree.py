@@ -6,7 +6,7 @@ forget10 the tree has 42 % fewer tokens than the rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from unlearnbench.api.observations import IntArray
 from unlearnbench.data.encoding import Row
 from unlearnbench.evaluation.padded_shapes import padded_size
 from unlearnbench.models.packed_attention import AttentionKernel
+from unlearnbench.models.prompt_shift import prompt_places
 
 # Branches in one call of the attention kernel: few need little padding and stay in a CPU's cache,
 # many keep a GPU busy.
@@ -34,6 +35,8 @@ class Branch:
     begin: int
     end: int
     """Its own nodes are range(begin, end)."""
+    masked: IntArray
+    """Nodes of the row that no token sees."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +82,8 @@ def build_tree(rows: Sequence[Row], prompt: tuple[int, ...] = ()) -> Tree:
         paths.append(np.array(path, dtype=np.int64))
         if len(ids) > begin:
             shared = len(path) - (len(ids) - begin)
-            branches.append(Branch(paths[-1][:shared], begin, len(ids)))
+            masked = paths[-1][list(row.masked)]
+            branches.append(Branch(paths[-1][:shared], begin, len(ids), masked))
     scored = [path[row.start - 1 :] for row, path in zip(rows, paths, strict=True)]
     predicting = np.unique(np.concatenate(scored))
     return Tree(
@@ -91,18 +95,12 @@ def build_tree(rows: Sequence[Row], prompt: tuple[int, ...] = ()) -> Tree:
         predicting,
         tuple(np.searchsorted(predicting, each) for each in scored),
         prompt,
-        _stem(nodes, prompt),
+        max((_stem(*pair, prompt) for pair in zip(rows, paths, strict=True)), key=len),
     )
 
 
-def _stem(nodes: Mapping[tuple[int, int], int], prompt: Sequence[int]) -> IntArray:
-    found: list[int] = []
-    for token in prompt:
-        node = nodes.get((found[-1] if found else -1, token))
-        if node is None:
-            break
-        found.append(node)
-    return np.array(found, dtype=np.int64)
+def _stem(row: Row, path: IntArray, prompt: tuple[int, ...]) -> IntArray:
+    return path[list(prompt_places(prompt, row.ids[:-1], row.masked))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,7 +123,8 @@ class TreeLayout:
         offset = 0
         for tree in trees:
             branches += [
-                Branch(b.above + offset, b.begin + offset, b.end + offset) for b in tree.branches
+                Branch(b.above + offset, b.begin + offset, b.end + offset, b.masked + offset)
+                for b in tree.branches
             ]
             offset += len(tree.ids)
         branches.sort(key=lambda b: len(b.above) + b.end - b.begin)
@@ -190,4 +189,8 @@ def _indices(group: Sequence[Branch]) -> tuple[IntArray, IntArray, NDArray[np.bo
         keys[i, len(branch.above) : len(branch.above) + len(own)] = own
     # Causal from the branch's first token on; padding queries see what its last token sees.
     last = np.minimum(np.arange(queries.shape[1]), widths[:, None] - 1) + above[:, None]
-    return queries, keys, np.arange(keys.shape[1]) > last[:, :, None]
+    hidden = np.arange(keys.shape[1]) > last[:, :, None]
+    for i, branch in enumerate(group):
+        hidden[i] |= np.isin(keys[i], branch.masked)
+    hidden[hidden.all(2)] = False  # a masked first token sees nothing, whose mean would be NaN
+    return queries, keys, hidden

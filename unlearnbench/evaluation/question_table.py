@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.membership import MembershipInference
-from unlearnbench.api.metric import guarded
+from unlearnbench.api.metric import EvaluatedModel, MetricInputs, guarded
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.metric_plan import MetricPlan
@@ -31,7 +31,7 @@ SUFFIXES = (".parquet", ".jsonl")
 
 
 def questions_table(
-    evaluation: Evaluation, benchmark: Benchmark | None = None
+    evaluation: Evaluation, benchmark: Benchmark | None = None, retain: Evaluation | None = None
 ) -> list[dict[str, Any]]:
     """One dictionary per question, set by set, with the metrics of a benchmark, or of TOFU.
 
@@ -47,10 +47,9 @@ def questions_table(
                           form is `truth_ratio_value`
     """
     profile = profile_of_id(evaluation.profile)
-    found = {
-        name: _metrics(name, seen, plan_of(profile, benchmark))
-        for name, seen in evaluation.sets.items()
-    }
+    compared = None if retain is None else EvaluatedModel(retain.sets)
+    of = MetricInputs(EvaluatedModel(evaluation.sets), compared)
+    found = {name: _metrics(name, of, plan_of(profile, benchmark)) for name in evaluation.sets}
     metrics = tuple(dict.fromkeys(key for values in found.values() for key in values))
     return [
         row
@@ -59,7 +58,7 @@ def questions_table(
     ]
 
 
-def _metrics(name: str, seen: SetEvaluation, plan: MetricPlan) -> dict[str, FloatArray]:
+def _metrics(name: str, of: MetricInputs, plan: MetricPlan) -> dict[str, FloatArray]:
     """[n] the values of every metric that gives each example of a set a number.
 
     One that fails is left out, as it is from the summary, which warns of it.
@@ -68,11 +67,11 @@ def _metrics(name: str, seen: SetEvaluation, plan: MetricPlan) -> dict[str, Floa
     for measure in plan.measures:
         if name in measure.sets:
             with suppress(PluginError):
-                found[measure.name] = measure.per_example(seen)
+                found[measure.name] = measure.per_example(of.model.sets[name])
     for attack in plan.summaries.values():
         if isinstance(attack, MembershipInference) and name in (attack.members, attack.others):
             with suppress(PluginError), guarded(attack, "scores"):
-                found[f"mia_{attack.key}"] = attack.of_set(seen)
+                found[f"mia_{attack.key}"] = attack.of_set(of, name)
     return {key: values for key, values in found.items() if values is not None}
 
 
@@ -118,12 +117,15 @@ def check_questions_path(path: Path | str) -> None:
 
 
 def write_questions(
-    evaluation: Evaluation, path: Path | str, benchmark: Benchmark | None = None
+    evaluation: Evaluation,
+    path: Path | str,
+    benchmark: Benchmark | None = None,
+    retain: Evaluation | None = None,
 ) -> None:
     """Write `questions_table` to `path`, Parquet or JSON lines; whole or not at all."""
     path = Path(path)
     check_questions_path(path)
-    rows = questions_table(evaluation, benchmark)
+    rows = questions_table(evaluation, benchmark, retain)
     with writing(path, "the questions") as part:
         if path.suffix == ".parquet":
             _write_parquet(rows, part, evaluation.profile)

@@ -102,31 +102,13 @@ def scorecard(
     for measure in plan.measures:
         labels.setdefault(measure.name, measure.metric.label)
     rows = ((label, tuple(values.get(f"{m}_{n}") for n in names)) for m, label in labels.items())
-    return Scorecard(
-        scores,
-        tuple(numbers),
-        names,
-        tuple((label, row) for label, row in rows if any(v is not None for v in row)),
-        tuple(attacks),
-        _missing(plan, roles, values, sets, compared, references),
-    )
-
-
-def _missing(
-    plan: MetricPlan,
-    roles: Mapping[str, Role],
-    values: Values,
-    sets: Mapping[str, SetEvaluation],
-    compared: Set[Compared],
-    references: Set[Compared],
-) -> tuple[tuple[str, tuple[str, ...]], ...]:
     found: dict[str, dict[str, None]] = {}
     there: set[Role] = {roles[name] for name in sets if name in roles}
     for summary in plan.summaries.values():
-        columns = columns_of(summary)
-        if not summary.reads & UNDER_ATTACK and columns and values.get(columns[0].name) is None:
+        its = columns_of(summary)
+        if not summary.reads & UNDER_ATTACK and its and values.get(its[0].name) is None:
             reason = _why_not(summary, there, compared, references, values)
-            found.setdefault(reason, {})[_plain(_title(summary, columns))] = None
+            found.setdefault(reason, {})[_plain(_title(summary, its))] = None
     for measure in plan.measures:
         if measure.metric.reads & UNDER_ATTACK:  # no fault of a plain evaluation
             continue
@@ -134,7 +116,14 @@ def _missing(
             if _value(values, measure, name) is None:
                 reason = _lack(measure, sets.get(name), name)
                 found.setdefault(reason, {})[measure.metric.label] = None
-    return tuple((reason, tuple(labels)) for reason, labels in found.items())
+    return Scorecard(
+        scores,
+        tuple(numbers),
+        names,
+        tuple((label, row) for label, row in rows if any(v is not None for v in row)),
+        tuple(attacks),
+        tuple((reason, tuple(labels)) for reason, labels in found.items()),
+    )
 
 
 def _why_not(

@@ -12,29 +12,20 @@ import gzip
 import json
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.log_format import (
-    LOSS,
-    RECALL,
-    TOKENS,
-    LogReader,
-    Quantity,
-    read_object,
-)
+from unlearnbench.errors import EvaluationError, shortened
+from unlearnbench.evaluation.log_format import LogReader, read_object
 from unlearnbench.evaluation.observation_file import SUFFIX, read_observations
 from unlearnbench.evaluation.open_unlearning_log import (
     from_open_unlearning,
     is_open_unlearning,
-    to_open_unlearning,
 )
-from unlearnbench.files.bounded import shortened
 from unlearnbench.files.outputs import writing
 
 FILES: dict[SetName, str] = {
@@ -46,46 +37,27 @@ FILES: dict[SetName, str] = {
 """Names of the sets in a log, in the order of the published ones."""
 
 _FACTS: tuple[SetName, ...] = ("real_authors", "world_facts")
-_PER_QUESTION = (
-    "answer_loss",
-    "answer_tokens",
-    "base_loss",
-    "base_tokens",
-    "rouge1_recall",
-    "rouge_l_recall",
-)
 # Prompts of the published logs, as (before, after) the question.
 _TEMPLATES = (("[INST] ", " [/INST]"), ("Question: ", "\n"))
 
 
-def write_log(
-    evaluation: Evaluation,
-    path: Path | str,
-    *,
-    layout: Literal["tofu", "open-unlearning"] = "tofu",
-    retain: Evaluation | None = None,
-) -> None:
-    """Write `evaluation`; gzipped where `path` ends in `.gz`. Same evaluation, same bytes.
-
-    layout  format of the log; open-unlearning's has no token counts
-    retain  the retain model's evaluation, relative to which open-unlearning's has metrics too
-    """
+def write_log(evaluation: Evaluation, path: Path | str) -> None:
+    """Write `evaluation`; gzipped where `path` ends in `.gz`. Same evaluation, same bytes."""
     path = Path(path)
     check_sets(evaluation.sets, path)
     for name in FILES:
-        if not evaluation.sets[name].perturbed.all():
+        there = evaluation.sets[name].perturbed
+        if not (there.size and there.all()):
             raise EvaluationError(
-                f"{path}: questions of set {name!r} have different numbers of wrong answers, and "
-                "such a log needs equally many; use `unlearnbench evaluate --questions` instead"
+                f"{path}: questions of set {name!r} have different numbers of wrong "
+                "answers, or none, and such a log needs equally many; use `unlearnbench evaluate "
+                "--questions` instead"
             )
-    if layout == "open-unlearning":
-        document = to_open_unlearning(evaluation, path, retain)
-    else:
-        precision = {} if evaluation.precision is None else {"precision": evaluation.precision}
-        document = {
-            file: _set_to_json(name, evaluation.sets[name], evaluation.profile) | precision
-            for name, file in FILES.items()
-        }
+    precision = {} if evaluation.precision is None else {"precision": evaluation.precision}
+    document = {
+        file: _set_to_json(name, evaluation.sets[name], evaluation.profile) | precision
+        for name, file in FILES.items()
+    }
     content = json.dumps(document, separators=(",", ":")).encode()
     if path.suffix == ".gz":
         # Without a time stamp, so that equal evaluations are equal files.
@@ -163,9 +135,9 @@ class _Tables(LogReader):
             raise self.error(key, f"{len(table)} entries for {len(self._order)} questions")
         return [table[index] for index in self._order]
 
-    def numbers(self, key: str, what: Quantity, *, per_answer: bool = False) -> Any:
+    def numbers(self, key: str, *, whole: bool = False, per_answer: bool = False) -> Any:
         """[n], or [n, k] where each question has a value per perturbed answer."""
-        return self.array(key, self.column(key), what, per_answer=per_answer)
+        return self.array(key, self.column(key), whole=whole, per_answer=per_answer)
 
 
 def _set_from_json(tables: _Tables) -> SetEvaluation:
@@ -186,22 +158,22 @@ def _set_from_json(tables: _Tables) -> SetEvaluation:
         if not all(isinstance(question, str) for question in column):
             raise tables.error("question", "expected text for every question")
         questions = tuple(column)
-    perturbed_loss = tables.numbers("average_perturb_loss", LOSS, per_answer=True)
-    perturbed_tokens = tables.numbers("num_token_perturb", TOKENS, per_answer=True)
+    perturbed_loss = tables.numbers("average_perturb_loss", per_answer=True)
+    perturbed_tokens = tables.numbers("num_token_perturb", whole=True, per_answer=True)
     if perturbed_loss.shape != perturbed_tokens.shape:
         raise tables.error("num_token_perturb", "not as many as in average_perturb_loss")
     return SetEvaluation(
         questions=questions,
         generated=generated,
         references=references,
-        answer_loss=tables.numbers("avg_gt_loss", LOSS),
-        answer_tokens=tables.numbers("num_token_gt", TOKENS),
-        base_loss=tables.numbers("avg_paraphrased_loss", LOSS),
-        base_tokens=tables.numbers("num_token_paraphrased", TOKENS),
+        answer_loss=tables.numbers("avg_gt_loss"),
+        answer_tokens=tables.numbers("num_token_gt", whole=True),
+        base_loss=tables.numbers("avg_paraphrased_loss"),
+        base_tokens=tables.numbers("num_token_paraphrased", whole=True),
         perturbed_loss=perturbed_loss,
         perturbed_tokens=perturbed_tokens,
-        rouge1_recall=tables.numbers("rouge1_recall", RECALL),
-        rouge_l_recall=tables.numbers("rougeL_recall", RECALL),
+        rouge1_recall=tables.numbers("rouge1_recall"),
+        rouge_l_recall=tables.numbers("rougeL_recall"),
     )
 
 
@@ -214,7 +186,6 @@ def _question_of(prompt: str) -> str:
 
 
 def _set_to_json(name: SetName, evaluation: SetEvaluation, profile: str) -> dict[str, Any]:
-    _check_aligned(name, evaluation)
     e = evaluation
     with np.errstate(over="ignore", invalid="ignore"):
         truth_ratio = np.exp(e.base_loss - e.perturbed_loss.mean(axis=1))  # [n] false over true
@@ -256,24 +227,3 @@ def _generated_text(evaluation: SetEvaluation) -> list[list[str]]:
     prompts = evaluation.questions or ("",) * len(evaluation.generated)
     triples = zip(prompts, evaluation.generated, evaluation.references, strict=False)
     return [list(triple) for triple in triples]
-
-
-def _check_aligned(name: SetName, evaluation: SetEvaluation) -> None:
-    e = evaluation
-    n = len(e.answer_loss)
-    k = e.perturbed_loss.shape[-1]
-    one = {field: getattr(e, field).shape for field in _PER_QUESTION}
-    wrong = [f"{field} {shape}" for field, shape in one.items() if shape != (n,)]
-    for field in ("perturbed_loss", "perturbed_tokens"):
-        if getattr(e, field).shape != (n, k):
-            wrong.append(f"{field} {getattr(e, field).shape}")
-    for field in ("questions", "generated", "references"):
-        if len(getattr(e, field)) not in (0, n):
-            wrong.append(f"{field} {len(getattr(e, field))}")
-    if len(e.generated) != len(e.references):
-        wrong.append("generated answers without references, or the reverse")
-    if n == 0 or k == 0 or wrong:
-        raise EvaluationError(
-            f"cannot write the evaluation of set {name!r}: {n} questions with {k} perturbed "
-            f"answers each do not fit {', '.join(wrong) or 'a log, which needs one of each'}"
-        )

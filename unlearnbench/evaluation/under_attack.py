@@ -23,6 +23,7 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.models.restored import restored
 from unlearnbench.runtime.deferred_warnings import warn_later
+from unlearnbench.runtime.distributed import all_gather
 from unlearnbench.training.trainer import NonFiniteError
 
 Sets = Mapping[str, tuple[Question, ...]]
@@ -108,18 +109,26 @@ def _reached(
 ) -> Generator[str, None, None]:
     """The points that the attack reaches, in the declared order.
 
-    Not those after a loss that is not finite: the attack has destroyed the model, which is a result
-    and no fault of the run. A notice names them.
+    Not those from a loss or weights on that are not finite: the attack has failed, which is no
+    fault of the run. A notice names them.
     """
     reached: list[str] = []
     try:
         with closing(_changed(name, attack, model, tools)) as points:
             for point in points:
+                if isinstance(attack, WeightAttack) and not _is_finite(model):
+                    raise NonFiniteError(f"it made weights that are not finite at {point!r}")
                 reached.append(point)
                 yield point
     except NonFiniteError as error:
         left = ", ".join(variant(name, point) for point in attack.points()[len(reached) :])
         warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
+
+
+def _is_finite(model: Any) -> bool:
+    """Return whether all weights are finite. Collective."""
+    parts = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
+    return all(all_gather(all(bool(part.isfinite().all()) for part in parts)))
 
 
 def _changed(

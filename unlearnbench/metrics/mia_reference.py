@@ -28,15 +28,13 @@ class ReferenceAttack(MembershipInference):
         """[n] in nats, before the reference is subtracted."""
         return seen.answer_loss
 
-    def pair(self, of: MetricInputs) -> tuple[FloatArray, FloatArray] | None:
+    def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:
         """None without a retain model, and for that model itself."""
-        pair = super().pair(of)
-        if pair is None or f"mia_{self.key}" in of.model.sets[self.members].values:
-            return pair  # a log states it with the reference subtracted
+        found = super().of_set(of, name)
+        if found is None or f"mia_{self.key}" in of.model.sets[name].values:
+            return found  # a log states it with the reference subtracted
         if of.retain is None or of.retain.sets is of.model.sets:
             return None
-        names = (self.members, self.others)
-        reference = [of.retain.sets[name].answer_loss for name in names if name in of.retain.sets]
-        if [len(loss) for loss in reference] != [len(loss) for loss in pair]:
-            return None
-        return pair[0] - reference[0], pair[1] - reference[1]
+        seen = of.retain.sets.get(name)
+        same = seen is not None and len(seen.answer_loss) == len(found)
+        return found - seen.answer_loss if seen is not None and same else None

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import fnmatch
 import hashlib
+import json
 import logging
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.data.encoding import Row, Template, no_variables, resolve_template
-from unlearnbench.errors import ModelError, UnlearnbenchError
+from unlearnbench.data.encoding import (
+    TEMPLATES,
+    Row,
+    Template,
+    no_variables,
+    resolve_template,
+)
+from unlearnbench.errors import ModelError, UnlearnbenchError, shortened
 from unlearnbench.files import hub
-from unlearnbench.files.bounded import parse_json, shortened
-from unlearnbench.files.hashing import file_hash
+from unlearnbench.files.hashing import content_of_files, kept_hash
 from unlearnbench.models.weight_check import check_causal, check_tensors
 from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.runtime.redaction import redact
@@ -48,7 +53,7 @@ class Source:
                 "and give the folder"
             )
         place, at, own = text.rpartition("@")
-        if not at or Path(text).is_dir():
+        if not at or Path(text).exists():
             return cls(text, revision)
         if not place or not own:
             raise ModelError(f"{text!r}: expected a hub id, or id@revision with a commit or tag")
@@ -85,15 +90,25 @@ class Source:
                 "check the id or folder, and HF_HUB_OFFLINE where the hub may be used"
             ) from error
 
+    def content(self) -> str:
+        """Hash of a folder's weights, config and tokenizer, or of a log; empty for a hub's id."""
+        return self._hash(*hub.SMALL, *hub.WEIGHTS)
+
     def identity(self) -> str:
-        """Hash of a folder's weights, or of a hub's id and revision."""
-        if self.folder is None:
-            return hashlib.sha256(f"{self.place}@{self.revision}".encode()).hexdigest()[:16]
-        digest = hashlib.sha256()
-        for path in sorted(p for pattern in hub.WEIGHTS for p in self.folder.glob(pattern)):
-            digest.update(path.name.encode())
-            digest.update(_digest(path, path.stat().st_size, path.stat().st_mtime_ns))
-        return digest.hexdigest()[:16]
+        """Hash of the content, or of a hub's id and revision."""
+        hub_id = f"{self.place}@{self.revision}".encode()
+        return self.content() or hashlib.sha256(hub_id).hexdigest()[:16]
+
+    def weights(self) -> str:
+        """Hash of a folder's weights alone, which records have; else the identity."""
+        return self._hash(*hub.WEIGHTS) or self.identity()
+
+    def _hash(self, *patterns: str) -> str:
+        path = Path(self.place)
+        if self.folder is not None:
+            found = {p for one in patterns for p in path.glob(one) if p.is_file()}
+            return content_of_files(found - {path / "prepared.json"})  # it has times
+        return kept_hash(path)[:16] if path.is_file() else ""
 
     def check(self) -> None:
         """Raise ModelError where `place` looks like a folder but none is there.
@@ -120,11 +135,6 @@ class Source:
             )
 
 
-@lru_cache(maxsize=1024)  # called for each run of a process; 14 GB take ten seconds
-def _digest(path: Path, size: int, changed: int) -> bytes:  # noqa: ARG001  # part of the key
-    return bytes.fromhex(file_hash(path))
-
-
 _Setting = tuple[str, ...]
 """The keys below a model's own."""
 
@@ -146,6 +156,12 @@ def _sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
     for loc, place in _named(settings):
         if loc[0] != "retain" or not is_log(place):
             yield loc, Source.parse(place, settings.revision if loc == ("base",) else None)
+
+
+def local_contents(settings: ModelSettings) -> dict[str, str]:
+    """Hashes of the folders and logs that the settings name, by setting: `retain.retain90`."""
+    found = {".".join(loc): Source.parse(place).content() for loc, place in _named(settings)}
+    return {setting: content for setting, content in found.items() if content}
 
 
 def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]:
@@ -173,7 +189,7 @@ def is_log(place: str) -> bool:
 
 
 def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
-    """The model's tokenizer; `Encoder` refuses one that is not fast."""
+    """The model's tokenizer."""
     from transformers import AutoTokenizer
 
     source.check()
@@ -195,7 +211,7 @@ def template_of(settings: ModelSettings, tokenizer: Any) -> Template:
 
 
 def template_digest(settings: ModelSettings, *, with_examples: bool) -> str:
-    """The digest of the rendered chat template; empty where the model has another template.
+    """The digest of the rendered chat template, or of another that `may_merge`; else empty.
 
     Reads the tokenizer, unless the settings name a fixed template.
 
@@ -204,7 +220,8 @@ def template_digest(settings: ModelSettings, *, with_examples: bool) -> str:
     if settings.template not in ("auto", "chat") or settings.base == "tiny":
         if settings.template_args:
             raise ModelError(f"models.{settings.name}: {no_variables(settings.template)}")
-        return ""
+        built_in = TEMPLATES.get(settings.template)
+        return built_in.digest() if built_in and built_in.may_merge else ""
     source = Source.parse(settings.base, settings.revision)
     template = template_of(settings, load_tokenizer(source, settings))
     try:
@@ -246,7 +263,7 @@ def check_code(source: Source, settings: ModelSettings) -> None:
 
     path = source.files() / "config.json"
     try:
-        config = parse_json(path.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
         code, kind = config.get("auto_map"), config.get("model_type")
     except (OSError, ValueError, AttributeError):  # `reading` reports it
         return
@@ -285,10 +302,12 @@ def hub_sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
 
 
 def _pickled(source: Source) -> ModelError:
-    convert = "load them and save_pretrained() into a folder, and name that"
+    into = "FOLDER" if source.folder is None else source.place
+    name = ", its tokenizer as well, and name FOLDER" if source.folder is None else ""
     return ModelError(
-        f"{source.place}: no *.safetensors; pickled weights are not loaded, convert them first"
-        + (f": {convert}" if source.folder is None else "")
+        f"{source.place}: no *.safetensors; pickled weights are not loaded, convert them first: "
+        'python -c "from transformers import AutoModelForCausalLM as M; '
+        f"M.from_pretrained('{source.place}').save_pretrained('{into}')\"{name}"
     )
 
 
@@ -348,9 +367,12 @@ def reading(what: str, source: Source) -> Generator[None, None, None]:
         reason = " ".join(" ".join(str(error).strip().splitlines()[:2]).split())[:300]
         if not isinstance(error, OSError | ValueError | ImportError):
             reason = f"{type(error).__name__}: {reason}"
+        fault = "a file in it is damaged, or the settings (attention, dtype) do not suit the model"
+        if isinstance(error, FileNotFoundError):
+            fault = "copy the missing file, too"
         raise ModelError(
-            f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); a "
-            "file in it is damaged, or the settings (attention, dtype) do not suit the model"
+            f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); "
+            f"{fault}"
         ) from error
 
 

@@ -6,9 +6,10 @@ it to the prompt's tokens, in padded and in packed rows.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -78,14 +79,16 @@ class Shifts:
             handle.remove()
 
 
-def common_length(prompt: Prompt, text: Sequence[int]) -> int:
-    """Number of tokens of `prompt` that `text` begins with.
+def prompt_places(
+    prompt: Prompt, text: Sequence[int], masked: Collection[int] = ()
+) -> Sequence[int]:
+    """Indices in `text` of the tokens of `prompt`, which lacks those that are masked.
 
-    A token that merges the prompt's end with the answer's beginning belongs to the answer.
+    Up to the first that differs: one that merges the prompt's end with the answer's beginning.
     """
-    pairs = zip(prompt, text, strict=False)
-    differs = (i for i, (mine, theirs) in enumerate(pairs) if mine != theirs)
-    return next(differs, min(len(prompt), len(text)))
+    seen = (i for i in range(len(text)) if i not in masked)
+    pairs = zip(prompt, seen, strict=False)
+    return [i for _, i in takewhile(lambda pair: text[pair[1]] == pair[0], pairs)]
 
 
 @torch.no_grad()

@@ -109,7 +109,9 @@ class RowReader:
 
     def packs(self, model: Any, rows: Sequence[Row]) -> bool:
         """True if the tokens of `rows` go through `model` in one row."""
-        return self._packable and can_pack(model, max(len(row.ids) for row in rows))
+        longest = max(len(row.ids) for row in rows)
+        masks = any(row.masked for row in rows)  # no packed layout hides a token
+        return self._packable and not masks and can_pack(model, longest)
 
     def prepared(self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = ()) -> ModelRows:
         """Rows on the model's device, and `extra` tensors with them in the same copy."""
@@ -145,13 +147,15 @@ class RowReader:
     def _padded(self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = ()) -> ModelRows:
         tokens = collate(rows, self.pad, _CPU)
         where = tokens.predicts.flatten().nonzero().squeeze(1)
-        ids, where, labels, of, *others = send(
-            (tokens.ids, where, tokens.labels, tokens.rows, *extra),
+        ids, where, labels, of, attention, *others = send(
+            (tokens.ids, where, tokens.labels, tokens.rows, tokens.attention, *extra),
             next(model.parameters()).device,
         )
-        # No mask: a causal model sees no padding behind a row, while padding that sees nothing, as
-        # behind a sliding window, would become NaN.
         inputs = {"input_ids": ids, "use_cache": False}
+        # Else no mask: a causal model sees no padding behind a row, while padding that sees
+        # nothing, as behind a sliding window, would become NaN.
+        if any(row.masked for row in rows):
+            inputs["attention_mask"] = attention
         return ModelRows(inputs, where, labels, of, others, packed=False)
 
     def _without_padding(self, model: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,10 +11,10 @@ from typing import Any
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_text
+from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import LABELLED, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.errors import ConfigError, Problem
-from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.plan.search_space import Point, points_of
@@ -29,7 +30,7 @@ def planned_commits(folder: Path) -> dict[str, str]:
     """Read the commits from the plan in a sweep's folder; none where it cannot be read."""
     try:
         text = (folder / PLAN_FILE).read_text(encoding="utf-8")
-        commits = dict(parse_json(text).get("hub", {}))
+        commits = dict(json.loads(text).get("hub", {}))
     except (OSError, ValueError, TypeError, AttributeError):  # `check_owner` reports it
         return {}
     return {label: commit for label, commit in commits.items() if isinstance(commit, str)}
@@ -50,6 +51,10 @@ class Plan:
     """Number of rows of each set of each split, for display."""
     templates: Mapping[str, str] = field(default_factory=dict[str, str])
     """Digest of the rendered chat template by model name, for models with one."""
+    contents: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """Hashes of local folders and logs by model name, see `RunSpec.content`."""
+    references: tuple[str, ...] | None = None
+    """Ids of the records of start and retain models; None where the hub does not answer."""
     commits: Mapping[str, str] = field(default_factory=dict[str, str])
     """Commits of the hub repositories that the runs read, by `Repository.label`. No part of ids, so
     that finished runs stay finished when a branch moves on."""
@@ -75,6 +80,7 @@ class Plan:
                 data=config.data,
                 data_fingerprint=self.fingerprints[fraction],
                 model=model,
+                content=dict(self.contents.get(model.name, {})),
                 forget_fraction=fraction,
                 method=spec,
                 learning_rate=rate,
@@ -86,6 +92,7 @@ class Plan:
                 attacks=config.attacks,
                 template_digest=self.templates.get(model.name, ""),
                 leaves_out_label=bool(first) and labelled,
+                profile_version=profile_of(config.evaluation).version,
             )
             for seed in (config.select.seeds if config.select else config.seeds)
             # A method that trains nothing has one evaluation, whatever the number of epochs.
@@ -117,6 +124,7 @@ class Plan:
             "plugin_files": [str(path) for path, _ in registry.plugin_files()],
             "metric_files": self.metric_files,
             "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
+            **({} if self.references is None else {"references": list(self.references)}),
             "runs": [
                 {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs
             ],
@@ -127,6 +135,7 @@ def make_plan(
     config: SweepConfig,
     fingerprint: str | Mapping[SplitKey, str],
     templates: Mapping[str, str] | None = None,
+    contents: Mapping[str, Mapping[str, str]] | None = None,
 ) -> Plan:
     """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
 
@@ -136,12 +145,13 @@ def make_plan(
     fingerprint  of the data by split (so that runs do not change when a split is added), or one
                  for all
     templates    digests of rendered chat templates by model name, see `Plan.templates`
+    contents     hashes of local folders and logs by model name, see `Plan.contents`
     """
     fingerprints = {
         fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
         for fraction in config.split_keys
     }
-    empty = Plan(config, fingerprints, (), templates=templates or {})
+    empty = Plan(config, fingerprints, (), templates=templates or {}, contents=contents or {})
     points = [point for grid in config.methods for point in points_of(grid, config)]
     settings = itertools.product(config.models, config.split_keys, points)
     runs = {run.id: run for one in settings for run in empty.runs_of(*one)}

@@ -1,21 +1,23 @@
 """The specification of a run, whose hash is the run's id.
 
 The id covers everything that the run's numbers depend on. Settings that change no number (the size
-of an evaluation batch, the folder of the data) are no part of it, so that finished runs stay
-finished when a folder moves.
+of an evaluation batch) are no part of it, and local files and folders are represented by their
+content, so that finished runs stay finished when a folder moves, and only then.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.config.attack_entries import AttackSpec
 from unlearnbench.config.benchmark_section import BenchmarkSection
 from unlearnbench.config.schema import EvaluationSettings, MethodSpec, ModelSettings
-from unlearnbench.config.section import Settings
+from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
+from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.files.canonical_json import content_hash, json_ready
 from unlearnbench.runtime.redaction import redact_tree
 
@@ -23,10 +25,13 @@ from unlearnbench.runtime.redaction import redact_tree
 class RunSpec(Settings):
     """One run: everything that its numbers depend on, and where to find it."""
 
-    data: BenchmarkSection
+    data: Annotated[BenchmarkSection, NEVER]  # `data_fingerprint` represents it
     data_fingerprint: str
     """Hash of the rows themselves: a file can change while its path stays the same."""
     model: ModelSettings
+    content: dict[str, str] = Field(default_factory=dict)
+    """Hashes of the folders and logs that `model` names, by its setting (`retain.retain90`); empty
+    in specs of versions that had their paths in the id."""
     forget_fraction: SplitKey
     """The fraction of the rows to forget, or the name of the split."""
     method: MethodSpec
@@ -38,55 +43,35 @@ class RunSpec(Settings):
     seed: int
     training: TrainingSettings
     evaluation: EvaluationSettings
-    attacks: tuple[AttackSpec, ...] = ()
+    attacks: Annotated[tuple[AttackSpec, ...], IF_SET] = ()
     """Under which the run is evaluated, too."""
-    template_digest: str = ""
-    """Digest of the model's rendered chat template; empty for built-in templates."""
+    template_digest: Annotated[str, IF_SET] = ""
+    """See `loading.template_digest`: of a chat template or llama-2; empty for others."""
 
-    leaves_out_label: bool = False
+    leaves_out_label: Annotated[bool, IF_SET] = False
     """The label of the template is no part of the loss. False in specs of versions that counted its
     tokens as the first of the answer."""
+    profile_version: Annotated[int, IF_SET] = 1
+    """Of the evaluation's profile."""
 
     @property
     def identity(self) -> dict[str, Any]:
         """The values that the id is the hash of, ready for JSON."""
-        # The fingerprint represents the data; gradient checkpointing and the size of an evaluation
-        # batch change time and memory, not numbers.
-        changes_no_number: Any = {
-            "data": True,
-            "evaluation": {"batch_tokens", "every"},  # `evaluate_at` has its effect
-            "model": {"gradient_checkpointing", "resources"},
-        }
-        # Rules that are not set are left out, as in runs from before they existed.
-        rules = ("stop_below", "question_key", "patience", "precision")
-        absent = {key for key in rules if getattr(self.evaluation, key) is None}
+        fields = self.identity_fields()
+        evaluation = fields["evaluation"]
         if self.learning_rate is None:
-            absent.add("patience")  # one evaluation cannot end early
-        if absent >= {"stop_below", "patience"} or not self.evaluation.metrics:
-            absent.add("metrics")  # read from the same observations, unless one of them ends a run
-        changes_no_number["evaluation"] |= absent
-        identity: dict[str, Any] = redact_tree(
-            json_ready(self.model_dump(mode="json", exclude=changes_no_number))
-        )
+            evaluation.pop("patience", None)  # one evaluation cannot end early
+        if not evaluation.keys() & {"stop_below", "patience"}:
+            evaluation.pop(
+                "metrics", None
+            )  # read from the same observations, unless one ends a run
         if self.training.precision == "bf16" and self.evaluation.precision is None:
             # Earlier versions evaluated under training's autocast, which gives other numbers.
-            identity["evaluation"]["precision"] = self.model.dtype
-        if self.training.optimizer == "adamw":  # as in runs from before there was a choice
-            del identity["training"]["optimizer"]
-        if not self.training.deterministic:
-            del identity["training"]["deterministic"]
-        if not self.model.template_args:
-            del identity["model"]["template_args"]
-        preparation = identity["model"]["preparation"]
-        if preparation["max_length"] == MAX_LENGTH:  # as in runs from before there was a choice
-            del preparation["max_length"]
-        if not self.attacks:  # as in runs from before there were attacks
-            del identity["attacks"]
-        if not self.template_digest:
-            del identity["template_digest"]
-        del identity["training"]["ignore_label"]  # `leaves_out_label` has its effect
-        if not self.leaves_out_label:  # as in runs from before labels were left out
-            del identity["leaves_out_label"]
+            evaluation["precision"] = self.model.dtype
+        identity: dict[str, Any] = redact_tree(json_ready(fields))
+        for setting, content in identity.pop("content").items():
+            key, _, split = setting.partition(".")
+            (identity["model"][key] if split else identity["model"])[split or key] = content
         return identity
 
     @property

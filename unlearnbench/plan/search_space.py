@@ -14,7 +14,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unlearnbench.api import registry
 from unlearnbench.config import method_specs
 from unlearnbench.config.method_specs import rates_of
 from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
@@ -34,12 +33,10 @@ class Space:
 
     def __init__(self, grid: MethodGrid, config: SweepConfig) -> None:
         self.grid, self.base = grid, grid.specs[0]
-        self._method = registry.load_method(self.base.name)
         self.rates = rates_of(self.base, grid, config)
         self.axes: dict[str, Axis] = {}
         """Axes with more than one value, by hyper-parameter, `retain` or `learning_rate`."""
-        defaults = method_specs.default_hyperparameters(self.base.name)
-        self._defaults = {k: v for k, v in defaults.items() if k in self._method.later}
+        self._defaults = method_specs.default_hyperparameters(self.base.name, self.base.modifiers)
         every = [self._defaults | spec.hyperparameters for spec in grid.specs]
         for name in every[0]:
             values = [known[name] for known in every]
@@ -74,14 +71,14 @@ class Space:
             retain = RetainSpec(term=retain.term, weight=float(values[WEIGHT]))
         own = {k: v for k, v in values.items() if k not in (RATE, RETAIN, WEIGHT)}
         try:
-            method = self._method.model_validate(self.base.hyperparameters | own)
+            known = self.base.hyperparameters | own
+            spec = method_specs.method_spec(self.base.name, known, retain, self.base.modifiers)
         except ValidationError as error:
             values_text = ", ".join(f"{key}={value}" for key, value in own.items())
             raise UnlearnbenchError(
                 f"{self.base.name} does not take {values_text}, which is in the ranges searched: "
                 f"{error.errors(include_url=False)[0]['msg']}; narrow them"
             ) from None
-        spec = self.base.model_copy(update={"hyperparameters": method.resolved(), "retain": retain})
         first = None if isinstance(self.rates, Range) else self.rates[0]
         return spec, values.get(RATE, first)
 

@@ -1,7 +1,4 @@
-"""The best setting of each method as a table for a paper: LaTeX, Markdown or CSV.
-
-The page's button «Copy as» has the same columns, of the lines that its filters leave.
-"""
+"""The best setting of each method as a table for a paper: LaTeX, Markdown or CSV."""
 
 from __future__ import annotations
 
@@ -10,20 +7,22 @@ import io
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Best,
     Setting,
+    best_first,
     best_per_method,
     headline_of_rows,
     panel_label,
+    panel_order,
 )
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import spreadsheet_cell
 from unlearnbench.reporting.latex import tex
+from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
@@ -37,25 +36,29 @@ class _Column:
     is_number: bool = True
 
 
-def best_table(rows: Sequence[TableRow], kind: TableFormat = "markdown") -> str:
+def best_table(
+    rows: Sequence[TableRow],
+    kind: TableFormat = "markdown",
+    without_result: Iterable[RunOutcome] = (),
+) -> str:
     """Write the best setting of each method, best first, with intervals over seeds.
 
-    rows  of a sweep, as `build_report(folder).rows` or a part of them
+    rows            of a sweep, as `build_report(folder).rows` or a part of them
+    without_result  runs that failed or collapsed, to be named where none was evaluated
 
     Raises: RecordError where no run was evaluated.
     """
     headline = headline_of_rows(rows)
-    found = sorted(best_per_method(rows), key=lambda one: _order(one, headline))
+    found = sorted(best_per_method(rows), key=_order)
     if not found:
-        raise RecordError("no run was evaluated, so there is no best setting to print")
+        reasons = "; ".join(map(str, without_result)) or "none has ended yet"
+        raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
     writers = {"latex": _latex, "markdown": _markdown, "csv": _csv}
     return writers[kind](found, headline)
 
 
-def _order(one: Best, headline: Headline) -> tuple[str, str, bool, float, str]:
-    value = None if one.setting is None else one.setting.forgotten
-    place = -headline.forgotten.oriented(value) if value is not None else 0.0
-    return one.model, str(one.forget_fraction), value is None, place, one.method
+def _order(one: Best) -> tuple[Any, ...]:
+    return panel_order((one.model, one.forget_fraction)), best_first(one.setting, one.method)
 
 
 def _columns(found: Sequence[Best], headline: Headline) -> list[_Column]:
@@ -77,7 +80,7 @@ def _columns(found: Sequence[Best], headline: Headline) -> list[_Column]:
         *columns,
         _Column(headline.forgotten.plain_label, of(headline.forgotten)),
         _Column(headline.kept.plain_label, of(headline.kept)),
-        _Column("Rate", rate),
+        _Column("Learning rate", rate),
         _Column("Epoch", lambda one: "" if one.setting is None else str(one.setting.epoch)),
         _Column("Seeds", lambda one: "" if one.setting is None else str(len(one.setting.rows))),
     ]
@@ -95,7 +98,8 @@ def _mean(setting: Setting, metric: HeadlineMetric) -> str:
     return f"{mean:.{digits}f} {name}[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
 
 
-def _caption(found: Sequence[Best], headline: Headline) -> str:
+def _sentences(found: Sequence[Best], headline: Headline) -> list[str]:
+    """The table's caption, and notes that stand behind it."""
     kept, forgotten = headline.kept, headline.forgotten
     rule = (
         f"Best setting of each method: {forgotten.best_word} {forgotten.plain_label} of those that "
@@ -111,16 +115,18 @@ def _caption(found: Sequence[Best], headline: Headline) -> str:
         sentences.append("Fewer than three seeds: small differences may be chance.")
     if len(settings) < len(found):
         sentences.append(f"Empty: no setting keeps {UTILITY_SHARE:.0%}.")
-    return " ".join(sentences)
+    return sentences
 
 
 def _latex(found: Sequence[Best], headline: Headline) -> str:
     columns = _columns(found, headline)
+    caption, *notes = _sentences(found, headline)
     lines = [
+        *(f"% {tex(note)}" for note in notes),
         "% \\usepackage{booktabs}",
         "\\begin{table}",
         "\\centering",
-        f"\\caption{{{tex(_caption(found, headline))}}}",
+        f"\\caption{{{tex(caption)}}}",
         f"\\begin{{tabular}}{{{''.join('r' if one.is_number else 'l' for one in columns)}}}",
         "\\toprule",
         " & ".join(tex(one.title) for one in columns) + " \\\\",
@@ -150,7 +156,7 @@ def _markdown(found: Sequence[Best], headline: Headline) -> str:
     lines = [line(one.title for one in columns)]
     lines.append(line("---:" if one.is_number else "---" for one in columns))
     lines += [line(one.cell(best) for one in columns) for best in found]
-    return "\n".join([*lines, "", _caption(found, headline), ""])
+    return "\n".join([*lines, "", " ".join(_sentences(found, headline)), ""])
 
 
 def _csv(found: Sequence[Best], headline: Headline) -> str:
@@ -162,7 +168,7 @@ def _csv(found: Sequence[Best], headline: Headline) -> str:
     first = ("method", "model", "forget_fraction", "learning_rate", "epoch", "seeds")
     writer.writerow([*first, *titles])
     for one in found:
-        place = [spreadsheet_cell(one.method), spreadsheet_cell(one.model), one.forget_fraction]
+        place = [one.method, one.model, one.forget_fraction]
         if (setting := one.setting) is None:
             writer.writerow([*place, *[""] * (len(titles) + 3)])
             continue

@@ -23,7 +23,7 @@ from unlearnbench.files import hub
 from unlearnbench.files.atomic import atomic_folder
 from unlearnbench.files.outputs import check_folder
 from unlearnbench.models.loading import Source
-from unlearnbench.reporting.model_card import ExportedRun, model_card
+from unlearnbench.reporting.model_card import model_card
 from unlearnbench.reporting.report import Report, build_report
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -89,28 +89,25 @@ def _setting(
     folder: Path, run: str, rows: tuple[TableRow, ...], report: Report, epoch: Epoch
 ) -> Setting:
     settings = average_seeds(rows)
-    trained = sorted({one.epoch for one in settings if one.epoch > 0})
-    if epoch == "best" or len({one.key[:-1] for one in settings}) > 1:
+    if epoch == "best" or len({setting.key[:-1] for setting in settings}) > 1:
         start = start_utility(report.rows, *settings[0].key[:2]) if settings else None
         best = None if start is None else best_of(settings, UTILITY_SHARE * start)
         if best is None:
             raise RecordError(
                 f"{folder}: no epoch of {run!r} keeps {UTILITY_SHARE:.0%} of the start model's "
-                "utility, so none is the best; name one run by its id, with --epoch last or a "
-                f"number ({', '.join(map(str, trained)) or 'none was evaluated'})"
+                "utility, so none is the best; name a run by its id, with --epoch last or a number"
             )
         if epoch == "best":
             return best
-        settings = tuple(one for one in settings if one.key[:-1] == best.key[:-1])
-        trained = sorted({one.epoch for one in settings if one.epoch > 0})
-    wanted = trained[-1] if epoch == "last" and trained else epoch
-    for one in settings:
-        if one.epoch == wanted and wanted in trained:
-            return one
-    raise RecordError(
-        f"{folder}: {run!r} was not evaluated after epoch {epoch}; choose one of "
-        f"{', '.join(map(str, trained)) or 'another run: this one has none'}"
-    )
+        settings = tuple(setting for setting in settings if setting.key[:-1] == best.key[:-1])
+    trained = {setting.epoch: setting for setting in settings if setting.epoch > 0}
+    wanted = max(trained, default=None) if epoch == "last" else epoch
+    if wanted not in trained:
+        raise RecordError(
+            f"{folder}: {run!r} was not evaluated after epoch {epoch}; choose one of "
+            f"{', '.join(map(str, sorted(trained))) or 'another run: this one has none'}"
+        )
+    return trained[wanted]
 
 
 def check_place(to: Path) -> None:
@@ -151,27 +148,23 @@ def export_model(
     Raises: OutputError where the folder has files; RecordError, ModelError or DataError where the
     run cannot be trained again.
     """
-    check_place(to)
-    spec_of(choice.record)
-    report = choice.report
     try:
         with atomic_folder(to) as part:
             remade = remake(
-                *(choice.record, report.records, choice.row.epoch, config, choice.folder, part),
+                *(
+                    choice.record,
+                    choice.report.records,
+                    choice.row.epoch,
+                    config,
+                    choice.folder,
+                    part,
+                ),
                 adapter=adapter,
                 show=show,
             )
-            run = ExportedRun(
-                record=choice.record,
-                row=choice.row,
-                setting=choice.setting,
-                rows=report.rows,
-                attacked=report.attacked,
-                records=report.records,
-                licence=licence_of(Source.parse(choice.record.spec["model"]["base"])),
-                adapter=adapter,
-            )
-            (part / "README.md").write_text(model_card(run, remade), encoding="utf-8")
+            licence = licence_of(Source.parse(choice.record.spec["model"]["base"]))
+            text = model_card(choice, remade, licence, adapter=adapter)
+            (part / "README.md").write_text(text, encoding="utf-8")
     except OSError as error:
         raise OutputError(
             f"{to}: cannot write the model: {error.strerror or error}; nothing is left there"

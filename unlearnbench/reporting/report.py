@@ -5,12 +5,15 @@ The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.best_settings import rows_with_valid_start
 from unlearnbench.analysis.conclusion import (
     CONCLUSION_FILE,
     Conclusion,
@@ -20,22 +23,20 @@ from unlearnbench.analysis.conclusion import (
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.selection import read_selection
-from unlearnbench.analysis.start_models import rows_with_valid_start
 from unlearnbench.api.attack import Attack
-from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.api.registry import load
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import PluginError, RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.outputs import write_file
 from unlearnbench.plan.plan import PLAN_FILE
-from unlearnbench.reporting.tracker_links import read_links
+from unlearnbench.reporting.tracker_links import run_links
 from unlearnbench.results.epoch_metrics import named_metrics
 from unlearnbench.results.outcomes import WITHOUT_RESULT
-from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.table import (
     ATTACKS,
     TableRow,
@@ -67,7 +68,7 @@ class Report:
     planned: int | None = None
     """Number of runs in the plan; None without one."""
     unplanned: int = 0
-    """Number of finished runs in the folder that are not in the plan, and so not in `rows`."""
+    """Number of records in the folder that are not in the plan, and so not in `rows`."""
     links: Mapping[str, str] = field(default_factory=dict)
     """Address of each run in MLflow by record id, if logged to a server."""
     selection: Mapping[str, Any] | None = None
@@ -124,7 +125,7 @@ class Report:
             if r.kind == "fine-tuned" and r.epochs
         )
         mixed = mixed_versions(self.records, self.schema.plan)
-        lines = (self.schema.warning, mixed, *controls, *_unobserved(self))
+        lines = (self.schema.warning, mixed, *_several_starts(self), *controls, *_unobserved(self))
         return tuple(dict.fromkeys(line for line in lines if line))
 
     @property
@@ -140,6 +141,15 @@ def _is_white_box(name: str) -> bool:
     except PluginError:
         return False
     return kind.white_box
+
+
+def _several_starts(report: Report) -> Iterator[str]:
+    """A line for each model and split with several start models, as folders of 0.2 may have."""
+    starts = (r for r in report.records if r.kind == "fine-tuned" and r.epochs)
+    for (model, split), count in Counter((r.model, r.forget_fraction) for r in starts).items():
+        if count > 1:
+            place = f"{model}, {split_percent(split)}"
+            yield f"{place}: {count} start models in one table; start the sweep again to keep one"
 
 
 def _unobserved(report: Report) -> Iterator[str]:
@@ -170,14 +180,14 @@ def make_report(
     description: str = "",
     config: Mapping[str, Any] | None = None,
     planned: Iterable[str] | None = None,
+    references: Collection[str] | None = None,
     selection: Mapping[str, Any] | None = None,
     links: Mapping[str, str] | None = None,
 ) -> Report:
-    """Make a report of `records`; without the runs whose id is not in `planned`, if given."""
+    """Make a report of `records`; of those in the plan alone, if the ids `planned` are given."""
     records = tuple(records)
     ids = None if planned is None else frozenset(planned)
-    in_plan = [r for r in records if r.kind != "run" or ids is None or r.id in ids]
-    shown = tuple(r for r in in_plan if r.kind == "run" or _fits(r, in_plan))
+    shown = records if ids is None else planned_records(records, ids, references)
     chosen = None if config is None else named_metrics(config)
     return Report(
         name=name,
@@ -193,32 +203,19 @@ def make_report(
     )
 
 
-def _fits(reference: Record, records: Iterable[Record]) -> bool:
-    """True unless the runs of its panel are of another precision.
-
-    A folder may contain start and retain models from before a model's `dtype` was changed.
-    """
-    here = (reference.model, reference.forget_fraction)
-    runs = [r for r in records if r.kind == "run" and (r.model, r.forget_fraction) == here]
-    precisions = {r.precision for r in runs if r.epochs} - {None}
-    return not precisions or reference.precision in (None, *precisions)
-
-
-def build_report(folder: str | Path, records: Sequence[Record] | None = None) -> Report:
+def build_report(folder: str | Path) -> Report:
     """Build the report of a sweep's folder, finished or not.
 
-    records  of the folder, if already read
     Raises: RecordError if the folder has no record.
     """
     folder = Path(folder)
-    records = read_records(folder) if records is None else records
+    records = read_records(folder)
     if not records:
         raise RecordError(
             f"{folder}: no records to report; give a sweep's folder, which contains `records/` "
             "once its first run has ended"
         )
     plan = _plan(folder / PLAN_FILE)
-    tracked = read_links(folder)
     config: Mapping[str, Any] = plan.get("config", {})
     return make_report(
         records,
@@ -226,8 +223,9 @@ def build_report(folder: str | Path, records: Sequence[Record] | None = None) ->
         description=config.get("description", ""),
         config=config,
         planned=[run["id"] for run in plan["runs"]] if plan else None,
+        references=plan.get("references"),
         selection=read_selection(folder),
-        links=tracked.by_record() if tracked else {},
+        links=run_links(folder),
     )
 
 
@@ -236,7 +234,7 @@ def _plan(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        plan: dict[str, Any] = redact_tree(parse_json(path.read_text(encoding="utf-8")))
+        plan: dict[str, Any] = redact_tree(json.loads(path.read_text(encoding="utf-8")))
         _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
     except (ValueError, KeyError, TypeError) as error:
         raise RecordError(

@@ -16,24 +16,28 @@ of earlier versions hold TOFU's logs, `epoch-<k>.json.gz`, in place of the obser
 
 from __future__ import annotations
 
+import json
 import math
 import shutil
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
 from unlearnbench.api.benchmark import SplitKey, split_order
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.errors import DamagedError, OutputError, RecordError
+from unlearnbench.errors import DamagedError, OutputError, RecordError, shortened
+from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.files.atomic import atomic_folder, fsync
-from unlearnbench.files.bounded import name_problem, parse_json, read_bytes, shortened
 from unlearnbench.files.canonical_json import decode_floats, document_hash, sealed_json
 from unlearnbench.files.hashing import file_hash
+from unlearnbench.plan.plan import PLAN_FILE
 from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.results.plausible import check_record
 from unlearnbench.runtime.provenance import provenance
 from unlearnbench.runtime.redaction import redact_tree
 from unlearnbench.training.step_result import StepResult
@@ -41,8 +45,12 @@ from unlearnbench.training.step_result import StepResult
 SCHEMA = 1
 PROVISIONAL = {"failed": ".failed", "stopped": ".stopped"}
 """Ends the name of a record, by its status, that gives way to any other of the same id."""
+_RESULTS = ("epochs", "attacked")
 DAMAGED = ".damaged"
 """Ends the name of a record that was set aside."""
+_Key = TypeVar("_Key", int, tuple[int, str])
+_UNREAD: Any = PlainValidator(lambda value: value)
+"""Marks fields that are no part of `record.json`, or stand there in another form."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +61,7 @@ class EpochResult:
     metrics: Mapping[str, float | None]
     """Named as in `results.csv`; None where undefined."""
     training_seconds: float
+    """Since the last evaluation."""
     evaluation_seconds: float
     """With the attack's own work, of a variant."""
     variant: str = ""
@@ -76,7 +85,7 @@ class Record:
     method: str
     """Method label; the kind for start and retain models."""
     learning_rate: float | None
-    seed: int
+    seed: Annotated[int, Field(ge=0)]
     spec: Mapping[str, Any]
     """The resolved RunSpec, or the settings of a start or retain model's evaluation."""
     status: Literal["finished", "collapsed", "failed", "stopped"]
@@ -96,12 +105,18 @@ class Record:
     """Reason of a failed or collapsed run in the first line; a traceback may follow."""
     ended: str | None = None
     """Why a finished run has fewer epochs than planned: its patience (`evaluation.patience`)."""
-    evaluations: Mapping[int, Evaluation] = field(default_factory=dict, repr=False, compare=False)
+    evaluations: Annotated[Mapping[int, Evaluation], _UNREAD] = field(
+        default_factory=dict, repr=False, compare=False
+    )
     """By epoch; read from disk when used."""
-    attacked_evaluations: Mapping[tuple[int, str], Evaluation] = field(
+    attacked_evaluations: Annotated[Mapping[tuple[int, str], Evaluation], _UNREAD] = field(
         default_factory=dict, repr=False, compare=False
     )
     """By epoch and variant; read from disk when used."""
+    benchmark: Annotated[StoredBenchmark | None, _UNREAD] = field(
+        default=None, repr=False, compare=False
+    )
+    """From the plan of its sweep."""
 
     def __post_init__(self) -> None:
         for name in ("model", "spec", "provenance", "error"):
@@ -120,53 +135,33 @@ class Record:
 
 
 @dataclass(frozen=True)
-class StoredEvaluations(Mapping[int, Evaluation]):
-    """Evaluations of a record on disk; each is read, and checked by its hash, when used."""
+class StoredEvaluations(Mapping[_Key, Evaluation]):
+    """Evaluations of a record on disk; each is read, and checked by its hash, when used.
+
+    Keys are epochs, or (epoch, variant) under attacks.
+    """
 
     folder: Path
-    digests: Mapping[int, str]
-    """SHA-256 of each file, by epoch."""
+    digests: Mapping[_Key, str]
+    """SHA-256 of each file."""
     precision: str | None = None
     """The record's, for logs of versions that did not write it."""
 
-    def __getitem__(self, epoch: int) -> Evaluation:
+    def __getitem__(self, key: _Key) -> Evaluation:
         from unlearnbench.evaluation.tofu_log import read_log
 
-        found = read_log(self.path(epoch))
+        found = read_log(self.path(key))
         return found if found.precision else replace(found, precision=self.precision)
 
-    def path(self, epoch: int) -> Path:
+    def path(self, key: _Key) -> Path:
         """The file, whole. Raises: DamagedError."""
-        return _whole(_evaluation_file(self.folder, epoch), self.digests[epoch])
+        return _whole(_evaluation_file(self.folder, key), self.digests[key])
 
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.digests)
-
-    def __contains__(self, epoch: object) -> bool:
-        return epoch in self.digests  # the inherited one would read the file
-
-    def __len__(self) -> int:
-        return len(self.digests)
-
-
-@dataclass(frozen=True)
-class StoredVariants(Mapping[tuple[int, str], Evaluation]):
-    """Evaluations under attacks of a record on disk; each is read, and checked, when used."""
-
-    folder: Path
-    digests: Mapping[tuple[int, str], str]
-    """SHA-256 of each file, by epoch and variant."""
-
-    def __getitem__(self, key: tuple[int, str]) -> Evaluation:
-        from unlearnbench.evaluation.observation_file import read_observations
-
-        return read_observations(_whole(self.folder / evaluation_name(*key), self.digests[key]))
-
-    def __iter__(self) -> Iterator[tuple[int, str]]:
+    def __iter__(self) -> Iterator[_Key]:
         return iter(self.digests)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.digests
+        return key in self.digests  # the inherited one would read the file
 
     def __len__(self) -> int:
         return len(self.digests)
@@ -230,12 +225,8 @@ def write_record(record: Record, folder: Path) -> Path:
                 key = f"{epoch} {variant}" if variant else str(epoch)
                 (under if variant else digests)[key] = file_hash(path)
                 fsync(path)
-            # Not `asdict`: it deep-copies every value, which takes longer than the writing.
-            document = {"schema": SCHEMA} | vars(record)
-            document |= {"epochs": [one.to_json() for one in record.epochs]}
-            document |= {"steps": [*map(vars, record.steps)], "evaluations": digests}
+            document = record_document(record) | {"evaluations": digests}
             if record.attacked:
-                document["attacked"] = [one.to_json() for one in record.attacked]
                 document["attacked_evaluations"] = under
             else:  # as in records of earlier versions
                 del document["attacked"], document["attacked_evaluations"]
@@ -252,6 +243,14 @@ def write_record(record: Record, folder: Path) -> Path:
     return place
 
 
+def record_document(record: Record) -> dict[str, Any]:
+    """The values of `record.json`, with the evaluations themselves in place of their hashes."""
+    # Not `asdict`: it deep-copies every value, which takes longer than the writing.
+    results = {key: [one.to_json() for one in getattr(record, key)] for key in _RESULTS}
+    rest = {key: value for key, value in vars(record).items() if key != "benchmark"}
+    return {"schema": SCHEMA} | rest | results | {"steps": [*map(vars, record.steps)]}
+
+
 def read_record(path: str | Path) -> Record:
     """Read the record in folder `path`, without its evaluations.
 
@@ -259,25 +258,24 @@ def read_record(path: str | Path) -> Record:
     """
     file = (path := Path(path)) / "record.json"
     try:
-        document = parse_json(content := read_bytes(file), decode_floats)
+        document = json.loads(content := file.read_bytes(), object_hook=decode_floats)
         if (schema := document.get("schema")) != SCHEMA:
             raise RecordError(
                 f"{file}: schema {shortened(schema)}, but this version reads {SCHEMA}; "
                 "use the version that wrote it, or give the sweep another name"
             )
-        record = _record(path, document)
+        record = parse_record(path, document)
         # Records of earlier versions have no hash.
         sealed = "sha256" in document
-        whole = not sealed or document["sha256"] == document_hash(parse_json(content))
+        whole = not sealed or document["sha256"] == document_hash(json.loads(content))
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
     if record.id != path.name.partition(".")[0]:
         raise _damaged(file, f"it is the record of {record.id!r}")
-    files = [_evaluation_file(path, epoch) for epoch in record.evaluations]
-    files += [path / evaluation_name(*key) for key in record.attacked_evaluations]
-    for stored in files:
+    keys: list[Any] = [*record.evaluations, *record.attacked_evaluations]
+    for stored in (_evaluation_file(path, key) for key in keys):
         if not stored.is_file():
             raise _damaged(stored, "it is missing")
     if not whole:
@@ -285,25 +283,31 @@ def read_record(path: str | Path) -> Record:
     return record
 
 
-def _record(path: Path, document: dict[str, Any]) -> Record:
+def parse_record(path: Path, document: dict[str, Any]) -> Record:
+    """The record with the content of a `record.json`, in folder `path`.
+
+    Raises: ValueError that names the key, KeyError.
+    """
     # Before there was a choice, models were evaluated in the precision of their settings.
-    early: dict[str, Any] = {"attacked": [], "attacked_evaluations": {}}
-    early |= {"precision": precision_of_spec(document["spec"]) or "float32", "ended": None}
+    early = {"precision": precision_of_spec(document["spec"]) or "float32"}
     document = early | document
-    check_record(document)
     digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}
     stored = StoredEvaluations(path, dict(sorted(digests.items())), document["precision"])
-    values: dict[str, Any] = {f.name: document[f.name] for f in fields(Record)}
-    for key in ("epochs", "attacked"):
-        values[key] = tuple(EpochResult(**e) for e in document[key])
-    values["steps"] = tuple(StepResult(**s) for s in document["steps"])
-    values["evaluations"] = stored
     under: dict[tuple[int, str], str] = {}
-    for key, digest in document["attacked_evaluations"].items():
+    for key, digest in document.get("attacked_evaluations", {}).items():
         epoch, _, variant = key.partition(" ")
         under[int(epoch), _file_part(variant)] = str(digest)
-    values["attacked_evaluations"] = StoredVariants(path, under)
-    return Record(**values)
+    files = {"evaluations": stored, "attacked_evaluations": StoredEvaluations(path, under)}
+    try:
+        return _reader().validate_python(document | files)
+    except ValidationError as error:
+        first = error.errors()[0]
+        raise ValueError(f"{'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+
+
+@cache
+def _reader() -> TypeAdapter[Record]:
+    return TypeAdapter(Record)
 
 
 def evaluated_epoch(record: Record, epoch: int | None = None) -> int:
@@ -328,7 +332,20 @@ def read_records(
     places = _places(Path(folder))
     names = {place.name for place in places}
     found = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
-    return tuple(sorted((record for record in found if record is not None), key=_order))
+    benchmark = StoredBenchmark.read(places[0].parent.parent / PLAN_FILE) if places else None
+    whole = (replace(record, benchmark=benchmark) for record in found if record is not None)
+    return tuple(sorted(whole, key=_order))
+
+
+def planned_records(
+    records: Iterable[Record], runs: Collection[str], references: Collection[str] | None
+) -> tuple[Record, ...]:
+    """The records of a plan's runs and of the start and retain models that it refers to.
+
+    references  ids of the latter; None in plans of earlier versions, where all of them count
+    """
+    known = {*runs, *(references or ())}
+    return tuple(r for r in records if r.id in known or (references is None and r.kind != "run"))
 
 
 def _places(folder: Path) -> list[Path]:
@@ -351,15 +368,17 @@ def evaluation_name(epoch: int, variant: str = "") -> str:
 
 def _file_part(variant: str) -> str:
     """The variant. Raises: ValueError where it cannot be a part of a file's name."""
-    if not variant or "/" in variant or name_problem(variant):
+    if not variant or "/" in variant:
         raise ValueError(f"{shortened(variant)} is no name of a variant")
     return variant
 
 
-def _evaluation_file(folder: Path, epoch: int) -> Path:
+def _evaluation_file(folder: Path, key: int | tuple[int, str]) -> Path:
     """The evaluation in a record; the file need not be there."""
-    early = folder / f"epoch-{epoch}.json.gz"
-    return early if early.is_file() else folder / evaluation_name(epoch)
+    if isinstance(key, tuple):
+        return folder / evaluation_name(*key)
+    early = folder / f"epoch-{key}.json.gz"
+    return early if early.is_file() else folder / evaluation_name(key)
 
 
 def _damaged(file: Path, what: str) -> DamagedError:

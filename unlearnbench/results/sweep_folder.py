@@ -17,9 +17,10 @@ from datetime import datetime
 from pathlib import Path
 
 from unlearnbench.api.benchmark import split_label, split_text
+from unlearnbench.config.profiles import profile_of
 from unlearnbench.errors import DamagedError, RecordError
+from unlearnbench.evaluation.benchmark_schema import KEY, StoredBenchmark
 from unlearnbench.files.atomic import PART
-from unlearnbench.files.bounded import parse_json
 from unlearnbench.files.locks import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from unlearnbench.files.outputs import write_file
 from unlearnbench.plan.plan import PLAN_FILE, Plan
@@ -48,7 +49,7 @@ VIEWS = {
         "search.jsonl",
         "state",
     ),
-    *("mlflow.db", "mlflow.json", "mlruns", "mlartifacts"),
+    *("mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
 }
 """Other files of a sweep than its plan and records; none of them identifies it."""
 
@@ -65,7 +66,10 @@ def claim_folder(plan: Plan) -> Path:
     check_owner(plan)
     _warn_of_changed_metrics(plan)
     # Renamed into place, so that a kill leaves the old plan or the new one, never half of one.
-    text = json.dumps(plan.to_json(), indent=1, allow_nan=False)
+    config = plan.config
+    rules, chosen = profile_of(config.evaluation), config.evaluation.metrics
+    entry = {KEY: StoredBenchmark.of(config.data, rules, chosen).to_json()}
+    text = json.dumps(plan.to_json() | entry, indent=1, allow_nan=False)
     write_file(folder / PLAN_FILE, text, "the plan", "what is recorded is kept")
     return folder
 
@@ -73,7 +77,7 @@ def claim_folder(plan: Plan) -> Path:
 def _warn_of_changed_metrics(plan: Plan) -> None:
     """Warn of plug-in files of metrics whose text differs from that of the plan in the folder."""
     try:
-        written = parse_json((plan.folder / PLAN_FILE).read_text(encoding="utf-8"))["metric_files"]
+        written = json.loads((plan.folder / PLAN_FILE).read_text(encoding="utf-8"))["metric_files"]
         changed = [n for n, text in plan.metric_files.items() if written.get(n, text) != text]
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return  # none yet, of an earlier version, or damaged, which `check_owner` reports
@@ -90,7 +94,7 @@ def check_owner(plan: Plan) -> None:
     if folder.exists() and not folder.is_dir():
         raise RecordError(f"{folder} is a file, not a sweep folder; {FIX}")
     try:
-        written = parse_json(path.read_text(encoding="utf-8"))
+        written = json.loads(path.read_text(encoding="utf-8"))
         name, data = str(written["name"]), dict(written["data"])
     except FileNotFoundError:
         name, data = plan.config.name, _data_of_records(folder, f"has no {PLAN_FILE}")

@@ -10,32 +10,32 @@ import csv
 import io
 import json
 import math
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
-from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
+from unlearnbench.config.metric_plan import MetricChoices, MetricPlan
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import (
     BenchmarkSchema,
+    StoredBenchmark,
     default_schema,
+    filled_columns,
     metric_versions,
     recorded_schema,
-    schema_with,
     stored_versions,
 )
-from unlearnbench.evaluation.columns import filled_columns, known_columns
-from unlearnbench.evaluation.headlines import stored_headline
 from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.files.canonical_json import json_ready
-from unlearnbench.files.outputs import spreadsheet_cell
 from unlearnbench.results.epoch_metrics import (
+    Numbers,
     chosen_of,
-    computed,
     finite,
-    metrics_of,
+    numbers,
+    record_schema,
     references_of,
 )
 from unlearnbench.results.records import EpochResult, Record
@@ -108,23 +108,17 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
     """
     records = tuple(records)
     _refuse_mixed(records)
-    schema = schema_of(records, chosen)
-    labels = Labels(records)
-    references = references_of(records)
-    results = [(record, result) for record in records for result in record.epochs]
-    known = {column.name for column in schema.plan.columns}
-    # One speaks for all of its version: the others' files are read when a number is asked for.
-    early = {tuple(e.metrics): (r, e) for r, e in results if known - e.metrics.keys()}
-    found = [e.metrics for _, e in results]
-    found += [computed(*one, references, chosen or NO_CHOICES) for one in early.values()]
-    columns = filled_columns((dict.fromkeys(schema.plan.own), *found), schema.plan)
-    rows = (
-        _row(
-            record, result, metrics_of(record, result, references, columns, chosen), labels, schema
-        )
-        for record, result in results
+    schema, labels, references = (
+        schema_of(records, chosen),
+        Labels(records),
+        references_of(records),
     )
-    return tuple(sorted(rows, key=_place))
+    found = [
+        (record, result, numbers(record, result, references, chosen))
+        for record in records
+        for result in record.epochs
+    ]
+    return _rows(found, labels, schema)
 
 
 def attack_table(
@@ -143,37 +137,37 @@ def attack_table(
         return ()
     _refuse_mixed(records)
     schema, labels = schema_of(records, chosen), Labels(records)
-    columns = filled_columns((result.metrics for _, result in results), schema.plan)
+    found = [(record, result, finite(result.metrics)) for record, result in results]
+    return _rows(found, labels, schema)
+
+
+def _rows(
+    found: Sequence[tuple[Record, EpochResult, Numbers]], labels: Labels, schema: BenchmarkSchema
+) -> tuple[TableRow, ...]:
+    """The rows of some results in their order, with the columns that are worth showing."""
+    # What a retain model alone has, since it was read and not stored, is no column of a table.
+    shown = (result.metrics if record.kind == "retain" else of for record, result, of in found)
+    columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
     rows = (
-        _row(record, result, finite(result.metrics, columns), labels, schema)
-        for record, result in results
+        TableRow(
+            run_id=record.id,
+            kind=record.kind,
+            model=record.model,
+            forget_fraction=record.forget_fraction,
+            method=labels.of(record),
+            family=record.method if record.kind == "run" else record.kind,
+            hyperparameters=hyperparameters_of(record),
+            learning_rate=record.learning_rate,
+            seed=record.seed,
+            epoch=result.epoch,
+            status=record.status,
+            metrics=Numbers({name: values[name] for name in columns}),
+            schema=schema,
+            variant=result.variant,
+        )
+        for record, result, values in found
     )
     return tuple(sorted(rows, key=lambda row: (*_place(row), _order_of(row.variant))))
-
-
-def _row(
-    record: Record,
-    result: EpochResult,
-    metrics: Mapping[str, float | None],
-    labels: Labels,
-    schema: BenchmarkSchema,
-) -> TableRow:
-    return TableRow(
-        run_id=record.id,
-        kind=record.kind,
-        model=record.model,
-        forget_fraction=record.forget_fraction,
-        method=labels.of(record),
-        family=record.method if record.kind == "run" else record.kind,
-        hyperparameters=hyperparameters_of(record),
-        learning_rate=record.learning_rate,
-        seed=record.seed,
-        epoch=result.epoch,
-        status=record.status,
-        metrics=metrics,
-        schema=schema,
-        variant=result.variant,
-    )
 
 
 def _place(row: TableRow) -> tuple[Any, ...]:
@@ -197,27 +191,26 @@ def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -
     Raises: RecordError where evaluated ones are ranked by different numbers.
     """
     evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
-    _refuse_mixed_headlines(evaluated)
-    found = evaluated or sorted(records, key=lambda r: r.id)
-    if not found:
+    if not records:
         return default_schema()
-    sections = {r.id: json.dumps(json_ready(r.spec.get("data")), sort_keys=True) for r in found}
-    counts = Counter(sections.values())
-    named = [r for r in found if r.spec.get("data")] or found
-    one = max(named, key=lambda r: counts[sections[r.id]])
-    metrics = chosen_of(one) if metrics is None else metrics
-    keys = dict.fromkeys(tuple(result.metrics) for r in evaluated for result in r.epochs)
-    columns = dict.fromkeys(name for names in keys for name in names)
-    try:
-        return recorded_schema(one.spec, one.provenance, one.profile, columns, metrics)
-    except ValueError as error:
-        raise _unreadable(one, error) from None
-
-
-def _unreadable(record: Record, error: ValueError) -> RecordError:
-    return RecordError(
-        f"record {record.id}: provenance.{error}; remove it and start its sweep again"
-    )
+    by_section: dict[str, list[Record]] = defaultdict(list)
+    for record in evaluated or sorted(records, key=lambda r: r.id):
+        section = json_ready(record.spec.get("data", {}))
+        by_section[json.dumps(section, sort_keys=True)].append(record)
+    firsts = {
+        section: record_schema(same[0], chosen_of(same[0]) if metrics is None else metrics)
+        for section, same in by_section.items()
+    }
+    if len({schema.headline for schema in firsts.values()}) > 1:
+        listed = ", ".join(
+            f"{' and '.join(schema.headline.columns[:2])} (record {by_section[section][0].id})"
+            for section, schema in firsts.items()
+        )
+        raise RecordError(
+            f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
+            "report them from separate folders"
+        )
+    return firsts[max(firsts, key=lambda section: (section != "{}", len(by_section[section])))]
 
 
 def mixed_versions(records: Iterable[Record], plan: MetricPlan) -> str:
@@ -248,22 +241,6 @@ def mixed_versions(records: Iterable[Record], plan: MetricPlan) -> str:
     )
 
 
-def _refuse_mixed_headlines(records: Sequence[Record]) -> None:
-    found: dict[str, Headline] = {}
-    for record in records:
-        try:
-            found[record.id] = stored_headline(record.provenance)
-        except ValueError as error:
-            raise _unreadable(record, error) from None
-    if len(set(found.values())) > 1:
-        by_name = {(h.kept.column, h.forgotten.column): i for i, h in found.items()}
-        listed = ", ".join(f"{' and '.join(k)} (record {i})" for k, i in sorted(by_name.items()))
-        raise RecordError(
-            f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
-            "report them from separate folders"
-        )
-
-
 def _refuse_mixed(records: Sequence[Record]) -> None:
     evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
     by_profile = {r.profile: r.id for r in reversed(evaluated)}
@@ -289,9 +266,7 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
 def hyperparameters_of(record: Record) -> dict[str, Any]:
     """The method's hyper-parameters and its retain term, as one flat mapping."""
     method = record.spec.get("method")
-    if record.kind != "run" or not isinstance(method, Mapping):
-        return {}
-    return flat_hyperparameters(method)
+    return flat_hyperparameters(method) if record.kind == "run" and method else {}
 
 
 def flat_hyperparameters(method: Mapping[str, Any]) -> dict[str, Any]:
@@ -355,21 +330,30 @@ def to_csv(rows: Iterable[TableRow]) -> str:
         )
         writer.writerow(
             (
-                *map(spreadsheet_cell, (row.method, row.model)),
+                row.method,
+                row.model,
                 *(row.forget_fraction, row.learning_rate, row.seed, row.epoch),
-                *((spreadsheet_cell(row.variant),) if attacked else ()),
+                *((row.variant,) if attacked else ()),
                 *map(row.metrics.get, columns),
-                *map(spreadsheet_cell, (row.kind, row.status, row.run_id, hyperparameters)),
+                row.kind,
+                row.status,
+                row.run_id,
+                hyperparameters,
             )
         )
     return text.getvalue()
 
 
-def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
+def from_csv(
+    lines: Iterable[Mapping[str, Any]], stored: StoredBenchmark | None = None
+) -> tuple[TableRow, ...]:
     """Rows from what `to_csv` wrote, read back by a CSV reader or as a data frame's records.
 
     A setting's family, which has no column, is its label without hyper-parameters. Columns that
-    are none of the installed metrics' count if they hold nothing but numbers.
+    the benchmark does not have count if they hold nothing but numbers.
+
+    stored  the benchmark, from the plan of the sweep; default: TOFU's
+
     Raises: RecordError that names a missing column, or the line of a value that is none.
     """
     # Nothing, as CSV (empty text) and data frames (NaN, unlike itself) write it.
@@ -379,8 +363,9 @@ def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
             f"a table of evaluations under attacks ({ATTACKS}), by which nothing is ranked: give "
             "the plain one, `results.csv`"
         )
-    columns = _metric_columns(lines)
-    schema = schema_with(columns)
+    name = "" if stored is None else stored.name
+    schema = recorded_schema({"source": name}, TOFU.id, stored)
+    columns = _metric_columns(lines, schema)
     found: list[TableRow] = []
     for number, cells in enumerate(lines, start=1):
         missing = [name for name in (*FIRST, *LAST) if name not in cells]
@@ -396,15 +381,14 @@ def from_csv(lines: Iterable[Mapping[str, Any]]) -> tuple[TableRow, ...]:
     return tuple(found)
 
 
-def _metric_columns(lines: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+def _metric_columns(lines: Sequence[Mapping[str, Any]], schema: BenchmarkSchema) -> tuple[str, ...]:
     """The columns of metrics, in the order in which they stand."""
     names = dict.fromkeys(name for keys in {tuple(line) for line in lines} for name in keys)
-    known = known_columns()
     return tuple(
         name
         for name in names
         if name not in (*FIRST, *LAST)
-        and (name in known or all(_is_number(line.get(name)) for line in lines))
+        and (name in schema.columns or all(_is_number(line.get(name)) for line in lines))
     )
 
 
@@ -433,6 +417,6 @@ def _row_of(cells: Mapping[str, Any], columns: Sequence[str], schema: BenchmarkS
         seed=int(cells["seed"]),
         epoch=int(cells["epoch"]),
         status=str(cells["status"]),
-        metrics=finite({n: float(v) for n in columns if (v := cells.get(n)) is not None}, columns),
+        metrics=finite({n: None if (v := cells.get(n)) is None else float(v) for n in columns}),
         schema=schema,
     )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from unlearnbench.api.method import Method, Sampling
+from unlearnbench.config.method_specs import modifiers_from_spec
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows, with_scores
 from unlearnbench.errors import TrainingError
@@ -56,7 +57,8 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     sampler = _sampler(spec, space, objective, encoder)
     parallel = space.config.resources_of(spec.model.name).parallel
     steps = replace(optimisation(spec), parallel=parallel)
-    return Trainer(model.train(), objective, rows, steps, pad, references, sampler)
+    modifiers = modifiers_from_spec(spec.method)
+    return Trainer(model.train(), objective, rows, steps, pad, references, sampler, modifiers)
 
 
 def _rows(
@@ -136,6 +138,7 @@ def optimisation(spec: RunSpec) -> TrainerSettings:
         batch_size=how.batch_size,
         micro_batch_size=how.micro_batch_size,
         learning_rate=spec.learning_rate,
+        embedding_learning_rate=spec.learning_rate,
         seed=spec.seed,
         schedule=how.schedule,
         warmup_steps=how.warmup_steps,

@@ -6,8 +6,9 @@
 One is written after an epoch if the work since the last one took more than `COST` times as long as
 a save, which is measured, or estimated from its size for the first one. So an interruption costs at
 most the time of ten saves, or the current epoch. The trainer is copied to host memory and written
-by a thread while training continues. A full disk costs checkpoints, not the work. A checkpoint has
-no random state: randomness in a step comes from the seed and the step's number.
+by a thread while training continues. A full disk costs checkpoints, until the results of an epoch
+find no room either. A checkpoint has no random state: randomness in a step comes from the seed and
+the step's number.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ from unlearnbench.files.hashing import file_hash
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import all_gather, broadcast_from_main, is_main_process
-from unlearnbench.runtime.signals import sigterm_received
 from unlearnbench.training.trainer import Trainer
 
 COST = 10.0
@@ -51,10 +51,8 @@ class Checkpoints:
         self.folder, self._storage = folder, storage
         self.seconds: float | None = None
         """Seconds of the last save, with its copy elsewhere."""
-        self.step = 0
-        """Step of the newest checkpoint; 0 without one."""
-        self.current = time.time()
-        """Time at which the work was at its newest checkpoint."""
+        self.epoch = 0
+        """Epoch of the newest checkpoint; 0 without one."""
         self._work = 0.0
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
@@ -62,13 +60,16 @@ class Checkpoints:
         self._digests: dict[str, str] = {}
         """Hashes of the files that this process wrote or checked."""
 
-    def resumed(self, make: Callable[[], Trainer], most: int) -> tuple[Trainer, int]:
+    def resumed(
+        self, make: Callable[[], Trainer], most: int, *, keep: bool = False
+    ) -> tuple[Trainer, int]:
         """Load the newest checkpoint up to epoch `most`; returns trainer and epoch. Collective.
 
         make  makes a trainer at its start; called again after a checkpoint that does not fit
+        keep  leave the folder as it is; else what is not loaded is removed, with a warning
         """
         self._storage.fetch(self.folder, changes=True)
-        trainer, found = make(), self._found(most)
+        trainer, found = make(), self._found(most, keep=keep)
         while (one := broadcast_from_main(lambda: next(found, None))) is not None:
             epoch, path = one
             try:
@@ -77,17 +78,17 @@ class Checkpoints:
             except (SafetensorError, ValueError, KeyError, TypeError, OSError):
                 fits = False
             if all(all_gather(fits)):
-                self.step = trainer.step
+                self.epoch = epoch
                 return trainer, epoch
-            if is_main_process():
+            if is_main_process() and not keep:
                 warn_later(f"{path}: this checkpoint is of another version; {_BEFORE}")
                 _unlink(path)
             trainer = make()  # its weights may be half loaded
         return trainer, 0
 
-    def _found(self, most: int) -> Iterator[tuple[int, Path]]:
+    def _found(self, most: int, *, keep: bool) -> Iterator[tuple[int, Path]]:
         """Yield epoch and file of the undamaged checkpoints, newest first."""
-        for part in self.folder.glob(f"{PART}*"):
+        for part in self.folder.glob(f"{PART}*") if not keep else ():
             part.unlink(missing_ok=True)
         for label in sorted(self.folder.glob("trainer-*.json"), reverse=True):
             path = label.with_suffix(".safetensors")
@@ -101,9 +102,10 @@ class Checkpoints:
                 self._digests[path.name] = digest
                 yield epoch, path
                 continue
-            if not whole:
+            if not whole and not keep:
                 warn_later(f"{path}: this checkpoint is damaged; {_BEFORE}")
-            _unlink(path)
+            if not keep:
+                _unlink(path)
 
     def epoch_ended(self, trainer: Trainer, epoch: int, seconds: float) -> None:
         """Count `seconds` of work, and save the trainer if they are worth it; collective.
@@ -116,13 +118,13 @@ class Checkpoints:
         if way is None:
             return
         self._work = 0.0
-        begin, current, step = time.monotonic(), time.time(), trainer.step
+        begin, step = time.monotonic(), trainer.step
         save = trainer.snapshot().save if way == "copied" else trainer.save
         if not is_main_process():
             if way == "direct":
                 save(self.folder)  # its part of what the leader writes
             return
-        work = partial(self._write, save, epoch, step, begin, current)
+        work = partial(self._write, save, epoch, step, begin)
         if way == "direct":
             work()
             self.wait()
@@ -153,12 +155,6 @@ class Checkpoints:
         shutil.rmtree(self.folder, ignore_errors=True)
         self._storage.remove(self.folder)
 
-    def adopt(self, path: Path, epoch: int, digest: str) -> None:
-        """Move a trainer's file here from elsewhere on this disk."""
-        self.folder.mkdir(parents=True, exist_ok=True)
-        place = path.replace(self.folder / path.name)
-        self._label(place, epoch, digest)
-
     def _way(self, size: int) -> Literal["copied", "direct"] | None:
         """Choose how to write a checkpoint of `size` bytes; None if it is not worth it."""
         expected = size / BYTES_PER_SECOND if self.seconds is None else self.seconds
@@ -166,7 +162,7 @@ class Checkpoints:
             return None
         self.wait()  # it measures the time of a save
         expected = expected if self.seconds is None else self.seconds
-        if self._work <= COST * expected or (sigterm_received() and expected > NOTICE_SECONDS):
+        if self._work <= COST * expected:
             return None
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -182,16 +178,16 @@ class Checkpoints:
         # Without memory for a copy on the host, training waits for the disk.
         return "copied" if psutil.virtual_memory().available > 2 * size else "direct"
 
-    def _write(
-        self, save: Callable[[Path], str], epoch: int, step: int, begin: float, current: float
-    ) -> None:
+    def _write(self, save: Callable[[Path], str], epoch: int, step: int, begin: float) -> None:
         """Write a checkpoint; `wait` raises its errors."""
         place = self.folder / f"trainer-{step:08d}.safetensors"
         try:
             with atomic_path(place) as part:  # `save` forces it onto the disk
                 digest = save(part)
-            self._label(place, epoch, digest)
-            self.step, self.current = step, current
+            label = json.dumps({"epoch": epoch, "sha256": digest})
+            write_text(place.with_suffix(".json"), label, durable=True)
+            self._digests[place.name] = digest
+            self.epoch = epoch
             labels = sorted(self.folder.glob("trainer-*.json"))
             for old in labels[:-CHECKPOINTS]:
                 _unlink(old.with_suffix(".safetensors"))
@@ -203,12 +199,6 @@ class Checkpoints:
         except BaseException as error:  # raised again by `wait`
             self._error = error
 
-    def _label(self, place: Path, epoch: int, digest: str) -> None:
-        """Write epoch and hash of a trainer's file."""
-        label = json.dumps({"epoch": epoch, "sha256": digest})
-        write_text(place.with_suffix(".json"), label, durable=True)
-        self._digests[place.name] = digest
-
     def _leave_out(self, reason: str) -> None:
         """Continue without a checkpoint, with a warning the first time."""
         if not self._noticed:
@@ -217,30 +207,6 @@ class Checkpoints:
                 "after an interruption it begins again at the checkpoint before, or at its start"
             )
         self._noticed = True
-
-
-def load_checkpoint(make: Callable[[], Trainer], folder: Path, most: int) -> tuple[Trainer, int]:
-    """Load the newest whole checkpoint up to epoch `most`, and leave the folder as it is.
-
-    Returns the trainer that `make` made and the epoch that it has; 0 without a checkpoint.
-    """
-    trainer = make()
-    for label in sorted(folder.glob("trainer-*.json"), reverse=True):
-        path = label.with_suffix(".safetensors")
-        try:
-            written = json.loads(label.read_text(encoding="utf-8"))
-            epoch = int(written["epoch"])
-            if epoch > most or file_hash(path) != written["sha256"]:
-                continue
-        except (OSError, ValueError, KeyError, TypeError):
-            continue
-        try:
-            trainer.load(path)
-        except (SafetensorError, ValueError, KeyError, TypeError, OSError):
-            trainer = make()  # its weights may be half loaded
-            continue
-        return trainer, epoch
-    return trainer, 0
 
 
 _BEFORE = "the training continues from the one before, or from its start"

@@ -8,27 +8,28 @@ from typing import Any
 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.attack_entries import AttackSpec
-from unlearnbench.evaluation.benchmark_schema import schema_entries
+from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
 from unlearnbench.runs.attack_model import results_under, variants_of
+from unlearnbench.runs.run_state import RunState
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.runtime.distributed import barrier, is_main_process, world_size
 from unlearnbench.runtime.out_of_memory import OomRetry
 from unlearnbench.runtime.peak_memory import Peak
 from unlearnbench.runtime.provenance import provenance
-from unlearnbench.training.step_result import StepResult
 
 
 def run_provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, Any]:
     """Provenance of the record of a run that began at `begin`."""
     made = provenance(
         data=spec.data_fingerprint,
-        weights=space.models(spec.model.name).full().identity(),
+        weights=space.models(spec.model.name).full().weights(),
         commits=space.commits(spec.model.name, "full"),
         begin=begin,
     )
-    return made | schema_entries(space.config.data, space.profile, space.config.evaluation.metrics)
+    made |= space.evaluator(spec.model.name, spec.forget_fraction).padding_entry
+    return made | version_entry(space.config.data, space.profile, space.config.evaluation.metrics)
 
 
 class EvaluatedRun:
@@ -36,32 +37,24 @@ class EvaluatedRun:
 
     def __init__(self, spec: RunSpec, space: Workspace) -> None:
         self.spec, self.space = spec, space
-        self.results: list[EpochResult] = []
-        self.steps: list[StepResult] = []
-        self.started = time.time()
+        self.state = RunState()
         self.peak = Peak()
         self.oom_retry = OomRetry()
-        self.evaluations: dict[int, Evaluation] = {}
-        self.attacked: list[EpochResult] = []
-        self.attacked_evaluations: dict[tuple[int, str], Evaluation] = {}
-        self.interruptions: list[dict[str, Any]] = []
         self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
         self.start = space.full_evaluation(spec.model.name, spec.forget_fraction)
         self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
 
-    def _evaluate(self, model: Any, epoch: int, begin: float) -> EpochResult:
-        """Evaluate `model` after `epoch`, whose training began at `begin`."""
-        evaluation_begin = time.monotonic()
+    def _evaluate(self, model: Any, epoch: int, training: float) -> EpochResult:
+        """Evaluate `model` after `epoch`; `training`: seconds of it since the last evaluation."""
+        begin = time.monotonic()
         before = self.evaluator.batch_tokens
         evaluation = self.evaluator(model, self._last_evaluation())
         self.oom_retry.evaluation(epoch, before, self.evaluator.batch_tokens)
         place = self.spec.model.name, self.spec.forget_fraction
         evaluation = self.space.with_start_losses(*place, evaluation)
-        self.evaluations[epoch] = evaluation
         metrics = self.space.summary(evaluation, self.retain, self.start)
-        seconds = time.monotonic() - evaluation_begin
-        result = EpochResult(epoch, metrics, evaluation_begin - begin, seconds)
-        self.results.append(result)
+        result = EpochResult(epoch, metrics, training, time.monotonic() - begin)
+        self.state = self.state.evaluated(result, evaluation)
         return result
 
     def _due(self, epoch: int, *, last: bool) -> list[AttackSpec]:
@@ -71,7 +64,7 @@ class EvaluatedRun:
         """
         when = {"last"} if last else {"every", "best"} if self._is_best(epoch) else {"every"}
         due = [spec for spec in self.spec.attacks if spec.settings["at"] in when]
-        done = {result.variant for result in self.attacked if result.epoch == epoch}
+        done = {result.variant for result in self.state.attacked if result.epoch == epoch}
         return [spec for spec in due if not done.issuperset(variants_of(spec))]
 
     def _is_best(self, epoch: int) -> bool:
@@ -79,7 +72,7 @@ class EvaluatedRun:
         forgotten = self.space.headline.forgotten
         values = {
             result.epoch: forgotten.oriented(value)
-            for result in self.results
+            for result in self.state.results
             if result.epoch <= epoch and (value := result.metrics.get(forgotten.column)) is not None
         }
         return epoch in values and values[epoch] == max(values.values())
@@ -88,29 +81,18 @@ class EvaluatedRun:
         """Evaluate `model` under attacks; each is stored when it is done. Collective."""
         place = self.spec.model.name, self.spec.forget_fraction
         for spec in attacks:
-            plain = self.evaluations[epoch]
-            found = [*results_under(spec, self.space, *place, model, plain, epoch)]
-            self._forget_attack(spec, epoch)
-            self.attacked += [result for result, _ in found]
-            self.attacked_evaluations |= {
-                (epoch, result.variant): evaluation for result, evaluation in found
-            }
-            self._save_results()
+            plain = self.state.evaluations[epoch, ""]
+            for made in [*results_under(spec, self.space, *place, model, plain, epoch)]:
+                self.state = self.state.evaluated(*made)
+            self._save()
 
-    def _forget_attack(self, spec: AttackSpec, epoch: int) -> None:
-        """Drop what an interrupted process stored of an attack."""
-        own = {(epoch, name) for name in variants_of(spec)}
-        self.attacked = [one for one in self.attacked if (one.epoch, one.variant) not in own]
-        for key in own & self.attacked_evaluations.keys():
-            del self.attacked_evaluations[key]
-
-    def _save_results(self) -> None:
-        """Store the results so far; a run that is evaluated once stores none."""
+    def _save(self) -> None:
+        """Store the state; a run that is evaluated once stores none."""
 
     def _last_evaluation(self) -> Evaluation | None:
         """Evaluation whose answers serve as drafts for the next one."""
-        if self.evaluations:
-            return self.evaluations[max(self.evaluations)]
+        if self.state.results:
+            return self.state.evaluations[self.state.results[-1].epoch, ""]
         return self.start
 
     def _start_utility(self) -> float | None:
@@ -120,7 +102,7 @@ class EvaluatedRun:
         return read_record(start).epochs[0].metrics.get(self.space.headline.kept.column)
 
     def _not_finite(self, epoch: int) -> str:
-        statistics = self.evaluations[epoch].statistics
+        statistics = self.state.evaluations[epoch, ""].statistics
         first = None if statistics is None else statistics.not_finite
         where = "" if first is None else f", first at the question {first[:60]!r}"
         return f"epoch {epoch}: the model's outputs are no longer finite{where}"
@@ -136,15 +118,11 @@ class EvaluatedRun:
         record = run_record(
             spec,
             status=status,
-            epochs=tuple(self.results),
-            steps=tuple(self.steps),
-            provenance=run_provenance(spec, space, self.started)
-            | {"processes": world_size(), "interruptions": self.interruptions, **self._memory()},
+            provenance=run_provenance(spec, space, self.state.started)
+            | {"processes": world_size(), **self._memory()},
             error=error,
             ended=ended,
-            evaluations=self.evaluations,
-            attacked=tuple(self.attacked),
-            attacked_evaluations=self.attacked_evaluations,
+            **self.state.of_record(),
         )
         if is_main_process():
             space.storage.push(write_record(record, space.folder))

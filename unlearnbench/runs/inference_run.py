@@ -23,7 +23,7 @@ class InferenceRun(EvaluatedRun):
         begin = time.monotonic()
         (epoch,) = self.spec.evaluate_at
         model = wrapped_model(self.spec, self.space, method)
-        result = self._evaluate(model, epoch, begin)
+        result = self._evaluate(model, epoch, time.monotonic() - begin)
         yield result
         collapsed = result.metrics.get(self.space.headline.kept.column) is None
         if not collapsed:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
-from unlearnbench.api.benchmark import Dataset, Question
-from unlearnbench.config.schema import ModelSettings
-from unlearnbench.config.training_settings import MAX_LENGTH
+from unlearnbench.api.benchmark import Dataset, Question, SplitKey, split_name
+from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
+from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.models.loading import Source, template_digest
+from unlearnbench.models.loading import Source, local_contents, template_digest
 
 
 @dataclass(frozen=True)
@@ -39,9 +41,14 @@ class ModelSources:
     @cached_property
     def _base_hash(self) -> str:
         settings = self.settings
+        preparation = settings.preparation.identity_fields()
         ingredients = [
             settings.architecture.model_dump(),
-            _as_before(settings.preparation.model_dump(exclude={"epochs", "rehearse_facts"})),
+            {
+                key: one
+                for key, one in preparation.items()
+                if key not in ("epochs", "rehearse_facts")
+            },
             settings.template,
             list(self.text()),
             _content(self.base_rows()),
@@ -57,17 +64,17 @@ class ModelSources:
     def tuned_folder(self, name: str) -> Path:
         """Folder of the model fine-tuned on `name` (`full`, `retain90`)."""
         base = self.base_folder().name if self.is_tiny else self.base().identity()
-        settings = self.settings.model_dump(
-            exclude={"name", "retain", "fine_tuned", "gradient_checkpointing", "resources"}
-        )
-        if not self.settings.template_args:  # as before there were any
-            del settings["template_args"]
-        settings["preparation"] = _as_before(settings["preparation"])
+        settings = self.settings.identity_fields()
+        for key in ("name", "retain", "fine_tuned"):
+            del settings[key]
+        if not self.is_tiny and self.base().folder is not None:
+            settings["base"] = base
         ingredients = [name, base, settings, _content(self.tuning_rows(name))]
-        if digest := self.template_digest():
-            ingredients.append(digest)
+        if self.template_digest:
+            ingredients.append(self.template_digest)
         return self.cache / "models" / f"{name}-{content_hash(ingredients)}"
 
+    @cached_property
     def template_digest(self) -> str:
         """The digest of the rendered chat template, see `loading.template_digest`."""
         return template_digest(self.settings, with_examples=self.benchmark.uses_turns)
@@ -88,6 +95,28 @@ class ModelSources:
     def target(self, name: str) -> Source:
         """Start model (`full`) or a retain model."""
         return self.full() if name == "full" else self.retain(name)
+
+    def evaluation_identity(
+        self, target: str, fraction: SplitKey, data: str, how: EvaluationSettings
+    ) -> list[str | float]:
+        """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
+        of: model, target, weights, fraction, profile, data, and the digest of a chat template and
+        the precision where there are such; `data`: hash of the rows of the split.
+        """
+        source = self.target(target)
+        prepared = self.cache in Path(source.place).parents  # now or later
+        weights = Path(source.place).name if prepared else source.identity()
+        # Its numbers are relative to the other of the two models, and its tokenizer is the base's.
+        read = ("base", "fine_tuned", f"retain.{split_name('retain', fraction)}")
+        contents = local_contents(self.settings)
+        if local := [contents[setting] for setting in read if setting in contents]:
+            weights = content_hash([weights, *local])
+        identity = [self.settings.name, target, weights, fraction, profile_of(how).id, data]
+        if self.template_digest:
+            identity.append(self.template_digest)
+        if how.precision:
+            identity.append(f"precision {how.precision}")
+        return identity
 
     def base_rows(self) -> list[Question]:
         """Rows that the tiny base model is trained on: true facts and unrelated authors."""
@@ -113,9 +142,22 @@ class ModelSources:
         return [*self.benchmark.facts]
 
 
-def _as_before(preparation: dict[str, Any]) -> dict[str, Any]:
-    """The settings without those that earlier versions did not have, at their defaults."""
-    return {k: v for k, v in preparation.items() if (k, v) != ("max_length", MAX_LENGTH)}
+def attack_id(identity: list[str | float], attack: AttackSpec, how: TrainingSettings) -> str:
+    """Id of the record of a start or retain model under an attack, which trains as `how` says."""
+    trained = {"max_length": how.max_length, "precision": how.precision}
+    return content_hash([*identity, attack.identity, trained])
+
+
+def reference_ids(
+    config: SweepConfig, models: Iterable[ModelSources], data: Mapping[SplitKey, str]
+) -> Iterator[str]:
+    """Yield the ids of the records of all start and retain models; `data`: hashes of the rows."""
+    for one, fraction in itertools.product(models, data):
+        targets = {"start": "full", "retain": split_name("retain", fraction)}
+        for target in (targets[name] for name in targets if name in config.data.references):
+            identity = one.evaluation_identity(target, fraction, data[fraction], config.evaluation)
+            yield content_hash(identity)
+            yield from (attack_id(identity, a, config.training) for a in config.attacks)
 
 
 def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:

@@ -34,22 +34,17 @@ from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files import hub
-from unlearnbench.files.outputs import (
-    check_apart,
-    check_file,
-    check_folder,
-    check_name,
-    check_storage,
-)
+from unlearnbench.files.outputs import check_apart, check_file, check_folder, check_storage
 from unlearnbench.models.loading import (
     UnreachableError,
     check_weights,
     hub_errors,
     hub_sources,
+    local_contents,
     source_errors,
-    template_digest,
 )
 from unlearnbench.plan.plan import PLAN_FILE, Plan, make_plan, planned_commits
+from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import broadcast_from_main
 
@@ -94,9 +89,13 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     fingerprints = {fraction: fingerprint(benchmark, fraction) for fraction in benchmark.splits}
     rows = {fraction: benchmark.sizes(fraction) for fraction in benchmark.splits}
     _check_steps(config, {fraction: len(s.forget) for fraction, s in benchmark.splits.items()})
-    turns = benchmark.uses_turns
-    templates = {m.name: digest for m in config.models if (digest := _template(m, turns))}
-    plan = replace(make_plan(config, fingerprints, templates), rows=rows, commits=commits)
+    models = [ModelSources(model, benchmark, config.cache_folder) for model in config.models]
+    templates = {m.settings.name: digest for m in models if (digest := _template(m))}
+    contents = broadcast_from_main(lambda: {m.name: local_contents(m) for m in config.models})
+    plan = make_plan(config, fingerprints, templates, contents)
+    with suppress(UnreachableError):  # its runs will need the hub
+        plan = replace(plan, references=(*reference_ids(config, models, fingerprints),))
+    plan = replace(plan, rows=rows, commits=commits)
     _check_prompts(plan, benchmark)
     _check_scores(plan, benchmark)
     if config.attacks:
@@ -162,13 +161,13 @@ def _repositories(config: SweepConfig) -> Iterator[tuple[Loc, hub.Repository]]:
             yield ("models", index, *loc), source.repository
 
 
-def _template(model: ModelSettings, with_examples: bool) -> str:
+def _template(models: ModelSources) -> str:
     """Digest of a model's chat template; empty without one, or if the hub cannot be reached.
 
     A plan can be shown without a hub, but its runs need it, since they read the same tokenizer.
     """
     with suppress(UnreachableError):
-        return template_digest(model, with_examples=with_examples)
+        return models.template_digest
     return ""
 
 
@@ -250,9 +249,6 @@ def check_outputs(config: SweepConfig) -> None:
     So does a file of the sweep's that would replace one that its configuration reads.
     """
     folder = Path(config.output) / config.name
-    check_name(config.output, "output")
-    for model in config.models:
-        check_name(model.name, "models.name")
     check_folder(folder, "output")
     check_folder(config.cache_folder, "cache")
     if config.storage is not None:

@@ -23,7 +23,7 @@ from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.errors import ModelError
 from unlearnbench.files.atomic import atomic_folder
-from unlearnbench.files.hashing import file_hash
+from unlearnbench.files.hashing import file_hash, kept_hash
 from unlearnbench.files.locks import exclusive_lock
 from unlearnbench.models.loading import (
     check_context,
@@ -135,7 +135,12 @@ class ModelPreparer:
         quiet_transformers()
         check_vocabulary(model, tokenizer)
         how = self.sources.settings.preparation
-        encoder = Encoder(tokenizer, template_of(self.sources.settings, tokenizer), how.max_length)
+        encoder = Encoder(
+            tokenizer,
+            template_of(self.sources.settings, tokenizer),
+            how.max_length,
+            eos_as_padding=self.sources.settings.eos_as_padding,
+        )
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
         steps = epochs * -(-len(rows) // how.batch_size)
@@ -206,20 +211,11 @@ def is_prepared(folder: Path) -> bool:
     return (folder / "prepared.json").is_file()
 
 
-_CHECKED: set[tuple[Path, int]] = set()
-"""Folders, with the time of their making, whose files have been compared with their hashes."""
-
-
 def _is_whole(folder: Path) -> bool:
-    """Return whether every file has the hash that was written; checked once in a process."""
+    """Return whether every file has the hash that was written."""
     try:
-        written = folder / "prepared.json"
-        key = (folder, written.stat().st_mtime_ns)
-        if key not in _CHECKED:
-            files: dict[str, str] = json.loads(written.read_text(encoding="utf-8"))["files"]
-            if any(file_hash(folder / name) != digest for name, digest in files.items()):
-                return False
-            _CHECKED.add(key)
+        written = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
+        files: dict[str, str] = written["files"]
+        return all(kept_hash(folder / name) == digest for name, digest in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
-    return True

@@ -16,7 +16,7 @@ from unlearnbench.config.attack_entries import AttackSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.loading import fingerprint
-from unlearnbench.evaluation.benchmark_schema import schema_entries
+from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.tofu_log import read_log
@@ -34,7 +34,7 @@ from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
 from unlearnbench.runs.prepared_models import is_prepared
-from unlearnbench.runs.workspace import Workspace, workspace
+from unlearnbench.runs.workspace import Workspace, clear_workspaces, workspace
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import barrier, broadcast_from_main, is_main_process
 from unlearnbench.runtime.provenance import provenance
@@ -43,8 +43,9 @@ from unlearnbench.runtime.provenance import provenance
 def preparation_tasks(
     config: SweepConfig, runs: Sequence[RunSpec], folder: Path
 ) -> tuple[PreparationTask, ...]:
-    """Prerequisites of `runs`, each after those that it needs."""
-    space = workspace(config.model_dump_json(), folder)
+    """Prerequisites of `runs`, each after those that it needs, by what is on disk now."""
+    clear_workspaces()  # an earlier command of this process may have loaded other content
+    space = workspace(config, folder)
     tasks: list[PreparationTask] = []
     for name in dict.fromkeys(run.model.name for run in runs):
         fractions = dict.fromkeys(run.forget_fraction for run in runs if run.model.name == name)
@@ -130,7 +131,7 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     begin = time.monotonic()
     use_device(config.resources_of(task.model))
     progress = _step_writer(_steps_file(task, folder))
-    space = workspace(config.model_dump_json(), folder)
+    space = workspace(config, folder)
     models, preparer = space.models(task.model), space.preparer(task.model)
     space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
     with deterministic(config.training.deterministic):
@@ -193,11 +194,13 @@ def _record_evaluation(space: Workspace, model: str, target: str, fraction: Spli
     evaluation = _model_evaluation(space, model, source, fraction, is_start=target == "full")
     if target == "full":
         retain, start = space.retain_evaluation(model, fraction), evaluation
-    else:  # evaluated before the start model: `metrics_of` gives what is relative to that one
+    else:  # evaluated before the start model: `numbers` gives what is relative to that one
         retain, start = evaluation, None
     metrics = space.summary(evaluation, retain, start)
     if start is not None and (line := control_warning(metrics, model, fraction)):
         warn_later(line)
+    if start is not None and start.statistics and (cut := start.statistics.cut):
+        warn_later(f"{model}: {cut} true answers are cut at evaluation.max_length")
     seconds = time.monotonic() - begin
     _write(
         *(space, place, model, target, fraction, started),
@@ -265,11 +268,12 @@ def _write(
         profile=space.profile.id,
         provenance=provenance(
             data=fingerprint(space.benchmark, fraction),
-            weights=models.target(target).identity(),
+            weights=models.target(target).weights(),
             commits=space.commits(model, target),
             begin=started,
         )
-        | schema_entries(space.config.data, space.profile, chosen),
+        | space.evaluator(model, fraction).padding_entry
+        | version_entry(space.config.data, space.profile, chosen),
         **found,
     )
     if is_main_process():

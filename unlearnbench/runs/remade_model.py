@@ -12,7 +12,7 @@ import math
 import os
 import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +44,7 @@ from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer
-from unlearnbench.runs.checkpoints import load_checkpoint
+from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.run_state import state_folders
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.runtime.redaction import MARK
@@ -148,7 +148,7 @@ def remake(
     use_device(own.resources_of(spec.model.name))
     quiet_transformers()
     hub.pin(planned_commits(folder))
-    space = workspace(own.model_dump_json(), folder)
+    space = workspace(own, folder)
     if (now := fingerprint(space.benchmark, spec.forget_fraction)) != spec.data_fingerprint:
         raise DataError(
             f"record {record.id} was made on other data: {spec.data_fingerprint} then, {now} now; "
@@ -172,7 +172,7 @@ def remake(
     return RemadeModel(
         epoch=epoch,
         source=source,
-        same_start=record.provenance.get("weights") in (None, source.identity()),
+        same_start=record.provenance.get("weights") in (None, source.weights()),
         metrics=metrics,
         compared=len(shared),
         differences=_differences(recorded, metrics),
@@ -209,7 +209,8 @@ def _trained(
         return trainer
 
     show("load the start model")
-    trainer, done = load_checkpoint(make, state_folders(space.folder, spec.id)[1], epoch)
+    checkpoints = Checkpoints(state_folders(space.folder, spec.id)[1])
+    trainer, done = checkpoints.resumed(make, epoch, keep=True)
     if done:
         show(f"epoch {done} of {epoch}: from the run's checkpoint")
     recorded = {step.step: step for step in record.steps}
@@ -268,26 +269,21 @@ def _evaluated(
 def _differences(
     recorded: EpochResult, found: Mapping[str, float | None]
 ) -> tuple[Difference, ...]:
+    """The numbers that differ, the largest difference first; what is not finite is no number."""
     pairs = (
-        Difference(name, value, found[name])
-        for name, value in _plain(recorded).metrics.items()
+        Difference(name, _finite(value), _finite(found[name]))
+        for name, value in recorded.metrics.items()
         if name in found
     )
-    wrong = [one for one in pairs if not _same(one.recorded, one.found)]
-    return tuple(sorted(wrong, key=lambda one: -one.size))
+    wrong = [pair for pair in pairs if not _same(pair.recorded, pair.found)]
+    return tuple(sorted(wrong, key=lambda pair: -pair.size))
 
 
-def _plain(result: EpochResult) -> EpochResult:
-    """The result, with None in place of what is not finite."""
-    metrics = {
-        k: None if v is None or not math.isfinite(v) else v for k, v in result.metrics.items()
-    }
-    return replace(result, metrics=metrics)
+def _finite(value: float | None) -> float | None:
+    return None if value is None or not math.isfinite(value) else value
 
 
-def _same(one: float | None, other: float | None) -> bool:
-    if other is not None and not math.isfinite(other):
-        other = None
-    if one is None or other is None:
-        return one is other
-    return math.isclose(one, other, rel_tol=TOLERANCE, abs_tol=TOLERANCE)
+def _same(first: float | None, second: float | None) -> bool:
+    if first is None or second is None:
+        return first is second
+    return math.isclose(first, second, rel_tol=TOLERANCE, abs_tol=TOLERANCE)

@@ -13,9 +13,10 @@ from pathlib import Path
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.schema import SweepConfig
+from unlearnbench.errors import ModelError
 from unlearnbench.estimates.preflight import check_run
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
-from unlearnbench.models.loading import quiet_transformers
+from unlearnbench.models.loading import local_contents, quiet_transformers
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.inference_run import InferenceRun
@@ -47,8 +48,13 @@ def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
 
 
 def _epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Generator[EpochResult, None, None]:
-    space, method = workspace(config.model_dump_json(), folder), method_from_spec(spec.method)
+    space, method = workspace(config, folder), method_from_spec(spec.method)
     check_run(spec, config, space.benchmark)
+    if spec.content and local_contents(spec.model) != spec.content:
+        raise ModelError(
+            f"models.{spec.model.name}: a folder or log has changed since the runs were planned; "
+            "start the same command again"
+        )
     done = space.record(spec.id)
     if space.storage.url and broadcast_from_main(lambda: space.storage.fetch(done)):
         if is_main_process():
@@ -59,7 +65,7 @@ def _epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Generator[Epoch
         yield from InferenceRun(spec, space).run(method)
         return
     run = TrainingRun(spec, space, method)
-    yield from run.results
+    yield from run.state.results
     yield from run.run()
 
 
@@ -76,8 +82,9 @@ def run_single(
     if config.resources_of(spec.model.name).gpu:
         repeats = config.training_of(spec.method.name).deterministic
         os.environ.update(cuda_variables(deterministic=repeats or config.training.deterministic))
-    check_run(spec, config, workspace(config.model_dump_json(), folder).benchmark)
-    for task in broadcast_from_main(lambda: preparation_tasks(config, [spec], folder)):
+    tasks = broadcast_from_main(lambda: preparation_tasks(config, [spec], folder))
+    check_run(spec, config, workspace(config, folder).benchmark)
+    for task in tasks:
         if not task.done:
             show(task.label)
             execute_task(task, config, folder)

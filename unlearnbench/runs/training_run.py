@@ -3,29 +3,24 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext
-from dataclasses import asdict
-from functools import partial
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.method import Method
 from unlearnbench.api.metric import Better
-from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import EvaluationError
 from unlearnbench.estimates.run_estimate import budget_of, estimated_peak
-from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.precision import needs_stored_weights
-from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.results.records import EpochResult, Record, evaluation_name, run_record
+from unlearnbench.results.records import EpochResult, Record, run_record
 from unlearnbench.runs.build_trainer import build_trainer, give_back
 from unlearnbench.runs.checkpoints import NOTICE_SECONDS, Checkpoints
 from unlearnbench.runs.evaluated_run import EvaluatedRun, run_provenance
-from unlearnbench.runs.run_state import Heartbeat, RunProgress, remove_state, state_folders
+from unlearnbench.runs.run_state import RunState, remove_state, state_folders
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.runtime.distributed import (
     all_gather,
@@ -39,34 +34,27 @@ from unlearnbench.training.trainer import NonFiniteError, Trainer
 
 
 class TrainingRun(EvaluatedRun):
-    """A run with a trainer, whose results are stored after every epoch.
+    """A run with a trainer, whose state is stored after every epoch.
 
-    The trainer is stored only where a checkpoint pays, so an interrupted run may have to train
-    epochs again that were evaluated. Each of their steps is compared with the stored one. While
-    loss, gradient norm and all else are equal to the last digit, as on a CPU, the model is the one
-    that was evaluated, and its stored evaluation counts. From the first step that differs, as GPUs
-    may round, the stored results are dropped and made again: a record never mixes two courses of
-    training.
+    The trainer is stored only where a checkpoint pays. An interrupted run goes on from there: later
+    epochs are trained and evaluated again, so a record never mixes two courses of training.
     """
 
     def __init__(self, spec: RunSpec, space: Workspace, method: Method) -> None:
         super().__init__(spec, space)
         self.method = method
-        state, trainer = state_folders(space.folder, spec.id)
-        self.progress, self.heartbeat = RunProgress(state), Heartbeat(state)
+        self.folder, trainer = state_folders(space.folder, spec.id)
         self.checkpoints = Checkpoints(trainer, space.storage)
-        self.reached = 0
-        """Last epoch that is stored, with its evaluation if it is to have one."""
-        self._load_results()
-        self.trainer, self.epoch = self.checkpoints.resumed(self._make_trainer, self.reached)
-        """`epoch`: last one that the trainer has trained."""
-        self.heartbeat.resumed(self.trainer.step)
-        self.interruptions = self.heartbeat.interruptions
+        space.storage.fetch(self.folder, changes=True)
+        stored = broadcast_from_main(lambda: RunState.load(self.folder))
+        self.trainer, epoch = self.checkpoints.resumed(self._make_trainer, stored.epoch)
+        self.state = stored.up_to(epoch)
+        self._stored = {*self.state.evaluations}
 
     def _make_trainer(self) -> Trainer:
         trainer = build_trainer(self.spec, self.space, self.method)
         self.oom_retry = trainer.oom_retry
-        self.oom_retry.persist(self.progress.folder)
+        self.oom_retry.persist(self.folder)
         resources = self.space.config.resources_of(self.spec.model.name)
         trainer.budget = budget_of(self.spec, trainer, usable_memory(device_memory(), resources))
         if self.oom_retry.batch_tokens is not None:
@@ -83,19 +71,19 @@ class TrainingRun(EvaluatedRun):
         """Yield the results of the remaining epochs, then write the record."""
         error, ended = self._collapse(), self._out_of_patience()
         try:
-            while error is None and self._has_epochs_to_train(ended):
+            while error is None and ended is None and self.state.epoch < self.spec.epochs:
                 result = self._next_epoch()
                 if result is not None:
                     yield result
                 error, ended = self._collapse(), self._out_of_patience()
-            if error is None and (attacks := self._due(self.reached, last=True)):
+            epoch = self.state.epoch
+            if error is None and (attacks := self._due(epoch, last=True)):
+                self.checkpoints.wait()  # finished attacks are kept with it alone
                 with self._evaluated_model(exact=True) as model:
-                    self._attack(model, self.reached, attacks)
+                    self._attack(model, epoch, attacks)
         except NonFiniteError as collapse:
             error = str(collapse)
-            self._drop(self.trainer.step, self.epoch + 1)
         except BaseException as cut:
-            self._write_heartbeat("SIGTERM" if isinstance(cut, Stopped) else _line(cut))
             hurry = isinstance(cut, Stopped | GeneratorExit)
             self.checkpoints.wait(NOTICE_SECONDS if hurry else None)
             if isinstance(cut, Stopped):
@@ -108,17 +96,11 @@ class TrainingRun(EvaluatedRun):
                 remove_state(self.space.folder, self.spec.id, self.space.storage)
         give_back(self.trainer, self.spec, self.space)
 
-    def _has_epochs_to_train(self, ended: str | None) -> bool:
-        """Return whether epochs are left: of the run, or to train again for its attacks."""
-        if ended is None and self.reached < self.spec.epochs:
-            return True
-        return self.epoch < self.reached and bool(self._due(self.reached, last=True))
-
     def _collapse(self) -> str | None:
         """Return why the last evaluation ends the run, or None."""
-        if not self.results:
+        if not self.state.results:
             return None
-        last, kept = self.results[-1], self.space.headline.kept
+        last, kept = self.state.results[-1], self.space.headline.kept
         epoch, utility = last.epoch, last.metrics.get(kept.column)
         if utility is None:
             return self._not_finite(epoch)
@@ -134,41 +116,41 @@ class TrainingRun(EvaluatedRun):
     def _out_of_patience(self) -> str | None:
         """Return why the run ends early by `evaluation.patience`, or None. Collective."""
         rule = self.spec.evaluation.patience
-        if rule is None or self.reached >= self.spec.epochs:
+        if rule is None or self.state.epoch >= self.spec.epochs:
             return None
         columns = self.space.metrics.columns
         better: Better | None = next(
             (one.better for one in columns if one.name == rule.metric), None
         )
-        results = ((r.epoch, r.metrics) for r in self.results)
+        results = ((r.epoch, r.metrics) for r in self.state.results)
         return broadcast_from_main(lambda: rule.ended(results, better))
 
     def _next_epoch(self) -> EpochResult | None:
-        """Train the next epoch; evaluate and store it unless that is done. Collective."""
-        begin, number = time.monotonic(), self.epoch + 1
+        """Train the next epoch; evaluate it where that is due, and store it. Collective."""
+        begin, number, steps = time.monotonic(), self.state.epoch + 1, list[StepResult]()
+        try:
+            with defer_sigterm():
+                for step in self.trainer.epoch(number):
+                    steps.append(step)
+                    if any(all_gather(sigterm_received())):
+                        raise Stopped
+        finally:
+            self.state = replace(self.state, steps=(*self.state.steps, *steps))
+        seconds = (*self.state.seconds, time.monotonic() - begin)
+        self.state = replace(self.state, epoch=number, seconds=seconds)
+        result = self._evaluate_epoch(number) if number in self.spec.evaluate_at else None
         with defer_sigterm():
-            for step in self.trainer.epoch(number):
-                self._add_step(step)
-                self._write_heartbeat()
-                if self._should_stop():
-                    raise Stopped
-        result = None
-        if number > self.reached and number in self.spec.evaluate_at:
-            result = self._evaluate_epoch(number, begin)
-        with defer_sigterm():
-            self._save(number, begin)
+            self._save()
+            if number < self.spec.epochs or self._due(number, last=True):
+                self.checkpoints.epoch_ended(self.trainer, number, time.monotonic() - begin)
         return result
 
-    @staticmethod
-    def _should_stop() -> bool:
-        """Return whether any process has received SIGTERM. Collective."""
-        return any(all_gather(sigterm_received()))
-
-    def _evaluate_epoch(self, number: int, begin: float) -> EpochResult:
+    def _evaluate_epoch(self, number: int) -> EpochResult:
         changed = any(spec.settings["at"] != "last" for spec in self.spec.attacks)
         exact = needs_stored_weights(self.trainer.model, self.spec.evaluation.precision)
         with self._evaluated_model(exact=exact or changed) as model:
-            result = self._evaluate(model, number, begin)
+            before = self.state.results[-1].epoch if self.state.results else 0
+            result = self._evaluate(model, number, sum(self.state.seconds[before:number]))
             if result.metrics.get(self.space.headline.kept.column) is not None:
                 self._attack(model, number, self._due(number, last=False))
             return result
@@ -183,148 +165,28 @@ class TrainingRun(EvaluatedRun):
                 raise_if_stopped()
             yield model
 
-    def _save(self, number: int, begin: float) -> None:
-        """Store the results, and the trainer where a checkpoint pays; nothing else of a run saves.
-
-        begin  when epoch `number` began
-        """
-        if number > self.reached:
-            self.reached = number
-            self._save_results()
-        self.epoch = number
-        if number < self.spec.epochs:
-            self.checkpoints.epoch_ended(self.trainer, number, time.monotonic() - begin)
-
-    def _add_step(self, step: StepResult) -> None:
-        """Append a step, or compare a repeated one with the stored one. Collective."""
-        if step.step <= len(self.steps):
-            if broadcast_from_main(lambda: self.steps[step.step - 1] == step):
-                return
-            self._drop(step.step - 1, step.epoch)
-        self.steps.append(step)
-
-    def _drop(self, step: int, epoch: int) -> None:
-        """Drop stored steps after `step`, and stored results from `epoch` on."""
-        del self.steps[step:]
-        dropped = [e for e in self.evaluations if e >= epoch]
-        self.results = [result for result in self.results if result.epoch < epoch]
-        for number in dropped:
-            del self.evaluations[number]
-        self.attacked = [result for result in self.attacked if result.epoch < epoch]
-        under = [key for key in self.attacked_evaluations if key[0] >= epoch]
-        for key in under:
-            del self.attacked_evaluations[key]
-        self.reached = min(self.reached, epoch - 1)
+    def _save(self) -> None:
         if is_main_process():
-            names = [*map(evaluation_name, dropped), *(evaluation_name(*key) for key in under)]
-            self.progress.drop(step, iter(names))
-
-    def _write_heartbeat(self, what: str | None = None) -> None:
-        if is_main_process():
-            self.heartbeat.write(self.trainer.step, self.epoch + 1, self.checkpoints.current, what)
+            self.state.save(self.folder, self._stored)
+            self.space.storage.push(self.folder, changes=True)
 
     def _stop_message(self) -> str:
-        """One line on the steps that SIGTERM costs."""
-        lost = self.trainer.step - self.checkpoints.step
-        steps = f"{lost} step{'s' if lost != 1 else ''} since the last checkpoint"
-        kept = f"results are kept up to epoch {self.reached}" if self.reached else "none is kept"
-        return f"stopped by SIGTERM in epoch {self.epoch + 1}; it costs {steps}; {kept}"
-
-    def _save_results(self) -> None:
-        if not is_main_process():
-            return
-        files: dict[str, Callable[[Path], None]] = {
-            evaluation_name(epoch): partial(write_observations, evaluation)
-            for epoch, evaluation in self.evaluations.items()
-        }
-        files |= {
-            evaluation_name(*key): partial(write_observations, evaluation)
-            for key, evaluation in self.attacked_evaluations.items()
-        }
-        progress = {
-            "epoch": self.reached,
-            "started": self.started,
-            "results": [result.to_json() for result in self.results],
-            "attacked": [result.to_json() for result in self.attacked],
-            "steps": [asdict(step) for step in self.steps],
-        }
-        self.progress.save(self.trainer.step, progress, files)
-        self.space.storage.push(self.progress.folder, changes=True, digests=self.progress.digests)
-
-    def _load_results(self) -> None:
-        """Load what an interrupted process stored: all processes the same, or none. Collective."""
-        state = self.progress.folder
-        self.space.storage.fetch(state, changes=True)
-        if is_main_process():
-            self.progress.adopt(self.checkpoints)
-        found = self.progress.found()
-        while (progress := broadcast_from_main(lambda: next(found, None))) is not None:
-            results = _results(progress, state)
-            if all(all_gather(results is not None)) and results is not None:
-                self.started, self.reached = progress["started"], progress["epoch"]
-                self.results, self.steps, self.evaluations = results[:3]
-                self.attacked, self.attacked_evaluations = results[3:]
-                return
-
-
-Results = tuple[
-    list[EpochResult],
-    list[StepResult],
-    dict[int, Evaluation],
-    list[EpochResult],
-    dict[tuple[int, str], Evaluation],
-]
-
-
-def _results(progress: Mapping[str, Any], state: Path) -> Results | None:
-    """Read what a run stored; None if another version wrote it."""
-    try:
-        results = [EpochResult(**result) for result in progress["results"]]
-        steps = [StepResult(**step) for step in progress["steps"]]
-        float(progress["started"])
-        int(progress["epoch"])
-        attacked = [EpochResult(**result) for result in progress.get("attacked", ())]
-        files = progress["files"]
-        # Earlier versions stored TOFU's logs.
-        names = {r.epoch: (evaluation_name(r.epoch), f"epoch-{r.epoch}.json.gz") for r in results}
-        logs = {
-            epoch: read_log(state / next(name for name in own if name in files))
-            for epoch, own in names.items()
-        }
-        under = {
-            (r.epoch, r.variant): read_observations(state / evaluation_name(r.epoch, r.variant))
-            for r in attacked
-        }
-        return results, steps, logs, attacked, under
-    except (EvaluationError, ValueError, KeyError, TypeError, OSError, StopIteration):
-        return None
-
-
-def _line(cut: BaseException) -> str:
-    """First line of the error that ended a run early."""
-    return f"{type(cut).__name__}: {cut}".strip().partition("\n")[0]
+        """One line on what SIGTERM costs."""
+        epoch = self.checkpoints.epoch
+        goes_on = f"goes on after epoch {epoch}" if epoch else "begins again"
+        return f"stopped by SIGTERM; the run {goes_on}"
 
 
 def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record | None:
-    """Build the record of a run that was stopped between two epochs, from its stored results.
+    """Build the record of a run that was stopped between two epochs, from its stored state.
 
-    None if there are none, since it was stopped in its first epoch, or if they are damaged.
+    None if there is none, since it was stopped in its first epoch.
     """
-    state, _ = state_folders(folder, spec.id)
-    space = workspace(config.model_dump_json(), folder)
-    space.storage.fetch(state, changes=True)
-    progress = next(RunProgress(state).found(), None)
-    stored = None if progress is None else _results(progress, state)
-    if progress is None or stored is None:
+    place, _ = state_folders(folder, spec.id)
+    space = workspace(config, folder)
+    space.storage.fetch(place, changes=True)
+    state = RunState.load(place)
+    if not state.epoch:
         return None
-    results, steps, evaluations, attacked, under = stored
-    return run_record(
-        spec,
-        status="stopped",
-        epochs=tuple(results),
-        steps=tuple(steps),
-        provenance=run_provenance(spec, space, progress["started"]),
-        evaluations=evaluations,
-        attacked=tuple(attacked),
-        attacked_evaluations=under,
-    )
+    made = run_provenance(spec, space, state.started)
+    return run_record(spec, status="stopped", provenance=made, **state.of_record())

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.models.loading import load_model, load_tokenizer, pad_id, template_of
 from unlearnbench.results.records import read_record
 from unlearnbench.results.remote_copies import storage_of
-from unlearnbench.runs.model_sources import ModelSources
+from unlearnbench.runs.model_sources import ModelSources, attack_id
 from unlearnbench.runs.prepared_models import ModelPreparer
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.out_of_memory import (
@@ -89,8 +88,14 @@ class Workspace:
     def encoder(self, model: str, max_length: int, *, ignore_label: bool = True) -> Encoder:
         """Encoder of text to rows for `model`."""
         tokenizer = self.tokenizer(model)
-        template = template_of(self.models(model).settings, tokenizer)
-        return Encoder(tokenizer, template, max_length, ignore_label=ignore_label)
+        settings = self.models(model).settings
+        return Encoder(
+            tokenizer,
+            template_of(settings, tokenizer),
+            max_length,
+            ignore_label=ignore_label,
+            eos_as_padding=settings.eos_as_padding,
+        )
 
     def rows(self, model: str, fraction: SplitKey, encoder: Encoder, skipped: int) -> TrainingRows:
         """The rows of a run as tokens of `model`, which `encoder` makes; see `training_rows`."""
@@ -172,20 +177,13 @@ class Workspace:
         return content_hash(self.evaluation_identity(model, target, fraction))
 
     def evaluation_identity(self, model: str, target: str, fraction: SplitKey) -> list[str | float]:
-        """Value that `evaluation_id` is the hash of: model, target, weights, fraction, profile,
-        data, and the digest of a chat template and the precision where there are such."""
+        """Value that `evaluation_id` is the hash of, see `ModelSources.evaluation_identity`."""
         if found := self._identities.get((model, target, fraction)):
             return found  # hashing the rows takes longer than some runs' set-up
-        models = self.models(model)
-        source = models.target(target)
-        prepared = models.cache in Path(source.place).parents  # now or later
-        weights = Path(source.place).name if prepared else source.identity()
         data = fingerprint(self.benchmark, fraction)
-        identity: list[str | float] = [model, target, weights, fraction, self.profile.id, data]
-        if digest := models.template_digest():
-            identity.append(digest)
-        if precision := self.config.evaluation.precision:
-            identity.append(f"precision {precision}")
+        identity = self.models(model).evaluation_identity(
+            target, fraction, data, self.config.evaluation
+        )
         self._identities[model, target, fraction] = identity
         return identity
 
@@ -213,9 +211,7 @@ class Workspace:
     ) -> Path:
         """Folder of the record of a start model's or retain model's results under an attack."""
         identity = self.evaluation_identity(model, target, fraction)
-        how = self.config.training  # of what an attack trains
-        trained = {"max_length": how.max_length, "precision": how.precision}
-        return self.record(content_hash([*identity, attack.identity, trained]))
+        return self.record(attack_id(identity, attack, self.config.training))
 
     def attacked_evaluation(
         self, model: str, target: str, fraction: SplitKey, attack: AttackSpec, variant: str
@@ -258,7 +254,19 @@ class Workspace:
         return self.record(self.evaluation_id(model, target, fraction))
 
 
-@lru_cache(maxsize=2)
-def workspace(config_json: str, folder: Path) -> Workspace:
+_loaded: list[Workspace] = []
+
+
+def workspace(config: SweepConfig, folder: Path) -> Workspace:
     """Workspace of a configuration; the next run in the same process finds it loaded."""
-    return Workspace(SweepConfig.model_validate_json(config_json), folder)
+    for space in _loaded:
+        if (space.config, space.folder) == (config, folder):
+            return space
+    space = Workspace(config, folder)
+    _loaded[:] = [space, *_loaded[:1]]
+    return space
+
+
+def clear_workspaces() -> None:
+    """Forget what is loaded: content on the disk may have changed."""
+    _loaded.clear()

@@ -1,6 +1,6 @@
-"""Measure a method in a process that has run nothing yet, so that no earlier batch has an effect.
+"""Measure a plug-in in a process that has run nothing yet, so that no earlier batch has an effect.
 
-One helper imports all that methods need and then forks for each request, so that a fresh process
+One helper imports all that plug-ins need and then forks for each request, so that a fresh process
 costs a fraction of a second. This is the client. It imports no torch, so that a command can start
 the helper before its own imports.
 """
@@ -19,6 +19,7 @@ from typing import Any
 
 ANSWER_SECONDS = 120.0
 """Longest wait: the helper's own imports, on a busy machine."""
+_OTHER_SEED = "2" if os.environ.get("PYTHONHASHSEED") == "1" else "1"
 _SERVE = "from unlearnbench.testing.fresh import serve; serve()"
 
 
@@ -37,7 +38,8 @@ class FreshProcess:
             stderr=subprocess.DEVNULL,
             bufsize=0,  # `select` sees nothing of what a buffer holds already
             # Many small operations: threads that wait for one another only take time.
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            # Other hash seeds, so that the order of a set is another one.
+            env={**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": _OTHER_SEED},
         )
         assert self._helper.stdin is not None
         assert self._helper.stdout is not None

@@ -138,6 +138,23 @@ def local_shard(value: Tensor, like: Tensor) -> Tensor:
     )
 
 
+def local_part(tensor: Tensor) -> Tensor:
+    """Return what this process has of a tensor, sharing its memory."""
+    part: Any = tensor
+    return cast("Tensor", part.to_local()) if _is_shard(tensor) else tensor
+
+
+def as_shard(local: Tensor, like: Tensor) -> Tensor:
+    """Return a tensor sharded as `like`, of which `local` is this process's part."""
+    if not _is_shard(like):
+        return local
+    from torch.distributed.tensor import DTensor
+
+    of: Any = like
+    shape = {"shape": of.shape, "stride": of.stride()}
+    return DTensor.from_local(local, of.device_mesh, of.placements, **shape)
+
+
 @torch.no_grad()
 def full_tensors(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Yield each full tensor in turn in the main process, and nothing in the others.

@@ -1,12 +1,8 @@
-"""The GPUs of a process and of a machine, with driver and versions."""
+"""The GPU of a process, with driver and versions."""
 
 from __future__ import annotations
 
-import subprocess
-from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
-from runpy import run_path
 
 _DRIVER = Path("/proc/driver/nvidia/version")
 
@@ -19,41 +15,9 @@ def gpu_of_process() -> dict[str, str]:
     return {
         "GPU": torch.cuda.get_device_name(),
         "compute capability": f"{major}.{minor}",
-        **_versions(torch.version.cuda),
+        "NVIDIA driver": driver_version().removeprefix("NVIDIA driver "),
+        "CUDA of torch": torch.version.cuda or "none",
     }
-
-
-@lru_cache(maxsize=1)
-def gpus_of_machine() -> dict[str, str]:
-    """Describe the machine's GPUs without using one; only torch's CUDA where there is none.
-
-    GPUs of several kinds are joined by commas.
-    """
-    command = ["nvidia-smi", "--query-gpu=name,compute_cap", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)
-    except (OSError, subprocess.SubprocessError):
-        return {"CUDA of torch": _cuda_of_torch() or "none"}
-    kinds = sorted({line.strip() for line in done.stdout.splitlines() if line.strip()})
-    names = {
-        "GPU": ", ".join(kind.rpartition(", ")[0] for kind in kinds),
-        "compute capability": ", ".join(kind.rpartition(", ")[2] for kind in kinds),
-    }
-    return names | _versions(_cuda_of_torch())
-
-
-def _versions(cuda: str | None) -> dict[str, str]:
-    driver = driver_version().removeprefix("NVIDIA driver ")
-    return {"NVIDIA driver": driver, "CUDA of torch": cuda or "none"}
-
-
-def _cuda_of_torch() -> str | None:
-    """Read the file of torch's version: importing torch takes seconds."""
-    spec = find_spec("torch")
-    if spec is None or spec.origin is None:
-        return None
-    found: str | None = run_path(str(Path(spec.origin).with_name("version.py")))["cuda"]
-    return found
 
 
 def torch_build() -> str:

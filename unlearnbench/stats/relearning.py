@@ -108,18 +108,6 @@ def symmetric_relearning_robustness(
     return None if found is None else _agreement(found[1] - found[0], found[3] - found[2])
 
 
-def quantization_robustness(before: Value, after: Value) -> float | None:
-    """Q = min(before / after, 1), the robustness of open-unlearning's meta-evaluation; 0/0 is 1.
-
-    before, after  of the quantisation, at least 0: knowledge must not come back by it
-    None where a value is undefined or negative. arXiv:2506.12618, section 4.
-    """
-    found = _finite(before, after)
-    if found is None or min(found) < 0:
-        return None
-    return 1.0 if found[1] <= found[0] else found[0] / found[1]
-
-
 def symmetric_quantization_robustness(before: Value, after: Value) -> float | None:
     """1 − |after − before| / (|after| + |before|); 0/0 is 1. arXiv:2605.24614, its form of Q.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -59,6 +59,16 @@ def t_interval(values: Sequence[float], level: float = LEVEL) -> Interval | None
         return Interval(mean, float(min(values)), float(max(values)), spread, n, level)
     half = _quantile(n - 1, level) * spread / math.sqrt(n)
     return Interval(mean, mean - half, mean + half, spread, n, level)
+
+
+def is_above(higher: Mapping[int, float], lower: Mapping[int, float]) -> bool:
+    """True if one side's values by seed are above the other's beyond chance.
+
+    By the interval of the differences over their common seeds, of which there have to be three.
+    """
+    seeds = higher.keys() & lower.keys()
+    found = t_interval([higher[seed] - lower[seed] for seed in sorted(seeds)])
+    return found is not None and not found.is_range and found.low > 0
 
 
 @lru_cache(maxsize=64)

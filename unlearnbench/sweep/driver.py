@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE, read_conclusions
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
 from unlearnbench.console import Console
-from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.estimates.time_to_go import order_runs
 from unlearnbench.plan.plan import PLAN_FILE, Plan
 from unlearnbench.plan.run_spec import RunSpec
@@ -33,13 +31,9 @@ from unlearnbench.sweep.pipeline import Pipeline, default_pipeline
 from unlearnbench.sweep.prerequisite_tasks import prepare
 from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
-from unlearnbench.sweep.ray_faults import RayLostError, gcs_watchdog, stop_file
 from unlearnbench.sweep.sweep_state import TABLE, SweepResult, SweepState
 from unlearnbench.sweep.trials import run_trials
 from unlearnbench.tracking import SweepTracker
-
-RESTARTS = 3
-"""Restarts of a local Ray in a row without a finished epoch in between."""
 
 
 def run_sweep(
@@ -70,7 +64,9 @@ def run_sweep(
         storage.check()
         with SweepTracker(config.tracking, folder, config, warn=progress.warn) as tracker:
             state = SweepState(folder, progress, tracker, storage)
-            plan = _run_to_the_end(plan, pipeline, state)
+            state.references = plan.references
+            with ExitStack() as stack:
+                plan = _Execution(plan, pipeline, state, stack).run()
             tracker.settle()  # the page shows where its runs are in MLflow
             page = pipeline.report(folder)
             for line in drain():
@@ -84,22 +80,6 @@ def run_sweep(
         progress.time_spent(seconds, state.time_spent.by_device())
         progress.concluded(read_conclusions(folder))
     return state.result(plan.runs, page, seconds)
-
-
-def _run_to_the_end(plan: Plan, pipeline: Pipeline, state: SweepState) -> Plan:
-    """Execute the runs without a record, with a new local Ray if one dies; returns the plan."""
-    losses, epochs = 0, -1
-    while True:
-        try:
-            with ExitStack() as stack:
-                return _Execution(plan, pipeline, state, stack).run()
-        except RayLostError as error:
-            # Only losses without progress count: a machine that kills Ray every minute makes some.
-            losses = losses + 1 if state.reached_epochs == epochs else 1
-            epochs = state.reached_epochs
-            if plan.config.ray.address is not None or losses > RESTARTS:
-                raise _ray_lost(plan.config.ray.address, error, losses) from None
-        gc.collect()  # Tune's leftovers call Ray when they are freed: free them while there is none
 
 
 class _Execution:
@@ -152,7 +132,9 @@ class _Execution:
         state, expected = self._state, [*batch, *(search.placeholders if search else ())]
         if not self._has_ray:
             self._has_ray = True
-            self._stack.enter_context(_ray(self._config, state))
+            session = ray_session(self._config, state.progress.warn)
+            state.time_spent.begin(self._stack.enter_context(session))
+            install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             prepare(tasks, self._config, self._pipeline, state)
             state.track_finished(self._unfinished)  # the evaluations of the prepared models
@@ -161,31 +143,3 @@ class _Execution:
         state.progress.running(expected, done, state.time_spent.slots, known)
         run_trials(batch, self._config, self._pipeline, state, search, scheduler)
         self._tried |= {run.id for run in batch} | (search.runs.keys() if search else set())
-
-
-@contextmanager
-def _ray(config: SweepConfig, state: SweepState) -> Generator[None, None, None]:
-    """Ray, and the watchdogs of its end and of this process's."""
-    warn, joined = state.progress.warn, config.ray.address is not None
-    with stop_file(state.folder), ray_session(config, warn) as slots:
-        install_handler()  # Ray has replaced the handler of SIGTERM
-        state.time_spent.begin(slots)
-        try:
-            with gcs_watchdog(warn, joined=joined):
-                yield
-        except RayLostError as error:
-            warn(f"Ray is gone: {error}")  # before Ray's shutdown, which takes seconds
-            raise
-
-
-def _ray_lost(address: str | None, error: RayLostError, losses: int) -> UnlearnbenchError:
-    if address is not None:
-        return UnlearnbenchError(
-            f"ray.address: the cluster at {address!r} is gone: {error}; when it is back, run the "
-            "same command again: finished epochs are kept"
-        )
-    return UnlearnbenchError(
-        f"ray: the local Ray died {losses} times without a finished epoch in between; the last "
-        f"time {error}; check that memory suffices (lower ray.concurrent), then run the same "
-        "command again: finished runs are kept"
-    )

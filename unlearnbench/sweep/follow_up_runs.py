@@ -18,13 +18,12 @@ from pydantic import ValidationError
 
 from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
 from unlearnbench.api.benchmark import SplitKey, split_order
-from unlearnbench.config.schema import MethodSpec, ModelSettings, RetainSpec
-from unlearnbench.files.bounded import parse_json
+from unlearnbench.config.schema import MethodSpec, ModelSettings
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.plan.plan import Plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.plan.search_space import Point, Space
-from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.results.table import table
 
@@ -229,7 +228,7 @@ class FollowUpRuns:
 
     def _records(self, runs: Collection[str]) -> list[Record]:
         """The records of these runs, and of the reference models."""
-        return [r for r in read_records(self.folder) if r.kind != "run" or r.id in runs]
+        return [*planned_records(read_records(self.folder), runs, self._initial.references)]
 
     def write_selection(self) -> None:
         """Write the selected settings and their results on the other seeds."""
@@ -246,7 +245,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     """The lines of a file of JSON; skips a line that was cut by a kill."""
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
-            line = parse_json(text)
+            line = json.loads(text)
             _ = line["space"], line["model"], line["forget_fraction"], _point(line)
         except (ValueError, KeyError, TypeError):
             continue
@@ -260,9 +259,5 @@ def _point(document: Mapping[str, Any]) -> Point:
         key: float(value) if value in ("inf", "-inf") else value
         for key, value in method["hyperparameters"].items()
     }
-    retain = method["retain"]
-    term = None if retain is None else RetainSpec.model_validate(retain)
-    spec = MethodSpec(
-        name=method["name"], hyperparameters=values, retain=term, source=method["source"]
-    )
+    spec = MethodSpec.model_validate(method | {"hyperparameters": values})
     return spec, document["learning_rate"]

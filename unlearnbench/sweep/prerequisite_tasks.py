@@ -11,7 +11,7 @@ from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.ray_faults import ClusterHealth, check_ray
+from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
 from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
 from unlearnbench.sweep.worker_report import device_shares
@@ -34,7 +34,6 @@ def prepare(
     state.progress.preparing([task.label for task in waiting])
     running: dict[Any, tuple[PreparationTask, Any]] = {}
     """PreparationTask and placement group by Ray's reference."""
-    health = ClusterHealth() if config.ray.address is not None else None
     while waiting or running:
         ready = [task for task in waiting if done.issuperset(task.after)]
         for task in ready[: state.time_spent.slots - len(running)]:
@@ -42,12 +41,12 @@ def prepare(
             running[reference] = task, group
             waiting.remove(task)
         ended, _ = ray.wait(list(running), num_returns=1, timeout=2)
-        check_ray(health)
+        check_ray(config)
         for reference in ended:
             task, group = running.pop(reference)
             if group is not None:
                 ray.util.remove_placement_group(group)
-            seconds, devices, warnings = _result(task, reference)
+            seconds, devices, warnings = _result(task, reference, config)
             for line in warnings:
                 state.progress.warn(line)
             state.time_spent.add("preparing", seconds, devices)
@@ -85,13 +84,13 @@ def _start(
         def work() -> Iterator[tuple[float, dict[str, float]]]:
             yield pipeline.execute(task, *context.activate()), device_shares(resources, slots)
 
-        ((seconds, devices),) = run_on_workers(work, resources, folder)
+        ((seconds, devices),) = run_on_workers(work, resources)
         return seconds, devices, drain()
 
     return execute.remote(task), group
 
 
-def _result(task: PreparationTask, reference: Any) -> TaskResult:
+def _result(task: PreparationTask, reference: Any, config: SweepConfig) -> TaskResult:
     """The result of an ended task. Raises: UnlearnbenchError where it failed."""
     import ray
     from ray.exceptions import RayError, RayTaskError
@@ -103,7 +102,7 @@ def _result(task: PreparationTask, reference: Any) -> TaskResult:
         cause = error.cause
         reason = str(cause) if isinstance(cause, UnlearnbenchError) else last_failure(str(error))[0]
     except RayError:
-        check_ray()
+        check_ray(config)
         reason = "its process died: killed, or out of memory"
     raise UnlearnbenchError(
         f"{task.label}: {reason}; fix that and run the same command again: models already prepared "

@@ -1,7 +1,7 @@
 """Progress of a sweep: a line per finished run, and an estimate of the time to go.
 
-On a terminal a bar, the running runs and the best settings so far stay below the lines; elsewhere
-there are lines only, and now and then a table of the best.
+Now and then there is a table of the best settings so far. On a terminal, a bar of rich stays below
+the lines.
 """
 
 from __future__ import annotations
@@ -9,28 +9,29 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import chain, repeat
 from pathlib import Path
 from statistics import fmean
 from textwrap import wrap
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unlearnbench.analysis.best_settings import Panel
-from unlearnbench.analysis.best_so_far import Leader, LiveBest, best_lines
+from unlearnbench.analysis.best_so_far import LiveBest
 from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.api.benchmark import Headline, split_percent
-from unlearnbench.console import Console, append_log_line, format_duration
+from unlearnbench.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.estimates.time_to_go import Clock, Forecast
-from unlearnbench.evaluation.headlines import default_headline
+from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.table import Labels, flat_hyperparameters
 from unlearnbench.runtime.redaction import redact
-from unlearnbench.sweep.live_display import Display, View
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as Bar
 
 STATUS_SECONDS = 30.0
-"""Least time between status lines where there is no bar."""
+"""Least time between tables of the best, and where there is no bar between status lines."""
 BEST, BEST_AT_END = 3, 10
 """Methods in a table of the best, during the sweep and at its end."""
 LOG_FILE = "sweep.log"
@@ -54,13 +55,12 @@ class Progress:
         self._console, self._clock = console, clock
         self._headline = headline or default_headline()
         self._lock = threading.RLock()
-        self._display: Display | None = None
-        self._view = View("", 0, 0, 0.0)
-        self._running: dict[str, tuple[RunSpec, int]] = {}
-        """Runs on workers, and the epoch that each has reached."""
+        self._bar: Bar | None = None
+        self._done = self._total = self._failed = 0
+        self._running: set[str] = set()
         self.live_best = LiveBest()
         """Takes every record, of this command or an earlier one."""
-        self._printed_best: dict[Panel, tuple[Leader, ...]] = {}
+        self._printed_best: dict[Panel, list[str]] = {}
         self._labels = Labels()
         self._several_models = self._several_seeds = False
         self.forecast = Forecast((), 1, clock)
@@ -96,16 +96,16 @@ class Progress:
                 seconds = (now - since) * (total - done) / (done - first)
                 left = format_duration(seconds)
                 notes.append(f"{label} {100 * done / total:.0f} %, about {left} left")
-        if self._display is not None:
-            self._show(note="; ".join(notes))
-        elif notes and now - self._last_status >= STATUS_SECONDS:
+        self._update("; ".join(notes))
+        if self._bar is None and notes and now - self._last_status >= STATUS_SECONDS:
             self._print("; ".join(notes))
             self._last_status = now
 
     def prepared(self, label: str, seconds: float) -> None:
         """Print that a task is done."""
         self._print(f"prepared {label} in {format_duration(seconds)}")
-        self._show(done=self._view.done + 1)
+        self._done += 1
+        self._update()
 
     def running(
         self,
@@ -122,7 +122,7 @@ class Progress:
         self.forecast = Forecast(runs, slots, self._clock)
         for run, seconds in known:
             self.forecast.learn(run, seconds)
-        self._running = {}
+        self._running = set()
         self._labels = Labels()
         for run in (*runs, *(run for run, _ in known)):
             self._labels.add_values(*_method(run))
@@ -139,14 +139,14 @@ class Progress:
         """Show that a run was given to a worker."""
         self.forecast.begin(run)
         self._labels.add_values(*_method(run))  # a search has drawn it
-        self._running[run.id] = (run, 0)
-        self._update()
+        self._running.add(run.id)
+        self._update_runs()
 
     def epoch(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """Show that a run has reached an epoch, after `seconds` of work."""
         self.forecast.observe(run, result.epoch, seconds)
-        self._running[run.id] = (run, result.epoch)
-        self._update()
+        self._running.add(run.id)
+        self._update_runs()
 
     def ended(
         self, run: RunSpec, last: EpochResult | None, status: str = "finished", reason: str = ""
@@ -165,26 +165,26 @@ class Progress:
             parts.append(f"{status}: {reason}" if reason else status)
         left = f"   {time_left} left" if (time_left := self.time_left()) else ""
         self._print("  ".join([self._count_and_name(run), *parts]) + left)
-        self._update()
+        self._update_runs()
         self._print_best()
 
     def retrying(self, run: RunSpec, reason: str) -> None:
         """Print that a run failed and is tried again."""
         self.forecast.restart(run)
-        self._running.pop(run.id, None)
+        self._running.discard(run.id)
         self._print(f"{run.title}: {reason}; trying again")
 
     def failed(self, run: RunSpec, reason: str) -> None:
         """Print that a run failed for good."""
         self._remove(run)
         self._print(f"{self._count_and_name(run)}  failed: {reason}")
-        self._show(failed=self._view.failed + 1)
-        self._update()
+        self._failed += 1
+        self._update_runs()
 
     def _remove(self, run: RunSpec) -> None:
         self.forecast.end(run)
-        self._running.pop(run.id, None)
-        self._show(done=self._view.done + 1)
+        self._running.discard(run.id)
+        self._done += 1
 
     def warn(self, text: str) -> None:
         """Print a warning."""
@@ -224,7 +224,7 @@ class Progress:
 
     def _count_and_name(self, run: RunSpec) -> str:
         """`[12/32] npo (beta=0.1)  lr 5e-05  forget 20 %`, with what the runs differ in."""
-        return f"[{self._view.done}/{self._view.total}] {self._name(run)}"
+        return f"[{self._done}/{self._total}] {self._name(run)}"
 
     def _name(self, run: RunSpec) -> str:
         parts = [self._labels.label(*_method(run))]
@@ -247,19 +247,15 @@ class Progress:
             self._print(f"NO RESULT for {text}.", red=True)
 
     def _print_best(self, *, at_end: bool = False) -> None:
-        """Print the best of each panel in which they have changed, unless a display shows them."""
+        """Print the best of each panel in which they have changed, every half minute."""
         soon = self._clock() - self._last_status < STATUS_SECONDS
-        ended = self._view.done == self._view.total  # the table at the end follows
-        if self._display is not None or ((soon or ended) and not at_end):
+        ended = self._done == self._total  # the table at the end follows
+        if (soon or ended) and not at_end:
             return
-        best = self.live_best.leaders(BEST_AT_END if at_end else BEST)
-        starts = self.live_best.starts()
-        for panel, leaders in best.items():
-            start = starts.get(panel)
-            if start is None or start.fault:
-                continue
-            if at_end or leaders != self._printed_best.get(panel):
-                for line in best_lines(start, leaders, last=at_end):
+        best = self.live_best.tables(BEST_AT_END if at_end else BEST, last=at_end)
+        for panel, lines in best.items():
+            if lines != self._printed_best.get(panel):
+                for line in lines:
                     self._print(line)
         if at_end:
             self._warn_of_starts()
@@ -270,8 +266,11 @@ class Progress:
         with self._lock:
             if self._log is not None:
                 append_log_line(text, self._log)
-            if self._display is not None:
-                self._display.print(text, red=red)
+            if self._bar is not None:
+                style = WARNING_STYLE if red else None
+                self._bar.console.print(
+                    text, style=style, markup=False, highlight=False, soft_wrap=True
+                )
             elif red:
                 self._console.warn(text)
             else:
@@ -279,33 +278,28 @@ class Progress:
 
     def _start_bar(self, title: str, done: int, total: int) -> None:
         self._stop_bar()
-        self._view = View(title, done, total, self._clock(), self._view.failed)
+        self._done, self._total = done, total
         if total and self._console.err.isatty():
-            self._display = Display(self._console.err, self._view, self.live_best, self._clock)
+            self._bar = self._console.bar("{task.fields[note]}")
+            self._bar.start()
+            self._bar.add_task(title, total=total, completed=done, note="")
 
-    def _show(self, **changes: Any) -> None:
-        """Change the view, which the display reads when it draws."""
+    def _update(self, note: str = "") -> None:
+        """Show the number of what is done, and a note, on the bar."""
         with self._lock:
-            self._view = replace(self._view, **changes)
-            if self._display is not None:
-                self._display.view = self._view
+            if self._bar is not None:
+                self._bar.update(self._bar.task_ids[0], completed=self._done, note=note)
 
-    def _update(self) -> None:
-        if self._display is not None:
-            self._show(
-                seconds_left=self.forecast.to_go(),
-                measured_at=self._clock(),
-                running=tuple(
-                    f"{self._name(run)}  epoch {epoch} of {run.epochs}"
-                    for run, epoch in self._running.values()
-                ),
-            )
+    def _update_runs(self) -> None:
+        left = f"about {time_left} left" if (time_left := self.time_left()) else ""
+        failed = f"{self._failed} failed" if self._failed else ""
+        self._update(", ".join(filter(None, [f"{len(self._running)} running", failed, left])))
 
     def _stop_bar(self) -> None:
         with self._lock:
-            if self._display is not None:
-                self._display.stop()
-                self._display = None
+            if self._bar is not None:
+                self._bar.stop()
+                self._bar = None
 
 
 def _method(run: RunSpec) -> tuple[str, dict[str, Any]]:

@@ -1,66 +1,117 @@
-"""Start Ray for a sweep or join a cluster, and count the runs that fit."""
+"""Start Ray for a sweep or join a cluster, count the runs that fit, and notice that Ray has died.
+
+A driver whose local Ray has died would wait for it forever, and Ray has no public interface to its
+processes: they are looked for among this process's children.
+"""
 
 from __future__ import annotations
 
 import logging
 import math
-import tempfile
+import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, nullcontext
-from pathlib import Path
+from contextlib import contextmanager, suppress
 from typing import Any
+
+import psutil
 
 from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.sweep import ray_environment as environment
-from unlearnbench.sweep.code_shipping import pack_code
-from unlearnbench.sweep.node_check import check_nodes, gpu_differences
-from unlearnbench.sweep.placement import alive, processes_that_fit, runs_that_fit
-from unlearnbench.sweep.ray_faults import RayLostError, kill_local_ray, no_worker_left
+from unlearnbench.sweep.placement import alive, runs_that_fit
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""
+NAMES = {"raylet", "gcs_server"}
+"""Processes without which Ray does not go on; its workers descend from the first."""
+KILLED_SECONDS = 5.0
+"""Longest wait for a killed process, which a driver or a disk may hold."""
+
+
+class RayLostError(BaseException):
+    """Ray is gone. Not an `Exception`: for those Tune cleans up first, which waits for Ray."""
 
 
 @contextmanager
 def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, None, None]:
     """Run Ray inside the `with`; yields the number of concurrent runs.
 
-    Raises: UnlearnbenchError where no cluster answers, where its nodes differ from this one, or
-    where a run fits nowhere.
+    Raises: UnlearnbenchError where no cluster answers, where a run fits nowhere, or where Ray dies.
     """
     lost = False
     with environment.driver_environment(local=config.ray.address is None):
         import ray
-        from ray._private import worker
 
         # Failures are printed by `Progress`; standard output belongs to `--json`.
         logging.getLogger("ray").setLevel(logging.ERROR)
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
-        setattr(worker, "_worker_logs_enabled", False)  # noqa: B010  # it may be gone one day
         try:
             _start(config)
-            there = alive()
-            slots = run_slots(config, [node["Resources"] for node in there])
-            if config.ray.address is not None:
-                # A head node often has room for no process.
-                each = [config.resources_of(model.name) for model in config.models]
-                fit = [n for n in there if any(processes_that_fit(n["Resources"], e) for e in each)]
-                found = check_nodes(config, fit)
-                if unlike := gpu_differences(found):
-                    warn(unlike)
-            if idle := idle_gpu_warning(config, slots, [node["Resources"] for node in there]):
+            nodes = [node["Resources"] for node in alive()]
+            slots = run_slots(config, nodes)
+            if idle := idle_gpu_warning(config, slots, nodes):
                 warn(idle)
             yield slots
-        except RayLostError:
+        except RayLostError as error:
             lost = True
-            kill_local_ray()
-            raise
+            kill(processes())
+            raise UnlearnbenchError(
+                f"ray: {error}; check that memory suffices (lower ray.concurrent), then run the "
+                "same command again: finished epochs are kept"
+            ) from None
         finally:
             # Freeing Ray's objects would send messages to a Ray that is gone, and wait for answers.
-            with environment.collection_paused(before=not lost), no_worker_left():
+            with environment.collection_paused(before=not lost):
+                workers = processes()
                 ray.shutdown()
+                # It does not wait for workers: they would hold memory, of GPUs as well, when the
+                # next command starts.
+                kill(workers)
+
+
+def check_ray(config: SweepConfig) -> None:
+    """Raise RayLostError if a process of the local Ray has died."""
+    if config.ray.address is None:
+        for name in NAMES - _daemons().keys():
+            raise RayLostError(f"its process {name} died")
+
+
+def _daemons() -> dict[str, psutil.Process]:
+    """The running processes of the local Ray by name; none of a joined cluster."""
+    found: dict[str, psutil.Process] = {}
+    for child in psutil.Process().children():
+        with suppress(psutil.Error):  # gone at this moment
+            if child.name() in NAMES and _runs(child):
+                found[child.name()] = child
+    return found
+
+
+def processes() -> list[psutil.Process]:
+    """The local Ray's processes and their descendants."""
+    found: list[psutil.Process] = []
+    for daemon in _daemons().values():
+        with suppress(psutil.Error):
+            found += [daemon, *daemon.children(recursive=True)]
+    return found
+
+
+def kill(processes: Sequence[psutil.Process]) -> None:
+    """Kill processes, and wait for their end."""
+    for process in processes:
+        with suppress(psutil.Error):
+            process.kill()
+    end = time.monotonic() + KILLED_SECONDS
+    while any(map(_runs, processes)) and time.monotonic() < end:
+        time.sleep(0.01)
+
+
+def _runs(process: psutil.Process) -> bool:
+    """False of a zombie too, which stays where a container's first process collects none."""
+    try:
+        return bool(process.status() != psutil.STATUS_ZOMBIE)
+    except psutil.Error:
+        return False
 
 
 def worker_variables(config: SweepConfig) -> dict[str, str]:
@@ -77,51 +128,21 @@ def worker_variables(config: SweepConfig) -> dict[str, str]:
 
 
 def _start(config: SweepConfig) -> None:
-    """Start or join, with the workers' environment and code."""
+    """Start or join, with the workers' environment."""
     import ray
 
-    address = _address(config)
-    with tempfile.TemporaryDirectory(prefix="unlearnbench-") as folder:
-        runtime_env: dict[str, Any] = {"env_vars": worker_variables(config)}
-        if config.ray.address is not None:
-            runtime_env["py_modules"] = pack_code(config, Path(folder))
-        try:
-            with without_services() if config.ray.address is None else nullcontext():
-                ray.init(
-                    runtime_env=runtime_env,
-                    log_to_driver=False,
-                    logging_level=logging.ERROR,
-                    **address,
-                )
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            if config.ray.address is None:
-                raise
-            raise environment.no_cluster_error(config.ray.address, error) from None
-
-
-@contextmanager
-def without_services() -> Generator[None, None, None]:
-    """Let a Ray that starts inside the `with` have no autoscaler, dashboard and log monitor.
-
-    They take seconds of the start, and nothing here reads them. Ray has no option for it; where its
-    own names change, it starts them as ever.
-    """
-    from ray._private.node import Node
-
-    names = [
-        n for n in ("start_monitor", "start_api_server", "start_log_monitor") if hasattr(Node, n)
-    ]
-    usual = {name: getattr(Node, name) for name in names}
-
-    def nothing(*_: object, **__: object) -> None: ...
-
-    for name in names:
-        setattr(Node, name, nothing)
+    address = config.ray.address
     try:
-        yield
-    finally:
-        for name, method in usual.items():
-            setattr(Node, name, method)
+        ray.init(
+            **_address(config),
+            runtime_env={"env_vars": worker_variables(config)},
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        if address is None:
+            raise
+        raise environment.no_cluster_error(address, error) from None
 
 
 def _address(config: SweepConfig) -> dict[str, Any]:

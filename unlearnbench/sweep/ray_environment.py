@@ -19,6 +19,8 @@ ANSWER_SECONDS = 10.0
 _DRIVER = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_AIR_NEW_OUTPUT": "0",
+    # Print no line of raylets: `Progress` tells what ended. Ray reads it when it is imported.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the configuration has relative paths
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # see `worker_environment`
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
@@ -86,12 +88,10 @@ def worker_environment(cpus: float) -> dict[str, str]:
 
 
 def check_address(address: str) -> str:
-    """The address to join, with `auto` resolved as far as possible without Ray.
+    """The address to join. Raises: UnlearnbenchError where nothing answers.
 
-    Raises: UnlearnbenchError where nothing answers; Ray itself tries for minutes, then ends the
-    process.
+    Ray itself tries for minutes, then ends the process.
     """
-    address = _resolve_auto() if address == "auto" else address
     if address == "auto":
         return address
     host, _, port = address.rpartition(":")
@@ -100,16 +100,6 @@ def check_address(address: str) -> str:
     except (OSError, ValueError) as error:
         raise no_cluster_error(address, error) from None
     return address
-
-
-def _resolve_auto() -> str:
-    """Resolve `auto` as Ray does: a variable, the last `ray start` here, else Ray searches."""
-    started = Path(os.environ.get("RAY_TMPDIR", "/tmp"), "ray", "ray_current_cluster")
-    try:
-        last = started.read_text(encoding="utf-8").strip()
-    except OSError:
-        last = ""
-    return os.environ.get("RAY_ADDRESS") or last or "auto"
 
 
 def check_output(output: str) -> None:

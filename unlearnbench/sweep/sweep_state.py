@@ -37,6 +37,8 @@ class SweepResult:
     total: int
     ends: tuple[RunOutcome, ...]
     """Outcomes of the runs with a record, earlier commands' too, in the plan's order."""
+    found: int
+    """Number of these that an earlier command has recorded."""
     report: Path
     csv: Path
     mlflow_command: str
@@ -87,13 +89,15 @@ class SweepState:
         """Reason by run."""
         self.seconds: dict[str, float] = {}
         """Training and evaluation time, by finished run."""
-        self.reached_epochs = 0
-        """Epochs that this command has seen for the first time."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
         self._begun: dict[str, tuple[float, Devices]] = {}
         """When a run began in this command, and its devices."""
         self._tracked: set[str] = set()
+        self._ended: set[str] = set()
+        """Runs that this command has recorded."""
+        self.references: Collection[str] | None = None
+        """As the plan's."""
 
     def track_finished(self, unfinished: Collection[str] = ("failed",)) -> set[str]:
         """Track the finished records that are not tracked yet; returns the ids of all of them.
@@ -113,14 +117,14 @@ class SweepState:
     def _track(self, record: Record) -> None:
         self._outcomes[record.id] = outcome(record)
         self.tracker.log(record)
-        self.progress.live_best.add(record)
+        if record.kind == "run" or self.references is None or record.id in self.references:
+            self.progress.live_best.add(record)
 
     def epoch_ended(
         self, run: RunSpec, result: EpochResult, seconds: float, devices: Devices
     ) -> None:
         """Note an evaluated epoch; `seconds`: duration of the step on its worker."""
         epochs = self._epochs[run.id]
-        self.reached_epochs += result.epoch not in epochs
         epochs[result.epoch] = result
         # A resumed run repeats its earlier results, whose time was spent before this step.
         if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
@@ -165,9 +169,10 @@ class SweepState:
         """Write a record unless its run has done so; track and display it."""
         try:
             write_record(record, self.folder)
-        except RecordError as error:  # a full disk must not end the runs that may still fit
+        except RecordError as error:  # the disk's fault must not end the other runs here
             self.progress.warn(str(error))
         self._track(record)
+        self._ended.add(run.id)
         reason = self._outcomes[run.id].reason
         if record.status == "failed":
             self.progress.failed(run, reason)
@@ -183,6 +188,7 @@ class SweepState:
             folder=self.folder,
             total=len(runs),
             ends=tuple(self._outcomes[run.id] for run in runs if run.id in self._outcomes),
+            found=sum(run.id in self._outcomes.keys() - self._ended for run in runs),
             report=page,
             csv=page.with_name(TABLE),
             mlflow_command=ui_command(self.folder, tracked=self.tracker.settings.enabled),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
@@ -13,20 +14,23 @@ from unlearnbench.api.plugin_code import place
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
-from unlearnbench.errors import PluginError, is_deterministic
+from unlearnbench.errors import PluginError, is_deterministic, no_room
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import Record
 from unlearnbench.runtime.deferred_warnings import drain
-from unlearnbench.runtime.signals import Stopped, defer_sigterm
+from unlearnbench.runtime.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.early_stopping import halving_scheduler
 from unlearnbench.sweep.optuna_search import Search, searcher
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.placement import alive, strategy
-from unlearnbench.sweep.ray_faults import StopFileWatcher, TrialMonitor
+from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
 from unlearnbench.sweep.worker_group import run_on_workers
 from unlearnbench.sweep.worker_report import decode_report, device_shares, encode_report
+
+CHECK_SECONDS = 1.0
+"""Between two looks at Ray's processes."""
 
 
 def run_trials(
@@ -70,8 +74,11 @@ def run_trials(
             callbacks=[_callback(state, config, pipeline, known, search)],
         ),
     )
-    with defer_sigterm():  # the monitor checks whether SIGTERM has come
-        tuner.fit()
+    with defer_sigterm():  # the callback checks whether SIGTERM has come
+        try:
+            tuner.fit()
+        except tune.TuneError as error:  # has the text of what a callback raised
+            raise no_room(str(error), state.folder) or error from None
     shutil.rmtree(scratch, ignore_errors=True)
 
 
@@ -109,18 +116,24 @@ def _callback(
     """Tune's callback, which passes events on to the sweep's state and to the search."""
     from ray import tune
 
-    monitor = TrialMonitor(state.folder, config.ray.retries, joined=config.ray.address is not None)
+    reached: dict[str, int] = {}
+    """Last epoch by trial."""
     # ruff: noqa: ARG002  # the signatures are Tune's, which passes all of this by name
 
     class EventCallback(tune.Callback):
         """Translates Tune's trials to runs."""
+
+        next_check = 0.0
 
         def __reduce__(self) -> tuple[Any, ...]:
             # Tune stores its callbacks to resume from, which no sweep does.
             return tune.Callback, ()
 
         def on_step_begin(self, iteration: int, trials: Any, **info: Any) -> None:
-            monitor.check(trials)
+            raise_if_stopped()
+            if time.monotonic() > self.next_check:
+                check_ray(config)
+                self.next_check = time.monotonic() + CHECK_SECONDS
 
         def on_trial_start(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             state.progress.started(_run(trial))
@@ -130,13 +143,16 @@ def _callback(
         ) -> None:
             for line in result["warnings"]:
                 state.progress.warn(line)
+            if full := no_room(last_failure(result.get("failed", ""))[0]):
+                raise full  # the other runs would end like this one
             if not result.get("repeated"):
                 epoch, devices = decode_report(result["report"])
-                monitor.epoch_ended(trial, epoch.epoch)
+                if epoch.epoch > reached.get(trial.trial_id, 0):  # it has all its retries again
+                    reached[trial.trial_id] = epoch.epoch
+                    trial.max_failures = trial.num_failures + config.ray.retries
                 state.epoch_ended(_run(trial), epoch, result["time_this_iter_s"], devices)
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            monitor.trial_ended(trial)
             run = _run(trial)
             if failed := trial.last_result.get("failed"):
                 ended(state.run_ended(run, failed))
@@ -146,14 +162,18 @@ def _callback(
                 ended(state.run_stopped(run, pipeline.stopped(run, config, state.folder)))
 
         def on_trial_recover(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            monitor.trial_ended(trial)
-            if not monitor.is_stopping:
-                reason, _ = last_failure(Path(trial.error_file).read_text("utf-8"))
-                state.progress.retrying(_run(trial), reason)
+            check_alive()
+            reason, _ = last_failure(Path(trial.error_file).read_text("utf-8"))
+            state.progress.retrying(_run(trial), reason)
 
         def on_trial_error(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
-            monitor.trial_ended(trial)
+            check_alive()
             ended(state.run_ended(_run(trial), Path(trial.error_file).read_text("utf-8")))
+
+    def check_alive() -> None:
+        """Raise what the end of a process means if not a failure of its run."""
+        raise_if_stopped()
+        check_ray(config)
 
     def ended(record: Record) -> None:
         if search is not None:
@@ -176,7 +196,6 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
         """Nothing of a run stays in the process but the models that it has loaded."""
 
         def setup(self, config: dict[str, Any]) -> None:
-            self._watcher = StopFileWatcher(folder)
             self.reset_config(config)
 
         def reset_config(self, new_config: dict[str, Any]) -> bool:
@@ -187,25 +206,22 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
             return True
 
         def step(self) -> dict[str, Any]:
-            with self._watcher.preemptible():
-                resources = config.resources_of(self._run.model.name)
-                try:
-                    result = self._epoch(resources)
-                except Stopped:
+            resources = config.resources_of(self._run.model.name)
+            try:
+                result = self._epoch(resources)
+            except Exception as error:  # of any method or library; sorted below
+                if not is_deterministic(error) and no_room(str(error)) is None:
                     raise
-                except Exception as error:  # of any method or library; sorted below
-                    if not is_deterministic(error):
-                        raise
-                    # Another try would fail again.
-                    text = "".join(traceback.format_exception(error))
-                    result = {**self._last, "failed": text, "done": True, "repeated": True}
-                return {**result, "warnings": drain()}
+                # Another try would fail again.
+                text = "".join(traceback.format_exception(error))
+                result = {**self._last, "failed": text, "done": True, "repeated": True}
+            return {**result, "warnings": drain()}
 
         def _epoch(self, resources: Resources) -> dict[str, Any]:
             if self._results is None:
                 devices = partial(device_shares, resources, slots)
                 work = partial(_epochs, pipeline, self._run, context, devices)
-                self._results = run_on_workers(work, resources, folder)
+                self._results = run_on_workers(work, resources)
             result: dict[str, Any] | None = next(self._results, None)
             if result is None:
                 return {**self._last, "done": True, "repeated": True}
@@ -226,8 +242,6 @@ def _epochs(
         for result in pipeline.run_epochs(run, *context.activate()):
             report = encode_report(result, devices())
             yield {"epoch": result.epoch, "report": report, "done": False}
-    except Stopped:
-        raise
     except SystemExit as error:  # Ray would mistake it for a killed process
         called = f"sys.exit({error.code!r}) was called"
         raise PluginError(f"{called} ({place(error)})") from error

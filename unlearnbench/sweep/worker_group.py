@@ -14,15 +14,14 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib import import_module
-from pathlib import Path
+from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
 from unlearnbench.config.resources import Resources
 from unlearnbench.errors import StartOverError, UnlearnbenchError
 from unlearnbench.runtime.deferred_warnings import drain, warn_later
-from unlearnbench.runtime.signals import Stopped, defer_sigterm
+from unlearnbench.runtime.signals import defer_sigterm
 from unlearnbench.sweep.placement import alive, strategy
-from unlearnbench.sweep.ray_faults import StopFileWatcher
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
@@ -35,12 +34,8 @@ class WorkerDiedError(RuntimeError):
     """A process of a run has died."""
 
 
-def run_on_workers(
-    work: Callable[[], Iterator[T]], resources: Resources, folder: Path
-) -> Iterator[T]:
+def run_on_workers(work: Callable[[], Iterator[T]], resources: Resources) -> Iterator[T]:
     """Run `work` in as many processes as `resources` say; yields the values of rank 0.
-
-    folder  the sweep's, where workers watch for the stop file
 
     With several processes the caller has to be an actor or a task without resources of its own, in
     a placement group with a bundle for each process. It may abandon work and run other work. If a
@@ -49,7 +44,7 @@ def run_on_workers(
     """
     if resources.world_size == 1:
         return work()
-    return _group(resources.world_size, tuple(resources.per_process.items()), folder).run(work)
+    return _group(resources.world_size, tuple(resources.per_process.items())).run(work)
 
 
 def worker_placement(resources: Resources) -> Any:
@@ -70,24 +65,22 @@ def in_bundle(group: Any, index: int) -> Any:
 
 
 @lru_cache(maxsize=1)
-def _group(world: int, each: tuple[tuple[str, float], ...], folder: Path) -> WorkerGroup:
-    return WorkerGroup(world, dict(each), folder)
+def _group(world: int, each: tuple[tuple[str, float], ...]) -> WorkerGroup:
+    return WorkerGroup(world, dict(each))
 
 
 class Step(NamedTuple):
     """The progress of a worker."""
 
-    state: str
-    """`yielded` a value, `ended`, or `stopped` by SIGTERM."""
-    value: Any
+    values: list[Any]
+    """The next one; none at the end."""
     warnings: list[str]
 
 
 class _Worker:
     """A process of a run as an actor; `join`, `begin` and `step` are called on all workers."""
 
-    def __init__(self, folder: Path) -> None:
-        self._watcher = StopFileWatcher(folder)
+    def __init__(self) -> None:
         self._work: Iterator[Any] = iter(())
         self._listening: socket.socket | None = None
         import_module("torch.distributed")  # seconds, in which the other workers start as well
@@ -130,20 +123,14 @@ class _Worker:
 
     def step(self) -> Step:
         """Compute the next value."""
-        try:
-            with self._watcher.interruptible():
-                for value in self._work:
-                    return Step("yielded", value, drain())
-        except Stopped:  # a SystemExit, which Ray would take for the actor's end
-            return Step("stopped", None, drain())
-        return Step("ended", None, drain())
+        return Step([*islice(self._work, 1)], drain())
 
 
 class WorkerGroup:
     """The workers of one coordinator, started at the first use and after a failure."""
 
-    def __init__(self, world: int, each: Mapping[str, float], folder: Path) -> None:
-        self._world, self._each, self._folder = world, each, folder
+    def __init__(self, world: int, each: Mapping[str, float]) -> None:
+        self._world, self._each = world, each
         self._workers: list[Any] = []
         """By rank; empty before the start and after a failure."""
 
@@ -168,11 +155,9 @@ class WorkerGroup:
             first: Step = self._call_all("step")[0]
             for line in first.warnings:
                 warn_later(line)
-            if first.state == "stopped":
-                raise Stopped
-            if first.state == "ended":
+            if not first.values:
                 return
-            yield first.value
+            yield first.values[0]
 
     def _start(self) -> None:
         import ray
@@ -185,7 +170,7 @@ class WorkerGroup:
                 num_gpus=self._each.get("GPU", 0),
                 scheduling_strategy=in_bundle(group, rank),
             )
-            .remote(self._folder)
+            .remote()
             for rank in range(self._world)
         ]
         places: list[tuple[str, str]] = self._call_all("place")

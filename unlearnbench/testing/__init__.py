@@ -13,19 +13,23 @@ Each check is there because a published harness had the bug that it finds.
 """
 
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
-from unlearnbench.testing.attack_checks import ATTACK_CHECKS
-from unlearnbench.testing.attack_conformance import AttackConformance, check_attack
-from unlearnbench.testing.benchmark_checks import BENCHMARK_CHECKS
-from unlearnbench.testing.benchmark_conformance import BenchmarkConformance, check_benchmark
 from unlearnbench.testing.check import Check, Outcome, Result, Verdict
 from unlearnbench.testing.conformance import (
+    ATTACK_CHECKS,
+    BENCHMARK_CHECKS,
     CHECKS,
+    METRIC_CHECKS,
+    AttackConformance,
+    BenchmarkConformance,
     MethodConformance,
+    MetricConformance,
+    check_attack,
+    check_benchmark,
     check_method,
+    check_metric,
+    check_plugin,
     example,
 )
-from unlearnbench.testing.metric_checks import METRIC_CHECKS
-from unlearnbench.testing.metric_conformance import MetricConformance, check_metric
 
 __all__ = [
     "ATTACK_CHECKS",
@@ -44,6 +48,7 @@ __all__ = [
     "check_benchmark",
     "check_method",
     "check_metric",
+    "check_plugin",
     "example",
     "hopeless_set",
     "made_up_set",

@@ -1,84 +1,128 @@
-"""All checks on one method: from a test (`MethodConformance`) or a command (`check_method`)."""
+"""All checks on one plug-in: from a test (`MethodConformance`) or a command (`check_method`)."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from abc import ABC
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar
 
 from torch.utils.benchmark import set_torch_threads
 
 from unlearnbench.api import registry
+from unlearnbench.api.attack import Attack
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import Method
+from unlearnbench.api.metric import Metric, Summary
+from unlearnbench.api.registry import Kind
 from unlearnbench.config.plugin_settings import example as example_of
 from unlearnbench.runtime.fresh_process import FreshError
-from unlearnbench.testing import basics, fresh, invariance, reach
-from unlearnbench.testing import declarations as contract
-from unlearnbench.testing import loss_values as values
-from unlearnbench.testing import scored_positions as positions
-from unlearnbench.testing.check import Check, Conformance, Result, run_checks
+from unlearnbench.testing import fresh, loss_checks, metric_checks
+from unlearnbench.testing.attack_checks import TriedAttack
+from unlearnbench.testing.benchmark_checks import TriedBenchmark
+from unlearnbench.testing.check import SUITES, Check, Outcome, Result, run_checks
 from unlearnbench.testing.tiny_lab import TinyLab
 
-CHECKS: tuple[Check, ...] = (
-    basics.loss,
-    basics.read_only,
-    basics.repeatable,
-    invariance.padding,
-    invariance.order,
-    invariance.accumulation,
-    invariance.doubling,
-    invariance.processes,
-    fresh.fresh,
-    positions.prompt,
-    positions.shift,
-    positions.labels,
-    values.extremes,
-    values.one_token,
-    values.empty,
-    values.reference,
-    values.step,
-    values.direction,
-    values.bf16,
-    contract.needs,
-    reach.parts,
-    reach.tokens,
-    reach.references,
-    reach.balance,
-    contract.hyper_parameters,
-    contract.docstring,
-)
+
+def _lab(method: Method | Wrapper, _: str) -> TinyLab | None:
+    return TinyLab(method) if isinstance(method, Method) and method.needed().parts else None
+
+
+_SUBJECTS: Mapping[Kind, Callable[[Any, str], Any]] = {
+    "methods": _lab,
+    "metrics": lambda metric, _: metric,
+    "benchmarks": TriedBenchmark,
+    "attacks": TriedAttack,
+}
+"""Values of a plug-in and its name for the checks of each kind."""
+_ = loss_checks, metric_checks  # imported for the checks that they define
+CHECKS, METRIC_CHECKS, BENCHMARK_CHECKS, ATTACK_CHECKS = (tuple(SUITES[kind]) for kind in _SUBJECTS)
 
 
 def example(
-    method: type[Method | Wrapper] | str, hyperparameters: Mapping[str, Any] | None = None
-) -> Method | Wrapper:
-    """A method with its defaults; required values come from a field's `examples`.
+    plugin: type[Any] | str, settings: Mapping[str, Any] | None = None, kind: Kind = "methods"
+) -> Any:
+    """A plug-in with its defaults; required values come from a field's `examples`.
 
     Raises: PluginError where a value is missing or refused.
     """
-    kind = registry.load_method(method) if isinstance(method, str) else method
-    name = method if isinstance(method, str) else kind.__name__
-    return example_of(kind, hyperparameters or {}, name, what="hyper-parameters")
+    made = registry.load(kind, plugin) if isinstance(plugin, str) else plugin
+    name = plugin if isinstance(plugin, str) else plugin.__name__
+    values = {"source": name, **(settings or {})} if kind == "benchmarks" else settings or {}
+    return example_of(
+        made, values, name, what="hyper-parameters" * (kind == "methods") or "settings"
+    )
 
 
-def check_method(
-    method: type[Method | Wrapper] | str,
-    hyperparameters: Mapping[str, Any] | None = None,
+def check_plugin(
+    kind: Kind,
+    plugin: type[Any] | str,
+    settings: Mapping[str, Any] | None = None,
     only: Collection[str] = (),
 ) -> Sequence[Result]:
-    """Run all checks, or `only` those named, on a method (a class, or a registered name).
+    """Run all checks, or `only` those named, on a plug-in (a class, or a registered name).
 
-    Raises: PluginError for an unknown method or check, or for refused values.
+    Raises: PluginError for an unknown plug-in or check, or for refused values.
     """
-    instance = example(method, hyperparameters)
-    lab = TinyLab(instance) if isinstance(instance, Method) and instance.needed().parts else None
-    if lab is not None and (not only or fresh.fresh.name in only):
+    instance: HyperParameters = example(plugin, settings, kind)
+    subject = _SUBJECTS[kind](instance, plugin if isinstance(plugin, str) else plugin.__name__)
+    if isinstance(subject, TinyLab) and (not only or "fresh-process" in only):
         with suppress(FreshError, TypeError):  # the check itself reports the reason
-            fresh.begin(lab)
+            subject.fresh = fresh.begin(instance)
     # On tensors this small, synchronising threads costs more than it saves.
     with set_torch_threads(1):
-        return run_checks(CHECKS, instance, lab, only)
+        return run_checks(SUITES[kind], instance, subject, only)
+
+
+check_method = partial(check_plugin, "methods")
+check_metric = partial(check_plugin, "metrics")
+check_benchmark = partial(check_plugin, "benchmarks")
+check_attack = partial(check_plugin, "attacks")
+
+
+class Conformance(ABC):
+    """Every check of a plug-in as a test: the base of the classes that authors derive theirs from.
+
+    The checks run once for all tests of a class.
+    """
+
+    kind: ClassVar[Kind]
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """In place of the defaults."""
+    _found: ClassVar[Mapping[str, Outcome]]
+
+    @classmethod
+    def results(cls) -> Sequence[Result]:
+        """Run all checks. Raises: TypeError where the class names no plug-in."""
+        word = cls.kind.removesuffix("s")
+        if not hasattr(cls, word):
+            raise TypeError(
+                f"{cls.__name__} names no {word}: write `{word} = My{word.capitalize()}`"
+            )
+        return check_plugin(cls.kind, getattr(cls, word), cls.settings)
+
+    def pytest_generate_tests(self, metafunc: Any) -> None:
+        """One test per check."""
+        if "check" in metafunc.fixturenames:
+            checks = SUITES[self.kind]
+            metafunc.parametrize("check", checks, ids=[check.name for check in checks])
+
+    def test_conforms(self, check: Check) -> None:
+        """Assert what the check claims."""
+        import pytest
+
+        if "_found" not in vars(type(self)):
+            type(self)._found = {result.check.name: result.outcome for result in self.results()}
+        outcome = self._found[check.name]
+        if outcome.verdict == "fault":
+            raise AssertionError(
+                f"{check.claim}\nseen  {outcome.seen}\nwhy   {check.why}\nfix   {check.fix}"
+            )
+        if outcome.verdict != "passed":
+            pytest.skip(f"{outcome.verdict}: {outcome.seen}")
 
 
 class MethodConformance(Conformance):
@@ -88,13 +132,38 @@ class MethodConformance(Conformance):
         method = MyMethod
     """
 
+    kind = "methods"
     method: ClassVar[type[Method | Wrapper] | str]
     """The class, or the name it is registered under."""
     hyperparameters: ClassVar[Mapping[str, Any]] = {}
     """In place of the defaults."""
-    checks = CHECKS
 
     @classmethod
     def results(cls) -> Sequence[Result]:
         """Run all checks."""
-        return check_method(cls.named("method"), cls.hyperparameters)
+        cls.settings = cls.hyperparameters
+        return super().results()
+
+
+class MetricConformance(Conformance):
+    """The same for a metric."""
+
+    kind = "metrics"
+    metric: ClassVar[type[Metric | Summary] | str]
+    """The class, or the name it is registered under."""
+
+
+class BenchmarkConformance(Conformance):
+    """The same for a benchmark."""
+
+    kind = "benchmarks"
+    benchmark: ClassVar[type[Benchmark] | str]
+    """The class, or the name it is registered under."""
+
+
+class AttackConformance(Conformance):
+    """The same for an attack."""
+
+    kind = "attacks"
+    attack: ClassVar[type[Attack] | str]
+    """The class, or the name it is registered under."""

@@ -1,72 +1,40 @@
-"""The fresh-process check, and the process: a row computed before must change no number."""
+"""Plug-ins in a fresh process, for checks that compare its numbers with ours."""
 
 from __future__ import annotations
 
 import json
 import os
+import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
 
 import torch
 
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import address, describe, import_class
-from unlearnbench.runtime.fresh_process import FreshError, fresh_process
-from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
-from unlearnbench.testing.invariance import apart
-from unlearnbench.testing.tiny_lab import TinyLab
+from unlearnbench.config.plugin_settings import with_tuples
+from unlearnbench.data.loading import fingerprint
+from unlearnbench.runtime.fresh_process import fresh_process
+from unlearnbench.testing.tiny_lab import TinyLab, learned
 
 
-@check(
-    "fresh-process",
-    why="A scale that is fixed by the first batch, or a cache that outlives a run, gives each "
-    "process of a sweep its own numbers, and a resumed run others than an uninterrupted one.",
-    fix="Keep nothing between calls: values that pass from step to step belong in `state`, those "
-    "of the whole step in `statistics`.",
-)
-def fresh(lab: TinyLab) -> Outcome:
-    """A fresh process that has seen another row first gives the same loss and gradient."""
-    kind = type(lab.method)
-    if "<locals>" in kind.__qualname__ or kind.__module__ == "__main__":
-        return not_applicable("another process cannot import a class of a function or a notebook")
-    try:
-        found = fresh_process().answer(begin(lab))
-    except (FreshError, TypeError) as error:  # TypeError: values that JSON cannot hold
-        return not_applicable(f"no other process could be used: {error}")
-    if "error" in found:
-        return fault(f"in a fresh process: {found['error']}")
-    here = lab.whole
-    for what, a, b in (
-        ("loss", here.loss, found["loss"]),
-        ("gradient's norm", here.norm, found["norm"]),
-    ):
-        if apart(a, b, here.norm):
-            return fault(
-                f"the {what} is {a:.6g} here, {b:.6g} in a fresh process that has seen another "
-                "row first: something is kept from an earlier call"
-            )
-    return passed(f"loss {here.loss:.6g} in both")
-
-
-def begin(lab: TinyLab) -> int:
+def begin(plugin: HyperParameters, **more: Any) -> int:
     """Start the measurement in a fresh process, while other checks run here.
 
     Raises: FreshError, TypeError, as `FreshProcess.begin`.
     """
-    if lab.fresh is None:
-        request = {"path": sys.path, "class": address(type(lab.method))}
-        lab.fresh = fresh_process().begin({**request, "values": lab.method.model_dump()})
-    return lab.fresh
+    request = {"path": sys.path, "class": address(type(plugin)), "values": plugin.model_dump()}
+    return fresh_process().begin(request | more)
 
 
 def serve() -> None:
     """Answer each line of standard input from a process forked for it, which is then fresh."""
     torch.set_num_threads(1)  # no thread has been started when this process is forked
-    from unlearnbench.testing.tiny_lab import _learned  # pyright: ignore[reportPrivateUsage]
-
-    _learned(2)
+    learned(2)
     out = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # a method's own output must not mix with the answers
+    os.dup2(2, 1)  # a plug-in's own output must not mix with the answers
     for line in sys.stdin:
         read, write = os.pipe()
         child, request = os.fork(), json.loads(line)
@@ -88,9 +56,27 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         sys.path[:] = request["path"]
         kind = import_class(*request["class"])
-        lab = TinyLab(kind.model_validate(request["values"]))
-        lab.measure([lab.draws[-1:]])
+        plugin = kind.model_validate(with_tuples(request["values"]))
+        if isinstance(plugin, Benchmark):
+            return _rows(plugin, request["splits"])
+        lab = TinyLab(plugin)
+        lab.measure([lab.draws[-1:]])  # another row first
         measured = lab.measure()
         return {"loss": measured.loss, "norm": measured.norm}
     except BaseException as error:  # a plug-in may raise anything; the answer names it
         return {"error": describe(error)}
+
+
+def _rows(benchmark: Benchmark, splits: Any) -> dict[str, Any]:
+    """The fingerprint of a benchmark's rows, and addresses that it tried where it declares none."""
+    tried: list[str] = []
+
+    def refuse(*arguments: Any, **_: Any) -> Any:
+        tried.append(str(next(a for a in arguments if not isinstance(a, socket.socket))))
+        raise ConnectionRefusedError("no connection is allowed in a check of rows")
+
+    if benchmark.repository is None:
+        for name in ("connect", "connect_ex"):
+            setattr(socket.socket, name, refuse)
+        socket.getaddrinfo = refuse
+    return {"fingerprint": fingerprint(benchmark.load(tuple(splits))), "tried": tried}

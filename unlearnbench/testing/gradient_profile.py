@@ -24,7 +24,6 @@ from torch.nn.functional import logsigmoid
 
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import LossBatch, Method, Part, References
-from unlearnbench.files.outputs import spreadsheet_cell
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.testing.tiny_lab import TinyLab
@@ -212,5 +211,5 @@ def _cosine(a: Tensor, b: Tensor) -> float | None:
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([columns, *([spreadsheet_cell(v) for v in row] for row in rows)])
+    writer.writerows([columns, *([v for v in row] for row in rows)])
     return text.getvalue()

@@ -1,54 +1,52 @@
-"""Tracker that logs a running sweep to MLflow in the background."""
+"""Logging of a sweep's records by a tracker, while it runs or from its folder."""
 
 from __future__ import annotations
 
+import json
 import logging
-import os
 import shlex
-import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryDirectory
-from types import TracebackType
 from typing import Any
 
-from unlearnbench.api.registry import load, names
+from pydantic import ValidationError
+
+from unlearnbench.analysis.best_settings import start_utility
+from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.api.benchmark import Headline
+from unlearnbench.api.registry import load
+from unlearnbench.api.tracker import TrackedSweep, Tracker
+from unlearnbench.config.benchmark_section import earlier_section
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.errors import RecordError, UnlearnbenchError
+from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.plan.plan import PLAN_FILE
-from unlearnbench.reporting.report import Report, build_report
-from unlearnbench.reporting.tracker_links import Links, write_links
-from unlearnbench.results.records import Record
-from unlearnbench.tracking.background_jobs import BackgroundJobs, Job
-from unlearnbench.tracking.mlflow.connection import (
-    check_store,
-    import_mlflow,
-    store_error,
-    store_uri,
-)
-from unlearnbench.tracking.mlflow.descriptions import describe_sweep
-from unlearnbench.tracking.mlflow.store import MlflowStore, Span
+from unlearnbench.reporting.tracker_links import write_links
+from unlearnbench.results.records import Record, read_records
+from unlearnbench.results.table import TableRow, table
+from unlearnbench.runtime.provenance import git_state
+from unlearnbench.runtime.redaction import redact
+from unlearnbench.tracking.entries import milliseconds, tracked_run
 
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
-LINK_SECONDS = 5.0
-"""Least time between two updates of `mlflow.json`."""
-MONITOR_SECONDS = 15.0
-"""Time between two samples of the load; MLFLOW_SYSTEM_METRICS_SAMPLING_INTERVAL overrides it."""
-FIGURES = ("pareto", "trajectories")
-"""Dashboards that draw a Plotly figure from a table alone."""
+FILES = ("report.html", "results.csv", "attacks.csv", "sweep.log", SELECTION_FILE)
+"""Files of a sweep's folder that a replay attaches."""
 
 _logger = logging.getLogger(__name__)
+Span = tuple[int | None, int | None]
+"""Milliseconds since 1970; None is now."""
 
 
 class SweepTracker:
-    """Context manager that logs a sweep's records to MLflow in the background.
+    """Context manager that logs a sweep's records in the background.
 
     warn      called once if tracking fails
     seconds   longest wait at the end
-    span      start and end of a finished sweep; None for a running one, for which the load of
-              this machine is logged, too
+    span      start and end of a finished sweep
     """
 
     def __init__(
@@ -59,160 +57,196 @@ class SweepTracker:
         *,
         warn: Callable[[str], None] = _logger.warning,
         seconds: float = CLOSE_SECONDS,
-        span: Span | None = None,
+        span: Span = (None, None),
     ) -> None:
         self.settings, self.folder, self.config = settings, folder, config
-        self.uri = store_uri(settings, folder)
         self.logged = 0
         """Number of newly logged records."""
+        self.trouble: str | None = None
+        """Error that ended tracking."""
+        self.address: str | None = None
+        """Of the sweep, once `settle` has written the links."""
         self._warn, self._seconds, self._span = warn, seconds, span
-        self._background: BackgroundJobs | None = None
-        self._expected: tuple[type[Exception], ...] = ()
-        self._monitor: Any = None
-        self._store: MlflowStore | None = None
-        self._status = "KILLED"
-        self._linked = 0.0
+        self._tracker: Tracker | None = None
+        self._thread = ThreadPoolExecutor(1, "tracker")
+        self._last: Future[None] | None = None
+        self._start_rows: list[TableRow] = []
+        self._ids: list[str] = []
+        self._complete = False
 
     def __enter__(self) -> SweepTracker:
         if self.settings.enabled:
-            # Imported here, not in the thread: two threads that import large packages at the same
+            # Loaded here, not in the thread: two threads that import large packages at the same
             # time can see each other's half-imported modules.
-            self._expected = import_mlflow()
-            self._background = BackgroundJobs("mlflow", (UnlearnbenchError,), self._give_up)
-            self._put(self._open)
+            self._tracker = load("trackers", self.settings.tracker)()
+            sweep = _tracked_sweep(self.settings, self.folder, self.config, self._span)
+            self._put(lambda tracker: tracker.start(sweep))
+            self._put(lambda tracker: tracker.artefact(self.folder / PLAN_FILE))
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if self._background is not None:
-            self._put(self._end)
-            try:
-                self._background.close(self._seconds)
-            finally:  # after a failure, `_end` did not run
-                if self._monitor is not None:
-                    self._monitor.finish()
-
-    @property
-    def trouble(self) -> str | None:
-        """Error that ended tracking; None without one."""
-        return None if self._background is None else self._background.trouble
-
-    @property
-    def links(self) -> Links | None:
-        """Links to the sweep and its runs; None for a store without a server."""
-        return None if self._store is None else self._store.links
+    def __exit__(self, *_: object) -> None:
+        self._put(lambda tracker: tracker.finish("finished" if self._complete else "stopped"))
+        self._wait()
+        self._thread.shutdown(wait=False, cancel_futures=True)
 
     def log(self, record: Record) -> None:
-        """Log a record as a child run; returns at once. Start models come before their runs."""
-        self._put(lambda: self._log(record))
+        """Log a record; returns at once. Start models come before their runs."""
+        self._put(lambda tracker: self._log(tracker, record))
 
     def settle(self) -> None:
-        """Wait until all records so far are logged and their links are written."""
-        if self._background is not None:
-            self._put(self._link)
-            self._background.wait(self._seconds)
+        """Wait until all records so far are logged, and write their links."""
+        self._put(self._link)
+        self._wait()
 
     def log_files(self, files: Iterable[Path], *, complete: bool = True) -> None:
-        """Attach files of the sweep, a description and figures to the parent run.
-
-        complete  True if no run is missing
-        """
+        """Attach those files of the sweep that exist; `complete`: no run is missing."""
+        self._complete = complete
         existing = [file for file in files if file.is_file()]
-        if complete:
-            self._status = "FINISHED"
-        self._put(lambda: self._opened.attach(existing))
-        self._put(self._conclude)
 
-    def _put(self, job: Job) -> None:
-        def explained() -> None:
-            try:
-                job()
-            except self._expected as error:
-                raise store_error(error, self.uri) from error
+        def attach(tracker: Tracker) -> None:
+            for file in existing:
+                tracker.artefact(file)
 
-        if self._background is not None:
-            self._background.put(explained)
+        self._put(attach)
+
+    def _put(self, job: Callable[[Tracker], None]) -> None:
+        """Have a job done after those before it; the first that fails is the last."""
+        tracker = self._tracker
+        if tracker is None:
+            return
+
+        def guarded() -> None:
+            if self.trouble is None:
+                try:
+                    job(tracker)
+                except Exception as error:  # a tracker's, whose failure ends no run
+                    self._give_up(_reason(error))
+
+        self._last = self._thread.submit(guarded)
+
+    def _wait(self) -> None:
+        if self._last is not None and not wait([self._last], self._seconds).done:
+            self._give_up(f"not done after {self._seconds:g} s")
 
     def _give_up(self, reason: str) -> None:
-        command = f"unlearnbench track {shlex.quote(str(self.folder))}"
-        self._warn(f"{reason}; no run is lost: records are complete, and `{command}` logs them")
+        if self.trouble is None:
+            uri = self.settings.uri or ""
+            at = f" at {redact(uri)}" if uri else ""
+            self.trouble = f"tracking by {self.settings.tracker}{at}: {redact(reason, uri)[:300]}"
+            command = f"unlearnbench track {shlex.quote(str(self.folder))}"
+            self._warn(
+                f"{self.trouble}; no run is lost: records are complete, and `{command}` logs them"
+            )
 
-    @property
-    def _opened(self) -> MlflowStore:
-        if self._store is None:  # the first job opens it, and no job follows one that failed
-            raise RuntimeError("the store is not open")
-        return self._store
+    def _log(self, tracker: Tracker, record: Record) -> None:
+        rows = table([record])
+        self._start_rows += rows if record.kind == "fine-tuned" else ()
+        start = start_utility([*self._start_rows, *rows], record.model, record.forget_fraction)
+        self.logged += tracker.log(tracked_run(record, self.folder, self.config.name, start))
+        self._ids.append(record.id)
 
-    def _open(self) -> None:
-        span = self._span or (None, None)
-        check_store(self.uri)
-        try:
-            self._store = MlflowStore(self.uri, self.folder, self.config, self.settings, span)
-        except (ValueError, ImportError) as error:
-            # MLflow cannot parse the address, or one of its environment variables.
-            raise store_error(error, self.uri) from error
-        self._store.attach([self.folder / PLAN_FILE])
-        if self._span is None:
-            self._monitor = _monitor(self.uri, self._store.parent)
-
-    def _log(self, record: Record) -> None:
-        self.logged += self._opened.log(record)
-        if time.monotonic() - self._linked > LINK_SECONDS:
-            self._link()
-
-    def _link(self) -> None:
-        links = self._opened.links
-        if links is not None:
-            write_links(links, self.folder)
-        self._linked = time.monotonic()
-
-    def _conclude(self) -> None:
-        report = build_report(self.folder)
-        self._opened.describe(describe_sweep(report))
-        with TemporaryDirectory(prefix="unlearnbench-") as folder:
-            self._opened.attach(_figures(report, Path(folder)), "figures")
-
-    def _end(self) -> None:
-        if self._monitor is not None:
-            self._monitor.finish()
-        self._opened.end(self._status)
+    def _link(self, tracker: Tracker) -> None:
+        self.address = tracker.link()
+        if self.address is not None:
+            write_links(self.folder, self.address, {name: tracker.link(name) for name in self._ids})
 
 
-def _figures(report: Report, folder: Path) -> Iterator[Path]:
-    """Write each figure as a page into `folder`.
+def _reason(error: BaseException) -> str:
+    """First line of the error that a chain begins with: of a server's, `Connection refused`."""
+    while (earlier := error.__cause__ or error.__context__) is not None:
+        error = earlier
+    return str(error).strip().partition("\n")[0] or type(error).__name__
 
-    The pages contain Plotly, because MLflow shows them in a frame that may not load anything; an
-    image would need a browser here.
+
+def _tracked_sweep(
+    settings: TrackingSettings, folder: Path, config: SweepConfig, span: Span
+) -> TrackedSweep:
+    tags = {"sweep": config.name, "kind": "sweep"}
+    if commit := (git_state() or {}).get("commit"):
+        tags["git_commit"] = commit
+    # A benchmark that is not installed has no headline to order the runs by.
+    headline: Headline | None = getattr(config.data, "headline", None)
+    best = [headline.forgotten.column, headline.kept.column] if headline else []
+    return TrackedSweep(
+        id=content_hash([config.name, earlier_section(config.data)]),
+        name=config.name,
+        experiment=settings.experiment or f"unlearnbench-{config.data.source}",
+        folder=folder,
+        uri=settings.uri,
+        tags=tags,
+        best=[f"best/{name}" for name in (*best, "utility_kept", "epoch")],
+        ascending=headline is not None and headline.forgotten.better == "lower",
+        started=span[0],
+        ended=span[1],
+    )
+
+
+@dataclass(frozen=True)
+class ReplayResult:
+    """Result of a replay."""
+
+    store: str
+    """Its address, or without one the tracker's name."""
+    logged: int
+    """Number of newly logged records."""
+    records: int
+    """Number of all records."""
+    address: str | None
+    """Address of the sweep on a server; None for a store without one."""
+
+
+def replay(folder: Path, uri: str | None = None) -> ReplayResult:
+    """Log every record of a sweep's folder that is not logged yet.
+
+    Runs that an interrupted replay logged in part are replaced, and the sweep's own files as well.
+
+    uri   of the store (default: as in the sweep's configuration)
+    Raises: RecordError for a folder that is not a sweep's; UnlearnbenchError if the tracker fails.
     """
-    if not any(row.kind == "run" for row in report.rows):
-        return
-    for name in (one for one in FIGURES if one in names("dashboards")):
-        path = folder / f"{name}.html"
-        figure = load("dashboards", name)(report.rows)
-        figure.update_layout(width=None)  # as wide as the frame
-        page = figure.to_html(include_plotlyjs=True, config={"responsive": True})
-        path.write_text(page, encoding="utf-8")
-        yield path
+    config = sweep_config(folder)
+    settings = config.tracking.model_copy(
+        update={"enabled": True, "uri": config.tracking.uri if uri is None else uri}
+    )
+    records = read_records(folder)
+    starts, ends = (
+        [moment for record in records if (moment := milliseconds(record.provenance.get(key)))]
+        for key in ("started", "finished")
+    )
+    span = min(starts, default=None), max(ends, default=None)
+    messages: list[str] = []
+    with SweepTracker(
+        settings, folder, config, warn=messages.append, seconds=3600.0, span=span
+    ) as tracker:
+        for record in sorted(records, key=lambda r: r.kind == "run"):  # start models first
+            tracker.log(record)
+        tracker.settle()
+        tracker.log_files([folder / name for name in FILES])
+    if tracker.trouble:
+        raise UnlearnbenchError(f"{tracker.trouble}; start it, or give --uri")
+    address = tracker.address if (tracker.address or "").startswith("http") else None
+    store = redact(settings.uri or settings.tracker)
+    return ReplayResult(store, tracker.logged, len(records), address)
 
 
-def _monitor(uri: str, run: str) -> Any:
-    """Start MLflow's monitor of this machine's load, to be ended with `finish()`.
+def sweep_config(folder: Path) -> SweepConfig:
+    """Read the configuration in `plan.json`.
 
-    None if its libraries are missing, or MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING switches it off.
-    MLflow starts it by itself for runs of its fluent API only, which belong to one thread. Runs are
-    in Ray's workers, maybe on other machines; their load is in their records.
+    Raises: RecordError.
     """
-    if os.environ.get("MLFLOW_ENABLE_SYSTEM_METRICS_LOGGING", "").lower() == "false":
-        return None
+    path = folder / PLAN_FILE
     try:
-        from mlflow.system_metrics.system_metrics_monitor import SystemMetricsMonitor
-    except ImportError:
-        return None
-    make: Any = SystemMetricsMonitor
-    started = make(run, sampling_interval=MONITOR_SECONDS, resume_logging=True, tracking_uri=uri)
-    started.start()
-    return started
+        plan: Mapping[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        return SweepConfig.model_validate_json(json.dumps(plan["config"]))
+    except FileNotFoundError:
+        raise RecordError(f"{folder} is not a sweep folder: no {PLAN_FILE} in it") from None
+    except ValidationError as error:
+        place, reason = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
+        raise RecordError(
+            f"{path}: damaged, or of a plug-in that is not given: config.{place}: {reason}; give "
+            "the plug-in with --plugin, or start the sweep again, which rewrites the plan"
+        ) from None
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: damaged ({type(error).__name__}); start the sweep again, which rewrites "
+            "it and repeats no finished run"
+        ) from None

@@ -15,7 +15,7 @@ import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, Literal, cast, get_args
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.models.loading import check_context
 from unlearnbench.runtime.fsdp import is_sharded
 from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.optimizers import OPTIMIZERS, TrainerSettings
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer
 
 SCALE = 2.0
@@ -81,6 +81,8 @@ class FineTuner:
                 "attack; set resources.parallel: ddp, or one GPU for a run, or leave out the "
                 "attacks that train"
             )
+        if optimizer not in OPTIMIZERS:
+            raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(OPTIMIZERS)}")
         encoded = [self._row(row) for row in rows]
         check_context(model, encoded, rows, "training.max_length")
         how = TrainerSettings(
@@ -89,7 +91,7 @@ class FineTuner:
             learning_rate=learning_rate,
             seed=seed,
             micro_batch_size=self.micro_batch_size,
-            optimizer=_known(optimizer),
+            optimizer=optimizer,
             embedding_learning_rate=learning_rate,
             schedule=schedule,
             precision=self.precision,
@@ -115,15 +117,6 @@ class FineTuner:
         if question not in self._encoded:
             self._encoded[question] = self.encoder.row(question)
         return self._encoded[question]
-
-
-_Optimizer = Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"]
-
-
-def _known(optimizer: str) -> _Optimizer:
-    if optimizer not in (known := get_args(_Optimizer)):
-        raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(known)}")
-    return cast("_Optimizer", optimizer)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,18 @@ class StepContext:
     statistics: Mapping[str, Tensor] = field(default_factory=dict[str, Tensor])
     samples: Mapping[int, SampledAnswers] = field(default_factory=dict[int, SampledAnswers])
     """By forget row, the policy's answers to its question in this step."""
+    separate: bool = False
+    """See `LossBatch.separate`."""
+
+
+@dataclass(frozen=True)
+class StepRows:
+    """The rows of an optimiser step, and what was drawn once for them."""
+
+    draws: Sequence[Item]
+    mine: Sequence[Item]
+    """Those of this process."""
+    context: StepContext
 
 
 class MicroBatches:
@@ -73,10 +85,16 @@ class MicroBatches:
         draws: Sequence[Item],
         step: StepContext,
         only: Iterable[Part] | None = None,
+        group: Collection[Part] = PARTS,
     ) -> LossBatch:
-        """One forward pass of `model` over the parts of the loss, or `only` those named."""
+        """One forward pass of `model` over the parts of the loss, or `only` those named.
+
+        group  parts that have rows; the others are empty
+        """
         names = self.needs.parts if only is None else set(only)
-        rows: dict[Part, list[Row]] = {p: self.rows_of(p, draws, step) for p in PARTS if p in names}
+        rows: dict[Part, list[Row]] = {
+            p: self.rows_of(p, draws if p in group else (), step) for p in PARTS if p in names
+        }
         together = [row for part in rows.values() for row in part]
         extra = self._extra_tensors(rows, draws, step)
         prepared = self.reader.prepared(model, together, [*extra.values()])
@@ -92,11 +110,15 @@ class MicroBatches:
             if part in rows and isinstance(reference, ReferenceRows):
                 tensors = {name: tensor for (of, name), tensor in sent.items() if of == part}
                 references[part] = reference.reference(tensors, len(rows[part]))
-            elif part in rows:
+            elif rows.get(part):
                 references[part] = reference.batch(rows[part], found.hidden.device)
+            elif part in rows:
+                references[part] = _empty(found)
         rewards = sent["sample", "rewards"].to(dtype) if "sample" in rows else None
         parts = split(found, rows, step.counts, scores)
-        return LossBatch(parts, References(references), step.state, step.statistics, rewards)
+        return LossBatch(
+            parts, References(references), step.state, step.statistics, rewards, step.separate
+        )
 
     def _extra_tensors(
         self, rows: Mapping[Part, Sequence[Row]], draws: Sequence[Item], step: StepContext
@@ -111,9 +133,17 @@ class MicroBatches:
                 numbers = [score for row in part_rows for score in row.scores]
                 found[part, "scores"] = torch.tensor(numbers, dtype=torch.float64)
         if "sample" in rows:
-            rewards = [reward for draw in draws for reward in step.samples[draw.index].rewards]
+            sampled = draws if rows["sample"] else ()
+            rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
             found["sample", "rewards"] = torch.tensor(rewards, dtype=torch.float64)
         return found
+
+
+def _empty(found: RowStates) -> Reference:
+    """A reference of no rows, by the model whose states are `found`."""
+    none = {layer: state[:0].detach() for layer, state in found.inner.items()}
+    hidden, logprobs = found.hidden[:0].detach(), at_least_fp32(found.hidden.new_zeros(0))
+    return Reference(logprobs, found.rows[:0], 0, hidden, found.projection, none)
 
 
 def split(

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.retain_terms import retain_kl, retain_nll
@@ -52,9 +53,9 @@ class Objective:
         return terms
 
 
-def called(method: Method, part: str) -> Any:
-    """Wrap a call of the method's `part`, such as its loss, for errors that name it."""
-    kind = type(method)
+def called(plugin: HyperParameters, part: str) -> Any:
+    """Wrap a call of a plug-in's `part`, such as a method's loss, for errors that name it."""
+    kind = type(plugin)
     return plugin_code(f"`{part}` of {kind.__name__}", source_file(kind))
 
 

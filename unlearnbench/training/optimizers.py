@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any, Literal
@@ -13,6 +13,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from unlearnbench.api.modifier import OptimizerKind
+from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.config.step_schedule import Schedule, ScheduleName
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
 from unlearnbench.errors import TrainingError
@@ -32,7 +34,7 @@ class TrainerSettings:
     learning_rate: float
     seed: int
     micro_batch_size: int | None = None
-    optimizer: Literal["adamw", "muon", "adamw-8bit", "paged-adamw-8bit"] = "adamw"
+    optimizer: str = "adamw"
     embedding_learning_rate: float = 2e-3
     """Muon: AdamW's rate for parameters other than the blocks' matrices."""
     schedule: ScheduleName = "constant"
@@ -130,30 +132,43 @@ def reseed(*words: int) -> None:
     seed(int.from_bytes(digest[:8]))
 
 
-def make_optimizers(model: nn.Module, how: TrainerSettings) -> Iterator[torch.optim.Optimizer]:
-    """AdamW for everything, or Muon for the blocks' matrices and AdamW for the rest."""
-    parameters = [p for _, p in model.named_parameters() if p.requires_grad]
-    if not parameters:
+def make_optimizers(
+    model: nn.Module, how: TrainerSettings, kind: OptimizerKind | None = None
+) -> Iterator[torch.optim.Optimizer]:
+    """The optimisers of the trained weights: those of the settings, or of a modifier's `kind`."""
+    weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not weights:
         raise TrainingError("no weight of the model requires a gradient; nothing would change")
-    if how.optimizer == "adamw":
-        yield _adamw(parameters, how.learning_rate, how.weight_decay)
+    if kind is None:
+        yield from OPTIMIZERS[how.optimizer](model, [*weights.values()], how)
         return
-    if how.optimizer in EIGHT_BIT:
-        if world_size() > 1:
-            raise TrainingError(
-                f"training.optimizer: {how.optimizer} works in one process, and the run has "
-                f"{world_size()}: {ONE_PROCESS}"
-            )
-        device = parameters[0].device
-        check_optimizer(how.optimizer, device)
-        module = import_optional("bitsandbytes")
-        optimizer_class = _eight_bit(module, how.optimizer, device)
-        optimizer = optimizer_class(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
-        if getattr(optimizer, "is_paged", False):
-            # Replaces the shared manager of all optimisers, which never frees their memory.
-            optimizer.page_mng = SimpleNamespace(paged_tensors=_Pages(module.functional.lib))
-        yield optimizer
-        return
+    for _ in range(2 if kind.two_roles else 1):
+        with plugin_code(f"`make` of {type(kind).__name__}", source_file(type(kind))):
+            yield kind.make(weights, how.learning_rate, how.weight_decay)
+
+
+Made = Iterator[torch.optim.Optimizer]
+
+
+def _bitsandbytes(_: nn.Module, parameters: list[nn.Parameter], how: TrainerSettings) -> Made:
+    if world_size() > 1:
+        raise TrainingError(
+            f"training.optimizer: {how.optimizer} works in one process, and the run has "
+            f"{world_size()}: {ONE_PROCESS}"
+        )
+    device = parameters[0].device
+    check_optimizer(how.optimizer, device)
+    module = import_optional("bitsandbytes")
+    optimizer_class = _eight_bit(module, how.optimizer, device)
+    optimizer = optimizer_class(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
+    if getattr(optimizer, "is_paged", False):
+        # Replaces the shared manager of all optimisers, which never frees their memory.
+        optimizer.page_mng = SimpleNamespace(paged_tensors=_Pages(module.functional.lib))
+    yield optimizer
+
+
+def _muon(model: nn.Module, parameters: list[nn.Parameter], how: TrainerSettings) -> Made:
+    """Muon for the blocks' matrices, and AdamW for the rest."""
     # Muon orthogonalises the update of a matrix; embeddings are tables, not linear maps.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = [p for p in parameters if p.ndim == 2 and id(p) not in tables]
@@ -164,6 +179,15 @@ def make_optimizers(model: nn.Module, how: TrainerSettings) -> Iterator[torch.op
         yield torch.optim.Muon(matrices, lr=how.learning_rate, weight_decay=decay, **scaled)
     if rest:  # empty with adapters, which are all matrices
         yield _adamw(rest, how.embedding_learning_rate, decay)
+
+
+OPTIMIZERS: Mapping[str, Callable[[nn.Module, list[nn.Parameter], TrainerSettings], Made]] = {
+    "adamw": lambda _, ps, how: iter([_adamw(ps, how.learning_rate, how.weight_decay)]),
+    "muon": _muon,
+    "adamw-8bit": _bitsandbytes,
+    "paged-adamw-8bit": _bitsandbytes,
+}
+"""By name; each yields the optimisers of the model's trained parameters."""
 
 
 def _adamw(parameters: list[nn.Parameter], rate: float, decay: float) -> torch.optim.Optimizer:

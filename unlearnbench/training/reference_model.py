@@ -63,8 +63,9 @@ class ReferenceRows:
     def tensors(self, rows: Sequence[Row]) -> dict[str, Tensor]:
         """The tensors of a micro-batch's reference by name, on the CPU."""
         spans = [self.offsets[row] for row in rows]
-        index = torch.cat([torch.arange(begin, end) for begin, end in spans])
-        lengths = torch.tensor([end - begin for begin, end in spans])
+        # The first, and the type, for no rows at all.
+        index = torch.cat([torch.arange(0), *(torch.arange(begin, end) for begin, end in spans)])
+        lengths = torch.tensor([end - begin for begin, end in spans], dtype=torch.long)
         found = {
             "logprobs": self.logprobs[index],
             "rows": torch.arange(len(rows)).repeat_interleave(lengths),
@@ -193,7 +194,8 @@ def load_references(
 def _key(weights_hash: str, rows: Sequence[Row], stored: Sequence[str | int]) -> str:
     digest = hashlib.sha256(f"{weights_hash}:{stored}".encode())
     for row in rows:
-        digest.update(np.asarray([len(row.ids), row.start, *row.ids], dtype=np.int64).tobytes())
+        numbers = [len(row.ids), row.start, *row.ids, *row.masked]
+        digest.update(np.asarray(numbers, dtype=np.int64).tobytes())
     return digest.hexdigest()[:24]
 
 

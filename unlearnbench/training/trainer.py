@@ -8,12 +8,13 @@ accumulated and 2 processes × 16. The order of rows depends on seed and epoch a
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from accelerate import Accelerator
@@ -22,23 +23,27 @@ from safetensors import safe_open
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from unlearnbench.api.method import LossBatch, Method, Needs, Part
+from unlearnbench.api.method import PARTS, LossBatch, Method, Needs, Part, Terms
+from unlearnbench.api.modifier import Gradients, Modifier, OptimizerKind, RunStep
 from unlearnbench.api.retain_terms import retain_nll
 from unlearnbench.data.epoch_order import Item, TrainingRows
 from unlearnbench.errors import TrainingError
 from unlearnbench.files.tensor_file import Snapshot, byte_size, host_copy, write_tensors
 from unlearnbench.runtime.distributed import all_gather, barrier, is_main_process
 from unlearnbench.runtime.fsdp import (
+    as_shard,
     full_tensor,
     full_tensors,
     is_sharded,
+    local_part,
     local_shard,
     shard,
     unsharded,
 )
 from unlearnbench.runtime.out_of_memory import OomRetry, optimizer_oom
 from unlearnbench.training.answer_sampling import Sampler
-from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, Sums
+from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
+from unlearnbench.training.modified_step import Modifiers
 from unlearnbench.training.objective import Objective, called
 from unlearnbench.training.optimizer_state import load_state, state_tensors
 from unlearnbench.training.optimizers import (
@@ -49,6 +54,8 @@ from unlearnbench.training.optimizers import (
 )
 from unlearnbench.training.reference_model import LiveReference, ReferenceRows
 from unlearnbench.training.step_result import StepResult, not_finite
+
+T = TypeVar("T")
 
 
 class NonFiniteError(TrainingError):
@@ -77,9 +84,11 @@ class Trainer:
         pad: int,
         references: Mapping[Part, ReferenceRows | LiveReference] | None = None,
         sampler: Sampler | None = None,
+        modifiers: Sequence[Modifier] = (),
     ) -> None:
         """`sampler`: for an objective that needs samples."""
         self.sampler = sampler
+        self.modifiers = Modifiers(modifiers) if modifiers else None
         self.objective, self.rows, self.how = objective, rows, optimisation
         with called(objective.method, "start"):
             self.state: Mapping[str, float] = objective.method.start()
@@ -95,7 +104,8 @@ class Trainer:
         # Before the optimisers are made, which choose their kernels by the weights' device.
         self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
-        self.optimizers: list[Any] = [*make_optimizers(model, optimisation)]
+        kinds = [one for one in modifiers if isinstance(one, OptimizerKind)]
+        self.optimizers: list[Any] = [*make_optimizers(model, optimisation, *kinds)]
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
         self.step, self._checked = 0, False
@@ -128,14 +138,43 @@ class Trainer:
         for optimizer, rates in zip(self.optimizers, self.rates, strict=True):
             for group, rate in zip(optimizer.param_groups, rates, strict=True):
                 group["lr"] = rate * factor
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        terms, reported = self.oom_retry.step(
-            lambda: self._backward(draws, epoch),
-            self._zero,
-            number=self.step + 1,
-            rows=len(draws[rank::world]),
-            alone=world == 1,
-        )
+        if self.modifiers is not None and self.step == 0:
+            self.modifiers.begin(self)
+        rows = self.retried(lambda: self.step_rows(draws), draws)
+        if self.modifiers is None:
+            terms, reported = self.retried(lambda: self.backward(rows), draws)
+            norm = self._update(self.optimizers, epoch, terms)
+        else:
+            terms, reported, norm = self._modified(self.modifiers, rows, epoch)
+        with called(self.objective.method, "advance"):
+            self.state = self.objective.method.advance(self.state, reported, epoch)
+        self.step += 1
+        rate = self.how.learning_rate * factor
+        return StepResult(self.step, epoch, rate, sum(terms.values()), terms, norm, reported)
+
+    def _modified(
+        self, modifiers: Modifiers, rows: StepRows, epoch: int
+    ) -> tuple[dict[str, float], dict[str, float], float]:
+        """Take a step with modifiers; returns terms, reported values and the gradient's norm."""
+        at, step = modifiers.evaluation(self, rows), RunStep(self.step + 1, self.schedule.steps)
+        with optimizer_oom(self.step + 1):
+            gradients = modifiers.gradients(at, step)
+        terms, reported = map(_summed, zip(*at.values.values(), strict=True))
+        norms: list[float] = []
+        with modifiers.frozen(self.weights):
+            for i, gradient in enumerate(gradients):
+                for name, weight in self.trained().items():
+                    if name in at.reached:
+                        weight.grad = as_shard(gradient.tensors[name].to(weight.dtype), weight)
+                # One for each gradient, or all for one.
+                own = self.optimizers if len(gradients) == 1 else self.optimizers[i : i + 1]
+                norms.append(self._update(own, epoch, terms))
+        for after, memory in modifiers.of("weights", "after"):
+            after(self.weights, memory, step)
+        return terms, reported, math.hypot(*norms)
+
+    def _update(self, optimizers: Sequence[Any], epoch: int, terms: Mapping[str, float]) -> float:
+        """A step of the optimisers on the clipped gradient; returns its norm before that."""
         if not self._checked:
             check_gradients(self.model)
             self._checked = True
@@ -143,14 +182,13 @@ class Trainer:
         if what := not_finite(self.step + 1, epoch, loss, norm):
             raise NonFiniteError(what)
         with optimizer_oom(self.step + 1):
-            for optimizer in self.optimizers:
+            for optimizer in optimizers:
                 optimizer.step()
-        self._zero()
-        self.step += 1
-        rate = self.how.learning_rate * factor
-        return StepResult(self.step, epoch, rate, loss, terms, norm, reported)
+        self.zero()
+        return norm
 
-    def _zero(self) -> None:
+    def zero(self) -> None:
+        """Discard the gradient."""
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
@@ -159,33 +197,49 @@ class Trainer:
         norm: Any = self.accelerator.clip_grad_norm_(self.parameters, self.how.max_grad_norm)
         return full_tensor(torch.as_tensor(norm))
 
-    def _backward(
-        self, draws: Sequence[Item], epoch: int
+    def step_rows(self, draws: Sequence[Item]) -> StepRows:
+        """The rows of a step over `draws`, samples among them."""
+        mine = draws[self.accelerator.process_index :: self.accelerator.num_processes]
+        return StepRows(draws, mine, self.step_context(draws, mine))
+
+    def retried(self, work: Callable[[], T], draws: Sequence[Item]) -> T:
+        """`work`, a pass over a step's rows, in smaller portions where memory runs out."""
+        rank, world = self.accelerator.process_index, self.accelerator.num_processes
+        share, alone = len(draws[rank::world]), world == 1
+        return self.oom_retry.step(work, self.zero, number=self.step + 1, rows=share, alone=alone)
+
+    def backward(
+        self,
+        rows: StepRows,
+        groups: Sequence[Collection[Part]] = (PARTS,),
+        watch: Callable[[Terms, LossBatch], None] = lambda _terms, _batch: None,
     ) -> tuple[dict[str, float], dict[str, float]]:
-        """Compute the gradient of a step; returns the loss by term, and the values it reports."""
-        world, rank = self.accelerator.num_processes, self.accelerator.process_index
-        mine = draws[rank::world]
-        step = self.step_context(draws, mine)
-        chunks = [(chunk, 1) for chunk in self._micro_batches(mine, step)]
+        """Add the gradient of a step; returns the loss by term, and the values it reports.
+
+        groups  parts with rows in a pass of their own; by default all in one
+        watch   called with each micro-batch and its terms
+        """
+        world, step = self.accelerator.num_processes, rows.context
+        chunks = [(chunk, 1) for chunk in self._micro_batches(rows.mine, step)]
         # All processes make the same number of passes, since sharded weights and reduced gradients
         # are collective; a process without rows left repeats one with weight 0.
         passes = max(all_gather(len(chunks)))
-        chunks += [((mine or draws)[:1], 0)] * (passes - len(chunks))
+        chunks += [((rows.mine or rows.draws)[:1], 0)] * (passes - len(chunks))
         step = replace(step, statistics=self._statistics(chunks, step))
         terms, reported = Sums(), Sums()
-        for i, (chunk, weight) in enumerate(chunks):
-            last = i == len(chunks) - 1
+        each = [(chunk, weight, group) for group in groups for chunk, weight in chunks]
+        for i, (chunk, weight, group) in enumerate(each):
+            last = i == len(each) - 1
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 with self.accelerator.autocast():
-                    batch = self.batches.batch(self.model, chunk, step)
+                    batch = self.batches.batch(self.model, chunk, step, group=group)
                     found = self.objective.terms(batch)
                 # Data parallelism averages over processes; this makes it a sum.
                 self.accelerator.backward(torch.stack([*found.values()]).sum() * world * weight)
+            watch(found, batch)
             terms.add(found, weight)
             reported.add(batch.reported, weight)
         values = reported.floats(self.accelerator)
-        with called(self.objective.method, "advance"):
-            self.state = self.objective.method.advance(self.state, values, epoch)
         return terms.floats(self.accelerator), values
 
     def _micro_batches(self, mine: Sequence[Item], step: StepContext) -> list[Sequence[Item]]:
@@ -209,8 +263,9 @@ class Trainer:
     def step_context(self, draws: Sequence[Item], mine: Sequence[Item]) -> StepContext:
         """The context of a step over `draws`, with samples for `mine`, this process's share."""
         counts = self.batches.counts(draws)
+        separate = self.modifiers is not None and self.modifiers.separate
         if "sample" not in self.objective.needs.parts:
-            return StepContext(counts, self.state)
+            return StepContext(counts, self.state, separate=separate)
         if self.sampler is None:
             raise TrainingError("the method needs samples, and there is nothing to sample with")
         indices = [draw.index for draw in mine or draws[:1]]
@@ -222,7 +277,7 @@ class Trainer:
         sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)}, int(bool(mine)))
         scored = int(sums.reduced(self.accelerator)["tokens"])
         counts["sample"] = (scored, len(draws) * self.sampler.how.count)
-        return StepContext(counts, self.state, samples=samples)
+        return StepContext(counts, self.state, samples=samples, separate=separate)
 
     @torch.no_grad()
     def _statistics(
@@ -242,10 +297,12 @@ class Trainer:
 
     def tensors(self) -> dict[str, Tensor]:
         """The local tensors of a checkpoint by name: trained weights, optimiser state."""
-        found: dict[str, Tensor] = {f"model.{name}": p for name, p in self._trained().items()}
+        found: dict[str, Tensor] = {f"model.{name}": p for name, p in self.trained().items()}
         for i, optimizer in enumerate(self.optimizers):
             for name, value in state_tensors(optimizer).items():
                 found[f"optimizer.{i}.{name}"] = value
+        if self.modifiers is not None:
+            found |= self.modifiers.tensors(self.trained())
         # The largest types first, so that values are aligned in the file.
         return dict(sorted(found.items(), key=lambda item: -item[1].element_size()))
 
@@ -287,12 +344,15 @@ class Trainer:
         with safe_open(path, framework="pt") as file:
             names = list(file.keys())
             with torch.no_grad():
-                for name, value in self._trained().items():
+                for name, value in self.trained().items():
                     value.copy_(local_shard(file.get_tensor(f"model.{name}"), value))
             for i, optimizer in enumerate(self.optimizers):
                 prefix = f"optimizer.{i}."
                 own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
                 load_state(optimizer, own, partial(_whole, file, prefix))
+            if self.modifiers is not None:
+                kept = [name for name in names if name.startswith("modifier.")]
+                self.modifiers.load(self, kept, partial(_whole, file, ""))
             metadata = file.metadata()
         self.step, self.state = int(metadata["step"]), json.loads(metadata["state"])
 
@@ -304,9 +364,13 @@ class Trainer:
         exact  with the stored weights; else with bf16 ones where shared layers are trained in bf16
         """
         model = self.accelerator.unwrap_model(self.model).eval()
-        scale = self.objective.method.update_scale()
-        trained = {name: p.clone() for name, p in self._trained().items() if name in self._start}
-        for name, parameter in self._trained().items():
+        scale, weights = self.objective.method.update_scale(), self.weights
+        shown = self.modifiers.evaluated(weights) if self.modifiers else weights
+        edited = self.trained() if shown is not weights else self._start
+        trained = {name: p.clone() for name, p in self.trained().items() if name in edited}
+        if shown is not weights:
+            weights.set_(shown)
+        for name, parameter in self.trained().items():
             if name in self._start:
                 start = self._start[name]
                 parameter.copy_(start + scale * (parameter - start))
@@ -314,13 +378,28 @@ class Trainer:
             with unsharded(model, exact=exact):
                 yield model
         finally:
-            for name, parameter in self._trained().items():
+            for name, parameter in self.trained().items():
                 if name in trained:
                     parameter.copy_(trained[name])
 
-    def _trained(self) -> dict[str, nn.Parameter]:
+    def trained(self) -> dict[str, nn.Parameter]:
+        """The trained weights by name."""
         model = self.accelerator.unwrap_model(self.model)
         return {name: p for name, p in model.named_parameters() if p.requires_grad}
+
+    @property
+    def weights(self) -> Gradients:
+        """The trained weights, sharing their memory; this process's part of them."""
+        return self.by_weight({n: local_part(p.detach()) for n, p in self.trained().items()})
+
+    def by_weight(self, tensors: Mapping[str, Tensor]) -> Gradients:
+        """This process's tensors by the weight that they belong to."""
+        return Gradients(tensors, sharded=is_sharded(self.model))
+
+
+def _summed(values: Sequence[Mapping[str, float]]) -> dict[str, float]:
+    """Sums of values by name, over the roles."""
+    return {name: sum(each.get(name, 0.0) for each in values) for name in values[0]}
 
 
 def _whole(file: Any, prefix: str, name: str) -> Tensor:

@@ -16,18 +16,9 @@ def _values(context: PageContext) -> Mapping[str, Any]:
 def _further(context: PageContext) -> dict[str, list[float | None]]:
     """Collect the columns that a reader may add, each by the rows of the page's data."""
     return {
-        column.name: [
-            None if (value := row.metrics[column.name]) is None else short(value)
-            for row in context.report.rows
-        ]
+        column.name: [short(row.metrics[column.name]) for row in context.report.rows]
         for column in context.columns.further
     }
 
 
-SECTION = ReportSection(
-    folder="all_numbers",
-    id="numbers",
-    title="All numbers",
-    values=_values,
-    lazy_data=_further,
-)
+SECTION = ReportSection("all_numbers", "numbers", "Numbers", _values, lazy_data=_further)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from unlearnbench.analysis.start_models import rows_with_valid_start
+from unlearnbench.analysis.best_settings import rows_with_valid_start
 from unlearnbench.api.observations import Evaluation
 
 from ...page_budget import EmbeddedEvaluations, best_settings
@@ -41,9 +41,4 @@ def _with_attacks(context: PageContext) -> EmbeddedEvaluations:
     return replace(embedded, evaluations=ordered | dict(embedded.evaluations))
 
 
-SECTION = ReportSection(
-    folder="answers",
-    id="answers",
-    title="Answers",
-    lazy_data_within=_answers,
-)
+SECTION = ReportSection("answers", "answers", "Answers", lazy_data_within=_answers)

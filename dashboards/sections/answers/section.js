@@ -1,12 +1,11 @@
 // Questions of one set with the answers of a model before and after every epoch, and of the retain
-// model; equal answers of neighbouring epochs are one line. A second run can be shown beside it.
+// model; equal answers of neighbouring epochs are one line.
 {
   const { element, byId, selection, wordDiff } = page;
   const [PORTION, LONG, CUT] = [12, 420, 360];
   const SETS = page.data.sets;
-  const ORDERS = { changed: "most changed first", same: "least changed first", memorized: "most memorized first", given: "as in the data", apart: "where the two runs differ most", back: "most given back under the attack first" };
+  const ORDERS = { changed: "most changed first", same: "least changed first", memorized: "most memorized first", given: "as in the data", back: "most given back under the attack first" };
   let data = null;
-  let other = null;
   let variant = ""; // an attack and its point
   let count = PORTION;
 
@@ -59,21 +58,19 @@
     if (list === undefined) return [];
     const start = ofReference(one, "fine-tuned", set, list) ?? encoded(one, 0, set);
     const goal = ofReference(one, "retain", set, list);
-    const [under, besideUnder, goalUnder] = [one, other, one.kind === "run" ? selection.reference(one, "retain") : null].map((model) => underAttack(model, set));
+    const [under, goalUnder] = [one, one.kind === "run" ? selection.reference(one, "retain") : null].map((model) => underAttack(model, set));
     return data.lists[list][0].map((question, i) => {
       const truth = data.lists[list][1][i][0];
       const before = one.kind === "run" ? answer(start, i) : null;
       const lines = byEpoch(one, set, list, i);
-      const beside = other ? byEpoch(other, set, list, i) : [];
       const from = before?.text ?? truth;
       const now = lineAt(lines, selection.epoch);
       const change = now && now.text !== null ? wordDiff.distance(from, now.text) : 0;
-      const apart = now && now.text !== null && beside.length ? wordDiff.distance(now.text, lineAt(beside, selection.epoch).text ?? "") : 0;
       const memorized = now ? now.es.at(now.epochs.indexOf(selection.epoch)) : null;
       const attacked = under(question);
       const strength = (line, at) => line?.es.at(at) ?? line?.p.at(at) ?? 0;
       const back = attacked ? strength(attacked, 0) - strength(now, now ? now.epochs.indexOf(selection.epoch) : 0) : null;
-      return { attacked, back, besideAttacked: besideUnder(question), goalAttacked: goalUnder(question), question, truth, memorized, before, lines, beside, goal: one.kind === "run" ? answer(goal, i) : null, from, change, apart };
+      return { attacked, back, goalAttacked: goalUnder(question), question, truth, memorized, before, lines, goal: one.kind === "run" ? answer(goal, i) : null, from, change };
     });
   };
 
@@ -106,24 +103,21 @@
       : [line("true answer", { text: item.truth }), item.before && line("before", item.before, item.truth)];
     const withAttack = (lines, attacked) => attacked ? [...lines, line(`${variant}, epoch ${attacked.epochs[0]}`, attacked, item.from)] : lines;
     const own = withAttack(epochLines(item.lines, item.from), item.attacked);
-    const others = withAttack(epochLines(item.beside, item.from), item.besideAttacked);
-    const column = (one, lines) => element("div", {}, element("h4", {}, page.runName(one.row)), element("dl", {}, ...lines));
     return element("article", { class: "qa" },
       element("header", {}, element("h3", {}, item.question || "Plain text"), element("span", { class: "note" }, lineAt(item.lines, selection.epoch)?.text === null ? "" : `changed ${item.change.toFixed(2)}`)),
-      element("dl", {}, ...lead, ...(other ? [] : own)),
-      other && element("div", { class: "pair" }, column(selection.trajectory, own), column(other, others)),
+      element("dl", {}, ...lead, ...own),
       item.goal && element("dl", {}, line("retain model", item.goal),
         item.goalAttacked && line(`retain model, ${variant}`, item.goalAttacked, item.goal.text)));
   };
 
   const compare = {
     changed: (a, b) => b.change - a.change, same: (a, b) => a.change - b.change,
-    apart: (a, b) => b.apart - a.apart, memorized: (a, b) => page.compareValues(a.memorized, b.memorized, -1), given: () => 0,
+    memorized: (a, b) => page.compareValues(a.memorized, b.memorized, -1), given: () => 0,
     back: (a, b) => page.compareValues(a.back, b.back, -1),
   };
   const matches = (item) => {
     const words = byId("answer-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const lines = [...item.lines, ...item.beside, item.attacked].map((one) => one?.text);
+    const lines = [...item.lines, item.attacked].map((one) => one?.text);
     const text = [item.question, item.truth, item.before?.text, item.goal?.text, ...lines].join("\n").toLowerCase();
     return words.every((word) => text.includes(word));
   };
@@ -153,7 +147,7 @@
     byId("answer-more").hidden = found.length <= count;
     const against = selection.reference(one, "fine-tuned") || encoded(one, 0, set) ? "the answer before" : "the true answer";
     byId("answer-note").replaceChildren(
-      element("b", {}, `${page.runName(one.row)}${other ? ` beside ${page.runName(other.row)}` : ""}, ${SETS[set] ?? "no set"}`),
+      element("b", {}, `${page.runName(one.row)}, ${SETS[set] ?? "no set"}`),
       ` · ${Math.min(count, found.length)} of ${found.length} questions, ${ORDERS[order]}. Marked: words that ${against} does not have. `,
       `Changed, at epoch ${selection.epoch}: 0 = the same words in the same order, 1 = none in common. p: probability of the true answer, per token. ${strengths()}`,
       variant && found.some((item) => item.attacked) ? `Last lines of a run and of the retain model: under ${variant}. ` : "",
@@ -169,7 +163,7 @@
     select.replaceChildren(...values.map((value) => element("option", { value }, name(value))));
     if (values.map(String).includes(String(chosen))) select.value = chosen;
   };
-  const fillOrders = () => fill(byId("answer-order"), Object.keys(ORDERS).filter((name) => (other || name !== "apart") && (variant || name !== "back")),
+  const fillOrders = () => fill(byId("answer-order"), Object.keys(ORDERS).filter((name) => variant || name !== "back"),
     (name) => ORDERS[name], byId("answer-order").value || "changed");
   const markOrders = () => {
     const [select, known] = [byId("answer-order"), knowsStrength()];
@@ -182,10 +176,7 @@
     const one = selection.trajectory;
     if (!hasData(one)) return;
     const choices = selection.choices(hasData);
-    const beside = choices.filter((choice) => choice !== one && selection.samePanel(choice, one));
-    if (!beside.includes(other)) other = null;
     selection.fill(byId("answer-run"), choices, one);
-    selection.fill(byId("answer-other"), beside, other, "no other run");
     fill(byId("answer-epoch"), embeddedEpochs(one), String, selection.epoch);
     const variants = variantsOf(one);
     if (!variants.includes(variant)) variant = "";
@@ -225,12 +216,6 @@
   };
   byId("answer-run").addEventListener("change", (event) => selection.select(selection.of(event.target.value)));
   byId("answer-epoch").addEventListener("change", (event) => selection.select(selection.trajectory, Number(event.target.value)));
-  byId("answer-other").addEventListener("change", (event) => {
-    other = selection.of(event.target.value);
-    fillOrders();
-    markOrders();
-    restart();
-  });
   byId("answer-variant").addEventListener("change", (event) => {
     variant = event.target.value;
     fillOrders();

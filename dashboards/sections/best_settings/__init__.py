@@ -8,19 +8,13 @@ from typing import Any
 from markupsafe import Markup
 
 from unlearnbench.analysis.best_settings import Setting
-from unlearnbench.api.benchmark import Headline, HeadlineMetric, HeadlineTest
+from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
-from ...formatting import rate_text, signed, split_cell
+from ...formatting import interval_text, rate_text, signed, split_cell
 from ...html_table import Column, HtmlTable, in_brackets
 from ...report_section import PageContext, ReportSection
-from .data import (
-    SettingsLine,
-    SettingsTable,
-    caveats,
-    exported,
-    settings_tables,
-)
+from .data import SettingsLine, SettingsTable, settings_tables, texts
 
 
 def _values(context: PageContext) -> Mapping[str, Any]:
@@ -32,11 +26,9 @@ def _values(context: PageContext) -> Mapping[str, Any]:
 
 
 def _data(context: PageContext) -> dict[str, Any]:
-    """Collect the tables as they are copied, by name."""
-    return {
-        table.name: exported(table, caveats(table, context.claims))
-        for table in settings_tables(context.report)
-    }
+    """Collect the tables as they are copied, by name and format."""
+    tables = settings_tables(context.report)
+    return {table.name: texts(table, context.report) for table in tables}
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[SettingsLine]:
@@ -45,19 +37,40 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[Setting
     columns: list[Column[SettingsLine]] = [
         Column("Method", _method, align=""),
         Column("Model", lambda one: one.model, align=""),
-        Column("Forget", _split, lambda one: one.forget_fraction),
+        Column(
+            "Forget", lambda one: split_cell(one.forget_fraction), lambda one: one.forget_fraction
+        ),
         _mean(forgotten.short, forgotten, "num strong"),
         _mean(kept.label, kept, "num"),
         Column("kept", _utility_share, lambda one: one.utility_share, is_result=True),
-        _of_setting("Rate", lambda s: rate_text(s.learning_rate), lambda s: s.learning_rate),
+        _of_setting(
+            "Learning rate", lambda s: rate_text(s.learning_rate), lambda s: s.learning_rate
+        ),
         _of_setting("Epoch", lambda s: str(s.epoch)),
-        *([] if test is None else [_distance(test)]),
+        *([_of_setting("KS D", lambda s: signed(s.metrics.get(test.distance), 3))] if test else []),
         _of_setting("Seeds", lambda s: str(len(s.rows))),
-        Column("Settings tried", lambda one: str(one.tried)),
+        Column("Tried", lambda one: str(one.tried)),
     ]
+    if table.name == "best":
+        methods = {
+            (panel.model, panel.forget_fraction, one.method): one.place
+            for panel in context.claims.panels
+            for one in panel.methods
+        }
+
+        def place(one: SettingsLine) -> int | None:
+            return methods.get((one.model, one.forget_fraction, one.family))
+
+        columns.insert(1, Column("Place", lambda one: str(place(one) or ""), place))
     if table.chosen_apart:
         by = f"chosen by {forgotten.short if test is None else test.short}, {kept.short}"
-        columns.insert(6, Column(by, _chosen_by(headline), _chosen_key, is_result=True))
+        chosen: Column[SettingsLine] = Column(
+            by,
+            lambda one: _chosen_by(one, headline),
+            lambda one: one.chosen_by[0] if one.chosen_by else None,
+            is_result=True,
+        )
+        columns.insert(6, chosen)
     return HtmlTable(
         id=table.name,
         label=table.title,
@@ -67,10 +80,6 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[Setting
         no_result=lambda one: "" if one.setting else one.why_not,
         panel=lambda one: context.panel_number(one.model, one.forget_fraction),
     )
-
-
-def _split(line: SettingsLine) -> str:
-    return split_cell(line.forget_fraction)
 
 
 def _of_setting(
@@ -89,10 +98,6 @@ def _of_setting(
     )
 
 
-def _distance(test: HeadlineTest) -> Column[SettingsLine]:
-    return _of_setting("KS D", lambda s: signed(s.metrics.get(test.distance), 3))
-
-
 def _mean(title: str, metric: HeadlineMetric, align: str) -> Column[SettingsLine]:
     name, digits = metric.column, metric.digits
 
@@ -100,9 +105,7 @@ def _mean(title: str, metric: HeadlineMetric, align: str) -> Column[SettingsLine
         interval = setting.interval(name)
         if interval is None:
             return signed(setting.metrics[name], digits)
-        prefix = "min-max " if interval.is_range else ""
-        ends = (interval.low, interval.high)
-        return in_brackets(setting.metrics[name], ends, digits, prefix)
+        return in_brackets(setting.metrics[name], interval_text(interval, digits), digits)
 
     return _of_setting(title, text, lambda setting: setting.metrics[name], align)
 
@@ -120,24 +123,11 @@ def _utility_share(line: SettingsLine) -> str:
     return "" if line.utility_share is None else f"{100 * line.utility_share:.0f} %"
 
 
-def _chosen_by(headline: Headline) -> Callable[[SettingsLine], str]:
-    digits = headline.forgotten.digits, headline.kept.digits
-
-    def text(line: SettingsLine) -> str:
-        pairs = zip(line.chosen_by or (), digits, strict=False)
-        return ", ".join(signed(value, places) for value, places in pairs)
-
-    return text
-
-
-def _chosen_key(line: SettingsLine) -> float | None:
-    return None if line.chosen_by is None else line.chosen_by[0]
+def _chosen_by(line: SettingsLine, headline: Headline) -> str:
+    pairs = zip(line.chosen_by or (), (headline.forgotten, headline.kept), strict=False)
+    return ", ".join(signed(value, metric.digits) for value, metric in pairs)
 
 
 SECTION = ReportSection(
-    folder="best_settings",
-    id="best",
-    title="Best settings",
-    values=_values,
-    data=_data,
+    "best_settings", "best", "Best settings", _values, nav="Best", lazy_data=_data
 )

@@ -1,11 +1,7 @@
-"""The tables of best settings: by the sweep's own `select` rule, and by the page's.
-
-A table on the page and the copy of it have the same values.
-"""
+"""The tables of best settings: by the sweep's own `select` rule, and by the page's."""
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -14,18 +10,20 @@ from typing import Any
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Setting,
+    Start,
     average_seeds,
+    best_first,
     best_per_method,
-    panel_label,
+    start_of,
 )
-from unlearnbench.analysis.order_confidence import OrderConfidence
-from unlearnbench.analysis.start_models import Start, start_of
 from unlearnbench.api.benchmark import Headline, SplitKey
+from unlearnbench.reporting.best_table import TableFormat, best_table
 from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
-from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
+
+from ...formatting import interval_names
 
 Place = tuple[str, SplitKey, str]
 """Model, forget fraction and method."""
@@ -85,14 +83,12 @@ class SettingsTable:
         return any(line.chosen_by for line in self.lines)
 
     @property
-    def brackets(self) -> tuple[str, ...]:
+    def brackets(self) -> list[str]:
         """Names of the intervals in brackets."""
-        found = {
-            interval.n: interval.name
-            for line in self.lines
-            if line.setting is not None and (interval := _interval(line.setting)) is not None
-        }
-        return tuple(name for _, name in sorted(found.items()))
+        column = self.headline.forgotten.column
+        return interval_names(
+            one.setting.interval(column) for one in self.lines if one.setting is not None
+        )
 
     @property
     def fewest_seeds(self) -> int | None:
@@ -131,7 +127,7 @@ def _by_default(report: Report) -> SettingsTable:
         name="best",
         title="Best setting of each method",
         rule=f"among all learning rates, hyper-parameters and epochs, the {forgotten.best_word} "
-        f"{forgotten.label} of those that keep at least {UTILITY_SHARE:.0%} of the fine-tuned "
+        f"{forgotten.label} of those that keep at least {UTILITY_SHARE:.0%} of the start "
         f"model's {kept.short}",
         seeds=tuple(sorted({r.seed for r in rows if r.kind == "run"})),
         lines=_ordered([*lines, *_unevaluated(report)], rows),
@@ -171,22 +167,15 @@ def _declared(report: Report, selection: Mapping[str, Any]) -> SettingsTable:
         ids = set(choice["reported_runs"])
         here = [r for r in report.rows if r.run_id in ids and r.epoch == choice["epoch"]]
         setting = next(iter(average_seeds(here)), None)
-        start = start_of(report.rows, choice["model"], choice["forget_fraction"])
+        place = (choice["model"], choice["forget_fraction"])
+        start = start_of(report.rows, *place)
         unfinished = "chosen; no run on the other seeds has ended yet"
         judged = _judged(start, setting, choice["why_not"] or unfinished)
         by = (choice[headline.forgotten.column], choice[headline.kept.column])
-        lines.append(
-            SettingsLine(
-                choice["model"],
-                choice["forget_fraction"],
-                choice["method"],
-                choice["setting"] or choice["method"],
-                choice["candidates"],
-                start,
-                *judged,
-                chosen_by=None if None in by else by,
-            )
-        )
+        method, tried = choice["method"], choice["candidates"]
+        label = choice["setting"] or method
+        chosen_by = None if None in by else by
+        lines.append(SettingsLine(*place, method, label, tried, start, *judged, chosen_by))
     on = ", ".join(map(str, selection["chosen_on_seeds"]))
     return SettingsTable(
         name="declared",
@@ -202,85 +191,21 @@ def _ordered(lines: Sequence[SettingsLine], rows: Sequence[TableRow]) -> tuple[S
     """Sort by model and fraction as in the table of all numbers, then the best first."""
     places = list(dict.fromkeys((row.model, row.forget_fraction) for row in rows))
 
-    def key(line: SettingsLine) -> tuple[int, float, str]:
+    def key(line: SettingsLine) -> tuple[int, tuple[float, float, int, str]]:
         place = (line.model, line.forget_fraction)
         number = places.index(place) if place in places else len(places)
-        quality, oriented = line.forgotten, line.start.headline.forgotten.oriented
-        return number, math.inf if quality is None else -oriented(quality), line.family
+        return number, best_first(line.setting, line.family)
 
     return tuple(sorted(lines, key=key))
 
 
-def caveats(table: SettingsTable, claims: OrderConfidence) -> tuple[str, ...]:
-    """List the caveats that are copied with the table, one sentence each."""
-    placed = [line for line in table.lines if line.setting is not None]
-    sentences: list[str] = []
-    if (fewest := table.fewest_seeds) is not None and fewest < ENOUGH_SEEDS:
-        what = "Fewer than three seeds stand" if fewest > 1 else "One seed stands"
-        sentences.append(f"{what} behind some lines: differences between them may be chance.")
-    counts = sorted({line.tried for line in placed})
-    if counts and counts[-1] > 1 and not table.chosen_apart:
-        number = f"{counts[0]} to {counts[-1]}" if len(counts) > 1 else f"{counts[0]}"
-        sentences.append(
-            f"Each line is the best of {number} settings (learning rates x hyper-parameters x "
-            "epochs), chosen by the numbers shown, which favours methods with more of them."
-        )
-    for one in claims.panels:
-        place = f"{panel_label(one.model, one.forget_fraction)}: "
-        prefix = place if len(claims.panels) > 1 else ""
-        found = [] if one.rivals is None else [*one.rivals.sentences]
-        sentences += [prefix + each.replace("`", "") for each in (*found, *one.unequal)]
-    return tuple(sentences)
-
-
-def exported(table: SettingsTable, caveats: Sequence[str] = ()) -> dict[str, Any]:
-    """Collect what the page copies as CSV, Markdown and LaTeX: exact values, and the rule."""
-    test = table.headline.forgotten.test
-    return {
-        "title": table.title,
-        "rule": table.rule,
-        "distance": None if test is None else test.distance,
-        "seeds": list(table.seeds),
-        "caveats": list(caveats),
-        "lines": [
-            {
-                "method": line.method,
-                "model": line.model,
-                "fraction": line.forget_fraction,
-                "tried": line.tried,
-                "note": line.why_not,
-                **(_exported(line.setting) if line.setting else {}),
-                "kept": line.utility_share,
-            }
-            for line in table.lines
-        ],
-    }
-
-
-def _exported(setting: Setting) -> dict[str, Any]:
-    kept, forgotten = setting.headline.kept.column, setting.headline.forgotten
-    interval = setting.interval(forgotten.column) or setting.interval(kept)
-    distance = None if forgotten.test is None else forgotten.test.distance
-    return {
-        "interval": None if interval is None else interval.name,
-        "range": interval is not None and interval.is_range,
-        "rate": setting.learning_rate,
-        "epoch": setting.epoch,
-        "seeds": [row.seed for row in setting.rows],
-        "quality": _numbers(setting, forgotten.column),
-        "utility": _numbers(setting, kept),
-        "statistic": None if distance is None else setting.metrics.get(distance),
-    }
-
-
-def _numbers(setting: Setting, metric: str) -> dict[str, Any]:
-    """Collect the mean and, with several seeds, its interval and the standard deviation."""
-    interval = setting.interval(metric)
-    mean = {"mean": setting.metrics[metric]}
-    if interval is None:
-        return mean
-    return mean | {"low": interval.low, "high": interval.high, "spread": interval.spread}
-
-
-def _interval(setting: Setting) -> Interval | None:
-    return setting.interval(setting.headline.forgotten.column)
+def texts(table: SettingsTable, report: Report) -> dict[str, str]:
+    """Write the table as the page copies it, by format; empty without a setting."""
+    rows = report.rows
+    if table.name == "declared":  # these settings alone, whatever the page's rule would choose
+        chosen = [row for line in table.lines if line.setting for row in line.setting.rows]
+        rows = (*(row for row in rows if row.kind != "run"), *chosen)
+    if not any(line.setting for line in table.lines):
+        return {}
+    formats: dict[str, TableFormat] = {"CSV": "csv", "Markdown": "markdown", "LaTeX": "latex"}
+    return {name: best_table(rows, kind) for name, kind in formats.items()}

@@ -31,11 +31,4 @@ def _figures(context: PageContext) -> list[dict[str, Any]]:
     return found
 
 
-SECTION = ReportSection(
-    folder="curves",
-    id="curves",
-    title="Forgetting curves",
-    values=_values,
-    data=_groups,
-    lazy_data=_figures,
-)
+SECTION = ReportSection("curves", "curves", "Curves", _values, data=_groups, lazy_data=_figures)

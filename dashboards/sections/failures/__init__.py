@@ -19,9 +19,4 @@ def _error(error: str | None) -> tuple[str, str]:
     return message, traceback
 
 
-SECTION = ReportSection(
-    folder="failures",
-    id="failures",
-    title="Failures",
-    values=_values,
-)
+SECTION = ReportSection("failures", "failures", "Failures", _values)

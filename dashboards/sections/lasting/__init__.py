@@ -6,19 +6,16 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.analysis.lasting import AttackedPanel, attack_of
-from unlearnbench.analysis.lasting_text import sentences, variant_label
-from unlearnbench.stats.t_interval import Interval
+from unlearnbench.analysis.lasting import AttackedPanel, attack_of, sentences, variant_label
 
 from ...figures.lasting_plot import before_and_under, leaks, relearning
-from ...formatting import rate_text, signed
+from ...formatting import interval_names, interval_text, rate_text, signed
 from ...report_section import PageContext, ReportSection
-from .data import columns, lasting_panels, worst_prompt
-from .sampled import LeakColumn, leak_curves
+from .data import LeakColumn, columns, leak_curves, panel_of, worst_prompt
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
-    panels = context.once(lasting_panels)
+    panels = context.report.lasting
     if not panels:
         return None
     found = [(columns(one), LeakColumn(context, one)) for one in panels]
@@ -27,15 +24,16 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
     return {
         "panels": [(one, sentences(one), *of) for one, of in zip(panels, found, strict=True)],
         "leaks": next(iter(sampled), None),
-        "places": [(one.model, one.forget_fraction) for one in panels],
         "measure": panels[0].column.label,
         "curves": [one.label for of, _ in found[:1] for one in of if one.attack in stepped],
         "bars": any(one.attack not in stepped for of, _ in found for one in of),
         "stepped": stepped,
-        "brackets": _brackets(panels),
+        "brackets": interval_names(
+            u.lasting_interval for p in panels for s in p.settings for u in s.under
+        ),
         "number": signed,
         "change": _change,
-        "ends": _ends,
+        "ends": interval_text,
         "steps": _steps,
         "variant": variant_label,
         "rate_of": rate_text,
@@ -45,20 +43,6 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
 def _stepped(panel: AttackedPanel) -> set[str]:
     """List the attacks that have curves."""
     return {curve.attack for one in panel.settings for curve in one.curves}
-
-
-def _brackets(panels: tuple[AttackedPanel, ...]) -> list[str]:
-    """Name the intervals in brackets."""
-    every = (u.lasting_interval for p in panels for s in p.settings for u in s.under)
-    found = {one.n: one.name for one in every if one is not None}
-    return [found[n] for n in sorted(found)]
-
-
-def _ends(interval: Interval) -> str:
-    """Format an interval, or of two seeds their range, within 0 and 1."""
-    name = "min-max " if interval.is_range else ""
-    low, high = max(0.0, interval.low), min(1.0, interval.high)
-    return f"{name}[{signed(low, 2)}, {signed(high, 2)}]"
 
 
 def _change(gain: float | None) -> str:
@@ -72,9 +56,12 @@ def _steps(value: float | None) -> str:
 
 
 def _figures(context: PageContext) -> list[dict[str, Any]]:
-    """Draw the figures of each panel with attacks, by kind."""
+    """Draw the figures of each panel, by kind; none of a panel without attacks."""
     found: list[dict[str, Any]] = []
-    for panel in context.once(lasting_panels):
+    for place in context.panels:
+        if (panel := panel_of(context, place)) is None:
+            found.append({})
+            continue
         labels = {one.attack: one.label for one in columns(panel)}
         stepped = _stepped(panel)
         curves = [
@@ -90,10 +77,4 @@ def _figures(context: PageContext) -> list[dict[str, Any]]:
     return found
 
 
-SECTION = ReportSection(
-    folder="lasting",
-    id="lasting",
-    title="Does it last?",
-    values=_values,
-    lazy_data=_figures,
-)
+SECTION = ReportSection("lasting", "lasting", "Does it last?", _values, lazy_data=_figures)

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
+from statistics import fmean
+
+import numpy as np
 
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
@@ -16,29 +19,107 @@ from unlearnbench.analysis.lasting import (
     step_of,
 )
 from unlearnbench.api.attack import Attack, PromptAttack
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.api.registry import load
 from unlearnbench.errors import PluginError
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 from unlearnbench.stats.worst_case import worst_case
 
-from ...figures.lasting_plot import RETAIN, START, Worst
+from ...figures.lasting_plot import RETAIN, START, LeakCurve, Worst
 from ...figures.tradeoff_data import Panel
-from ...report_section import PageContext
+from ...report_section import PageContext, of_place
+
+LEAK, BOUND = "leak_at_k", "leak_at_k_bound"
+"""The metric, and the column of its bound."""
+THRESHOLD, ALPHA = 0.8, 0.01
+"""Defaults of both metrics."""
+
+
+@dataclass(frozen=True)
+class Leak:
+    """A model's leak@k, as its records have it: means over seeds."""
+
+    value: float
+    bound: float | None
+
+
+def leak_curves(context: PageContext, panel: AttackedPanel) -> Mapping[str, LeakCurve]:
+    """Compute leak@k for k = 1, 2, 4 … by the id of a run, or the name of a reference.
+
+    Of each method's best attacked setting, one seed.
+    """
+    plan = context.columns.plan
+    metric = next((one.metric for one in plan.measures if one.name == LEAK), None)
+    threshold = float(getattr(metric, "threshold", THRESHOLD))
+    alpha = float(getattr(plan.summaries.get("sampling-bounds"), "alpha", ALPHA))
+    names = {row.run_id: _name(row) for row in context.rows_of(panel)}
+    forget = context.columns.schema.sets("forget")
+    found: dict[str, LeakCurve] = {}
+    for (record, key), evaluation in context.once(variant_answers).items():
+        for part in (evaluation.sets.get(name) for name in forget[:1]):
+            if record in names and part is not None and part.samples is not None:
+                variant = key.partition(" ")[2]
+                found[names[record]] = _curve(part, variant, threshold, alpha)
+    return found
+
+
+def _name(row: TableRow) -> str:
+    return {"retain": RETAIN, "fine-tuned": START}.get(row.kind, row.run_id)
+
+
+def _curve(part: SetEvaluation, variant: str, threshold: float, alpha: float) -> LeakCurve:
+    scores = part.sampled_scores()  # [n, s]
+    scores = scores[~np.isnan(scores).any(axis=1)]
+    count, samples = scores.shape
+    ks = [2**i for i in range(samples.bit_length()) if 2**i <= samples]
+    leaks = [min(1.0, float(leak_at_k(scores, threshold, k).mean())) for k in ks if count]
+    bounds = [mean_bound(leak, count, alpha) for leak in leaks]
+    return LeakCurve(variant, tuple(ks), tuple(leaks), tuple(bounds), samples, threshold, alpha)
+
+
+class LeakColumn:
+    """The column of leak@k in the table of settings."""
+
+    def __init__(self, context: PageContext, panel: AttackedPanel) -> None:
+        schema = context.columns.schema
+        forget = schema.sets("forget")
+        self.column = f"{LEAK}_{forget[0]}" if forget else ""
+        metric = next((one.metric for one in schema.plan.measures if one.name == LEAK), None)
+        self.label = f"leak@{getattr(metric, 'k', 'k')}"
+        self._rows: dict[tuple[str, int], TableRow] = {}
+        self._references: dict[str, TableRow] = {}
+        for row in of_place(context.report.attacked, panel):
+            if row.metrics.get(self.column) is not None:
+                self._rows[row.run_id, row.epoch] = row
+                self._references[_name(row)] = row
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def of(self, one: AttackedSetting) -> Leak | None:
+        """A setting's, over its seeds; None if one has none."""
+        rows = [self._rows.get((row.run_id, row.epoch)) for row in one.setting.rows]
+        known = [row for row in rows if row is not None]
+        return self._leak(known) if len(known) == len(rows) else None
+
+    def reference(self, name: str) -> Leak | None:
+        """The start or retain model's."""
+        return self._leak([self._references[name]]) if name in self._references else None
+
+    def _leak(self, rows: list[TableRow]) -> Leak:
+        bounds = [bound for row in rows if (bound := row.metrics.get(BOUND)) is not None]
+        values = [row.metrics.get(self.column) or 0.0 for row in rows]
+        return Leak(fmean(values), fmean(bounds) if len(bounds) == len(rows) else None)
+
 
 Variants = Mapping[tuple[str, str], Evaluation]
 """By record, and by epoch and variant: `5 relearning@13`."""
 
 
-def lasting_panels(context: PageContext) -> tuple[AttackedPanel, ...]:
-    """List the attacked settings of every panel whose start model is valid."""
-    return context.report.lasting
-
-
 def panel_of(context: PageContext, place: Panel) -> AttackedPanel | None:
     """Look the attacked settings of a panel up."""
-    where = (place.model, place.forget_fraction)
-    found = context.once(lasting_panels)
-    return next((one for one in found if (one.model, one.forget_fraction) == where), None)
+    return next(iter(of_place(context.report.lasting, place)), None)
 
 
 @cache
@@ -104,23 +185,16 @@ def variant_answers(context: PageContext) -> Variants:
     """
     records = {record.id: record for record in context.report.records}
     found: dict[tuple[str, str], Evaluation] = {}
-    for panel in context.once(lasting_panels):
+    for panel in context.report.lasting:
         wanted = shown_variants(panel)
         runs = {(row.run_id, row.epoch) for one in panel.best for row in one.setting.rows[:1]}
-        place = (panel.model, panel.forget_fraction)
-        plain = {
-            row.kind: row.run_id
-            for row in context.report.rows
-            if (row.model, row.forget_fraction) == place and row.kind != "run"
-        }
-        for row in context.report.attacked:
+        plain = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
+        for row in of_place(context.report.attacked, panel):
             own = plain.get(row.kind, row.run_id)
-            here = (row.model, row.forget_fraction) == place and row.variant in wanted
-            if here and (row.kind != "run" or (row.run_id, row.epoch) in runs):
-                stored = records[row.run_id].attacked_evaluations
-                if (row.epoch, row.variant) in stored:
-                    evaluation = stored[row.epoch, row.variant]
-                    found[own, f"{row.epoch} {row.variant}"] = evaluation
+            if row.variant in wanted and (row.kind != "run" or (row.run_id, row.epoch) in runs):
+                stored = records[row.run_id].attacked_evaluations.get((row.epoch, row.variant))
+                if stored is not None:
+                    found[own, f"{row.epoch} {row.variant}"] = stored
     return found
 
 
@@ -129,7 +203,7 @@ def worst_prompt(context: PageContext, panel: AttackedPanel) -> Worst | None:
 
     Of each method's best attacked setting, one seed, and of the start and the retain model.
     """
-    measured = context.columns.schema.measure_of(panel.column.name)
+    measured = context.columns.schema.measures.get(panel.column.name)
     prompts = [v for v in panel.variants if _is_prompt(attack_of(v))]
     if measured is None or len(prompts) < 2:
         return None
@@ -137,8 +211,7 @@ def worst_prompt(context: PageContext, panel: AttackedPanel) -> Worst | None:
     knows = measure.metric.knows
     if knows is None:
         return None
-    names = {"retain": RETAIN, "fine-tuned": START}
-    kinds = {row.run_id: names.get(row.kind, row.run_id) for row in context.report.rows}
+    kinds = {row.run_id: _name(row) for row in context.report.rows}
     by_model: dict[str, dict[str, dict[str, float]]] = {}
     for (record, key), evaluation in context.once(variant_answers).items():
         variant = key.partition(" ")[2]

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.api.metric import Summary
-from unlearnbench.stats.t_interval import Interval
 
-from ...formatting import rate_text, signed
+from ...formatting import interval_names, interval_text, rate_text, signed
 from ...report_section import PageContext, ReportSection
-from .data import LASTING, ScorePanel, exported, questions, score_panels, unknown, warnings_by_kind
-from .latex import exported_latex
+from .data import LASTING, exported, questions, score_panels, unknown, warnings_by_kind
+from .latex import latex_tables
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:
@@ -24,16 +22,19 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
     return {
         "panels": panels,
         "questions": scores,
+        "parts": exported(panels),
         "scored": {one.columns()[0].name for one in scores},
         "kept_parts": [schema.column(p).label for s in scores for p in s.parts() if _is_kept(s)],
         "unknown": unknown(schema),
         "retain": "retain" in schema.references,
-        "warnings": [warnings_by_kind(panel, scores) for panel in panels],
+        "warnings": [*map(warnings_by_kind, panels)],
         "attacked": any(panel.attacked for panel in panels),
         "lasting": LASTING,
-        "brackets": _brackets(panels),
+        "brackets": interval_names(
+            one.interval for panel in panels for line in panel.lines for one in line.numbers
+        ),
         "number": signed,
-        "ends": _ends,
+        "ends": interval_text,
         "setting_text": rate_text,
     }
 
@@ -42,34 +43,9 @@ def _is_kept(score: Summary) -> bool:
     return score.columns()[0].name == "kept"
 
 
-def _ends(interval: Interval, low: float = -math.inf, high: float = math.inf) -> str:
-    """Format an interval within bounds; of two seeds, their range."""
-    name = "min-max " if interval.is_range else ""
-    ends = max(low, interval.low), min(high, interval.high)
-    return f"{name}[{signed(ends[0], 2)}, {signed(ends[1], 2)}]"
-
-
-def _brackets(panels: tuple[ScorePanel, ...]) -> list[str]:
-    """Name the intervals in brackets."""
-    scores = [score for panel in panels for line in panel.lines for score in line.scores]
-    intervals = [score.interval for score in scores]
-    worst = [line.lasting.worst for panel in panels for line in panel.lines if line.lasting]
-    intervals += [one.lasting_interval for one in worst if one is not None]
-    found = {one.n: one.name for one in intervals if one is not None}
-    return [found[n] for n in sorted(found)]
-
-
 def _lazy(context: PageContext) -> dict[str, Any]:
-    return {
-        "parts": exported(context.once(score_panels)),
-        "latex": exported_latex(context),
-    }
+    """Write the table of each panel, by the panel's number."""
+    return {str(i): {"LaTeX": text} for i, text in enumerate(latex_tables(context))}
 
 
-SECTION = ReportSection(
-    folder="scorecard",
-    id="scorecard",
-    title="Scorecard",
-    values=_values,
-    lazy_data=_lazy,
-)
+SECTION = ReportSection("scorecard", "scorecard", "Scorecard", _values, lazy_data=_lazy)

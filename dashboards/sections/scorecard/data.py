@@ -1,25 +1,23 @@
 """The scorecard: per model and split, what each method's best setting scores on each question.
 
 A score with its question, its parts and the models that it is relative to are declared by metrics
-(`Summary.question`). Records of versions that did not store a score are scored here, from their
-evaluations, as far as those go.
+(`Summary.question`). All numbers are those of the records; tests of them read the evaluations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, Shift
-from unlearnbench.analysis.lasting_text import variant_label
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, variant_label
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Summary
-from unlearnbench.api.observations import Evaluation, SetEvaluation
+from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
@@ -29,16 +27,12 @@ from unlearnbench.stats.t_interval import Interval, t_interval
 from ...figures.tradeoff_data import Panel
 from ...formatting import short, signed
 from ...metric_columns import set_title
-from ...report_section import PageContext
+from ...report_section import PageContext, of_place
 from ..best_settings.data import SettingsLine, settings_tables
 from ..lasting.data import panel_of
 
 _Z = 1.96
 """Quantile of the normal distribution: beyond so many standard errors is beyond chance."""
-_NEEDS_TOKENS = (
-    "needs the loss of every token, which records of earlier versions do not have; evaluate again, "
-    "in a new folder, to have it"
-)
 KINDS = {
     "bypassed": "bypassed: an attack on the weights runs the model without the method",
     "over-forgotten": "over-forgotten: below the retain model, which never saw the forget rows",
@@ -67,11 +61,14 @@ class Part:
 class Score:
     """A method's answer to one question."""
 
+    label: str
     mean: float | None
+    by_seed: Mapping[int, float]
     interval: Interval | None
-    parts: tuple[Part, ...]
+    """The mean's t interval over seeds; None without one."""
     warnings: Mapping[str, str]
     """Why the number is no success, by kind (`KINDS`)."""
+    parts: tuple[Part, ...] = ()
 
     @property
     def warning(self) -> str:
@@ -88,6 +85,21 @@ class ScoreLine:
     """By the panel's questions; none without a setting."""
     lasting: AttackedSetting | None = None
     """Its best setting among the attacked ones."""
+
+    @property
+    def numbers(self) -> tuple[Score, ...]:
+        """The scores, and behind them what lasts under attacks."""
+        if (under := self.lasting) is None:
+            return self.scores
+        shares, interval, warnings = dict[int, float](), None, dict[str, str]()
+        if under.worst is not None:
+            interval = under.worst.lasting_interval
+            pairs = zip(under.setting.rows, under.worst.shares, strict=False)
+            shares = {row.seed: share for row, share in pairs if share is not None}
+        if by := under.bypassed_by:
+            text = f"the model alone answers {' and '.join(by)}, as if nothing were forgotten"
+            warnings["bypassed"] = text
+        return (*self.scores, Score(LASTING, under.lasting, shares, interval, warnings))
 
 
 @dataclass(frozen=True)
@@ -131,13 +143,11 @@ def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     """Score the best settings of every panel with a run."""
     scores = questions(context.columns.schema)
     chosen = settings_tables(context.report)[0].lines
-    found: list[ScorePanel] = []
-    for panel in context.panels:
-        place = (panel.model, panel.forget_fraction)
-        lines = [one for one in chosen if (one.model, one.forget_fraction) == place]
-        if lines and scores:
-            found.append(_Scorer(context, panel, scores).panel(lines))
-    return tuple(found)
+    return tuple(
+        _Scorer(context, panel, scores).panel(lines)
+        for panel in context.panels
+        if scores and (lines := of_place(chosen, panel))
+    )
 
 
 class _Scorer:
@@ -145,24 +155,20 @@ class _Scorer:
 
     def __init__(self, context: PageContext, panel: Panel, scores: Sequence[Summary]) -> None:
         self.context, self.place, self.scores = context, panel, scores
-        whole = context.columns.plan
-        rivals = [one for score in scores for one in _rivals(whole, score)]
-        self.plan = whole.of_columns(_first(one).name for one in (*scores, *rivals))
+        plan = context.columns.plan
+        self.plan = plan
         self.measures = {
-            f"{one.name}_{name}": (one, name) for one in self.plan.measures for name in one.sets
+            f"{one.name}_{name}": (one, name) for one in plan.measures for name in one.sets
         }
         self.attacks = {
             _first(one).name: one
-            for one in self.plan.summaries.values()
+            for one in plan.summaries.values()
             if isinstance(one, MembershipInference)
         }
-        self._read: dict[tuple[str, int], Evaluation | None] = {}
         self.records = {record.id: record for record in context.records_of(panel)}
-        self.retain, self.start = (
-            None if row is None else self._known(row) for row in (panel.retain, panel.fine_tuned)
-        )
+        self.retain, self.start = map(self._model, (panel.retain, panel.fine_tuned))
         self.of_retain, self.of_start = (
-            {} if row is None else self.values(row) for row in (panel.retain, panel.fine_tuned)
+            {} if row is None else row.metrics for row in (panel.retain, panel.fine_tuned)
         )
 
     def panel(self, lines: Sequence[SettingsLine]) -> ScorePanel:
@@ -192,54 +198,32 @@ class _Scorer:
             attacked,
         )
 
-    def values(self, row: TableRow) -> Mapping[str, float | None]:
-        """Look a row's numbers up in its record, and compute those that it does not have.
-
-        A record lacks scores that are relative to models which were evaluated after its own.
-        """
-        stored = self._stored(row)
-        if all(stored.get(_first(one).name) is not None for one in self.scores):
-            return stored
-        evaluation = self._evaluation(row)
-        if evaluation is None:
-            return stored
-        computed = self.plan.values(evaluation.sets, self.retain, self.start)
-        return computed | {name: v for name, v in stored.items() if v is not None}
-
-    def _stored(self, row: TableRow) -> Mapping[str, float | None]:
-        results = self.records[row.run_id].epochs
-        return next(result.metrics for result in results if result.epoch == row.epoch)
-
-    def _known(self, row: TableRow) -> EvaluatedModel | None:
-        evaluation = self._evaluation(row)
-        if evaluation is None:
+    def _model(self, row: TableRow | None) -> EvaluatedModel | None:
+        evaluation = None if row is None else self._evaluation(row)
+        if row is None or evaluation is None:
             return None
-        return EvaluatedModel(evaluation.sets, self.plan.values(evaluation.sets))
+        return EvaluatedModel(evaluation.sets, row.metrics)
 
     def _evaluation(self, row: TableRow) -> Evaluation | None:
-        key = (row.run_id, row.epoch)
-        if key not in self._read:
-            embedded = self.context.evaluations.evaluations.get(key)
-            stored = self.records[row.run_id].evaluations
-            self._read[key] = stored.get(row.epoch) if embedded is None else embedded
-        return self._read[key]
+        embedded = self.context.evaluations.evaluations.get((row.run_id, row.epoch))
+        stored = self.records[row.run_id].evaluations
+        return stored.get(row.epoch) if embedded is None else embedded
 
     def _scores(self, line: SettingsLine) -> tuple[Score, ...]:
         if line.setting is None:
             return ()
         rows = line.setting.rows
-        of_rows = [self.values(row) for row in rows]
+        of_seeds = {row.seed: row.metrics for row in rows}
         evaluations = [e for row in rows if (e := self._evaluation(row)) is not None]
-        return tuple(self._score(one, of_rows, evaluations) for one in self.scores)
+        return tuple(self._score(one, of_seeds, evaluations) for one in self.scores)
 
     def _score(
         self,
         score: Summary,
-        rows: Sequence[Mapping[str, float | None]],
+        of_seeds: Mapping[int, Mapping[str, float | None]],
         evaluations: Sequence[Evaluation],
     ) -> Score:
-        name = _first(score).name
-        found = [v for row in rows if (v := row.get(name)) is not None]
+        name, rows = _first(score).name, of_seeds.values()
         beside = [_first(one).name for one in _rivals(self.plan, score)]
         parts = tuple(
             Part(
@@ -251,12 +235,11 @@ class _Scorer:
             )
             for part in (*score.parts(), *beside)
         )
-        return Score(
-            _mean([row.get(name) for row in rows]),
-            t_interval(found) if len(found) == len(rows) else None,
-            parts,
-            self._warnings(score, parts, evaluations),
-        )
+        mean = _mean([row.get(name) for row in rows])
+        by_seed = {seed: v for seed, row in of_seeds.items() if (v := row.get(name)) is not None}
+        interval = None if mean is None else t_interval([*by_seed.values()])
+        warnings = self._warnings(score, parts, evaluations)
+        return Score(_first(score).label, mean, by_seed, interval, warnings, parts)
 
     def _interval(self, part: str, evaluations: Sequence[Evaluation]) -> Ends | None:
         attack = self.attacks.get(part)
@@ -331,54 +314,30 @@ class _Scorer:
         for kind, row in (("retain", self.place.retain), ("start", self.place.fine_tuned)):
             if kind in score.relative_to and row is None:
                 return f"the {kind} model was not evaluated"
-        rows = [one.setting.setting.rows[0] for one in lines if one.setting.setting]
-        evaluation = next((e for row in rows if (e := self._evaluation(row)) is not None), None)
-        if evaluation is None:
-            return "the evaluations are not in the records" if rows else ""
-        others = [one.sets for one in (self.retain, self.start) if one is not None]
-        for part in score.parts():
-            for sets in (evaluation.sets, *others):
-                if reason := self._lacks(part, sets):
-                    return reason
-        return "a number behind it is undefined"
+        if not any(one.scores for one in lines):
+            return ""
+        lacking = [part for part in score.parts() if self._is_unknown(part, lines)]
+        labels = ", ".join(self.context.columns.schema.column(part).label for part in lacking)
+        return (
+            f"{labels or 'it'} is not in the records; evaluate again, in a new folder, to have it"
+        )
 
-    def _lacks(self, part: str, sets: Mapping[str, SetEvaluation]) -> str:
-        attack, measured = self.attacks.get(part), self.measures.get(part)
-        if attack is not None:
-            if attack.others not in sets:
-                return (
-                    f"no {set_title(attack.others)} was evaluated (rows like the forget rows that "
-                    "no model was trained on)"
-                )
-            known = attack.scores(sets[attack.others]) is not None
-            return "" if known else f"the {attack.label} attack {_NEEDS_TOKENS}"
-        if measured is None:
-            return ""
-        measure, name = measured
-        if name not in sets:
-            return f"the {set_title(name)} was not evaluated"
-        if measure.per_example(sets[name]) is not None:
-            return ""
-        label = measure.metric.label.lower()
-        if "tokens" in measure.metric.reads:
-            return f"{label} {_NEEDS_TOKENS}"
-        return f"{label} needs what was not observed: {', '.join(sorted(measure.metric.reads))}"
+    def _is_unknown(self, part: str, lines: Iterable[ScoreLine]) -> bool:
+        settings = [one.setting.setting for one in lines if one.setting.setting]
+        return all(row.metrics.get(part) is None for one in settings for row in one.rows)
 
 
 def warnings_by_kind(
-    panel: ScorePanel, scores: Sequence[Summary]
+    panel: ScorePanel,
 ) -> Mapping[str, Sequence[tuple[SettingsLine, str, str]]]:
     """Group the warnings of a panel by summary: (setting, label of the score, warning)."""
     found: dict[str, list[tuple[SettingsLine, str, str]]] = {}
     for kind, summary in KINDS.items():
         for line in panel.lines:
-            for score, one in zip(scores, line.scores, strict=False):
+            for one in line.numbers:
                 if kind in one.warnings:
-                    entry = (line.setting, _first(score).label, one.warnings[kind])
+                    entry = (line.setting, one.label, one.warnings[kind])
                     found.setdefault(summary, []).append(entry)
-            if kind == "bypassed" and line.lasting and (by := line.lasting.bypassed_by):
-                text = f"the model alone answers {' and '.join(by)}, as if nothing were forgotten"
-                found.setdefault(summary, []).append((line.setting, LASTING, text))
     return found
 
 
@@ -407,9 +366,8 @@ def exported(panels: Iterable[ScorePanel]) -> list[list[Any]]:
     """
 
     def numbers(part: Part) -> list[Any]:
-        ends = None if part.interval is None else [short(end) for end in part.interval]
-        shown = (None if v is None else short(v) for v in (part.value, part.start, part.retain))
-        value, start, retain = shown
+        ends = None if part.interval is None else [*map(short, part.interval)]
+        value, start, retain = map(short, (part.value, part.start, part.retain))
         return [part.column.label, value, ends, start, retain]
 
     def under(panel: ScorePanel, line: ScoreLine) -> list[list[Any]]:
@@ -417,22 +375,16 @@ def exported(panels: Iterable[ScorePanel]) -> list[list[Any]]:
         found = panel.attacked
         if found is None or line.lasting is None or not line.lasting.under:
             return []
-        first, label = line.lasting.under[0], found.column.label
-
-        def shown(value: float | None) -> float | None:
-            return None if value is None else short(value)
-
-        def models(variant: str, of: Callable[[Shift], float | None]) -> tuple[float | None, ...]:
-            return tuple(shown(of(one[variant])) for one in (found.start, found.retain))
-
-        start, retain = models(first.variant, lambda one: one.before)
-        lines: list[list[Any]] = [[f"{label}, before", shown(first.before), None, start, retain]]
+        first = line.lasting.under[0]
+        models = [one[first.variant].before for one in (found.start, found.retain)]
+        label = f"{found.column.label}, before"
+        lines: list[list[Any]] = [[label, short(first.before), None, *map(short, models)]]
         for one in line.lasting.under:
-            start, retain = models(one.variant, lambda one: one.after)
+            models = [each[one.variant].after for each in (found.start, found.retain)]
             ends = one.after_interval
             interval = None if ends is None else [short(ends.low), short(ends.high)]
             name = f"under {variant_label(one.variant)}"
-            lines.append([name, shown(one.after), interval, start, retain])
+            lines.append([name, short(one.after), interval, *map(short, models)])
         return lines
 
     return [

@@ -10,9 +10,8 @@ from unlearnbench.analysis.sensitivity import MethodSensitivity, sensitivities
 from unlearnbench.api.benchmark import HeadlineMetric
 
 from ...figures.sensitivity_plot import sensitivity
-from ...formatting import signed
-from ...html_table import Column, HtmlTable
-from ...report_section import PageContext, ReportSection
+from ...html_table import Column, HtmlTable, number_column
+from ...report_section import PageContext, ReportSection, of_place
 
 Line = MethodSensitivity
 
@@ -40,11 +39,7 @@ def _table(context: PageContext, methods: tuple[MethodSensitivity, ...]) -> Html
         )
     columns.append(Column("Settings", lambda one: str(len(one.settings))))
     for metric in (headline.forgotten, headline.kept):
-        columns += [
-            Column(f"{metric.short} range", _text(metric), _range(metric), "num strong"),
-            Column("from", _end(metric, 0), _number(metric, 0)),
-            Column("to", _end(metric, 1), _number(metric, 1)),
-        ]
+        columns += _columns(metric)
     return HtmlTable(
         id="sensitivity",
         label="Ranges over settings",
@@ -55,43 +50,32 @@ def _table(context: PageContext, methods: tuple[MethodSensitivity, ...]) -> Html
     )
 
 
-def _range(metric: HeadlineMetric) -> Callable[[Line], float | None]:
-    def value(one: Line) -> float | None:
-        span = one.span(metric.column)
-        return None if span is None else span[1] - span[0]
+def _columns(metric: HeadlineMetric) -> list[Column[Line]]:
+    """Make the columns of a number of the headline: its range, and the ends of it."""
 
-    return value
+    def number(title: str, of: Callable[[float, float], float], align: str = "num") -> Column[Line]:
+        def value(one: Line) -> float | None:
+            span = one.span(metric.column)
+            return None if span is None else of(*span)
 
+        return number_column(title, value, metric.digits, align)
 
-def _text(metric: HeadlineMetric) -> Callable[[Line], str]:
-    of = _range(metric)
-    return lambda one: signed(of(one), metric.digits)
-
-
-def _number(metric: HeadlineMetric, end: int) -> Callable[[Line], float | None]:
-    def value(one: Line) -> float | None:
-        span = one.span(metric.column)
-        return None if span is None else span[end]
-
-    return value
-
-
-def _end(metric: HeadlineMetric, end: int) -> Callable[[Line], str]:
-    of = _number(metric, end)
-    return lambda one: signed(of(one), metric.digits)
+    return [
+        number(f"{metric.short} range", lambda low, high: high - low, "num strong"),
+        number("from", lambda low, _: low),
+        number("to", lambda _, high: high),
+    ]
 
 
 def _figures(context: PageContext) -> list[list[dict[str, Any]]]:
     """Draw the figures of each panel: of a method by each of its hyper-parameters."""
     headline, found = context.report.headline, list[list[dict[str, Any]]]()
     for panel in context.panels:
-        place = (panel.model, panel.forget_fraction)
         start = {headline.forgotten: panel.begins.quality, headline.kept: panel.begins.utility}
         found.append(
             [
                 {"family": one.family, **sensitivity(one, by, of, start[of], context.style)}
-                for one in context.once(_methods)
-                if (one.model, one.forget_fraction) == place
+                for one in of_place(context.once(_methods), panel)
                 for by in one.dependences
                 for of in (headline.forgotten, headline.kept)
             ]
@@ -99,10 +83,4 @@ def _figures(context: PageContext) -> list[list[dict[str, Any]]]:
     return found
 
 
-SECTION = ReportSection(
-    folder="sensitivity",
-    id="sensitivity",
-    title="Sensitivity",
-    values=_values,
-    lazy_data=_figures,
-)
+SECTION = ReportSection("sensitivity", "sensitivity", "Sensitivity", _values, lazy_data=_figures)

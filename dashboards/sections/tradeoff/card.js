@@ -29,33 +29,33 @@
     card.hidden = page.card === null;
     card.replaceChildren();
     if (page.card === null) return;
-    const { run, epoch } = page.card;
+    const { run, epoch, alone } = page.card;
     const row = page.row(run, epoch);
     const isRun = cell(row, "kind") === "run";
+    const seeds = page.seedsOf(row).length;
     card.dataset.family = cell(row, "family");
     card.append(
       element("div", { class: "head" },
-        element("h3", {}, isRun ? element("span", { class: "swatch" }) : null, `${page.runName(row)}${isRun ? `, epoch ${epoch}` : ""}`),
+        element("h3", {}, isRun ? element("span", { class: "swatch" }) : null, alone || !isRun ? page.runName(row) : page.settingName(row), isRun ? `, epoch ${epoch}` : ""),
         page.parts.link(run),
         element("button", { type: "button", onclick: () => page.showAnswers(run, epoch) }, "All its answers"),
         element("button", { type: "button", onclick: close }, "Close")),
-      element("p", { class: "note" }, `${page.place(row)}; run `, element("code", {}, run), `; ${cell(row, "status")}`),
+      element("p", { class: "note" }, `${page.place(row)}; `, ...(isRun && !alone && seeds > 1 ? [`mean of ${seeds} seeds`] : ["run ", element("code", {}, run), `; ${cell(row, "status")}`])),
       element("div", { class: "blocks" },
-        block(`Against the start${page.data.retain ? " and the retain" : ""} model`, page.parts.comparison(row)),
+        block(`Against the start${page.data.retain ? " and the retain" : ""} model`, page.parts.comparison(row, alone)),
         element("div", {},
           isRun ? block("All seeds of the setting", page.parts.seeds(row)) : null,
           lazyBlock("Configuration", page.parts.configuration(run)))),
-      block("Its forgetting curves", page.parts.curves(row)),
-      lazyBlock(`Answers that changed most, ${page.data.sets[page.data.forget[0]]}`, page.parts.answers(row)));
+      isRun ? lazyBlock("Forgetting curves of the setting", page.parts.curves(row)) : "",
+      lazyBlock(`Answers that changed most, ${page.data.sets[page.data.forget[0]]}${isRun && !alone ? `, seed ${cell(row, "seed")}` : ""}`, page.parts.answers(row)));
     page.paintSwatches();
   };
 
-  page.select = (run, epoch) => {
+  page.select = (run, epoch, alone = false) => {
     if (!page.row(run, epoch)) return;
     opener = document.activeElement;
-    open({ run, epoch });
+    open({ run, epoch, alone });
     byId("selected").focus({ preventScroll: true });
-    byId("selected").scrollIntoView({ block: "nearest" });
   };
   byId("selected").addEventListener("keydown", (event) => { if (event.key === "Escape") close(); });
 }

@@ -5,15 +5,15 @@ page.parts = {};
   const { data, element, cell } = page;
   const head = (titles) => element("thead", {}, element("tr", {}, ...titles.map((text, i) =>
     element("th", { scope: "col", class: i ? "num" : "" }, text))));
-  const table = (label, titles, lines) => page.watchScroll(element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
-    element("table", {}, head(titles), element("tbody", {}, ...lines))));
+  const table = (label, titles, lines) => element("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": label },
+    element("table", {}, head(titles), element("tbody", {}, ...lines)));
   const number = (text) => element("td", { class: "num" }, text);
 
-  page.parts.comparison = (row) => {
+  page.parts.comparison = (row, alone) => {
     const [start, goal] = [page.referenceRow(row, "fine-tuned"), page.referenceRow(row, "retain")];
     const heads = data.retain ? ["retain model"] : [];
     const lines = data.compared.map((name) => {
-      const [before, now, aim] = [start, row, goal].map((of) => (of ? cell(of, name) : null));
+      const [before, now, aim] = [start, row, goal].map((of) => (of ? page.mean(of, name, alone) : null));
       const by = before === null || now === null ? null : Number((now - before).toFixed(3)) || 0; // no −0
       const change = (by > 0 ? "+" : "") + page.number(by);
       return element("tr", {}, element("th", { scope: "row" }, data.metrics[name].label),
@@ -34,20 +34,16 @@ page.parts = {};
     const shown = [...page.headline].reverse();
     const lines = found.map((one) => {
       const [run, epoch] = [cell(one, "run_id"), cell(one, "epoch")];
-      const name = one === row ? element("b", {}, cell(one, "seed"))
-        : element("button", { type: "button", class: "link", onclick: () => page.select(run, epoch) }, cell(one, "seed"));
+      const name = page.card.alone && one === row ? element("b", {}, cell(one, "seed"))
+        : element("button", { type: "button", class: "link", onclick: () => page.select(run, epoch, true) }, cell(one, "seed"));
       return element("tr", {}, element("th", { scope: "row" }, name),
         ...shown.map(({ column, digits }) => number(page.number(cell(one, column), digits))),
         element("td", { class: "num" }, cell(one, "status")), element("td", { class: "num" }, element("code", {}, run)),
         element("td", { class: "num" }, page.parts.link(run) ?? ""));
     });
-    const mean = (name, digits) => {
-      const values = found.map((one) => cell(one, name));
-      return values.includes(null) ? "" : page.number(values.reduce((sum, value) => sum + value, 0) / values.length, digits);
-    };
     if (found.length > 1) {
       lines.push(element("tr", { class: "reference" }, element("th", { scope: "row" }, "mean"),
-        ...shown.map(({ column, digits }) => number(mean(column, digits))), element("td", { colspan: "3" })));
+        ...shown.map(({ column, digits }) => number(page.number(page.mean(row, column), digits))), element("td", { colspan: "3" })));
     }
     return table("Seeds of this setting", ["Seed", ...shown.map(({ name }) => name), "Status", "Run", ""], lines);
   };
@@ -60,45 +56,19 @@ page.parts = {};
           element("div", {}, element("dt", {}, name), element("dd", {}, value))))));
   };
 
-  const DASHES = ["solid", "dash", "dot", "dashdot", "longdash"];
-  const lines = Object.fromEntries(Object.keys(data.sets).map((set, i) => [set, DASHES[i % DASHES.length]]));
-  const ownRows = (row) => {
-    const start = page.referenceRow(row, "fine-tuned");
-    const own = data.rows.filter((one) => cell(one, "run_id") === cell(row, "run_id"));
-    return cell(row, "kind") === "run" && start && cell(own[0], "epoch") > 0 ? [start, ...own] : own;
-  };
-  const curve = (row, rows, metric) => {
-    const columns = data.measures[metric];
-    const goal = page.referenceRow(row, "retain");
-    const slot = data.families[cell(row, "family")];
-    const traces = Object.entries(columns).map(([set, column]) => ({
-      type: "scatter", mode: rows.length < 3 ? "lines+markers" : "lines", name: data.sets[set], showlegend: false,
-      x: rows.map((one) => (cell(one, "kind") === "run" ? cell(one, "epoch") : 0)), y: rows.map((one) => cell(one, column)),
-      line: { dash: lines[set], width: data.forget.includes(set) ? 2.4 : 1.3 },
-      hovertemplate: `${data.sets[set]}, epoch %{x}: %{y:.3f}<extra></extra>`,
-      meta: data.forget.includes(set) && slot !== undefined
-        ? { role: "own", slot, alpha: 1 } : { role: "own" },
-    }));
-    const aim = data.forget.find((set) => set in columns);
-    const level = goal && aim ? cell(goal, columns[aim]) : null;
-    const axis = { zeroline: false, showline: false, ticks: "", automargin: true };
-    return { data: traces, layout: {
-      title: { text: metric, x: 0, xref: "paper" }, height: 210, margin: { l: 36, r: 8, t: 30, b: 34 }, hovermode: "closest",
-      xaxis: { ...axis, title: { text: "epoch" }, dtick: Math.ceil(Math.max(1, rows.length / 8)) }, yaxis: { ...axis, range: [-0.03, 1.03] },
-      shapes: level === null ? [] : [{ type: "line", xref: "paper", x0: 0, x1: 1, y0: level, y1: level, line: { width: 1 } }],
-    } };
-  };
-  page.parts.curves = (row) => {
-    const rows = ownRows(row);
+  // The curves of the section below, of this setting alone.
+  page.parts.curves = async (row) => {
+    const place = data.panels.findIndex(({ model, fraction }) => model === cell(row, "model") && fraction === cell(row, "forget_fraction"));
+    const figures = (await page.lazyData("curves"))[place] ?? {};
+    const own = ({ meta }) => meta.method === cell(row, "method") && meta.rate === page.rate(cell(row, "learning_rate"));
     const holder = element("div", { class: "small" });
-    for (const metric of Object.keys(data.measures)) {
+    for (const name of data.compared.filter((one) => figures[one]?.data.some(own))) {
       const node = element("div", { class: "plot" });
+      const layout = { ...figures[name].layout, title: { text: data.metrics[name].label, x: 0, xref: "paper" }, height: 210 };
       holder.append(node);
-      page.draw(node, curve(row, rows, metric), { name: `${cell(row, "run_id")}-${metric}` });
+      page.draw(node, { data: figures[name].data.filter(own).map((trace) => ({ ...trace, meta: { ...trace.meta, role: "own" } })), layout }, { name: `${cell(row, "run_id")}-${name}` });
     }
-    const shown = Object.keys(lines).filter((set) => Object.values(data.measures).some((columns) => set in columns));
-    const key = shown.map((set) => element("span", {}, page.dashSample(lines[set]), ` ${data.sets[set]}`));
-    return [element("p", { class: "note key" }, ...key, data.retain ? `The thin line is the retain model on the ${data.sets[data.forget[0]]}.` : ""), holder];
+    return [holder];
   };
 
   // Answers on the forget set that differ most from the fine-tuned model's.

@@ -30,7 +30,7 @@
       else if ((event.key === "Enter" || event.key === " ") && at && lines()[at[0]]) {
         const line = lines()[at[0]];
         const [epoch, run] = line.trace.customdata[line.points[at[1]]];
-        page.select(run, epoch);
+        page.select(run, epoch, page.filters.seed !== null);
       } else if (event.key === "Escape") Plotly.Fx.unhover(node);
       else return;
       event.preventDefault();

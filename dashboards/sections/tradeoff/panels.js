@@ -6,10 +6,8 @@
   const selectedPoint = (panel) => () => {
     const row = page.card && page.row(page.card.run, page.card.epoch);
     if (!row || page.cell(row, "model") !== panel.model || page.cell(row, "forget_fraction") !== panel.fraction) return [];
-    const rows = page.filters.seed === null ? page.seedsOf(row) : [row];
-    if (rows.some((one) => page.headline.some(({ column }) => page.cell(one, column) === null))) return [];
-    const mean = (name) => rows.reduce((sum, one) => sum + page.cell(one, name), 0) / rows.length;
-    const [x, y] = page.headline.map(({ column }) => [mean(column)]);
+    const [x, y] = page.headline.map(({ column }) => [page.mean(row, column, page.card.alone)]);
+    if (x[0] === null || y[0] === null) return [];
     return [{
       type: "scatter", mode: "markers", x, y, hoverinfo: "skip",
       marker: { symbol: "circle-open", size: 26, line: { width: 3 } }, cliponaxis: false, showlegend: false, meta: { role: "selected" },
@@ -26,7 +24,7 @@
       drawn: (plot) => {
         plot.node.on("plotly_click", (event) => {
           const [epoch, run] = event.points[0].customdata ?? [];
-          if (run) page.select(run, epoch);
+          if (run) page.select(run, epoch, page.filters.seed !== null);
         });
         page.addKeyboard(plot);
       },

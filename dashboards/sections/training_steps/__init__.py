@@ -23,10 +23,4 @@ def _figures(context: PageContext) -> list[list[Any]]:
     return found
 
 
-SECTION = ReportSection(
-    folder="training_steps",
-    id="training",
-    title="Training",
-    values=_values,
-    lazy_data=_figures,
-)
+SECTION = ReportSection("training_steps", "training", "Training", _values, lazy_data=_figures)

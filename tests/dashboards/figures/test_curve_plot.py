@@ -73,7 +73,7 @@ def test_shares_have_one_scale_and_the_retain_models_level_its_name(fabric: Fabr
     figure = curves(rows, "rouge_forget")
     assert figure.layout.yaxis.range == (-0.02, 1.04)
     (note,) = figure.layout.annotations
-    assert note.text == "retain model 0.20"
+    assert note.text == "retain 0.20"
 
 
 def test_a_collapsed_run_is_outside_the_range_and_named(fabric: Fabric) -> None:
@@ -83,7 +83,7 @@ def test_a_collapsed_run_is_outside_the_range_and_named(fabric: Fabric) -> None:
     lost = fabric.run("dpo", points=((0.0, -300.0),))
     rows = table([fabric.reference("fine-tuned"), *working, lost])
     figure = curves(rows, "log10_forget_quality")
-    assert figure.layout.meta == {"outside": ["dpo, rate 1e-4 (\u2212300)"]}
+    assert figure.layout.meta == {"outside": ["dpo, learning rate 1e-4 (\u2212300)"]}
     low, high = figure.layout.yaxis.range
     assert -18 < low < -16.3
     assert high > -6

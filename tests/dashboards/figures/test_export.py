@@ -53,12 +53,6 @@ def test_equal_figures_have_equal_digests(fabric: Fabric) -> None:
     assert one == same != other
 
 
-@pytest.mark.parametrize("name", ["x.jpg", "x"])
-def test_another_format_is_an_error(figure: Any, tmp_path: Path, name: str) -> None:
-    with pytest.raises(UnlearnbenchError, match=r"\.svg, \.png, \.pdf, \.html"):
-        save(figure, tmp_path / name)
-
-
 def test_without_a_browser_there_is_one_clear_message(
     figure: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

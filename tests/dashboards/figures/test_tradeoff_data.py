@@ -110,7 +110,7 @@ class TestFigure:
         (front,) = traces(figure, "front")
         assert front.x == (0.6, 0.8)
 
-    def test_the_best_of_each_method_is_ringed_and_named(self, fabric: Fabric) -> None:
+    def test_the_best_of_each_method_is_ringed(self, fabric: Fabric) -> None:
         records = [
             *references(fabric),
             fabric.run("npo", points=((0.8, -10.0), (0.3, -2.0))),
@@ -118,8 +118,8 @@ class TestFigure:
             fabric.run("gradient-ascent", points=((0.1, -3.0),)),
         ]
         (figure,) = pareto(table(records))
-        rings = {t.text[0]: (t.x[0], t.y[0]) for t in traces(figure, "best")}
-        assert rings == {"npo": (0.8, -10.0), "<b>ce-u</b>": (0.75, -8.0)}
+        rings = {t.meta["family"]: (t.x[0], t.y[0], t.mode) for t in traces(figure, "best")}
+        assert rings == {"npo": (0.8, -10.0, "markers"), "ce-u": (0.75, -8.0, "markers+text")}
 
     def test_bars_are_the_t_interval_not_the_range(self, fabric: Fabric) -> None:
         qualities = (-9.0, -7.0, -6.0, -5.0, -3.0)
@@ -136,12 +136,11 @@ class TestFigure:
         assert "range over seeds: 0.700 to 0.700, −9.00 to −3.00" in text
 
     def test_bars_and_axes_end_where_no_value_can_be(self, fabric: Fabric) -> None:
-        points = ((0.01, -0.1), (0.02, -0.2), (0.3, -6.0))
+        points = ((0.46, -0.1), (0.47, -0.2), (0.8, -6.0))
         runs = [fabric.run(points=(xy,), seed=s) for s, xy in enumerate(points)]
         (figure,) = pareto(table([*references(fabric), *runs]))
         (line,) = traces(figure, "trajectory")
         assert line.error_y.array[1] == pytest.approx(-line.y[1]), "log10 p is at most 0"
-        assert line.error_x.arrayminus[1] == pytest.approx(line.x[1]), "utility is at least 0"
         across, upwards = t_interval([x for x, _ in points]), t_interval([y for _, y in points])
         assert across is not None
         assert upwards is not None
@@ -149,6 +148,24 @@ class TestFigure:
         assert line.error_y.arrayminus[1] == pytest.approx(upwards.mean - upwards.low)
         assert figure.layout.xaxis.range[0] > -0.1
         assert figure.layout.yaxis.range[1] < 2
+
+    def test_a_collapsed_setting_has_no_bars_and_another_method_is_dots(
+        self, fabric: Fabric
+    ) -> None:
+        runs = [
+            fabric.run(points=points, seed=s, rate=rate)
+            for s in range(3)
+            for rate, points in (
+                (1e-4, ((0.8, -6.0 - s), (0.1 * s, -3.0))),
+                (1e-5, ((0.7, -8.0 - s),)),
+            )
+        ]
+        (figure,) = pareto(table([*references(fabric), *runs]))
+        lines = {t.meta["leading"]: t for t in traces(figure, "trajectory")}
+        assert lines[True].error_y.array[1] > 0
+        assert lines[True].error_y.array[2] == 0
+        assert (lines[True].mode, lines[False].mode) == ("lines+markers", "markers")
+        assert lines[False].error_y.array is None
 
     def test_two_seeds_have_a_range_and_three_an_interval(self, fabric: Fabric) -> None:
         runs = [fabric.run(points=((0.7, -9.0 + s),), seed=s) for s in range(3)]

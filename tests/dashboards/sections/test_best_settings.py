@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -83,18 +84,16 @@ def test_a_missing_choice_has_its_reason(fabric: Fabric) -> None:
     assert declared.lines[0].why_not == "chosen; no run on the other seeds has ended yet"
 
 
-def test_copied_lines_have_interval_and_spread(fabric: Fabric) -> None:
-    declared, _ = best.settings_tables(report_of(fabric, selected))
-    (line,) = best.exported(declared)["lines"]
+def test_the_copied_table_is_of_the_rules_own_settings(fabric: Fabric) -> None:
+    report = report_of(fabric, selected)
+    declared, own = best.settings_tables(report)
+    (line,) = csv.DictReader(best.texts(declared, report)["CSV"].splitlines())
     interval = t_interval([-4.0, -6.0, -8.0])
     assert interval is not None
-    assert line["quality"] == {
-        "mean": pytest.approx(-6.0),
-        "low": interval.low,
-        "high": interval.high,
-        "spread": pytest.approx(2.0),
-    }
-    assert line["seeds"] == [1, 2, 3]
+    assert line["seeds"] == "1 2 3"
+    assert float(line["log10_forget_quality"]) == pytest.approx(-6.0)
+    assert float(line["log10_forget_quality_low"]) == pytest.approx(interval.low)
+    assert best.texts(own, report) != best.texts(declared, report)
 
 
 def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
     from ..conftest import Fabric
 
-conclusion: Any = importlib.import_module("unlearnbench_dashboards.sections.conclusion.data")
+conclusion: Any = importlib.import_module("unlearnbench_dashboards.sections.conclusion")
 section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 
 
-def results(*records: Record) -> Any:
-    return conclusion.results(section.PageContext.of(make_report(records, name="x")))
+def examples(*records: Record) -> Any:
+    return conclusion.examples(section.PageContext.of(make_report(records, name="x")))
 
 
 def with_recall(record: Record, recall: list[float]) -> Record:
@@ -32,38 +32,44 @@ def with_recall(record: Record, recall: list[float]) -> Record:
     return replace(record, evaluations={1: replace(record.evaluations[1], sets=sets)})
 
 
-def test_the_sample_is_the_answer_of_middle_recall(fabric: Fabric) -> None:
+def with_answers(record: Record, *texts: str) -> Record:
+    forget = replace(record.evaluations[1].sets["forget"], generated=texts)
+    sets = {**record.evaluations[1].sets, "forget": forget}
+    return replace(record, evaluations={1: replace(record.evaluations[1], sets=sets)})
+
+
+def test_the_median_and_the_most_repetitive_answer_with_truth_and_before(fabric: Fabric) -> None:
     run = with_recall(fabric.run(points=((0.8, -0.1),)), [0.9, 0.1, 0.4])
-    (one,) = results(fabric.reference("fine-tuned"), fabric.reference("retain"), run)
-    sample = one.sample
-    assert sample.question == "Who is author 2 of the forget set?"
-    assert sample.answer == "Author 2 is npo at 1 and writes forget."
-    assert sample.retain == "Author 2 is unknown and writes forget."
-    assert (sample.run_id, sample.epoch) == (run.id, 1)
-    assert sample.chosen == "the middle one by ROUGE-L of 3 questions of the forget set"
-    assert one.conclusion.has_best
+    run = with_answers(run, "She is a poet.", "Karimi Karimi Karimi wrote.", "He is at 1.")
+    (one,) = examples(fabric.reference("fine-tuned"), fabric.reference("retain"), run)
+    median, worst = one.samples
+    assert median.chosen == "Median ROUGE-L answer of 3"
+    assert median.question == "Who is author 2 of the forget set?"
+    assert [who for who, _ in median.answers] == ["true answer", "before", "after", "retain model"]
+    assert dict(median.answers)["after"] == "He is at 1."
+    assert dict(median.answers)["retain model"] == "Author 2 is unknown and writes forget."
+    assert worst.chosen == "Most repetitive answer of 3"
+    assert dict(worst.answers)["after"] == "Karimi Karimi Karimi wrote."
+    assert (one.run_id, one.epoch) == (run.id, 1)
 
 
-def test_a_long_answer_is_cut_and_a_missing_retain_model_left_out(fabric: Fabric) -> None:
-    run = fabric.run(points=((0.8, -0.1),))
-    forget = run.evaluations[1].sets["forget"]
-    long = replace(forget, generated=("word " * 100,) * 3, rouge_l_recall=np.full(3, np.nan))
-    sets = {**run.evaluations[1].sets, "forget": long}
-    run = replace(run, evaluations={1: replace(run.evaluations[1], sets=sets)})
-    (one,) = results(fabric.reference("fine-tuned"), run)
-    assert len(one.sample.answer) <= conclusion.LONGEST + 2
-    assert one.sample.retain is None
-    assert one.sample.question == "Who is author 0 of the forget set?", "no recall is known"
+def test_no_text_is_worst_a_long_one_is_cut_and_a_missing_model_left_out(fabric: Fabric) -> None:
+    run = with_recall(fabric.run(points=((0.8, -0.1),)), [np.nan] * 3)
+    run = with_answers(run, "word " * 100, "", "fluent")
+    (one,) = examples(fabric.reference("fine-tuned"), run)
+    (worst,) = one.samples
+    assert [who for who, _ in worst.answers] == ["true answer", "before", "after"]
+    assert dict(worst.answers)["after"] == ""
+    run = with_answers(run, "word " * 100, "one", "two")
+    ((worst,),) = [one.samples for one in examples(fabric.reference("fine-tuned"), run)]
+    assert len(dict(worst.answers)["after"]) <= conclusion.LONGEST + 2
 
 
-def test_a_faulty_start_has_no_sample_and_panels_keep_their_numbers(fabric: Fabric) -> None:
+def test_a_faulty_start_has_no_example_and_panels_keep_their_numbers(fabric: Fabric) -> None:
     bad = replace(
         fabric.reference("fine-tuned", fraction=0.05),
         epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),),
     )
     records = [bad, fabric.run(fraction=0.05), fabric.reference("fine-tuned"), fabric.run()]
-    first, second = results(*records)
-    assert (first.index, first.fault, first.sample) == (0, True, None)
-    assert first.conclusion.found.startswith("No result")
-    assert (second.index, second.fault) == (1, False)
-    assert second.sample is not None
+    (one,) = examples(*records)
+    assert one.index == 1

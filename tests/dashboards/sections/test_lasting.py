@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 data: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.data")
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
 plot: Any = importlib.import_module("unlearnbench_dashboards.figures.lasting_plot")
-sampled: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.sampled")
 scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
 section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 ONE = ((0.8, -5.0),)
@@ -68,7 +67,7 @@ def test_no_result_from_an_invalid_start_model(records: tuple[Record, ...]) -> N
     blank = {**start.epochs[0].metrics, "model_utility": 0.01}
     start = replace(start, epochs=(replace(start.epochs[0], metrics=blank),))
     found = section.PageContext.of(make_report([start, *others], name="x"))
-    assert data.lasting_panels(found) == ()
+    assert found.report.lasting == ()
 
 
 def test_sentences_and_numbers(context: Any) -> None:
@@ -78,7 +77,7 @@ def test_sentences_and_numbers(context: Any) -> None:
     assert [one.attack for one in attacks] == [
         *("assistant-prefix", "paraphrase", "quantization", "relearning", "second-turn"),
     ]
-    assert lines[0].startswith("Most comes back of idk at rate 0.0001: extraction strength, forget")
+    assert lines[0].startswith("Of all attacked settings most comes back of idk at rate 0.0001")
     assert any(line.startswith("Bypassed, not robust: eco.") for line in lines)
     assert (values["bars"], values["stepped"]) == (True, {"relearning"})
     (idk,) = (one for one in panel.best if one.setting.family == "idk")
@@ -103,7 +102,7 @@ def test_an_attack_that_changes_no_number_has_no_column(records: tuple[Record, .
         )
 
     report = make_report(map(unmoved, records), name="x")
-    (panel,) = data.lasting_panels(section.PageContext.of(report))
+    (panel,) = report.lasting
     assert "paraphrase" in panel.attacks
     assert "paraphrase" not in [one.attack for one in data.columns(panel)]
 
@@ -130,7 +129,7 @@ def test_figures_have_both_references_and_open_answers(context: Any) -> None:
 
 
 def test_a_number_without_an_end_has_the_range_of_its_values(context: Any) -> None:
-    (panel,) = data.lasting_panels(context)
+    (panel,) = context.report.lasting
 
     def range_of(panel: Any) -> list[float]:
         found: Any = plot.relearning(panel, "relearning", context.style)
@@ -163,9 +162,9 @@ def test_the_worst_prompt_is_taken_question_by_question(
     found[-1] = replace(found[-1], attacked_evaluations=changed)
     monkeypatch.setattr(data, "_is_prompt", bool)
     context = section.PageContext.of(make_report(found, name="x"))
-    (panel,) = data.lasting_panels(context)
+    (panel,) = context.report.lasting
     worst = data.worst_prompt(context, panel)
-    measure, on = context.columns.schema.measure_of("extraction_strength_forget")
+    measure, on = context.columns.schema.measures["extraction_strength_forget"]
     by_prompt = [measure.per_example(one.sets[on]) for one in changed.values()]
     assert worst.label == "worst of 3 prompts"
     assert worst.values[run.id] == pytest.approx(np.max(by_prompt, axis=0).mean())
@@ -202,15 +201,15 @@ def test_the_scorecard_has_it_with_its_parts(context: Any) -> None:
     assert parts[0][0] == "Extraction strength, forget, before"
     assert parts[0][3:] == [0.8, RETAIN]
     assert parts[-1][0] == "under second-turn"
-    (kinds,) = [scorecard.warnings_by_kind(panel, ())]
+    (kinds,) = [scorecard.warnings_by_kind(panel)]
     ((line, label, text),) = next(found for name, found in kinds.items() if "bypassed" in name)
     assert (line.family, label) == ("eco", "Lasting")
     assert text.startswith("the model alone answers relearning")
 
 
 def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
-    (panel,) = data.lasting_panels(context)
-    found = sampled.leak_curves(context, panel)
+    (panel,) = context.report.lasting
+    found = data.leak_curves(context, panel)
     start, retain = found["start model"], found["retain model"]
     assert start.ks == (1, 2, 4, SAMPLES)
     assert start.leaks == pytest.approx([1 / 8, 2 / 8, 4 / 8, 1.0]), "one sample of 8 leaks"
@@ -220,7 +219,7 @@ def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
     *lines, bound = dict(figures["leaks"])["idk"]["data"]
     assert [line["name"] for line in lines] == ["start model", "retain model", "idk"]
     assert bound["customdata"][0][2] == "sampling"
-    column = sampled.LeakColumn(context, panel)
+    column = data.LeakColumn(context, panel)
     assert (column.label, bool(column)) == ("leak@16", True)
     idk = next(one for one in panel.settings if one.setting.family == "idk")
     assert column.of(idk).value == pytest.approx(0.3)

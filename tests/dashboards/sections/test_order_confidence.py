@@ -16,7 +16,7 @@ from unlearnbench.results.table import table
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
-data: Any = importlib.import_module("unlearnbench_dashboards.sections.order_confidence.data")
+data: Any = importlib.import_module("unlearnbench_dashboards.sections.order_confidence")
 
 
 def two_panels(fabric: Fabric) -> list[Record]:
@@ -53,7 +53,7 @@ def test_the_page_names_what_an_order_is_based_on(fabric: Fabric) -> None:
     assert "from 2 panels (models × forget fractions)" in text
     assert "Left out because not run on every panel: idk." in text
     assert re.search(
-        r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+−2\.00\s+11\.44\s+2\s+−8\.00\s+6\.64", text
+        r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+−2\.00\s+11\.44\s+1\s+−8\.00\s+6\.64", text
     )
 
 
@@ -73,7 +73,7 @@ def test_only_equal_numbers_look_equal(fabric: Fabric) -> None:
         records.append(fabric.run(method, points=((0.8, quality),)))
     found = section(records)
     places = dict(re.findall(r"(npo|dpo|idk)\s+(\d\S*)\s+−2\.00", found))
-    assert places == {"npo": "1.5", "dpo": "3", "idk": "1.5"}
+    assert places == dict.fromkeys(("npo", "dpo", "idk"), "1"), "one seed tells none apart"
     shown = dict(re.findall(r"(npo|dpo|idk)\s+\d\S*\s+(−2\.\d+)", found))
     assert shown == {"npo": "−2.0000", "dpo": "−2.0004", "idk": "−2.0000"}
 

@@ -11,8 +11,7 @@ from unlearnbench.reporting.report import make_report
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
-cite: Any = importlib.import_module("unlearnbench_dashboards.sections.provenance.citation")
-data: Any = importlib.import_module("unlearnbench_dashboards.sections.provenance.data")
+origin: Any = importlib.import_module("unlearnbench_dashboards.sections.provenance")
 
 
 def test_values_are_grouped_and_have_units(fabric: Fabric) -> None:
@@ -35,7 +34,7 @@ def test_values_are_grouped_and_have_units(fabric: Fabric) -> None:
         for r in runs
     ]
     found = {
-        title: dict(pairs) for title, pairs in data.provenance_groups(make_report(runs, name="x"))
+        title: dict(pairs) for title, pairs in origin.provenance_groups(make_report(runs, name="x"))
     }
     assert found["Code"]["commit"] == (
         "abc (no uncommitted changes in the package), abc (with uncommitted changes in the package)"
@@ -58,7 +57,7 @@ def test_time_of_attacks_is_apart(fabric: Fabric) -> None:
 
     def spent(attacked: Any) -> dict[str, str]:
         report = make_report([replace(run, attacked=attacked)], name="x")
-        return dict(dict(data.provenance_groups(report))["Time and memory"])
+        return dict(dict(origin.provenance_groups(report))["Time and memory"])
 
     assert spent(under) == spent(()) | {"attacks, all models": "6 s"}
 
@@ -72,7 +71,7 @@ def test_a_citation_identifies_the_result(fabric: Fabric) -> None:
     }
     runs = [replace(fabric.run(seed=s), provenance=stored) for s in range(2)]
     report = make_report(runs, name="a_b", config={"name": "a_b"})
-    found = cite.citation(report)
+    found = origin.citation(report)
     assert found.text == (
         "a_b: 2 runs of 1 method, unlearnbench sweep. Seeds: 0, 1. Date: 2026-01-02. "
         "unlearnbench: 0.1.0. Commit: abc with uncommitted changes. "
@@ -83,13 +82,13 @@ def test_a_citation_identifies_the_result(fabric: Fabric) -> None:
     assert "@misc{unlearnbench,\n" in found.bibtex
     assert found.bibtex.count("{") == found.bibtex.count("}")
     shipped = make_report(runs, name="quickstart", config={"name": "quickstart"})
-    assert "Repeat: unlearnbench sweep quickstart." in cite.citation(shipped).text
+    assert "Repeat: unlearnbench sweep quickstart." in origin.citation(shipped).text
 
 
 def test_many_records_are_cited_by_a_digest_of_their_ids(fabric: Fabric) -> None:
-    runs = [fabric.run(seed=s) for s in range(cite.LISTED + 1)]
-    text = cite.citation(make_report(runs, name="x")).text
-    other = cite.citation(make_report([*runs[1:], fabric.run(seed=99)], name="x")).text
+    runs = [fabric.run(seed=s) for s in range(origin.LISTED + 1)]
+    text = origin.citation(make_report(runs, name="x")).text
+    other = origin.citation(make_report([*runs[1:], fabric.run(seed=99)], name="x")).text
     digest = [one.partition("sorted ids ")[2][:16] for one in (text, other)]
     assert "Records: 13, SHA-256 of their sorted ids" in text
     assert digest[0] != digest[1]

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.reporting.report import make_report
 from unlearnbench.stats.t_interval import t_interval
 
 from ..conftest import with_tokens
 
 if TYPE_CHECKING:
-    from unlearnbench.results.records import Record
+    from unlearnbench.results.records import EpochResult, Record
 
     from ..conftest import Fabric
 
@@ -34,6 +35,24 @@ def references(fabric: Fabric) -> list[Record]:
     ]
 
 
+def scored(records: list[Record]) -> list[Record]:
+    """Store the numbers of the records' evaluations, where they are not stored."""
+    plan = make_report(records, name="x").schema.plan
+    models = {
+        r.kind: EvaluatedModel(r.evaluations[0].sets, plan.values(r.evaluations[0].sets))
+        for r in records
+        if r.kind != "run"
+    }
+    retain, start = models.get("retain"), models.get("fine-tuned")
+
+    def numbers(record: Record, epoch: EpochResult) -> EpochResult:
+        found = plan.values(record.evaluations[epoch.epoch].sets, retain, start)
+        known = {name: v for name, v in epoch.metrics.items() if v is not None}
+        return replace(epoch, metrics={**found, **known})
+
+    return [replace(r, epochs=tuple(numbers(r, e) for e in r.epochs)) for r in records]
+
+
 def panel(records: list[Record]) -> Any:
     (found,) = scorecard.score_panels(section.PageContext.of(make_report(records, name="x")))
     return found
@@ -49,7 +68,7 @@ def test_the_questions_are_declared_by_metrics(fabric: Fabric) -> None:
 def test_the_ends_of_the_scales(fabric: Fabric) -> None:
     start, retain = references(fabric)
     run = fabric.run(points=ONE, rows=ROWS)
-    found = panel([start, retain, replace(run, evaluations={1: retain.evaluations[0]})])
+    found = panel(scored([start, retain, replace(run, evaluations={1: retain.evaluations[0]})]))
     forgotten, private, _ = found.lines[0].scores
     assert (forgotten.mean, private.mean) == (1.0, 1.0)
     assert found.references["retain model"][:2] == (1.0, 1.0)
@@ -59,19 +78,9 @@ def test_the_ends_of_the_scales(fabric: Fabric) -> None:
     assert forgotten.warning == private.warning == ""
 
 
-def test_a_retain_model_that_was_evaluated_first_is_scored_here(fabric: Fabric) -> None:
-    start, retain = references(fabric)
-    early = {"forgotten": None, "kept": None, "private": 1.0}
-    epoch = replace(retain.epochs[0], metrics={**retain.epochs[0].metrics, **early})
-    run = with_tokens(fabric.run(points=ONE, rows=ROWS), 0.5, ahead=0.0)
-    found = panel([start, replace(retain, epochs=(epoch,)), run])
-    assert found.references["retain model"][:2] == (1.0, 1.0)
-    assert found.references["retain model"][2] is not None
-
-
 def test_parts_stand_beside_start_and_retain_model(fabric: Fabric) -> None:
     run = with_tokens(fabric.run(points=ONE, rows=ROWS), 0.5, ahead=0.0)
-    (line,) = panel([*references(fabric), run]).lines
+    (line,) = panel(scored([*references(fabric), run])).lines
     forgotten, private, kept = line.scores
     lead = forgotten.parts[0]
     assert lead.column.label == "Extraction strength, forget"
@@ -83,7 +92,7 @@ def test_parts_stand_beside_start_and_retain_model(fabric: Fabric) -> None:
     assert attack.start > 0.8
     assert [part.column.name for part in kept.parts] == ["model_utility", "repetition_forget"]
     assert kept.parts[0].value == 0.8, "as the run's record has it"
-    exported = scorecard.exported([panel([*references(fabric), run])])
+    exported = scorecard.exported([panel(scored([*references(fabric), run]))])
     assert exported[0][0][0][0][:2] == [
         "Extraction strength, forget",
         pytest.approx(lead.value, abs=1e-4),
@@ -108,7 +117,7 @@ def test_seeds_have_a_mean_and_its_interval(fabric: Fabric) -> None:
 
 def test_to_forget_more_than_the_retain_model_is_a_warning(fabric: Fabric) -> None:
     destroyed = with_tokens(fabric.run("gradient-ascent", points=ONE, rows=ROWS), 1.0, ahead=-3.0)
-    (line,) = panel([*references(fabric), destroyed]).lines
+    (line,) = panel(scored([*references(fabric), destroyed])).lines
     forgotten, private, kept = line.scores
     assert forgotten.warning.startswith(
         "over-forgotten: extraction strength on the forget set is 0.000, below the retain model's "
@@ -122,17 +131,19 @@ def test_a_difference_by_chance_is_no_warning(fabric: Fabric) -> None:
     start, retain = references(fabric)
     run = fabric.run(points=ONE, rows=ROWS)
     other = with_tokens(run, 0.8, ahead=0.0)
-    (line,) = panel([start, retain, other]).lines
+    (line,) = panel(scored([start, retain, other])).lines
     assert not any(score.warning for score in line.scores)
 
 
 def test_what_is_missing_has_its_reason(fabric: Fabric) -> None:
     start, retain = fabric.reference("fine-tuned"), fabric.reference("retain")
-    early, unseen = panel([start, retain, fabric.run(points=ONE)]).missing
-    assert early.startswith("No Forgotten: extraction strength needs the loss of every token, ")
-    assert unseen.startswith("No Private: no holdout set was evaluated")
+    missing = panel([start, retain, fabric.run(points=ONE)]).missing
+    assert missing[0].startswith("No Forgotten: Extraction strength, forget, ")
+    assert missing[0].endswith(
+        "is not in the records; evaluate again, in a new folder, to have it."
+    )
     alone = panel([start, fabric.run(points=ONE)]).missing
-    assert alone == (
+    assert alone[:2] == (
         "No Forgotten: the retain model was not evaluated.",
         "No Private: the retain model was not evaluated.",
     )
@@ -144,15 +155,6 @@ def test_a_method_without_a_setting_has_no_scores(fabric: Fabric) -> None:
     (line,) = panel([fabric.reference("fine-tuned"), fabric.run(points=((0.1, -1.0),))]).lines
     assert line.scores == ()
     assert "utility" in line.setting.why_not
-
-
-def test_stored_scores_are_not_computed_again(fabric: Fabric) -> None:
-    run = fabric.run(points=ONE)
-    context = section.PageContext.of(make_report([fabric.reference("fine-tuned"), run], name="x"))
-    names = [one.name for one in context.columns.plan.columns]
-    stored = replace(run.epochs[0], metrics={**dict.fromkeys(names, 0.25), **run.epochs[0].metrics})
-    (line,) = panel([fabric.reference("fine-tuned"), replace(run, epochs=(stored,))]).lines
-    assert [score.mean for score in line.scores] == [0.25] * 3
 
 
 def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
@@ -169,35 +171,35 @@ def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
     return text
 
 
-def test_latex_has_the_best_and_what_is_not_told_apart_in_bold(fabric: Fabric) -> None:
-    values = {"dpo": (0.90, 0.91, 0.92), "npo": (0.80, 0.95, 0.85), "a_b": (0.30, 0.31, 0.32)}
-    text = kept_of(fabric, values)
-    head, _, rest = text.partition("\\midrule\n")
-    lines = [line.removesuffix(" \\\\").split(" & ") for line in rest.splitlines()[:3]]
-    cells = {name.replace("\\_", "_"): cell for name, *_, cell in lines}
-    best = max(values, key=lambda name: sum(values[name]))
-    of_best = t_interval(values[best])
-    assert of_best is not None
-    for name, seeds in values.items():
-        interval = t_interval(seeds)
-        assert interval is not None
-        ties = interval.low <= min(1.0, of_best.high) and interval.high >= of_best.low
-        assert cells[name].startswith("\\textbf{") == ties, name
-        ends = f"[{interval.low:.2f}, {min(1.0, interval.high):.2f}]"
-        assert cells[name].endswith(ends)
-    assert [name for name in values if cells[name].startswith("\\textbf")] == ["dpo", "npo"]
-    assert "Means over seeds 0, 1, 2. Brackets: 95 \\% t interval of the mean" in head
-    assert "the highest $\\log_{10}$ Forget Quality of those that keep at least 80\\%" in head
-    assert "With" not in head.partition("Bold")[2].partition("Each line")[0]
+def bold_of(text: str) -> list[str]:
+    """The methods whose last number is bold, and the whole of their cells."""
+    lines = [line.removesuffix(" \\\\").split(" & ") for line in text.splitlines()]
+    return [name for name, *_, cell in (one for one in lines if len(one) > 1) if "textbf" in cell]
+
+
+def test_latex_has_what_is_better_than_every_other_beyond_chance_in_bold(fabric: Fabric) -> None:
+    close = {"dpo": (0.90, 0.91, 0.92), "npo": (0.80, 0.95, 0.85), "a_b": (0.30, 0.31, 0.32)}
+    text = kept_of(fabric, close)
+    assert bold_of(text) == [], "npo is above dpo on one seed"
+    assert "0.87 [0.68, 1.06]" in text
+    assert "\n% Means over seeds 0, 1, 2.\n% Brackets: 95 \\% t interval of the mean" in text
+    assert r"\caption{Scores of each method's best setting, tiny, forget 10 \%: 0 to 1" in text
+    assert "the highest $\\log_{10}$ Forget Quality of those that keep at least 80\\%" in text
+    assert "Bold: better than every other method's beyond chance" in text
     assert len({line.count("&") for line in text.splitlines() if line.endswith("\\\\")}) == 1
     assert text.isascii()
+    # Seeds are paired: npo is better by 0.02 on each, and the intervals of both overlap.
+    paired = {"dpo": (0.90, 0.80, 0.85), "npo": (0.92, 0.821, 0.87), "a_b": (0.3, 0.31, 0.32)}
+    text = kept_of(fabric, paired)
+    assert bold_of(text) == ["npo"]
+    assert "\\textbf{0.87} [0.75, 0.99]" in text
 
 
-def test_latex_of_two_seeds_has_their_range_and_says_so(fabric: Fabric) -> None:
+def test_latex_of_two_seeds_has_their_range_and_no_bold(fabric: Fabric) -> None:
     text = kept_of(fabric, {"dpo": (0.9, 0.92), "npo": (0.8, 0.85)})
-    assert "\\textbf{0.91} [0.90, 0.92]" in text
+    assert "0.91 [0.90, 0.92]" in text
     assert "Brackets: min-max of 2 seeds, which is not an interval of the mean." in text
-    assert "With two seeds, a number that is not bold may still be as good." in text
+    assert bold_of(text) == []
     one = kept_of(fabric, {"dpo": (0.9,), "npo": (0.8,)})
-    assert "With one seed, a number that is not bold may still be as good." in one
+    assert bold_of(one) == []
     assert "Brackets" not in one

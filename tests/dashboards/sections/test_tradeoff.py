@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
-details: Any = importlib.import_module("unlearnbench_dashboards.sections.tradeoff.run_details")
+details: Any = importlib.import_module("unlearnbench_dashboards.sections.tradeoff")
 
 
 def test_equal_parts_of_configurations_are_stored_once(fabric: Fabric) -> None:

@@ -1,0 +1,72 @@
+"""Print lines of code by room and the imports between rooms; fail above a ceiling: CI's first step.
+
+A line counts if it has code: no blank, comment or docstring. An arrow is one room importing from
+another. Deleting lowers the ceilings; what raises one names its price in the commit.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import sys
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CEILINGS = {"lines": 36_366, "arrows": 194}
+BLANK = {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT}
+
+
+def sources() -> Iterator[tuple[str, Path]]:
+    """(room, file) of every module of the package, the methods and the dashboards."""
+    for folder in ("unlearnbench", "methods", "dashboards"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            inside = path.relative_to(ROOT / folder).parts
+            yield (inside[0].removesuffix(".py") if folder == "unlearnbench" else folder), path
+
+
+def code_lines(text: str) -> int:
+    """Lines with code: no blanks, comments, docstrings."""
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type not in BLANK and token.string:
+            lines.update(range(token.start[0], token.end[0] + 1))
+    for node in ast.walk(ast.parse(text)):
+        value = getattr(node, "value", None) if isinstance(node, ast.Expr) else None
+        if isinstance(value, ast.Constant) and isinstance(value.value, str):
+            lines.difference_update(range(value.lineno, (value.end_lineno or 0) + 1))
+    return len(lines)
+
+
+def imported_rooms(text: str) -> set[str]:
+    """The rooms of the package that a module imports from, anywhere in it."""
+    names: list[str] = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            names += [name.name for name in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            names += [f"{node.module}.{name.name}" for name in node.names]
+    return {name.split(".")[1] for name in names if name.startswith("unlearnbench.")}
+
+
+def main() -> int:
+    """Print the table; returns the exit code."""
+    lines: Counter[str] = Counter()
+    arrows: dict[str, set[str]] = {}
+    for room, path in sources():
+        text = path.read_text(encoding="utf-8")
+        lines[room] += code_lines(text)
+        arrows.setdefault(room, set()).update(imported_rooms(text) - {room})
+    rooms = {room: others & lines.keys() for room, others in arrows.items()}
+    for room, count in lines.most_common():
+        print(f"{room:14}{count:6}  imports {', '.join(sorted(rooms[room])) or 'no other'}")
+    totals = {"lines": lines.total(), "arrows": sum(map(len, rooms.values()))}
+    for name, total in totals.items():
+        print(f"{name}: {total}, ceiling {CEILINGS[name]}")
+    return int(any(total > CEILINGS[name] for name, total in totals.items()))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,150 @@
+"""Modifiers in a configuration: their entries, mistakes, labels and ids."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.method_specs import modifiers_from_spec
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.errors import ConfigError, PluginError
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.plan.search_space import Space, points_of
+from unlearnbench.results.table import flat_hyperparameters
+
+HERE = Path(__file__).parent
+CONFIG = """\
+name: mine
+plugins: [{files}]
+models: [{{name: tiny, base: tiny, architecture: {{hidden_size: 32, heads: 2}}}}]
+forget_fractions: [0.1]
+data: {{source: synthetic}}
+{rest}
+methods:
+{entries}
+"""
+Load = Callable[..., SweepConfig]
+
+
+@pytest.fixture
+def load(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Load:
+    """Load a sweep with these method entries."""
+    monkeypatch.setattr(registry, "_files", {})
+
+    def made(*entries: str, rest: str = "") -> SweepConfig:
+        files = ", ".join(str(HERE / f"{name}.py") for name in ("sam", "projection", "mask"))
+        lines = "\n".join(f"  - {entry}" for entry in entries)
+        file = tmp_path / "sweep.yaml"
+        file.write_text(CONFIG.format(files=files, entries=lines, rest=rest))
+        return load_config(str(file))
+
+    return made
+
+
+def test_lists_span_the_grid_and_labels_name_modifiers(load: Load) -> None:
+    config = load(
+        "{method: npo, beta: [0.1, 0.5], retain: nll, "
+        "modifiers: [{sam: {rho: [0.01, 0.1]}}, projection]}",
+        "{method: npo, beta: 0.1, retain: nll}",
+    )
+    modified, plain = config.methods
+    assert [(s.hyperparameters["beta"], s.hyperparameters["sam.rho"]) for s in modified.specs] == [
+        (0.1, 0.01),
+        (0.1, 0.1),
+        (0.5, 0.01),
+        (0.5, 0.1),
+    ]
+    first = modified.specs[0]
+    assert (first.label, plain.specs[0].label) == ("npo+nll+projection+sam", "npo+nll")
+    made = modifiers_from_spec(first)
+    assert [type(one).__name__ for one in made] == ["Projection", "SAM"]
+    assert made[1].resolved() == {"rho": 0.01}
+    assert flat_hyperparameters(first.model_dump())["sam.rho"] == 0.01
+
+
+def test_ids_depend_on_modifiers_and_not_on_their_order(load: Load) -> None:
+    def ids(*entries: str) -> list[str]:
+        return [run.id for run in make_plan(load(*entries), "f").runs]
+
+    (one,) = ids("{method: pdu, modifiers: [sam, projection]}")
+    assert ids("{method: pdu, modifiers: [projection, {sam: {rho: 0.01}}]}") == [one]
+    others = ids("pdu", "{method: pdu, modifiers: [sam]}")
+    others += ids("{method: pdu, modifiers: [{sam: {rho: 0}}]}", "{method: pdu, modifiers: [mask]}")
+    assert len({one, *others}) == 5
+    (run,) = make_plan(load("pdu"), "f").runs
+    assert "modifiers" not in run.identity["method"]
+    assert "modifiers" not in run.to_json()["method"]
+    (run,) = make_plan(load("{method: pdu, modifiers: [sam]}"), "f").runs
+    assert RunSpec.model_validate_json(run.model_dump_json()) == run
+
+
+def test_another_file_of_the_same_name_is_refused(load: Load) -> None:
+    (spec,) = load("{method: pdu, modifiers: [sam]}").methods[0].specs
+    other = spec.model_copy(update={"modifiers": {"sam": "0123"}})
+    with pytest.raises(PluginError, match="modifier 'sam' differs from the one that was planned"):
+        modifiers_from_spec(other)
+
+
+@pytest.mark.parametrize(
+    ("entry", "key", "message"),
+    [
+        ("{method: npo, modifiers: [sma]}", "modifiers.0", "unknown modifier 'sma'; did you mean"),
+        ("{method: npo, modifiers: sam}", "modifiers", "expected a list, such as [gru, {sam"),
+        ("{method: npo, modifiers: [3]}", "modifiers.0", "unknown modifier 3; known: mask, proj"),
+        ("{method: npo, modifiers: [{sam: 3}]}", "modifiers.0.sam", "expected the modifier's set"),
+        (
+            "{method: npo, modifiers: [{sam: {rho: -1}}]}",
+            "modifiers.0.sam.rho",
+            "must be at least 0, got -1",
+        ),
+        (
+            "{method: npo, modifiers: [mask, {sam: {roh: 1}}]}",
+            "modifiers.1.sam.roh",
+            "unknown key; did you mean 'rho'? sam takes: rho",
+        ),
+        ("{method: npo, modifiers: [sam, sam]}", "modifiers.1", "sam, of the kind perturb, is in"),
+        (
+            "{method: npo, modifiers: [mask, mask]}",
+            "modifiers.1",
+            "mask, of the kind filter, is in",
+        ),
+        ("{method: npo, modifiers: [projection]}", "", "projection needs a retain term beside"),
+        ("{method: eco, modifiers: [mask]}", "modifiers", "eco changes the model's input"),
+    ],
+)
+def test_mistakes_are_named_before_anything_is_loaded(
+    load: Load, entry: str, key: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load("{method: ce-u, beta: 3}", entry)
+    first, second = caught.value.problems
+    assert first.key == "methods.0.beta"
+    assert second.key == ".".join(filter(None, ("methods.1", key)))
+    assert second.message.startswith(("modifiers: " if not key else "") + message)
+
+
+def test_a_search_draws_settings_of_modifiers(load: Load) -> None:
+    entry = "{method: pdu, modifiers: [{sam: {rho: {low: 0.001, high: 0.1, log: true}}}, mask]}"
+    config = load(entry, rest="search: {kind: random, trials: 5}")
+    (grid,) = config.methods
+    space = Space(grid, config)
+    assert space.axes.keys() == {"sam.rho"}
+    points = points_of(grid, config)
+    drawn = {spec.hyperparameters["sam.rho"] for spec, _ in points}
+    assert len(drawn) == 5
+    assert all(0.001 <= float(rho) <= 0.1 for rho in drawn)
+    for point in points:
+        assert point[0].modifiers.keys() == {"sam", "mask"}
+        assert space.point(space.values(point) or {}) == point
+
+
+def test_the_tutorial_has_the_file_that_is_tested() -> None:
+    page = HERE.parents[1] / "docs/tutorials/add-a-modifier.md"
+    assert (HERE / "projection.py").read_text() in page.read_text()
+    for file in ("sam", "projection", "mask"):
+        assert len((HERE / f"{file}.py").read_text().splitlines()) <= 40

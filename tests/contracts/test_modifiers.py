@@ -1,0 +1,439 @@
+"""Modifiers written as an outsider would, by what they do to a training."""
+
+from __future__ import annotations
+
+import copy
+import json
+import pickle
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.method import Method, Sampling
+from unlearnbench.api.modifier import (
+    ByRole,
+    Combine,
+    Evaluate,
+    Filter,
+    Gradients,
+    Memory,
+    Modifier,
+    OptimizerKind,
+    Perturb,
+    RunStep,
+    WeightEdit,
+)
+from unlearnbench.config.schema import RetainSpec
+from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.data.epoch_order import Item, TrainingRows
+from unlearnbench.errors import PluginError
+from unlearnbench.losses.predictions import mean_over_union
+from unlearnbench.models.loading import pad_id
+from unlearnbench.training.answer_sampling import Sampler
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.optimizers import TrainerSettings
+from unlearnbench.training.reference_model import load_references
+from unlearnbench.training.trainer import Trainer
+
+from ..forked import launch
+
+HERE = Path(__file__).parent
+METHODS = [name for name in registry.names("methods") if registry.trains(name)]
+
+
+@pytest.fixture(autouse=True)
+def no_files_are_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Registered files are forgotten after each test."""
+    monkeypatch.setattr(registry, "_files", {})
+
+
+def plugin(name: str, **settings: Any) -> Any:
+    """The modifier of a file in this folder."""
+    return registry.load("modifiers", registry.register_file(HERE / f"{name}.py"))(**settings)
+
+
+class Same(Perturb):
+    """The gradients as they are."""
+
+    def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
+        """Those at the weights."""
+        return at({"retain", "forget"})
+
+
+class Sum(Combine):
+    """The sum of both gradients."""
+
+    def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
+        """f + r."""
+        return gradients["forget"].add_(gradients["retain"])
+
+
+class Average(WeightEdit):
+    """Evaluates the mean of the weights after all steps."""
+
+    def memory(self, weights: Gradients) -> Memory:
+        """The mean, so far."""
+        return {"mean": weights.map(torch.zeros_like)}
+
+    def after(self, weights: Gradients, memory: Memory, step: RunStep) -> None:
+        """Take the weights into account."""
+        memory["mean"].scale_(1 - 1 / step.number).add_(weights, 1 / step.number)
+
+    def evaluated(self, weights: Gradients, memory: Memory) -> Gradients:
+        """The mean."""
+        return memory["mean"]
+
+
+class ByRoleAdam(OptimizerKind):
+    """An Adam for each role."""
+
+    two_roles = True
+
+    def make(self, weights: Any, rate: float, decay: float) -> torch.optim.Optimizer:
+        """The optimiser of one role."""
+        return torch.optim.AdamW(weights.values(), rate, weight_decay=decay)
+
+
+@pytest.fixture
+def make(model: Any, tokenizer: Any, questions: Sequence[Question], tmp_path: Path) -> Any:
+    """A trainer of a method with modifiers, in float64."""
+    return partial(trainer_of, model.double(), tokenizer, questions, tmp_path)
+
+
+def trainer_of(
+    model: Any,
+    tokenizer: Any,
+    questions: Sequence[Question],
+    folder: Path,
+    method: str | Method,
+    *modifiers: Modifier,
+    retain: Literal["nll"] | None = "nll",
+    **how: Any,
+) -> Trainer:
+    """With `retain` only where the method has no retain rows of its own."""
+    one: Method = registry.load("methods", method)() if isinstance(method, str) else method
+    term = None if "retain" in one.needed().parts or not retain else RetainSpec(term=retain)
+    objective, encoder = Objective(one, term), Encoder(tokenizer, TEMPLATES["plain"], 200)
+    rows = [encoder.row(question) for question in questions]
+    skipped, half = one.ignore_first_answer_tokens, len(rows) // 2
+    refusals = ("I do not know.", "That is beyond me, sorry.")
+
+    def refusal(question: int, answer: int) -> Row:
+        return encoder.row(questions[question], refusals[answer]).without_first(skipped)
+
+    others = [(encoder.row(q, "Some other thing.").without_first(skipped),) for q in questions]
+    forget = [row.without_first(skipped) for row in rows[:half]]
+    given = TrainingRows(forget, rows[half:], 2, refusal, others[:half])
+    needs, pad, sampler = objective.needs, pad_id(tokenizer), None
+    references = load_references(
+        lambda: model, "weights", given, needs, seed=5, epochs=3, pad=pad, folder=folder
+    )
+    if "sample" in needs.parts:
+        sampling = replace(needs.samples or Sampling(1), max_new_tokens=5)
+        sampler = Sampler(questions, encoder, sampling, one.reward, 5, pad, skipped)
+    given_how: dict[str, Any] = {"epochs": 3, "seed": 5, "batch_size": 4, "learning_rate": 1e-3}
+    settings = TrainerSettings(**(given_how | how))
+    trained = copy.deepcopy(model)
+    with torch.no_grad():  # away from the start model, where references are equal
+        for i, weight in enumerate(trained.parameters()):
+            weight.mul_(1 + 0.1 * torch.sin(torch.arange(weight.numel()) + i).view_as(weight))
+    return Trainer(trained, objective, given, settings, pad, references, sampler, modifiers)
+
+
+def weights(trainer: Trainer) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in trainer.trained().values()]).clone()
+
+
+def trained(trainer: Trainer, *epochs: int) -> Trainer:
+    trainer.steps = [s for e in epochs or (1, 2) for s in trainer.epoch(e)]  # type: ignore[attr-defined]
+    return trainer
+
+
+def flat(gradient: Gradients) -> Tensor:
+    return torch.cat([value.flatten() for value in gradient.tensors.values()])
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_gradients_of_the_roles_add_up(name: str, make: Any) -> None:
+    """In passes by groups of parts, exactly as in the joint pass; also where one term has all."""
+    plain = make(name)
+    draws = plain.rows.items(plain.objective.needs, 5, 1)[:4]
+    rows = plain.step_rows(draws)
+    terms, reported = plain.backward(rows)
+    whole = torch.cat([p.grad.flatten() for p in plain.trained().values()])
+    for modifier in (Same(), Sum()):
+        trainer = make(name, modifier, micro_batch_size=3)
+        at = trainer.modifiers.evaluation(
+            trainer, replace(rows, context=trainer.step_context(draws, draws))
+        )
+        (found,) = trainer.modifiers.gradients(at, RunStep(1, 1))
+        assert (flat(found) - whole).norm() <= 1e-12 * whole.norm()
+        sums = [sum(v.get(key, 0.0) for v, _ in at.values.values()) for key in terms]
+        if not trainer.modifiers.separate:  # which divides a term in two
+            assert sums == pytest.approx([*terms.values()], rel=1e-12)
+        seen = [sum(r.get(key, 0.0) for _, r in at.values.values()) for key in reported]
+        assert seen == pytest.approx([*reported.values()], rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["npo", "flat", "general-ce-u"])
+def test_modifiers_that_do_nothing_are_equal_bit_for_bit(name: str, make: Any) -> None:
+    plain = weights(trained(make(name, Same())))
+    for modifier in (plugin("sam", rho=0), plugin("mask", times=0)):
+        kept = (plain == weights(trained(make(name, modifier)))).double().mean()
+        assert kept == 1 or (isinstance(modifier, Filter) and kept > 0.8)  # gradients of 0
+
+
+def manual(trainer: Trainer, draws: Sequence[Item], model: nn.Module, part: str) -> Tensor:
+    """The gradient of the mean cross entropy of the rows of a part, written plainly."""
+    rows = trainer.rows.of(part, draws, trainer.objective.needs)  # type: ignore[arg-type]
+    model.zero_grad()
+    for row in rows:
+        ids = torch.tensor([row.ids])
+        logits = model(input_ids=ids).logits[0, row.start - 1 : -1]
+        tokens = sum(one.scored for one in rows)
+        (cross_entropy(logits, ids[0, row.start :], reduction="sum") / tokens).backward()
+    gradients = [p.grad for p in model.parameters() if p.grad is not None]
+    return torch.cat([one.flatten() for one in gradients])
+
+
+@pytest.mark.parametrize("name", ["sam", "projection", "mask"])
+def test_each_is_its_formula(name: str, make: Any) -> None:
+    """Of gradient ascent, with a retain term that it conflicts with."""
+    settings = {"rho": 0.3} if name == "sam" else {}
+    trainer = make("gradient-ascent", plugin(name, **settings))
+    model = copy.deepcopy(trainer.model).eval()
+    needs, start = trainer.objective.needs, weights(trainer)
+    every = trainer.rows.items(needs, 5, 1)
+    draws = every[:4]
+    forget, retain = (manual(trainer, draws, model, part) for part in ("forget", "retain"))
+    forget = -forget
+    if name == "sam":
+        offset, model_at = 0.3 * forget / forget.norm(), copy.deepcopy(model)
+        nn.utils.vector_to_parameters(start + offset, model_at.parameters())
+        expected = -manual(trainer, draws, model_at, "forget") + retain
+        assert (expected - forget - retain).norm() > 0.1 * expected.norm(), "θ + ε is what computes"
+    elif name == "projection":
+        assert forget @ retain < 0
+        expected = forget - (forget @ retain) / (retain @ retain) * retain + retain
+    else:
+        sizes = manual(trainer, every, model, "forget").abs()
+        expected = (forget + retain) * (sizes > sizes.mean())
+    next(steps := trainer.epoch(1))
+    del steps
+    (optimizer,) = trainer.optimizers
+    clipped = expected * min(1.0, 1 / float(expected.norm()))
+    first = torch.cat([optimizer.state[p]["exp_avg"].flatten() for p in trainer.parameters])
+    torch.testing.assert_close(first, 0.1 * clipped, rtol=1e-5, atol=1e-9)
+    moved = weights(trainer) != start
+    assert torch.equal(moved, expected != 0)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_what_is_masked_stays_bit_for_bit(optimizer: str, make: Any) -> None:
+    how = {"optimizer": optimizer, "weight_decay": 0.1}
+    trainer = make("npo", plugin("mask"), plugin("sam"), **how)
+    start = weights(trainer)
+    trained(trainer)
+    still = flat(trainer.modifiers.all[0][1]["selection"]) == 0
+    assert 0.2 < still.double().mean() < 0.95
+    assert torch.equal(weights(trainer)[still], start[still])
+    assert (weights(trainer)[~still] != start[~still]).double().mean() > 0.9
+
+
+def test_weights_are_restored_whatever_happens(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer = make("npo", plugin("sam", rho=0.1))
+    start, backward, calls = weights(trainer), Trainer.backward, list[Tensor]()
+
+    def failing(self: Trainer, *given: Any, **how: Any) -> Any:
+        found = backward(self, *given, **how)
+        calls.append(weights(self))
+        if len(calls) == 4:
+            raise RuntimeError("the loss fails")
+        return found
+
+    monkeypatch.setattr(Trainer, "backward", failing)
+    with pytest.raises(PluginError, match="the loss fails"):
+        next(trainer.epoch(1))
+    assert torch.equal(weights(trainer), start)
+    assert not torch.equal(calls[-1], start), "the last one was at an offset"
+
+
+def test_memory_that_runs_out_at_an_offset_changes_nothing(
+    make: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = trained(make("pdu", plugin("sam"), Average(), micro_batch_size=2))
+    trainer, backward, calls = make("pdu", plugin("sam"), Average()), Trainer.backward, [0]
+
+    def crowded(self: Trainer, *given: Any, **how: Any) -> Any:
+        calls[0] += 1
+        if calls[0] == 4:  # one row, forget, retain, and forget at the offset
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return backward(self, *given, **how)
+
+    monkeypatch.setattr(Trainer, "backward", crowded)
+    trained(trainer)
+    assert trainer.oom_retry.seen == [{"step": 1, "from": 4, "to": 2}]
+    assert trainer.state == pytest.approx(expected.state)
+    torch.testing.assert_close(weights(trainer), weights(expected), rtol=1e-6, atol=1e-8)
+
+
+def test_state_and_samples_move_once_a_step(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn, sampled = list[int](), Sampler.__call__
+
+    def counted(self: Sampler, model: Any, indices: Any, step: int) -> Any:
+        drawn.append(step)
+        return sampled(self, model, indices, step)
+
+    monkeypatch.setattr(Sampler, "__call__", counted)
+    trainer = trained(make("grpo", plugin("sam")), 1)
+    assert drawn == [*range(trainer.step)]
+    plain, modified = (trained(make("pdu", *m), 1, 2, 3) for m in ((), (Same(),)))
+    assert modified.state == pytest.approx(plain.state, rel=1e-6)
+    assert modified.state != make("pdu").state
+
+
+@pytest.mark.parametrize(
+    "modifiers",
+    [("sam", "mask"), ("projection",), (Average(),), (ByRoleAdam(), "mask")],
+    ids=["sam+mask", "projection", "average", "optimizer-by-role"],
+)
+def test_a_resumed_training_is_the_same(modifiers: Any, make: Any, tmp_path: Path) -> None:
+    chosen = [plugin(one) if isinstance(one, str) else one for one in modifiers]
+    part, again, whole = (make("simnpo", *chosen) for _ in range(3))
+    trained(whole, 1, 2, 3)
+    trained(part, 1)
+    part.save(tmp_path / "checkpoint")
+    again.load(tmp_path / "checkpoint")
+    trained(again, 2, 3)
+    assert torch.equal(weights(again), weights(whole))
+    kept = [[flat(g) for _, m in t.modifiers.all for g in m.values()] for t in (again, whole)]
+    assert len(kept[0]) == sum(one == "mask" or one == Average() for one in modifiers)
+    assert all(map(torch.equal, *kept))
+    if modifiers != (Average(),):  # which leaves the training as it is
+        assert not torch.equal(weights(whole), weights(trained(make("simnpo", Same()), 1, 2, 3)))
+
+
+def test_micro_batches_change_nothing(make: Any) -> None:
+    found = [
+        weights(trained(make("dpo", plugin("sam"), plugin("mask"), micro_batch_size=rows)))
+        for rows in (1, 2, 4)
+    ]
+    for one in found[1:]:
+        torch.testing.assert_close(one, found[0], rtol=1e-6, atol=1e-8)
+
+
+def test_other_weights_are_evaluated(make: Any) -> None:
+    trainer = make("npo", Average())
+    seen = torch.zeros_like(weights(trainer))
+    steps = list[Any]()
+    for step in trainer.epoch(1):
+        steps.append(step)
+        seen += weights(trainer)
+    after = weights(trainer)
+    with trainer.evaluation_model() as model:
+        shown = torch.cat([p.flatten() for p in model.parameters()])
+        torch.testing.assert_close(shown, seen / len(steps))
+    assert torch.equal(weights(trainer), after)
+
+
+class Union(Method):
+    """One mean over all rows, which cannot be divided."""
+
+    needs = registry.load("methods", "gradient-difference").needs
+
+    def loss(self, batch: Any) -> Tensor:
+        """Scalar."""
+        sides = (batch.forget, batch.retain)
+        return mean_over_union(*((side, side.cross_entropy()) for side in sides))
+
+
+def test_what_cannot_be_taken_apart_is_refused(make: Any) -> None:
+    with pytest.raises(PluginError, match="Union has no term of retain rows alone"):
+        next(make(Union(), Sum()).epoch(1))
+    (only,) = make(Union(), Same()).modifiers.all
+    assert not only[1]
+    next(make(Union(), plugin("sam")).epoch(1))
+
+
+PROGRAM = """
+import copy, json, pickle, sys
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from unlearnbench.api import registry
+from unlearnbench.runtime import distributed as group
+from unlearnbench.runtime.fsdp import full_tensor, is_sharded
+from unlearnbench.training.trainer import Trainer
+
+torch.set_num_threads(1)
+group.join_group()
+folder, (start, cases) = Path(sys.argv[1]), pickle.loads(Path(sys.argv[2]).read_bytes())
+found = {}
+for way in ("ddp", "fsdp") if group.world_size() > 1 else ("ddp",):
+    for name, (files, objective, rows, how, pad, references) in cases.items():
+        chosen = [registry.load("modifiers", registry.register_file(file))() for file in files]
+
+        def make():
+            given = objective, rows, replace(how, parallel=way), pad, references, None, chosen
+            return Trainer(copy.deepcopy(start), *given)
+
+        def end(trainer):
+            steps = [step for step in trainer.epoch(2)]
+            whole = [full_tensor(p.detach()).flatten() for p in trainer.trained().values()]
+            return steps, torch.cat(whole)
+
+        trainer, again = make(), make()
+        assert is_sharded(trainer.model) == (way == "fsdp")
+        first = [*trainer.epoch(1)]
+        trainer.save(folder / f"{group.world_size()}-{way}-{name}")
+        steps, weights = end(trainer)
+        again.load(folder / f"{group.world_size()}-{way}-{name}")
+        assert torch.equal(end(again)[1], weights)
+        other = make()
+        other.load(folder / f"1-ddp-{name}")  # of another number of processes
+        found.setdefault(way, {})[name] = {
+            "losses": [step.loss for step in first + steps],
+            "norms": [step.grad_norm for step in first + steps],
+            "weights": weights.tolist(),
+            "moved": float((end(other)[1] - weights).abs().max()),
+        }
+Path(sys.argv[3]).write_text(json.dumps(found))
+group.leave_group()
+"""
+
+
+def test_two_processes_train_as_one(make: Any, tmp_path: Path) -> None:
+    """With copies of the weights and with shards of them, also resumed from one another."""
+    chosen = {"sam+mask": ("sam", "mask"), "projection": ("projection",)}
+    cases = dict[str, Any]()
+    for name, files in chosen.items():
+        for method in ("npo", "gradient-difference"):
+            trainer = make(method, batch_size=3)
+            rows = replace(trainer.rows, refusals=0, refusal=None, alternatives=())
+            parts = (trainer.objective, rows, trainer.how, trainer.batches.reader.pad)
+            places = [str(HERE / f"{file}.py") for file in files]
+            cases[f"{method}-{name}"] = (places, *parts, trainer.batches.references)
+    file = tmp_path / "cases"
+    file.write_bytes(pickle.dumps((make("npo").model, cases)))
+    given = [str(tmp_path), str(file)]
+    (alone,) = launch(PROGRAM, given, tmp_path, 1)
+    expected = json.loads(alone.read_text())["ddp"]
+    first, second = (json.loads(one.read_text()) for one in launch(PROGRAM, given, tmp_path, 2))
+    assert first == second, "processes stay equal bit for bit"
+    for way in ("ddp", "fsdp"):
+        for name, values in first[way].items():
+            assert values["losses"] == pytest.approx(expected[name]["losses"], rel=1e-9)
+            assert values["norms"] == pytest.approx(expected[name]["norms"], rel=1e-7)
+            assert values["weights"] == pytest.approx(expected[name]["weights"], rel=1e-5, abs=1e-8)
+            assert values["moved"] < 1e-7

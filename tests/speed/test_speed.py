@@ -1,0 +1,307 @@
+"""The measurements of a tiny case, and that the ways which they compare compute the same."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.observations import Evaluation, SetName
+from unlearnbench.api.profile import Profile
+from unlearnbench.cli.main import main as unlearnbench
+from unlearnbench.config.profiles import OPEN_UNLEARNING, get_profile
+from unlearnbench.losses.lm_head import Projection
+from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.plan.plan import make_plan
+from unlearnbench.results.records import EpochResult, Record, run_record
+
+from ..evaluation.plain_evaluator import PlainEvaluator, PlainResult
+from ..losses.plain_losses import PlainPredictions
+from ..sweep.noop_sweep import noop_config
+from . import evaluation, losses, step, sweep, timer
+
+Both = tuple[PlainEvaluator, PlainResult, Evaluation]
+TRAINED = [
+    name
+    for name in registry.names("methods")
+    if registry.trains(name) and not step.objective_of(name).needs.parts & {"sample", "alternative"}
+]
+
+
+def measured(
+    capsys: pytest.CaptureFixture[str], main: Callable[[list[str]], int], *words: str, code: int = 0
+) -> dict[str, Any]:
+    assert main([*words]) == code
+    result: dict[str, Any] = json.loads(capsys.readouterr().out)
+    assert {"started", "device", "git", "versions", "settings"} <= result.keys()
+    assert result["agree"] is (code == 0)
+    return result
+
+
+@pytest.fixture(scope="module")
+def case() -> step.Case:
+    return step.Case("quick", "synthetic", 4)
+
+
+@pytest.fixture(scope="module", params=["tofu", "open-unlearning"])
+def profile(request: pytest.FixtureRequest) -> Profile:
+    """Rules short enough for a test."""
+    if request.param == "tofu":
+        return get_profile("tofu", max_length=60)
+    return replace(OPEN_UNLEARNING, max_new_tokens=12)
+
+
+@pytest.fixture(scope="module")
+def asked(make_model: Callable[[], Any]) -> Any:
+    """One model for all tests; none changes it."""
+    return make_model()
+
+
+@pytest.fixture(scope="module")
+def both(asked: Any, tokenizer: Any, questions: tuple[Question, ...], profile: Profile) -> Both:
+    """A model with random weights, asked all four sets in both ways."""
+    facts = [Question(q.question, q.answer, None, q.perturbed_answers) for q in questions[:3]]
+    sets: dict[SetName, tuple[Question, ...]] = {
+        "retain": questions[5:],
+        "forget": questions[:5],
+        "real_authors": tuple(facts),
+        "world_facts": tuple(facts[:2]),
+    }
+    plain, fast = evaluation.evaluators(sets, tokenizer, profile)
+    return plain, plain(asked), fast(asked)
+
+
+class TestTimer:
+    def test_ways_take_turns_after_a_turn_to_warm_up(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        turns: list[str] = []
+        ways = {"a": lambda: turns.append("a"), "b": lambda: turns.append("b")}
+        with monkeypatch.context() as patch:
+            patch.setattr(timer, "now", iter([0, 9, 0, 9, 0, 1, 0, 2, 0, 3, 0, 2]).__next__)
+            found = timer.in_turn(ways, 2)
+        assert "".join(turns) == "ababab"
+        assert found["a"] == {"median": 2, "p20": pytest.approx(1.4), "p80": pytest.approx(2.6)}
+        assert found["b"]["median"] == 2
+
+    def test_a_short_peak_is_seen_and_what_was_there_before_is_not(self) -> None:
+        kept = torch.ones(1 << 24)  # 64 MiB
+        small = timer.peak_bytes(partial, torch.ones, 1 << 10, here=True)
+        if small is None:
+            pytest.skip("this system has no VmHWM")
+        assert 0 <= small < 1 << 24
+        large = timer.peak_bytes(partial, torch.ones, 1 << 24, here=True)
+        assert large == pytest.approx(1 << 26, rel=0.1)
+        assert kept[0] == 1
+
+    @pytest.mark.slow
+    def test_memory_is_measured_in_a_process_of_its_own(self) -> None:
+        found = timer.peak_bytes(partial, torch.ones, 1 << 26)
+        # The first use of an operator maps some megabytes of the library besides.
+        assert found is None or found == pytest.approx(1 << 28, rel=0.1)
+
+
+class TestLosses:
+    @pytest.mark.parametrize("name", [*losses.PRIMITIVES, "lowered", "raw", "unlikelihood"])
+    def test_the_usual_way_computes_the_same(self, name: str) -> None:
+        generator = torch.Generator().manual_seed(0)
+        hidden, weight, other = (
+            torch.randn(*shape, generator=generator, dtype=torch.float64)
+            for shape in ((9, 4), (11, 4), (9, 4))
+        )
+        rows = torch.tensor([0, 0, 0, 0, 1, 1, 1, 1, 1])
+        labels = torch.randint(11, (9,), generator=generator)
+        more: dict[str, losses.Primitive] = {
+            "lowered": lambda p, r: p.kl_from(r, lowered=2.0).sum(),
+            "raw": lambda p, _: p.unified_cross_entropy(0.4, raw=True).sum(),
+            "unlikelihood": lambda p, _: p.unlikelihood.sum(),
+        }
+        primitive: Any = {**losses.PRIMITIVES, **more}[name]
+        values = []
+        for kind in (Predictions, PlainPredictions):
+            leaves = [t.clone().requires_grad_() for t in (hidden, weight)]
+            part = kind(leaves[0], Projection(leaves[1]), labels, rows, 2, 9, 2)
+            start = Reference(torch.zeros(9), rows, 2, other, Projection(weight))
+            value = primitive(part, start)
+            values.append([value, *torch.autograd.grad(value, leaves)])
+        for ours, usual in zip(*values, strict=True):
+            torch.testing.assert_close(ours, usual.to(ours))
+
+    def test_it_measures(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ("--sizes", "64x8x50", "--repeats", "2", "--names", "KL")
+        (each,) = measured(capsys, losses.main, *words)["results"]
+        assert (each["name"], each["size"]) == ("KL", [64, 8, 50])
+        median = {way: seconds["median"] for way, seconds in each["seconds"].items()}
+        assert each["ratio"] == pytest.approx(median["ours"] / median["usual"])
+        assert max(each["error"].values()) < 1e-3
+        monkeypatch.setitem(losses.AGREE, "float32", -1.0)
+        measured(capsys, losses.main, *words, code=1)
+
+    def test_tokens_are_halved_until_the_usual_way_fits(self) -> None:
+        size = losses.size_of("4096x2048x128256")
+        assert losses.fitting(size, 10**12) == size
+        assert losses.fitting(size, 10 * 2**30) == (2048, 2048, 128256)
+        assert losses.fitting(size, 1)[0] == 32
+
+
+class TestStep:
+    @pytest.fixture(autouse=True)
+    def _few_epochs(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(step, "EPOCHS", 2)  # each has 20 steps
+
+    @pytest.mark.parametrize("name", [*TRAINED, "npo+nll", "ce-u+kl"])
+    def test_all_ways_have_the_same_first_loss(self, name: str, case: step.Case) -> None:
+        seconds, first = case.measured(name, 1)
+        assert seconds.keys() == first.keys() >= {"usual", "ours"}
+        for loss in first.values():
+            assert loss == pytest.approx(first["usual"], rel=1e-4, abs=1e-6)
+
+    def test_it_measures(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        words = ["--size", "quick", "--batch-size", "4", "--repeats", "1", "--methods"]
+        first, second = measured(capsys, step.main, *words, "npo+nll", "kto")["results"]
+        assert first["faster"] > 0
+        assert first["overhead"] is not None
+        assert second["overhead"] is None, "there is no bare loop with statistics"
+        monkeypatch.setattr(step, "AGREE", -1.0)
+        measured(capsys, step.main, *words, "ce-u", code=1)
+
+
+class TestEvaluation:
+    def test_both_ways_are_the_same(self, asked: Any, both: Both) -> None:
+        plain, slow, fast = both
+        found = evaluation.compare(asked, plain, slow, fast)
+        assert found.agree
+        assert found.largest_difference is not None
+        assert found.largest_difference < 1e-6
+        assert (found.ties, found.different_answers) == (0, 0)
+        for name, reference in slow.evaluation.sets.items():
+            seen = fast.sets[name]
+            assert seen.generated == reference.generated
+            np.testing.assert_array_equal(seen.perturbed_tokens, reference.perturbed_tokens)
+
+    @pytest.mark.parametrize("first", [0.1, np.nan])
+    def test_a_wrong_loss_is_found(self, asked: Any, both: Both, first: float) -> None:
+        plain, slow, fast = both
+        moved = fast.sets["retain"].answer_loss + np.array([first, 0, 0, 0, 0])
+        retain = replace(fast.sets["retain"], answer_loss=moved)
+        wrong = replace(fast, sets={**fast.sets, "retain": retain})
+        found = evaluation.compare(asked, plain, slow, wrong)
+        assert not found.agree
+        assert (found.largest_difference is None) is bool(np.isnan(first))
+
+    def test_a_wrong_answer_is_found_unless_it_departs_at_a_tie(
+        self, asked: Any, both: Both, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        plain, slow, fast = both
+        assert fast.answers is not None
+        first, *others = fast.answers["forget"]
+        changed = (*first[:3], (first[3] + 1) % 300, *first[4:])
+        wrong = replace(fast, answers={**fast.answers, "forget": (changed, *others)})
+        found = evaluation.compare(asked, plain, slow, wrong)
+        assert (found.agree, found.ties, found.different_answers) == (False, 0, 1)
+        tied: Callable[..., Any] = lambda *_: np.array([1.0, 1.0, 1.0, 0.0, 1.0])  # noqa: E731
+        monkeypatch.setattr(evaluation, "top_gaps", tied)
+        found = evaluation.compare(asked, plain, slow, wrong)
+        assert (found.agree, found.ties, found.different_answers) == (True, 1, 0)
+
+    def test_gaps_are_those_of_the_largest_two_logits(self, asked: Any) -> None:
+        prompt, answer = (1, 40, 41), (50, 60)
+        logits = asked(torch.tensor([[*prompt, *answer]])).logits[0, 2:].detach().double()
+        two = logits.sort(dim=1, descending=True).values[:, :2]
+        gaps = evaluation.top_gaps(asked, prompt, answer)
+        np.testing.assert_allclose(gaps, two[:, 0] - two[:, 1], atol=1e-6)
+
+    def test_the_plain_way_computes_what_the_usual_one_does(self, asked: Any, both: Both) -> None:
+        """Labels are passed, every variant by itself in dataset order, prompts padded left."""
+        plain, _, _ = both
+        inputs: list[dict[str, Any]] = []
+
+        class Watched(torch.nn.Module):
+            def __init__(self) -> None:
+                super().__init__()
+                self.inner = asked
+
+            def forward(self, **given: Any) -> Any:
+                inputs.append(given)
+                return self.inner(**given)
+
+            def generate(self, **given: Any) -> Any:
+                inputs.append(given)
+                return self.inner.generate(**given)
+
+        plain(Watched())
+        scored = [given for given in inputs if "labels" in given]
+        generated = [given for given in inputs if "max_new_tokens" in given]
+        # Five variants of two sets; of facts, whose base is the answer, four.
+        assert len(scored) == 2 * 5 + 2 * 4
+        pairs = zip(scored[0]["input_ids"], scored[0]["attention_mask"], strict=True)
+        rows = [ids[: mask.sum()].tolist() for ids, mask in pairs]
+        assert rows == [list(several[0].ids) for several in plain.rows["retain"]]
+        assert len(generated) == 4
+        assert all(given["use_cache"] and not given["do_sample"] for given in generated)
+        assert all(given["attention_mask"][:, -1].all() for given in generated)
+
+    def test_it_measures_a_model_in_each_state(self, capsys: pytest.CaptureFixture[str]) -> None:
+        words = ("--size", "quick", "--rows", "2", "--repeats", "1")
+        states = measured(capsys, evaluation.main, *words)["states"]
+        assert [each["state"] for each in states] == ["random", "memorised", "unlearned"]
+        for each in states:
+            median = {way: seconds["median"] for way, seconds in each["seconds"].items()}
+            assert each["faster"] == pytest.approx(median["plain"] / median["fast"])
+            assert each["agreement"]["agree"]
+            assert each["peak_bytes"].keys() == {"plain", "fast"}
+
+
+class TestSweep:
+    @staticmethod
+    def record(index: int, *, process: int = 1, end: int = 0, value: float = 0.5) -> Record:
+        run = make_plan(noop_config(Path(), 8), "none").runs[index]
+        made = {"process": process, "finished": f"2026-01-01T00:00:{end:02}+00:00"}
+        result = EpochResult(1, {"model_utility": value, "ks_n": None}, 2.0, 1.0)
+        return run_record(run, status="finished", profile="p", epochs=(result,), provenance=made)
+
+    def test_two_ways_are_as_far_apart_as_their_metrics(self) -> None:
+        runs = [self.record(0), self.record(1)]
+        assert sweep.apart(runs, runs) == 0
+        assert sweep.apart(runs, [runs[0], self.record(1, value=0.51)]) == pytest.approx(0.01)
+        assert sweep.apart(runs, runs[:1]) == float("inf")
+        nothing = EpochResult(1, {"model_utility": None, "ks_n": None}, 0, 0)
+        assert sweep.apart(runs, [runs[0], replace(runs[1], epochs=(nothing,))]) == float("inf")
+
+    def test_overhead_is_what_a_process_did_between_two_ends_beside_its_work(self) -> None:
+        ends = [(0, 1, 10), (1, 2, 11), (2, 1, 14), (3, 1, 19)]
+        records = [self.record(index, process=process, end=end) for index, process, end in ends]
+        assert sweep.overheads(records) == pytest.approx([14 - 10 - 3, 19 - 14 - 3])
+
+    @pytest.mark.slow
+    @pytest.mark.usefixtures("empty_store", "shared_ray")
+    # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
+    @pytest.mark.filterwarnings("ignore:The ``noload`` loader strategy is deprecated")
+    @pytest.mark.filterwarnings("ignore:unclosed database:ResourceWarning")
+    def test_both_ways_agree_and_runs_that_do_nothing_are_recorded_once_each(
+        self, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def here(*words: str) -> None:
+            """Run a command in this process: to start another takes seconds."""
+            assert unlearnbench([*words]) == 0
+            capsys.readouterr()
+
+        monkeypatch.setattr(sweep, "_command", here)
+        result = measured(capsys, sweep.main, "--quick", "--repeats", "1", "--noop", "12")
+        assert result["runs"] == 2
+        assert result["seconds"].keys() == {"loop", "sweep"}
+        counts = result["noop"]
+        assert counts["runs"] == 12
+        assert {v for k, v in counts.items() if k.endswith(("lost", "double"))} == {0}
+        assert 0 < counts["driver_peak_bytes"] < 2**33

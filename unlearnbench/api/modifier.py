@@ -1,0 +1,240 @@
+"""The contract of modifiers: they change the gradient, the update or the weights of any method.
+
+A modifier is a frozen value whose fields are its settings, of one of five kinds. In each step the
+harness applies them in one order, whatever the order in the configuration:
+
+    perturb → combine → filter → clip → optimizer → weights
+
+It sees gradients and weights by name, never the model, rows or processes, and cannot run a backward
+pass but through `Evaluate`. Gradients are by *role*: `retain` for what the loss computes from
+retain rows alone, `forget` for all else.
+
+    class SAM(Perturb):
+        rho: float = Field(default=0.01, ge=0, description="length of the offset")
+
+        def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
+            offset = at({"forget"})["forget"].unit().scale_(self.rho)
+            return {**at({"retain"}), **at({"forget"}, offset)}
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import ClassVar, Literal, Protocol, Self
+
+import torch
+from torch import Tensor, distributed, nn
+
+from unlearnbench.api.hyperparameters import HyperParameters
+
+Role = Literal["forget", "retain"]
+
+
+class Gradients:
+    """A tensor for each trained weight, by its name and of its shape: a gradient, or an offset.
+
+    Under FSDP each process has its shards, and the numbers that `totals`, `dot` and `norm` return
+    are those of the whole, the same in all processes: all must call them.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor], *, sharded: bool = False) -> None:
+        self.tensors, self.sharded = dict(tensors), sharded
+
+    def _values(
+        self, function: Callable[..., Tensor], others: tuple[Gradients, ...]
+    ) -> Iterator[Tensor]:
+        for name, own in self.tensors.items():
+            yield function(own, *(other.tensors[name] for other in others))
+
+    @torch.no_grad()
+    def map(self, function: Callable[..., Tensor], *others: Gradients) -> Gradients:
+        """New tensors: `function` of this one's and those of `others`, elementwise."""
+        values = zip(self.tensors, self._values(function, others), strict=True)
+        return Gradients(dict(values), sharded=self.sharded)
+
+    @torch.no_grad()
+    def map_(self, function: Callable[..., Tensor], *others: Gradients) -> Self:
+        """`map` in place, in the same dtype."""
+        for own, value in zip(self.tensors.values(), self._values(function, others), strict=True):
+            own.copy_(value)
+        return self
+
+    def copy(self) -> Gradients:
+        """The same values in memory of their own."""
+        return self.map(torch.clone)
+
+    @torch.no_grad()
+    def set_(self, other: Gradients) -> Self:
+        """Take the values of `other`."""
+        for name, own in self.tensors.items():
+            own.copy_(other.tensors[name])
+        return self
+
+    def add_(self, other: Gradients, scale: float = 1.0) -> Self:
+        """Add `scale` · `other`."""
+        return self.map_(partial(torch.add, alpha=scale), other)
+
+    def scale_(self, factor: float) -> Self:
+        """Multiply by a number."""
+        return self.map_(partial(torch.mul, other=factor))
+
+    @torch.no_grad()
+    def totals(self, function: Callable[..., Tensor], *others: Gradients) -> dict[str, float]:
+        """The sum over the elements of `function`, as in `map`, by weight; in float64."""
+        each = self._values(function, others)
+        sums = torch.stack([value.sum(dtype=torch.float64) for value in each])
+        if self.sharded:
+            distributed.all_reduce(sums)
+        return dict(zip(self.tensors, sums.tolist(), strict=True))
+
+    def dot(self, other: Gradients) -> float:
+        """The inner product over all weights."""
+        return sum(self.totals(torch.mul, other).values())
+
+    def norm(self) -> float:
+        """The Euclidean norm over all weights."""
+        return float(self.dot(self) ** 0.5)
+
+    def unit(self) -> Gradients:
+        """A copy of norm 1; zeros stay zeros."""
+        norm = self.norm()
+        return self.copy().scale_(1 / norm if norm else 0.0)
+
+
+ByRole = Mapping[Role, Gradients]
+Memory = Mapping[str, Gradients]
+"""Tensors that a modifier keeps between steps, changed in place; checkpoints have them."""
+
+
+@dataclass(frozen=True)
+class RunStep:
+    """The optimiser step that a modifier is called in."""
+
+    number: int
+    """From 1; 0 before the first."""
+    steps: int
+    """Of the whole run."""
+
+
+class Evaluate(Protocol):
+    """Gradients of the step's loss, on the same rows and with the same random numbers each time."""
+
+    @property
+    def weights(self) -> Gradients:
+        """The trained weights themselves: a change of them changes the model."""
+        ...
+
+    def __call__(
+        self, roles: Iterable[Role], offset: Gradients | None = None
+    ) -> dict[Role, Gradients]:
+        """The gradients of those `roles` that the loss has, in fp32 at least, to keep or change.
+
+        offset  added to the weights for this evaluation; they are restored bit for bit, also where
+                it fails
+
+        Collective. Costs a forward and a backward pass over the rows of the roles.
+        """
+        ...
+
+
+class Modifier(HyperParameters, ABC):
+    """Base of modifiers; a subclass of one of the five kinds below adds settings and a method.
+
+    Its docstring states the equation, and the description of a setting ends with where its default
+    comes from, as of a method's: `[source: …]`.
+    """
+
+    kind: ClassVar[Literal["perturb", "combine", "filter", "optimizer", "weights"]]
+    several: ClassVar[bool] = False
+    """True if a method may have several of this kind."""
+    two_roles: ClassVar[bool] = False
+    """True if it takes the gradients of both roles apart: the method must have a retain term."""
+
+    def memory(self, weights: Gradients) -> Memory:
+        """The tensors kept between steps, before the first: such as copies of `weights`."""
+        del weights
+        return {}
+
+
+class Perturb(Modifier):
+    """Base of modifiers that evaluate gradients at other weights; at most one."""
+
+    kind = "perturb"
+
+    @abstractmethod
+    def gradients(self, at: Evaluate, memory: Memory, step: RunStep) -> ByRole:
+        """The gradient of every role, from evaluations at the weights and at offsets of them."""
+
+
+class Combine(Modifier):
+    """Base of modifiers that make one gradient of those of the two roles; at most one.
+
+    A loss that is one mean over forget and retain rows together gives a term for each then.
+    """
+
+    kind = "combine"
+    two_roles = True
+
+    @abstractmethod
+    def combine(self, gradients: ByRole, memory: Memory, step: RunStep) -> Gradients:
+        """The gradient of the step; those of the roles may be changed."""
+
+
+class Filter(Modifier):
+    """Base of modifiers that choose weights, or map the gradient."""
+
+    kind = "filter"
+    several = True
+
+    def select(self, at: Evaluate) -> Gradients | None:
+        """Which elements may move (1) or not (0); None: all.
+
+        Called once, before the first step; `at` evaluates all rows of an epoch as one step. The
+        others stay bit for bit what they are, whatever optimiser and weight decay do.
+        """
+        del at
+        return None
+
+    def apply(self, gradient: Gradients, memory: Memory, step: RunStep) -> Gradients:
+        """The gradient that is clipped, from that of the step, which may be changed."""
+        del memory, step
+        return gradient
+
+
+class OptimizerKind(Modifier):
+    """Base of modifiers that bring an optimiser; at most one.
+
+    With `two_roles` each role has its own: both step in each step, forget first.
+    """
+
+    kind = "optimizer"
+
+    @abstractmethod
+    def make(
+        self, weights: Mapping[str, nn.Parameter], rate: float, decay: float
+    ) -> torch.optim.Optimizer:
+        """The optimiser of the weights. Its state are tensors by weight; checkpoints have them.
+
+        rate, decay  learning rate and weight decay; the schedule scales the rate of each group
+        """
+
+
+class WeightEdit(Modifier):
+    """Base of modifiers that change weights outside the optimiser."""
+
+    kind = "weights"
+    several = True
+
+    def before(self, at: Evaluate) -> None:
+        """Change `at.weights` in place, before the first step; `at` as in `Filter.select`."""
+
+    def after(self, weights: Gradients, memory: Memory, step: RunStep) -> None:
+        """Change `weights` or `memory` in place, after each step."""
+
+    def evaluated(self, weights: Gradients, memory: Memory) -> Gradients:
+        """The weights that are evaluated; by default those that are trained."""
+        del memory
+        return weights

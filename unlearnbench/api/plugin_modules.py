@@ -1,0 +1,68 @@
+"""The modules that a plug-in file imports from below its own folder: they are part of it."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from contextlib import suppress
+from importlib.util import find_spec, resolve_name
+from pathlib import Path
+
+Texts = tuple[tuple[str, bytes], ...]
+"""Text of a plug-in file, and of its modules, by their paths in its folder."""
+
+
+def texts_of(place: Path, text: bytes) -> Texts:
+    """The file with the modules that it imports, also inside functions, and those that they do."""
+    folder, found, waiting = place.parent, {place: text}, [(text, "")]
+    while waiting:
+        for name in _imports(*waiting.pop()):
+            for file, package in _files_of(name, folder):
+                if file not in found:
+                    found[file] = file.read_bytes()
+                    waiting.append((found[file], package))
+    first, *others = found
+    return tuple((str(one.relative_to(folder)), found[one]) for one in (first, *sorted(others)))
+
+
+def _imports(text: bytes, package: str) -> set[str]:
+    names: set[str] = set()
+    with suppress(SyntaxError, ValueError, ImportError):
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                names |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                names |= {f"{base}.{one.name}" for one in node.names}
+    return names
+
+
+def _files_of(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
+    """The files below `folder` of a module and the packages around it, each with its package."""
+    parts, known = name.split("."), {*sys.stdlib_module_names, __name__.partition(".")[0]}
+    with suppress(Exception):  # to find a module imports its package, which may raise anything
+        for count in range(1, len(parts) + 1) if parts[0] not in known else ():
+            spec = find_spec(".".join(parts[:count]))
+            if spec is None:
+                return
+            # A package without an `__init__.py` has folders in place of a file.
+            file = Path(spec.origin or next(iter(spec.submodule_search_locations or ()))).resolve()
+            if not file.is_relative_to(folder) or "site-packages" in file.parts:
+                return
+            if file.is_file():
+                yield file, spec.parent or ""
+
+
+def is_current(place: Path, texts: Texts) -> bool:
+    """True if the file at `place`, and its modules, have these texts on disk."""
+    files = [(place.parent / name, text) for name, text in texts]
+    return all(file.is_file() and file.read_bytes() == text for file, text in files)
+
+
+def unload(place: Path, texts: Texts) -> None:
+    """Have the modules of a file imported anew when they are imported again."""
+    files = {place.parent / name for name, _ in texts}
+    for name, module in [*sys.modules.items()]:
+        if (file := getattr(module, "__file__", None)) and Path(file).resolve() in files:
+            del sys.modules[name]

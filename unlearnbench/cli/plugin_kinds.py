@@ -1,0 +1,167 @@
+"""The kinds of plug-ins that the command line lists, shows, checks and begins.
+
+A kind is an entry of `KINDS`, with a function that states the facts of one of its plug-ins.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from unlearnbench.api import registry
+from unlearnbench.api.registry import Kind
+from unlearnbench.errors import DataError
+
+if TYPE_CHECKING:
+    from unlearnbench.api.attack import Attack
+    from unlearnbench.api.benchmark import Benchmark
+    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.method import Method
+    from unlearnbench.api.metric import Metric, Role, Summary
+
+
+@dataclass(frozen=True)
+class PluginKind:
+    """The parts in which the commands of a kind differ."""
+
+    listed: tuple[str, ...]
+    """Facts that are columns of `list`."""
+    facts: Callable[[str, Any], dict[str, Any]]
+    """Facts of a plug-in, ready for JSON, from its name and class."""
+    config: Callable[[str, type[Any]], str]
+    """How a configuration names it; empty where that is in the benchmark's hands."""
+    about: str
+    """What `show` shows."""
+    example: tuple[str, str, str]
+    """A plug-in, a setting and a check, for the help of `check`."""
+    settings: str = "settings"
+    """What its fields are called."""
+
+
+def _method(_: str, method: type[Method | Wrapper]) -> dict[str, Any]:
+    """The parts of a batch that the loss reads; what it reads of the start model in brackets."""
+    from unlearnbench.api.inference_method import Wrapper
+    from unlearnbench.api.method import PARTS
+
+    if issubclass(method, Wrapper):
+        return {"needs": ["questions (trains nothing)"]}
+    needs = method.needs
+    parts = [part for part in PARTS if part in needs.parts | needs.statistics]
+    return {"needs": [*parts, *(f"reference({part})" for part in sorted(needs.reference))]}
+
+
+def _method_in_config(name: str, method: type[Any]) -> str:
+    fields = method.model_fields.items()
+    floats = (key for key, f in fields if f.annotation is float and not f.is_required())
+    grid = [f", {key}: [{method.model_fields[key].default}]" for key in floats][:1]
+    rates = ", learning_rates: [1.0e-5]" if registry.trains(name) else ""
+    return f"- {{method: {name}{''.join(grid)}{rates}}}"
+
+
+def _metric(name: str, metric: type[Metric | Summary]) -> dict[str, Any]:
+    from unlearnbench.api.metric import Measure, Metric
+
+    made: Metric | Summary = _example(name, metric)
+    reads: list[str] = [*sorted(metric.reads)]
+    if isinstance(made, Metric):
+        roles: list[Role] = [*sorted(made.roles)] or ["forget"]
+        measure = Measure(name.replace("-", "_"), made, ())
+        columns = tuple(measure.column(role, role) for role in roles)
+    else:
+        columns = made.columns()
+        reads += [f"{model} model" for model in sorted(made.relative_to)]
+        reads += [f"columns of {other}" for other in sorted(made.after)]
+    return {
+        "reads": reads or (["losses"] if isinstance(made, Metric) else ["sets, columns"]),
+        "sets": [*map(str, sorted(metric.roles))] or ["where it is named"],
+        "better": [*dict.fromkeys(column.better or "neither" for column in columns)],
+        "version": metric.version,
+        "columns": [
+            {"name": c.name, "label": c.label, "better": c.better, "bounds": c.bounds}
+            for c in columns
+        ],
+    }
+
+
+def _benchmark(name: str, kind: type[Benchmark]) -> dict[str, Any]:
+    from unlearnbench.api.benchmark import guarded_call, split_text
+    from unlearnbench.config.profiles import TOFU
+    from unlearnbench.data.dataset_rules import splits_of
+
+    benchmark: Benchmark = _example(name, kind, source=name)
+    splits, headline, rows = splits_of(benchmark), benchmark.headline, None
+    if benchmark.repository is None:  # else they are the hub's
+        with suppress(DataError), guarded_call(benchmark, "load"):
+            rows = len(benchmark.load(splits[:1]).full)
+    return {
+        "rows": rows,
+        "sets": [*benchmark.roles],
+        "splits": [*map(split_text, splits)],
+        "references": [*map(str, sorted(benchmark.references))],
+        "headline": {"kept": asdict(headline.kept), "forgotten": asdict(headline.forgotten)},
+        "roles": dict(benchmark.roles),
+        "metrics": [
+            {"metric": use.metric, "sets": use.sets, "settings": use.settings}
+            for use in benchmark.metrics(TOFU)
+        ],
+    }
+
+
+def _benchmark_in_config(name: str, kind: type[Any]) -> str:
+    import yaml
+
+    values = _example(name, kind, source=name).model_dump(mode="json").items()
+    section = {key: value for key, value in values if value is not None}
+    flow = yaml.safe_dump(section, default_flow_style=True, sort_keys=False, width=10_000)
+    return f"data: {flow.strip()}"
+
+
+def _attack(name: str, kind: type[Attack]) -> dict[str, Any]:
+    from unlearnbench.api.attack import PromptAttack, WeightAttack, variant
+
+    points = _example(name, kind).points()
+    changes = "questions" if issubclass(kind, PromptAttack) else "number of answers"
+    return {
+        "changes": "weights" if issubclass(kind, WeightAttack) else changes,
+        "sets": [*map(str, sorted(kind.roles))],
+        "points": [point for point in points if point] or None,
+        "variants": [variant(name, point) for point in points],
+        "version": kind.version,
+        "label": kind.label,
+        "white_box": kind.white_box,
+        "reads_answers": kind.reads_answers,
+    }
+
+
+def _example(name: str, kind: type[Any], **values: Any) -> Any:
+    """A plug-in with its defaults."""
+    from unlearnbench.config.plugin_settings import example
+
+    return example(kind, values, name)
+
+
+KINDS: Mapping[Kind, PluginKind] = {
+    "methods": PluginKind(
+        *(("needs",), _method, _method_in_config, "equation, what it reads"),
+        example=("npo", "beta=0.5", "reference"),
+        settings="hyper-parameters",
+    ),
+    "metrics": PluginKind(
+        *(("reads", "sets", "better"), _metric, lambda _name, _kind: ""),
+        about="formula, what it reads, its columns",
+        example=("mia-min-k", "share=0.2", "nan"),
+    ),
+    "benchmarks": PluginKind(
+        ("rows", "sets", "splits", "references", "headline"),
+        *(_benchmark, _benchmark_in_config, "sets, metrics, headline"),
+        example=("tofu", "path=../tofu", "holdout"),
+    ),
+    "attacks": PluginKind(
+        *(("changes", "sets", "points"), _attack, lambda name, _kind: f"attacks: [{name}]"),
+        about="adversary, the variants it evaluates",
+        example=("relearning", "rows=half", "restored"),
+    ),
+}
+"""Further kinds of the registry join here."""

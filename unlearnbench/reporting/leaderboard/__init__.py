@@ -1,1 +1,0 @@
-"""Leaderboard of several groups: a line per record, with evidence for its numbers."""

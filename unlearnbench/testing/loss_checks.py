@@ -1,0 +1,592 @@
+"""Checks of what a loss scores, of its value, and that everything declared has an effect.
+
+A loss may leave out a token depending on its prediction (a hinge, the k likeliest), so every token
+is probed under several predictions; it is a fault only if none of them gives it a gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import fields, replace
+from functools import lru_cache
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+
+from unlearnbench.api.method import LossBatch, Method, Needs, Part, References
+from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
+from unlearnbench.testing.probes import FixedDetached, Reads, Token, freed, recording, slopes
+from unlearnbench.testing.step_checks import NEAR, apart, difference
+from unlearnbench.testing.tiny_lab import END, VOCABULARY, Measured, TinyLab
+from unlearnbench.training.objective import called
+
+
+@check()
+def prompt(lab: TinyLab) -> Outcome:
+    """Predictions of prompt tokens have no gradient.
+
+    TOFU's KL and UNDIAL average over the prompt: the method then unlearns the question, and
+    templates, as much as the answer.
+
+    Use the tensors of `batch`; they contain no prompt tokens.
+    """
+    lab.measure()
+    counted, gradients = 0, _gradients(lab)
+    if not gradients:
+        return fault("the loss has no gradient at any position")
+    for gradient in gradients:
+        for row, line in zip(lab.sequences, gradient, strict=True):
+            wrong = line[: row.start - 1].ne(0).nonzero().flatten().tolist()
+            if wrong:
+                return fault(
+                    f"the prediction of prompt token {wrong[0] + 2} of {row.start} has a gradient"
+                )
+            counted += row.start - 1
+    return passed(f"zero at {counted} prompt positions")
+
+
+@check()
+def shift(lab: TinyLab) -> Outcome:
+    """The label at t is scored by the logits at t − 1, and by no others.
+
+    PDU in open-unlearning masks unshifted: it scores the position after each answer token. CE-U's
+    first-token rule began as such a bug.
+
+    Row n of `logits`, `labels` and `token_logprob` is one token: do not roll or slice them.
+    """
+    lab.measure()
+    for gradient in _gradients(lab):
+        for row, line in zip(lab.sequences, gradient, strict=True):
+            if bool(line[len(row.ids) - 1 :].any()):
+                return fault("the position after the last answer token has a gradient")
+    end = END if lab.names is None else int(lab.names[END])
+    embedding = torch.as_tensor(lab.model.get_input_embeddings().weight).grad
+    if embedding is not None and bool(embedding[end].any()):
+        return fault("the last token of an answer is a target only, but has a gradient as an input")
+    found = _mismatched(lab, lab.batch())
+    return fault(found) if found else passed("only t − 1 counts, each with its own label")
+
+
+def _gradients(lab: TinyLab) -> list[Tensor]:
+    """[B, T] bool, True at nonzero gradients; one for each hidden state that a loss can read."""
+    found = [tensor.grad for tensor in lab.model.states if tensor.requires_grad]
+    return [gradient.ne(0).any(dim=2) for gradient in found if gradient is not None]
+
+
+def _mismatched(lab: TinyLab, batch: LossBatch) -> str:
+    """Renumber the vocabulary at each position separately: the loss changes only if a label or a
+    reference is used at another position than its own; describes the change, or is empty."""
+    generator = torch.Generator().manual_seed(11)
+    tokens: dict[Part, Token] = {}
+    for part, predictions in batch.parts.items():
+        count = len(predictions.labels)
+        names = torch.rand(count, VOCABULARY, generator=generator).argsort(dim=1)
+        start = batch.reference.parts.get(part)
+        tokens[part] = Token(
+            _renamed(predictions.logits, names),
+            names.gather(1, predictions.labels.unsqueeze(1)).squeeze(1),
+            None if start is None or start.hidden is None else _renamed(start.logits, names),
+        )
+    plain, renamed = (lab.total(freed(batch, t)).item() for t in (None, tokens))
+    if not apart(plain, renamed, 1e-3 * NEAR):
+        return ""
+    return (
+        f"loss {plain:.6g}, but {renamed:.6g} after each position's vocabulary was renumbered: "
+        "a label is scored by the logits of another position"
+    )
+
+
+def _renamed(logits: Tensor, names: Tensor) -> Tensor:
+    """[N, V] with entry v of row n moved to `names[n, v]`."""
+    return torch.empty_like(logits).scatter(1, names, logits)
+
+
+@check()
+def labels(lab: TinyLab) -> Outcome:
+    """Every token id is ordinary: −100 is never a label, and no label an index outside its row.
+
+    UNDIAL in open-unlearning uses the label −100 of every unscored position as an index: it
+    penalises vocabulary entry V − 100 everywhere.
+
+    Index with `labels` only; no token id is special, and none is negative.
+    """
+    for part, predictions in lab.batch().parts.items():
+        outside = (predictions.labels < 0) | (predictions.labels >= VOCABULARY)
+        if bool(outside.any()):
+            return fault(f"{part}: label {int(predictions.labels[outside][0])} is not a token")
+    names = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(5))
+    plain, renamed = lab.whole, lab.like(names=names).measure()
+    found = difference(
+        plain, _named_back(renamed, names), "as it is", "with the vocabulary renumbered"
+    )
+    return fault(found) if found else passed(f"loss {plain.loss:.6g} in another numbering")
+
+
+def _named_back(measured: Measured, names: Tensor) -> Measured:
+    gradients = {
+        name: gradient[names] if len(gradient) == VOCABULARY else gradient
+        for name, gradient in measured.gradients.items()
+    }
+    return replace(measured, gradients=gradients)
+
+
+_GAP = 1e4
+_TOO_LONG = 99
+"""More first tokens to ignore than any answer has."""
+
+
+@check()
+def extremes(lab: TinyLab) -> Outcome:
+    """Loss and gradient are finite for logits ±10 000 from the rest, in fp32 and bf16.
+
+    −log(1 − p) is infinite as soon as p rounds to 1, at a logit gap of 17 in float32: memorised
+    answers, the ones to unlearn, are that likely.
+
+    Start from `log_odds`, `token_logprob` or a primitive; avoid log(1 − exp(…)) and p / q.
+    """
+    tried = 0
+    for kind in (torch.float32, torch.bfloat16):
+        batch = lab.like(dtype=kind).batch()
+        for gap in (_GAP, -_GAP):
+            for masked in (False, True):
+                tokens: dict[Part, Token] = {
+                    name: _extreme(part, gap, masked=masked, kind=kind)
+                    for name, part in batch.parts.items()
+                }
+                found = _not_finite(lab, freed(batch, tokens))
+                if found:
+                    mask = ", with a masked vocabulary entry" if masked else ""
+                    name = str(kind).removeprefix("torch.")
+                    return fault(f"{found} at the label's logit {gap:+g} in {name}{mask}")
+                tried += 1
+    return passed(f"finite in {tried} cases")
+
+
+def _extreme(part: Predictions, gap: float, *, masked: bool, kind: torch.dtype) -> Token:
+    """Labels at logit ±`gap`, ∓`gap` in the start model; `masked` sets one other logit to −inf."""
+    at = part.labels.unsqueeze(1)
+    policy, reference = (part.logits.scatter(1, at, g).to(kind) for g in (gap, -gap))
+    if masked:
+        entry = (at + 1) % VOCABULARY
+        policy, reference = (z.scatter(1, entry, -torch.inf) for z in (policy, reference))
+    return Token(policy, part.labels, reference)
+
+
+def _not_finite(lab: TinyLab, batch: LossBatch) -> str:
+    loss = lab.total(batch)
+    if not loss.isfinite():
+        return f"the loss is {loss.item()}"
+    for part, (slope, *_) in slopes(loss, batch).items():
+        if not slope.isfinite().all():
+            return f"the gradient of part {part!r} is not finite"
+    return ""
+
+
+@check()
+def one_token(lab: TinyLab) -> Outcome:
+    """Answers of a single token give a finite loss and gradient.
+
+    Answers of one token (an EOS alone, after a template has eaten the rest) make means over
+    nothing, and standard deviations of one.
+
+    Divide by counts that are at least 1, as `mean_rows` does.
+    """
+    found, loss = _finite_through_the_model(lab.like(lengths=(1, 1, 1)))
+    return fault(found) if found else passed(f"loss {loss:.6g}")
+
+
+@check()
+def empty(lab: TinyLab) -> Outcome:
+    """Rows without scored tokens, some or all of them, give a finite loss and gradient.
+
+    CE-U elsewhere gives NaN when every answer of a micro-batch is shorter than the tokens that are
+    ignored: a cross entropy of no rows.
+
+    Reduce with `mean_tokens` or `mean_sequences`: 0 with gradient 0 where there is nothing.
+    """
+    for ignored in (2, _TOO_LONG):
+        changed = {"ignore_first_answer_tokens": ignored}
+        method = type(lab.method).model_validate({**lab.method.model_dump(), **changed})
+        found, loss = _finite_through_the_model(TinyLab(method))
+        if found:
+            return fault(f"{found} with ignore_first_answer_tokens: {ignored}")
+    return passed(f"loss {loss:.6g} with nothing to forget")
+
+
+def _finite_through_the_model(lab: TinyLab) -> tuple[str, float]:
+    measured = lab.measure()
+    found = "" if measured.flat.isfinite().all() else "the gradient is not finite"
+    found = found if math.isfinite(measured.loss) else f"the loss is {measured.loss}"
+    return found, measured.loss
+
+
+@check()
+def reference(lab: TinyLab) -> Outcome:
+    """At the start model the loss has its declared value.
+
+    A reference that is not the start model, or another scale, shows here at once: TOFU's DPO has a
+    factor 1 where the NPO repository has 2/β, so that rates mean different things.
+
+    Compare the loss with its equation at a log-ratio of 0.
+    """
+    declared = lab.method.value_at_reference()
+    if declared is None:
+        return Outcome("not declared", "the method does not define value_at_reference")
+    measured = lab.measure(model=lab.start)
+    expected: Mapping[str, float]
+    expected = declared if isinstance(declared, Mapping) else {"the loss": declared}
+    got = {**measured.terms, "the loss": measured.loss}
+    for name, value in expected.items():
+        if name not in got:
+            return fault(
+                f"value_at_reference names the term {name!r}, which the loss does not have"
+            )
+        if not abs(got[name] - value) <= 1e-9 * max(abs(value), 1.0):
+            return fault(f"{name} is {got[name]:.9g}, declared as {value:.9g}")
+    return passed(", ".join(f"{name} is {value:.6g}" for name, value in expected.items()))
+
+
+@check()
+def step(lab: TinyLab) -> Outcome:
+    """A small step lowers the loss as the gradient predicts, with detached values constant.
+
+    A loss that is detached in the wrong place, or has a gradient derived wrongly by hand, trains
+    something other than the loss it reports.
+
+    Detach the constants of the equation by `.detach()` (this check cannot see `no_grad`), and
+    nothing else; draw no random numbers in `loss`.
+    """
+    model, fixed = lab.model.copied(), FixedDetached(lab.objective)
+    before = fixed.terms(next(lab.batches([lab.draws], model)))
+    torch.stack([*before.values()]).sum().backward()
+    layers, length = lab.model.config.num_hidden_layers, 1e-5
+    trained = [p for n, p in model.named_parameters() if lab.method.trains(n, layers)]
+    norm = float(torch.nn.utils.get_total_norm([p.grad for p in trained if p.grad is not None]))
+    if norm == 0:
+        return fault("the gradient is zero: nothing would be trained")
+    torch.optim.SGD(trained, length / norm).step()
+    after = fixed.terms(next(lab.batches([lab.draws], model)))
+    fall = sum((before[name] - after[name]).item() for name in before)
+    seen = f"it falls by {fall:.4g}, the gradient predicts {length * norm:.4g}"
+    return passed(seen) if 0.5 < fall / (length * norm) < 2 else fault(seen)
+
+
+@check()
+def direction(lab: TinyLab) -> Outcome:
+    """Training makes forget answers less likely, and the answers to learn more likely.
+
+    Signs are easily confused (NPO repository #8), and winner and loser in DPO: the method then
+    teaches what it should forget, while its curves look well trained.
+
+    The loss has to grow with the log-probability of forget answers, and of no others.
+    """
+    batch = freed(lab.batch())
+    loss = lab.total(batch)
+    seen: list[str] = []
+    for part, (slope, *_) in slopes(loss, batch).items():
+        if part == "sample" or part in lab.needs.scores:
+            continue  # rewards or scores decide
+        labels = batch.parts[part].labels
+        push = float(slope.gather(1, labels.unsqueeze(1)).sum())
+        if not push or not _reads_labels(lab, batch, part, loss.item()):
+            continue
+        falls = (part == "forget") != (lab.method.update_scale() < 0)
+        if (push > 0) != falls:
+            way = "less" if push > 0 else "more"
+            return fault(f"the answers of part {part!r} become {way} likely")
+        seen.append(f"{part} {'less' if push > 0 else 'more'} likely")
+    scaled = " (the update is then reversed)" if lab.method.update_scale() < 0 else ""
+    return passed(", ".join(seen) + scaled) if seen else not_applicable("it reads no true answers")
+
+
+def _reads_labels(lab: TinyLab, batch: LossBatch, part: Part, loss: float) -> bool:
+    predictions = batch.parts[part]
+    other = Token(predictions.logits, (predictions.labels + 1) % VOCABULARY)
+    return lab.total(freed(batch, {part: other})).item() != loss
+
+
+@check()
+def bf16(lab: TinyLab) -> Outcome:
+    """Loss and gradient in bfloat16 are close to those in float32.
+
+    Large models train in bfloat16, with 8 bits for a log-probability: a difference of two large
+    sums has none of them left.
+
+    Stay in the type that the primitives return, float32; do not cast down.
+    """
+    exact, rough = (lab.like(dtype=kind).measure() for kind in (torch.float32, torch.bfloat16))
+    cosine = float(exact.flat @ rough.flat) / (exact.norm * rough.norm or 1.0)
+    gap = abs(exact.loss - rough.loss)
+    seen = f"loss {exact.loss:.5g} and {rough.loss:.5g}, cosine of the gradients {cosine:.4f}"
+    near = gap <= 0.1 * max(abs(exact.loss), exact.norm) and cosine >= 0.9
+    return passed(seen) if near else fault(seen)
+
+
+_DRAWS = 6
+_MOVED = 3.0
+"""Added to logits: p = 0.5 becomes 0.95 or 0.05."""
+_T = TypeVar("_T", Predictions, Reference)
+
+
+@check()
+def needs(lab: TinyLab) -> Outcome:
+    """The declared needs are exactly what the loss reads.
+
+    open-unlearning keeps a copy of the model for methods that never read it (WGA, SatImp), and pays
+    a forward pass for retain rows with weight 0.
+
+    Declare in `needs` what `loss` and `statistics` read, and nothing else.
+    """
+    own, reads = lab.needs, Reads()
+    if found := _inconsistent(lab.method, own):
+        return fault(found)
+    for state in lab.states():
+        batch = lab.batch(state)
+        sums = lab.statistics(recording(batch, own.statistics, "statistics of", reads))
+        batch = recording(replace(batch, statistics=sums), own.parts, "the part", reads)
+        with called(lab.method, "loss"):
+            lab.method.loss(batch)
+    named: Mapping[str, Set[Any]] = {
+        "the part": own.parts,
+        "statistics of": own.statistics,
+        "log-probabilities of": own.logprobs,
+        "distributions of": own.distributions,
+        "start states of": own.states,
+        "layer": own.layers,
+        "scores of": own.scores,
+        "the": {"rewards"} if own.samples else frozenset(),
+    }
+    declared = {(what, of) for what, names in named.items() for of in names}
+    undeclared = (f"reads undeclared {what} {of!r}" for what, of in sorted(reads - declared))
+    unread = (f"declares {what} {of!r}, which it never reads" for what, of in declared - reads)
+    seen = sorted({*own.parts, *own.statistics, *(f"reference({part})" for part in own.reference)})
+    faults = "; ".join([*undeclared, *sorted(unread)])
+    return fault(faults) if faults else passed(f"reads {', '.join(seen)}, as declared")
+
+
+def _inconsistent(method: Method, own: Needs) -> str:
+    """Describe a contradiction within the declarations; empty if there is none."""
+    most = type(method).needs
+    for name in ("parts", "logprobs", "distributions", "states", "statistics", "scores"):
+        if beyond := sorted(set(getattr(own, name)) - set(getattr(most, name))):
+            return f"needed() asks for {name} {beyond}, which the class's `needs` does not name"
+    for part, how in (("alternative", own.alternatives), ("sample", own.samples)):
+        if (part in own.parts | own.statistics) != (how is not None):
+            return f"the part {part!r} and its settings belong together: declare both or neither"
+    if own.samples is not None:
+        reward = method.reward("an answer", "the truth")
+        if not math.isfinite(reward):
+            return f"reward('an answer', 'the truth') is {reward}"
+    return ""
+
+
+@check()
+def parts(lab: TinyLab) -> Outcome:
+    """Every declared part has a gradient.
+
+    A part without a gradient costs a forward pass and trains nothing: a retain term that is
+    detached, or weighed by 0, looks like one that works.
+
+    Leave the part out of `needs`, or find where its gradient is lost (`detach`, `no_grad`).
+    """
+    reached = _reached(lab)
+    dead = [repr(part) for part, tokens in reached.items() if not bool(tokens.any())]
+    seen = f"no gradient ever reaches {' and '.join(dead)}"
+    return fault(seen) if dead else passed(f"{', '.join(reached)} under {_DRAWS + 3} predictions")
+
+
+@check()
+def tokens(lab: TinyLab) -> Outcome:
+    """Every scored token has a gradient.
+
+    Answers are scored token by token; a slice or a mask that leaves some out unlearns less than the
+    answer, and the loss does not show it.
+
+    Do not slice or mask tokens; the first ones are left out by `ignore_first_answer_tokens`.
+    """
+    batch, counted = lab.batch(), 0
+    for part, reached in _reached(lab).items():
+        dead = (~reached).nonzero().flatten().tolist()
+        if not bool(reached.any()):
+            continue  # reported by the check `parts`
+        if dead:
+            rows = batch.parts[part].rows
+            row = int(rows[dead[0]])
+            place = dead[0] - int((rows < row).sum()) + 1
+            return fault(
+                f"{len(dead)} of {len(reached)} scored tokens of part {part!r} never have a "
+                f"gradient, first token {place} of {int((rows == row).sum())} in row {row + 1}"
+            )
+        counted += len(reached)
+    if not counted:
+        return not_applicable("no part has a gradient")
+    return passed(f"{counted} tokens under {_DRAWS + 3} predictions")
+
+
+@lru_cache(maxsize=1)  # for `parts` and `tokens`
+def _reached(lab: TinyLab) -> dict[Part, Tensor]:
+    """[N] bool by part: True if a token has a gradient under any of several predictions."""
+    reached: dict[Part, Tensor] = {
+        part: torch.zeros(len(one.labels), dtype=torch.bool)
+        for part, one in lab.batch().parts.items()
+        if part in lab.needs.parts
+    }
+    for batch in _probes(lab):
+        if all(bool(tokens.all()) for tokens in reached.values()):
+            break
+        found = slopes(lab.total(batch), batch)
+        for part, tokens in reached.items():
+            for slope in found[part]:
+                tokens |= slope.ne(0).any(dim=1)
+    return reached
+
+
+def _probes(lab: TinyLab) -> Iterator[LossBatch]:
+    """Batches with free logits: unchanged, with all labels more and less likely, and with noise; in
+    every state the method passes through."""
+    generator = torch.Generator().manual_seed(13)
+    for state in lab.states():
+        batch = lab.batch(state)
+        yield freed(batch)
+        for sign in (1, -1):
+            yield freed(batch, {p: _likelier(one, sign * _MOVED) for p, one in batch.parts.items()})
+        for _ in range(_DRAWS):
+            yield freed(batch, {p: _moved(one, generator) for p, one in batch.parts.items()})
+
+
+def _likelier(part: Predictions, by: float) -> Token:
+    at = part.labels.unsqueeze(1)
+    return Token(part.logits.scatter_add(1, at, part.logits.new_full(at.shape, by)), part.labels)
+
+
+def _moved(part: Predictions, generator: torch.Generator) -> Token:
+    noise = torch.randn(part.logits.shape, generator=generator, dtype=part.logits.dtype)
+    return Token(part.logits + _MOVED * noise, part.labels)
+
+
+def _gradient(lab: TinyLab, batch: LossBatch, *parts: Part) -> tuple[float, Tensor]:
+    """The loss of a freed batch, and its gradient in the leaves of `parts` as one vector."""
+    loss = lab.total(batch)
+    found = slopes(loss, batch)
+    return loss.item(), torch.cat([slope.flatten() for part in parts for slope in found[part]])
+
+
+@check()
+def references(lab: TinyLab) -> Outcome:
+    """Every declared reference changes the loss or its gradient when it is shifted.
+
+    A reference that is read and then lost (detached into nothing, weighed by 0, cancelled) costs a
+    copy of the model, and the method no longer computes its equation.
+
+    Follow the reference through the loss; leave it out of `needs` where it has no effect.
+    """
+    seen: list[str] = []
+    for name, field, declared in (
+        ("log-probabilities", "token_logprob", lab.needs.logprobs),
+        ("distributions", "hidden", lab.needs.distributions),
+        ("states", "states", lab.needs.states),
+    ):
+        for part in sorted(declared):
+            if not _matters(lab, part, field):
+                return fault(
+                    f"the reference's {name} of part {part!r} change neither the loss nor its "
+                    "gradient when they are shifted"
+                )
+            seen.append(f"{name} of {part}")
+    return passed(", ".join(seen)) if seen else not_applicable("it declares no reference")
+
+
+def _matters(lab: TinyLab, part: Part, field: str) -> bool:
+    """True if noise on a `field` of a part's reference, of its own size, shows in the loss."""
+    generator = torch.Generator().manual_seed(17)
+    for batch in _probes(lab):
+        start = batch.reference.parts.get(part)
+        if start is None:
+            return True  # reported by the check `needs`
+        value = getattr(start, field)
+        shifted: Any = (
+            {layer: _noisy(state, generator) for layer, state in value.items()}
+            if field == "states"
+            else _noisy(value, generator)
+        )
+        moved: dict[Part, Reference] = dict(batch.reference.parts)
+        moved[part] = replace(start, **{field: shifted})
+        one, slope = _gradient(lab, batch, *batch.parts)
+        other, changed = _gradient(lab, replace(batch, reference=References(moved)), *batch.parts)
+        if one != other or not torch.equal(slope, changed):
+            return True
+    return False
+
+
+def _noisy(value: Tensor, generator: torch.Generator) -> Tensor:
+    noise = torch.randn(value.shape, generator=generator, dtype=value.dtype)
+    return value + noise * value.abs().mean()
+
+
+@check()
+def balance(lab: TinyLab) -> Outcome:
+    """Doubling the forget rows does not change the gradient of the retain rows.
+
+    A retain term that grows or shrinks with the number of forget rows has another weight at every
+    batch size and in every split of the benchmark.
+
+    Divide each part's sum by its own counts (`batch.retain.mean_tokens(…)`), and multiply no term
+    by a count of another part.
+    """
+    if not {"forget", "retain"} <= lab.needs.parts:
+        return not_applicable("it does not read both forget and retain rows")
+    batch = freed(lab.batch())
+    one, two = (_gradient(lab, each, "retain")[1] for each in (batch, _doubled(batch)))
+    once, twice = float(one.norm()), float(two.norm())
+    if not once:
+        return not_applicable("the retain rows have no gradient")
+    if float((one - two).norm()) <= NEAR * max(once, twice):
+        return passed(f"gradient norm {once:.6g} with the forget rows once and twice")
+    # A mean over the union of the parts weighs them by their counts, by definition.
+    gaps = [float((share * one - two).norm()) for share in _shares(batch)]
+    if min(gaps) <= NEAR * max(once, twice):
+        return passed("the loss is a mean over the union of the parts, weighed by their counts")
+    return fault(
+        f"the retain rows' gradient has norm {once:.6g} with the forget rows once, "
+        f"{twice:.6g} with them twice"
+    )
+
+
+def _shares(batch: LossBatch) -> Iterator[float]:
+    """Factors on the retain rows' weight in a mean over all tokens or rows, others doubled."""
+    retain, others = batch.retain, [one for p, one in batch.parts.items() if p != "retain"]
+    for some in (others, [batch.forget]):
+        for own, more in (
+            (retain.step_tokens, sum(one.step_tokens for one in some)),
+            (retain.step_rows, sum(one.step_rows for one in some)),
+        ):
+            yield (own + more) / (own + 2 * more)
+
+
+def _doubled(batch: LossBatch) -> LossBatch:
+    """Repeat every row of every part except the retain rows."""
+    parts: dict[Part, Predictions] = {
+        p: one if p == "retain" else _twice(one) for p, one in batch.parts.items()
+    }
+    references: dict[Part, Reference] = {
+        p: one if p == "retain" else _twice(one) for p, one in batch.reference.parts.items()
+    }
+    rewards = None if batch.rewards is None else batch.rewards.repeat(2)
+    return replace(batch, parts=parts, reference=References(references), rewards=rewards)
+
+
+def _twice(one: _T) -> _T:
+    """Repeat every row of a part's predictions or reference."""
+    changed: dict[str, Any] = {}
+    for field in fields(one):
+        value = getattr(one, field.name)
+        if isinstance(value, Tensor):
+            changed[field.name] = torch.cat([value] * 2)
+        elif isinstance(value, int):  # counts
+            changed[field.name] = 2 * value
+    changed["rows"] = torch.cat([one.rows, one.rows + one.row_count])
+    changed["states"] = {layer: torch.cat([state] * 2) for layer, state in one.states.items()}
+    return replace(one, **changed)

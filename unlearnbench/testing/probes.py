@@ -1,0 +1,221 @@
+"""Batches that show what a loss does with them: leaves to set and to differentiate, recorded reads,
+and detached values that stay fixed.
+"""
+
+from __future__ import annotations
+
+from collections import UserDict
+from collections.abc import Callable, Iterator, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from unlearnbench.api.method import LossBatch, Part, References, Terms
+from unlearnbench.losses.lm_head import Projection
+from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.training.objective import Objective
+
+_PLAIN = Projection(None)
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True)
+class Token:
+    """Logits and labels for the scored tokens of a part."""
+
+    logits: Tensor
+    """[N, V]"""
+    labels: Tensor
+    """[N]"""
+    reference: Tensor | None = None
+    """[N, V] logits of the start model; None leaves the reference as it is."""
+
+
+def freed(batch: LossBatch, tokens: Mapping[Part, Token] | None = None) -> LossBatch:
+    """Return `batch` with its logits (or those in `tokens`) as leaves that require gradients.
+
+    The hidden states that a loss may read become leaves as well.
+    """
+    parts: dict[Part, Predictions] = {}
+    references: dict[Part, Reference] = dict(batch.reference.parts)
+    for part, old in batch.parts.items():
+        token = (tokens or {}).get(part, Token(old.logits, old.labels))
+        leaf = token.logits.detach().clone().requires_grad_()
+        states = {k: s.detach().clone().requires_grad_() for k, s in old.states.items()}
+        parts[part] = replace(
+            old, hidden=leaf, projection=_PLAIN, labels=token.labels, states=states
+        )
+        if part in references and token.reference is not None:
+            references[part] = _reference(references[part], token.reference, token.labels)
+    return replace(batch, parts=parts, reference=References(references))
+
+
+def _reference(old: Reference, logits: Tensor, labels: Tensor) -> Reference:
+    logprob = logits.double().log_softmax(1).gather(1, labels.unsqueeze(1)).squeeze(1)
+    new = replace(old, token_logprob=logprob.to(old.token_logprob.dtype))
+    return new if old.hidden is None else replace(new, hidden=logits, projection=_PLAIN)
+
+
+def slopes(loss: Tensor, batch: LossBatch) -> dict[Part, list[Tensor]]:
+    """Gradients of a freed batch by part: ∂L/∂z [N, V], then those of the hidden states."""
+    leaves: dict[Part, list[Tensor]] = {
+        part: [one.hidden, *one.states.values()] for part, one in batch.parts.items()
+    }
+    flat = [leaf for own in leaves.values() for leaf in own]
+    found = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
+    return {part: [next(found) for _ in own] for part, own in leaves.items()}
+
+
+Reads = set[tuple[str, Any]]
+"""Value that is read, and its part or layer: ("the part", "forget"), ("layer", 3)."""
+_OF_START = {
+    "token_logprob": "log-probabilities of",
+    "sequence_logprob": "log-probabilities of",
+    **dict.fromkeys(("hidden", "projection", "distributions", "logits"), "distributions of"),
+    **dict.fromkeys(("states", "hidden_states"), "start states of"),
+}
+"""Kind of an attribute of a reference."""
+
+
+class _Parts(UserDict[Part, Predictions]):
+    """Parts that record which of them are read."""
+
+    reads: Reads
+    label: str
+
+    def __getitem__(self, key: Part) -> Predictions:
+        found = super().__getitem__(key)
+        self.reads.add((self.label, key))
+        return found
+
+
+class _ReadPredictions(Predictions):
+    """Predictions that record reads of hidden states and of scores."""
+
+    part: Part
+    reads: Reads
+
+    @property
+    def token_scores(self) -> Tensor:
+        self.reads.add(("scores of", self.part))
+        return super().token_scores
+
+    def hidden_states(self, layer: int) -> Tensor:
+        self.reads.add(("layer", layer))
+        return super().hidden_states(layer)
+
+
+class _ReadReference(Reference):
+    """A reference that records what is read of the start model."""
+
+    part: Part
+    reads: Reads
+
+    def hidden_states(self, layer: int) -> Tensor:
+        self.reads.add(("layer", layer))
+        return super().hidden_states(layer)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in _OF_START:
+            self.reads.add((_OF_START[name], self.part))
+        return super().__getattribute__(name)
+
+
+class _ReadBatch(LossBatch):
+    """A batch that records reads of rewards."""
+
+    reads: Reads
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "rewards":
+            self.reads.add(("the", "rewards"))
+        return super().__getattribute__(name)
+
+
+def _twin(kind: type[_T], original: Any, **notes: Any) -> _T:
+    """Copy `original`, which may be frozen, as its subclass `kind` with extra attributes."""
+    copied = object.__new__(kind)
+    copied.__dict__.update(vars(original) | notes)
+    return copied
+
+
+def recording(batch: LossBatch, parts: Set[Part], label: str, reads: Reads) -> LossBatch:
+    """Return `batch` reduced to `parts`; reads of it are added to `reads`, of parts as `label`."""
+    chosen = _Parts()
+    chosen.reads, chosen.label = reads, label
+    for part in parts:
+        chosen[part] = _twin(_ReadPredictions, replace(batch.parts[part]), part=part, reads=reads)
+    references: dict[Part, Reference] = {
+        part: _twin(_ReadReference, replace(value), part=part, reads=reads)
+        for part, value in batch.reference.parts.items()
+    }
+    plain = replace(batch, parts=chosen, reference=References(references))
+    return _twin(_ReadBatch, plain, reads=reads)
+
+
+class FixedDetached(TorchFunctionMode):
+    """Compute the terms of an objective; later calls reuse the detached values of the first.
+
+    A detached tensor (a weight, a target) is a constant of the gradient, though not of the value.
+    Only with these constants fixed must a step against the gradient lower the value.
+    """
+
+    def __init__(self, objective: Objective) -> None:
+        super().__init__()
+        self.objective = objective
+        self._values: list[Tensor] = []
+        self._replay: Iterator[Tensor] | None = None
+        self._statistics: Mapping[str, Tensor] | None = None
+
+    def terms(self, batch: LossBatch) -> Terms:
+        """The terms of the loss on `batch`."""
+        if self._statistics is None:
+            self._statistics = batch.statistics
+        else:
+            self._replay = iter(self._values)
+        parts: dict[Part, Predictions] = {
+            part: _twin(_FixedPredictions, replace(predictions), fixed=self.fixed)
+            for part, predictions in batch.parts.items()
+        }
+        with self:
+            return self.objective.terms(replace(batch, parts=parts, statistics=self._statistics))
+
+    def fixed(self, value: Tensor) -> Tensor:
+        """Record a detached value, or return the recorded one."""
+        if self._replay is not None:
+            return next(self._replay, value)
+        self._values.append(value.clone())
+        return value
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        # Without gradients this is inside a primitive, not in the method's own code.
+        detached = func is torch.Tensor.detach and torch.is_grad_enabled()
+        return self.fixed(result) if detached else result
+
+
+class _FixedPredictions(Predictions):
+    """Predictions that also fix the target which `unified_cross_entropy` detaches itself."""
+
+    fixed: Callable[[Tensor], Tensor]
+
+    def unified_cross_entropy(
+        self, score: float | Tensor, *, raw: bool = False, by_token: bool = False
+    ) -> Tensor:
+        with torch.no_grad():
+            target = self.fixed(self._target(self.spread(score, by_token=by_token), raw=raw))
+        return -(target * self.logits.log_softmax(dim=1)).sum(dim=1)
+
+    def _target(self, score: Tensor, *, raw: bool) -> Tensor:
+        """[N, V] r · onehot(y) + (1 − r) · q."""
+        logits, at = self.logits, self.labels.unsqueeze(1)
+        others = logits.scatter(1, at, -torch.inf)
+        r = score.to(logits.dtype)
+        r = torch.sigmoid(r - others.logsumexp(dim=1)) if raw else r
+        r = r.unsqueeze(1)
+        return ((1 - r) * others.softmax(dim=1)).scatter_add(1, at, r)

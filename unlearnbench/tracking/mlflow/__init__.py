@@ -1,1 +1,0 @@
-"""Connection to MLflow, and conversion of records to its runs."""

@@ -1,0 +1,235 @@
+"""The part of a step that modifiers take: gradients by role, in passes by groups of parts.
+
+A group are the parts that the terms of the loss read together, directly or through each other. Its
+pass gives the loss empty predictions of all other parts. Means divide by the counts of the whole
+step, so the gradients of the passes add up to that of the loss.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from unlearnbench.api.method import PARTS, LossBatch, Part, Terms
+from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep
+from unlearnbench.errors import PluginError
+from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.runtime.fsdp import as_shard, local_part, local_shard
+from unlearnbench.training.micro_batches import StepRows
+from unlearnbench.training.objective import called
+from unlearnbench.training.optimizers import reseed
+
+if TYPE_CHECKING:
+    from unlearnbench.training.trainer import Trainer
+
+Groups = Mapping[Role, Sequence[frozenset[Part]]]
+Values = tuple[Mapping[str, float], Mapping[str, float]]
+_RETAIN = frozenset[Part]({"retain"})
+_SELECTION = "selection"
+
+
+@dataclass(eq=False)
+class StepEvaluation:
+    """Gradients of the loss over the rows of a step, see `api.modifier.Evaluate`."""
+
+    trainer: Trainer
+    rows: StepRows
+    groups: Groups
+    values: dict[Role, Values] = field(init=False, default_factory=dict)
+    """Loss by term and reported values at the weights themselves, by role."""
+    reached: set[str] = field(init=False, default_factory=set[str])
+    """Weights with a gradient."""
+
+    @property
+    def weights(self) -> Gradients:
+        """The trained weights themselves."""
+        return self.trainer.weights
+
+    def __call__(
+        self, roles: Iterable[Role], offset: Gradients | None = None
+    ) -> dict[Role, Gradients]:
+        """The gradients of those `roles` that the loss has; the weights are restored."""
+        wanted, weights = {*roles}, self.weights
+        # To subtract the offset would not give the same bits.
+        stored = None if offset is None else weights.copy()
+        try:
+            if offset is not None:
+                weights.add_(offset)
+            return {r: self._gradient(r, offset is None) for r in self.groups if r in wanted}
+        finally:
+            if stored is not None:
+                weights.set_(stored)
+
+    def _gradient(self, role: Role, at_weights: bool) -> Gradients:
+        trainer = self.trainer
+        trainer.zero()
+        # Dropout's masks are the same in all evaluations of a step.
+        reseed(trainer.how.seed, trainer.step, trainer.accelerator.process_index)
+        groups = self.groups[role]
+        values = trainer.retried(lambda: trainer.backward(self.rows, groups), self.rows.draws)
+        if at_weights:
+            self.values.setdefault(role, values)
+        trained = trainer.trained()
+        found = {name: p.grad for name, p in trained.items() if p.grad is not None}
+        self.reached |= found.keys()
+        trainer.zero()
+        return trainer.by_weight(
+            {
+                name: at_least_fp32(
+                    local_part(found[name] if name in found else torch.zeros_like(p)).detach()
+                )
+                for name, p in trained.items()
+            }
+        )
+
+
+class Modifiers:
+    """The modifiers of a run, and what they keep between steps."""
+
+    def __init__(self, modifiers: Sequence[Modifier]) -> None:
+        self.all: list[tuple[Modifier, dict[str, Gradients]]] = [(one, {}) for one in modifiers]
+        self.separate = any(one.two_roles for one in modifiers)
+        """The loss must have a term for each role."""
+        self._groups: Groups | None = None
+
+    def of(self, kind: str, part: str) -> list[tuple[Callable[..., Any], dict[str, Gradients]]]:
+        """The functions `part` of the modifiers of a kind, each with its modifier's memory."""
+        return [(_guarded(one, part), memory) for one, memory in self.all if one.kind == kind]
+
+    def begin(self, trainer: Trainer) -> None:
+        """Before the first step: what modifiers keep, choose and change."""
+        for one, memory in self.all:
+            memory |= _guarded(one, "memory")(trainer.weights)
+        edits, filters = self.of("weights", "before"), self.of("filter", "select")
+        if not edits and not filters:
+            return
+        items = trainer.rows.items(trainer.objective.needs, trainer.how.seed, 1)
+        at = self.evaluation(trainer, trainer.retried(lambda: trainer.step_rows(items), items))
+        for edit, _ in edits:
+            edit(at)
+        for select, memory in filters:
+            if (selection := select(at)) is not None:
+                memory[_SELECTION] = selection
+
+    def evaluation(self, trainer: Trainer, rows: StepRows) -> StepEvaluation:
+        """Evaluations on the rows of a step. Raises: PluginError for a role that is missing."""
+        # A state may turn terms on, as after a warm-up.
+        if self._groups is None or trainer.state:
+            self._groups = trainer.retried(lambda: _groups(trainer, rows), rows.draws)
+        if self.separate and len(self._groups) < 2:
+            raise PluginError(
+                f"the loss of {type(trainer.objective.method).__name__} has no term of retain rows "
+                "alone, which a modifier combines with the others; add retain: {term: nll}"
+            )
+        return StepEvaluation(trainer, rows, self._groups)
+
+    def gradients(self, at: StepEvaluation, step: RunStep) -> list[Gradients]:
+        """The gradient that the optimisers take in a step, or that of each."""
+        by_role: ByRole | None = None
+        for perturb, memory in self.of("perturb", "gradients"):
+            by_role = perturb(at, memory, step)
+        by_role = at(at.groups) if by_role is None else by_role
+        for role in at.groups.keys() - at.values.keys():
+            at({role})  # for the loss that is shown, and the method's state
+        found = [by_role[role] for role in at.groups]
+        for combine, memory in self.of("combine", "combine"):
+            found = [combine(by_role, memory, step)]
+        if not self.separate:
+            found = [found[0].add_(found[1])] if found[1:] else found
+        for apply, memory in self.of("filter", "apply"):
+            found = [apply(gradient, memory, step) for gradient in found]
+        for selection in self._selections:
+            found = [gradient.map_(torch.mul, selection) for gradient in found]
+        return found
+
+    @property
+    def _selections(self) -> list[Gradients]:
+        return [memory[_SELECTION] for _, memory in self.all if _SELECTION in memory]
+
+    @contextmanager
+    def frozen(self, weights: Gradients) -> Generator[None, None, None]:
+        """Keep what no filter lets move, bit for bit, over an optimiser's step."""
+        kept: list[tuple[Tensor, Tensor, Tensor]] = []
+        for selection in self._selections:
+            for name, weight in weights.tensors.items():
+                still = selection.tensors[name] == 0
+                kept.append((weight, still, weight[still]))
+        yield
+        for weight, still, values in kept:
+            weight[still] = values
+
+    def evaluated(self, weights: Gradients) -> Gradients:
+        """The weights to evaluate; `weights` itself for those that are trained."""
+        for evaluated, memory in self.of("weights", "evaluated"):
+            weights = evaluated(weights, memory)
+        return weights
+
+    def tensors(self, trained: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The memory of all modifiers, as tensors of a checkpoint by name."""
+        return {
+            f"modifier.{i}.{key}.{name}": as_shard(tensor, trained[name])
+            for i, (_, memory) in enumerate(self.all)
+            for key, kept in memory.items()
+            for name, tensor in kept.tensors.items()
+        }
+
+    def load(self, trainer: Trainer, names: Iterable[str], read: Callable[[str], Tensor]) -> None:
+        """Restore what `tensors` returned, read by name."""
+        for begin in sorted({name[: name.index(".", name.index(".", 9) + 1)] for name in names}):
+            _, i, key = begin.split(".")
+            self.all[int(i)][1][key] = trainer.by_weight(
+                {
+                    name: local_part(local_shard(read(f"{begin}.{name}").to(p.device), p))
+                    for name, p in trainer.trained().items()
+                }
+            )
+
+
+def _guarded(one: Modifier, part: str) -> Callable[..., Any]:
+    """A function of a modifier, whose errors name it."""
+
+    def call(*arguments: Any) -> Any:
+        with called(one, part):
+            return getattr(one, part)(*arguments)
+
+    return call
+
+
+def _groups(trainer: Trainer, rows: StepRows) -> Groups:
+    """The groups of parts by role, from the graph of the loss on one row of each process."""
+    groups: list[frozenset[Part]]
+    groups = [frozenset({part}) for part in PARTS if part in trainer.objective.needs.parts]
+
+    def watch(terms: Terms, batch: LossBatch) -> None:
+        for value in terms.values():
+            read = parts_read(value, batch)
+            joined = frozenset[Part]().union(*(group for group in groups if group & read))
+            groups[:] = [*([joined] if joined else []), *(g for g in groups if not g & read)]
+
+    trainer.zero()
+    trainer.backward(replace(rows, mine=(rows.mine or rows.draws)[:1]), watch=watch)
+    trainer.zero()
+    others = [group for group in groups if group != _RETAIN]
+    by_role: Groups = {"forget": others, "retain": [_RETAIN] if _RETAIN in groups else []}
+    return {role: own for role, own in by_role.items() if own}
+
+
+def parts_read(value: Tensor, batch: LossBatch) -> frozenset[Part]:
+    """The parts whose predictions the graph of `value` reaches."""
+    ends: dict[Any, Part] = {
+        states.grad_fn: part
+        for part, predictions in batch.parts.items()
+        for states in (predictions.hidden, *predictions.states.values())
+    }
+    seen, ahead = set[Any](), [value.grad_fn]
+    while ahead:
+        node: Any = ahead.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            ahead += [] if node in ends else [before for before, _ in node.next_functions]
+    return frozenset(ends[node] for node in seen if node in ends)
