@@ -9,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import torch
-from huggingface_hub import set_client_factory
 
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.schema import Architecture
@@ -104,7 +102,6 @@ def test_a_checkpoint_is_evaluated_as_the_table_says(
     # Without the retain model, what is relative to it is not measured, and that is no failure.
     code, out, err = run("anchors", "check", "llama-3.2-1b-full-forget01")
     assert code == 0
-    assert "3 not measured" in err
     assert [line.split()[0] for line in out.splitlines() if line.endswith("not measured")] == [
         *("log10_forget_quality", "ks_statistic", "privleak"),
     ]
@@ -167,37 +164,6 @@ def test_a_checkpoint_from_the_hub_is_evaluated_on_tofu(
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert "template: chat, but the tokenizer has none" in line
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "message"),
-    [
-        (404, "RepoNotFound", "the hub has no such model"),
-        (403, "GatedRepo", "it is gated: accept its terms"),
-        (None, "", "the Hub could not be reached"),
-    ],
-)
-def test_a_checkpoint_that_the_hub_does_not_give_is_one_line(
-    run: Run,
-    fake_hub: Any,
-    tofu_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int | None,
-    code: str,
-    message: str,
-) -> None:
-    def answer(_: Any) -> Any:
-        if status is None:
-            raise httpx2.ConnectError("no route")
-        return httpx2.Response(status, headers={"X-Error-Code": code})
-
-    monkeypatch.setattr(fake_hub, "answer", answer)
-    set_client_factory(lambda: httpx2.Client(transport=httpx2.MockTransport(answer)))
-    ended, out, err = run("anchors", "check", "llama-3.2-1b-retain99", "--data", str(tofu_folder))
-    assert (ended, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99: ")
-    assert message in line
 
 
 def test_the_list_has_every_model(run: Run) -> None:

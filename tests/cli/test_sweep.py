@@ -178,17 +178,3 @@ def test_an_interrupted_sweep_explains_how_to_resume(
     code, _, err = run("sweep", "small.yaml")
     assert code == 130
     assert err == "interrupted; the same command resumes where this one stopped\n"
-
-
-def test_a_dry_run_is_the_plan(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    def flops(*_: object) -> float:
-        return 1e10
-
-    monkeypatch.setattr("unlearnbench.estimates.machine_time.measured_flops", flops)
-    before = sorted(Path().rglob("*"))
-    code, out, err = run("sweep", "small.yaml", "--dry-run")
-    assert (code, err) == (0, "dry run: the plan; nothing is run or written\n")
-    assert out == run("plan", "small.yaml")[1]
-    _, out, _ = run("quickstart", "--dry-run", "--json", "--set", "epochs=1")
-    assert json.loads(out)["counts"]["runs"] == len(json.loads(out)["runs"])
-    assert sorted(Path().rglob("*")) == before

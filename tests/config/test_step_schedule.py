@@ -15,7 +15,6 @@ import torch
 import transformers
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config, shipped_configs
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
 from unlearnbench.config.step_schedule import Schedule
@@ -233,32 +232,6 @@ class TestIdentity:
         found = RunSpec.model_validate_json(json.dumps(stored))
         assert not found.leaves_out_label
         assert found.id == "3f7474596d033823"
-
-
-def test_a_plan_prints_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.yaml").write_text(
-        "name: x\nmodels: [{name: a, base: tiny}]\nforget_fractions: [0.1]\nepochs: 2\n"
-        "data: {authors: 10, questions_per_author: 5}\nlearning_rates: [1.0e-4]\n"
-        "methods: [ce-u, eco, {method: idk, learning_rates: [1.0e-3], "
-        "training: {schedule: constant}}]\ntraining: {schedule: tofu, batch_size: 4}\n"
-    )
-    arguments = ["plan", str(tmp_path / "x.yaml"), "--schedule"]
-    assert main([*arguments, "--json"]) == 0
-    output = json.loads(capsys.readouterr().out)
-    ceu, idk = output["schedules"]
-    assert (ceu["methods"], ceu["schedule"], ceu["rate_weighted_steps"]) == (["ce-u"], "tofu", 1.0)
-    assert [(s["epoch"], s["rows"], s["learning_rate"]) for s in ceu["steps"]] == [
-        (1, {"1": 4}, 0.0),
-        (2, {"1": 1, "2": 3}, 1e-4),
-    ]
-    assert (idk["methods"], idk["rate_weighted_steps"]) == (["idk"], 4.0)
-    assert output["work"]["optimiser_steps"] == 2 + 4
-    assert output["work"]["training_rows"] == 8 + 2 * 10, "idk reads a refusal and a retain row"
-    assert main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
-    second = "2 2 1 of epoch 1, 3 of epoch 2 1.0000 0.0001"
-    assert any(" ".join(line.split()) == second for line in lines)
-    assert any("2 steps, as much as 1 at the full rate" in line for line in lines)
 
 
 class TestPresets:

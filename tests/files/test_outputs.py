@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -13,8 +13,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.main import main, root_command
-from unlearnbench.files.outputs import check_arguments
+from unlearnbench.cli.main import main
 from unlearnbench.reporting.report import write_report
 from unlearnbench.results.records import EpochResult, Record, write_record
 
@@ -69,75 +68,10 @@ def everything(folder: Path) -> dict[str, bytes]:
     return {str(p): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
 
 
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (("evaluate", "m", "--out", "x.jsonl", "--questions", "x.jsonl"), "goes to the same file"),
-        (
-            ("evaluate", "m", "--out", "x.jsonl", "--questions", "./d/../x.jsonl"),
-            "goes to the same file",
-        ),
-        (("evaluate", "m", "--retain", "rl.json", "--out", "rl.json"), "it is read"),
-        (("evaluate", "m", "--retain", "rl.json", "--out", "soft.json"), "it is read"),
-        (("evaluate", "m", "--out", "m/config.json"), "it is read, in m"),
-        (("evaluate", "m", "--out", "m/model.safetensors"), "it is read, in m"),
-        (("evaluate", "m", "--data", "d", "--out", "d/full.json"), "it is read, in d"),
-        (("evaluate", "m", "--tokenizer", "d", "--out", "d/full.json"), "it is read, in d"),
-        (("report", "runs/a", "--out", "runs/a/results.csv"), "must end in .html"),
-        (("report", "runs/a", "--out", "runs/a/records/ab/record.json"), "must end in .html"),
-        (("leaderboard", "merge", "rl.json", "x.json", "--out", "rl.json"), "it is read"),
-        (
-            ("leaderboard", "export", "runs/a", "--out", "runs/a/records/ab/record.json"),
-            "it is read",
-        ),
-        (("leaderboard", "show", "p.html", "--page", "p.html"), "it is read"),
-        (("leaderboard", "show", "p.csv", "--page", "p.html"), "it is read"),
-        (("methods", "gradient", "--plugin", "p.html", "--out", "p.html"), "it is read"),
-        (("methods", "gradient", "--csv", "p.html", "--out", "p.html"), "goes to the same file"),
-        (("methods", "gradient", "--out", "g.xyz"), "its name must end in .html"),
-    ],
-)
-def test_nothing_that_is_read_is_overwritten(run: Run, args: tuple[str, ...], message: str) -> None:
-    for name in ("m/config.json", "m/model.safetensors", "d/full.json", "rl.json", "p.html"):
-        Path(name).parent.mkdir(exist_ok=True)
-        Path(name).write_text("{}")
-    Path("p.csv").write_text("{}")
-    Path("soft.json").symlink_to("rl.json")
-    before = everything(Path())
-    code, out, err = run(*args)
-    assert (code, out) == (2, "")
-    (line,) = err.splitlines()
-    assert "cannot write " in line
-    assert message in line
-    assert everything(Path()) == before
-
-
 def test_what_was_written_before_may_be_written_again(run: Run) -> None:
     for _ in range(2):
         assert run("report", "runs/a", "--out", "runs/a/report.html")[0] == 0
         assert run("figures", "pareto", "runs/a", "--out", "runs/a/panel.html")[0] == 0
-    arguments = {"model": "m", "out": "new/log.json", "set": ["description='a\nb'"]}
-    check_arguments(arguments, root_command().commands["evaluate"].outputs)
-    assert not Path("new").exists()
-
-
-def commands(group: Any) -> Iterator[Any]:
-    for command in group.commands.values():
-        if hasattr(command, "commands"):
-            yield from commands(command)
-        else:
-            yield command
-
-
-def test_every_option_that_names_an_output_is_declared() -> None:
-    written = {"--out", "--csv", "--page", "--questions", "--latex", "--to"}
-    seen: set[str] = set()
-    for command in commands(root_command()):
-        options = {name for param in command.params for name in param.opts} & written
-        declared = {f"--{one.option}" for one in command.outputs}
-        assert options == declared, command.name
-        seen |= options
-    assert seen == written
 
 
 def test_a_full_disk_at_page_or_table_is_one_message_and_keeps_the_old_ones(

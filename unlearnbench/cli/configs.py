@@ -11,10 +11,10 @@ from typing import Annotated
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Json, Plugins, complete_config, register_plugins
+from unlearnbench.cli.options import Json, Plugins, register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import OutputError
-from unlearnbench.files.outputs import Output, check_file, write_file
+from unlearnbench.files.outputs import write_file
 
 SCHEMA = "schema.json"
 """Beside a new config, whose first line names it: by it editors find the schema."""
@@ -44,7 +44,7 @@ def list_configs(as_json: Json = False) -> None:
 
 @command(app, "show")
 def show_config(
-    name: Annotated[str, argument("NAME", autocompletion=complete_config)],
+    name: Annotated[str, argument("NAME")],
     as_json: Annotated[
         bool, flag("--json", "Print every setting, defaults included, as JSON.")
     ] = False,
@@ -64,7 +64,7 @@ def show_config(
         console.print(find_config(name).text.removesuffix("\n"))
 
 
-@command(app, "schema", writes=[Output("out", "the schema", suffixes=(".json",))])
+@command(app, "schema")
 def print_schema(
     out: Annotated[str | None, option("FILE", "File to write.", default="standard output")] = None,
     plugins: Plugins = None,
@@ -107,7 +107,6 @@ def new_config(
       unlearnbench configs new mine --model ./my-model --data ./my-data
     """
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-    check_file(file, "the config")
     if not re.fullmatch(SWEEP_NAME, file.stem):
         raise OutputError(
             f"{file}: a sweep's name begins with a letter or digit, and has letters, digits, dots, "

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Folder, above_zero, record_in, split_key, sweep_folder
+from unlearnbench.cli.options import Folder, record_in, split_key, sweep_folder
 from unlearnbench.console import Console
-from unlearnbench.files.outputs import Output
-
-FIGURE = Output("out", "the figure")
 
 Out = Annotated[str, option("FILE", "Its name ends in .svg, .png, .pdf or .html.")]
 
@@ -44,7 +41,7 @@ class Chosen:
         ),
     ] = None
     rate: Annotated[
-        float | None, option("RATE", "Learning rate to draw.", parser=above_zero, default="all")
+        float | None, option("RATE", "Learning rate to draw.", min=0, default="all")
     ] = None
 
 
@@ -63,7 +60,7 @@ class Look:
     ] = None
     font_size: Annotated[
         float | None,
-        option("POINTS", "Font size.", parser=above_zero, default="9, in a column 8"),
+        option("POINTS", "Font size.", min=1, default="9, in a column 8"),
     ] = None
     no_legend: Annotated[bool, flag("--no-legend", "Draw no legend.")] = False
     title: Annotated[
@@ -78,7 +75,7 @@ class Look:
         }
 
 
-@command(app, "pareto", writes=[FIGURE])
+@command(app, "pareto")
 def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
     r"""Draw what is kept against what is forgotten, a panel per model and split.
 
@@ -92,7 +89,7 @@ def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
     _save(pareto(sweep_folder(folder), **vars(chosen), **look.settings()), out)
 
 
-@command(app, "trajectories", writes=[FIGURE])
+@command(app, "trajectories")
 def draw_trajectories(
     folder: Folder,
     out: Out,
@@ -114,7 +111,7 @@ def draw_trajectories(
     _save(figure, out)
 
 
-@command(app, "truth-ratios", writes=[FIGURE])
+@command(app, "truth-ratios")
 def draw_truth_ratios(
     folder: Folder,
     run_id: Annotated[str, argument("RUN", "Start of the run's id, as in results.csv.")],
@@ -136,7 +133,7 @@ def draw_truth_ratios(
     _save(truth_ratios(record, epoch=epoch, **look.settings()), out)
 
 
-@command(app, "paper", writes=[FIGURE])
+@command(app, "paper")
 def draw_paper(out: Out) -> None:
     """Draw the CE-U paper's figure of six panels, from its published points.
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,53 +27,22 @@ _MOST_LISTED = 25
 """Records that a message lists."""
 
 
-def complete_config() -> list[tuple[str, str]]:
-    """Shipped configurations by name, with their purpose."""
-    from unlearnbench.config.loader import shipped_configs
-
-    return [(name, source.purpose) for name, source in shipped_configs().items()]
-
-
-def completion(kind: registry.Kind) -> Callable[[], list[str]]:
-    """A function that lists the plug-ins of a kind by name."""
-    return lambda: [*registry.names(kind)]
-
-
-def complete_profile() -> list[str]:
-    """Evaluation profiles by name."""
-    from unlearnbench.config.profiles import PROFILES
-
-    return [*PROFILES]
-
-
-def number_between(low: float, high: float) -> Callable[[str | float], float]:
-    """A parser of a number between `low` and `high`, without either."""
-
-    def parse(text: str | float) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low < value < high:
-            rule = f"between {low:g} and {high:g}" if high < math.inf else f"above {low:g}"
-            raise typer.BadParameter(f"{text} is not a number {rule}")
-        return value
-
-    return parse
-
-
 def split_key(text: str | float) -> SplitKey:
     """Parse a fraction to forget, or the name of a split."""
     from unlearnbench.api.benchmark import is_split_name
 
-    return text if isinstance(text, str) and is_split_name(text) else number_between(0, 1)(text)
+    if isinstance(text, str) and is_split_name(text):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        rule = f"{text} is neither a fraction nor the name of a split"
+        raise typer.BadParameter(rule) from None
 
-
-above_zero = number_between(0, math.inf)
 
 Config = Annotated[
     str,
-    argument("CONFIG", "YAML file, or a shipped config's name.", autocompletion=complete_config),
+    argument("CONFIG", "YAML file, or a shipped config's name."),
 ]
 Overrides = Annotated[
     list[str] | None,
@@ -152,9 +120,7 @@ class ModelOptions:
         ),
     ] = None
     batch_tokens: BatchTokens = None
-    profile: Annotated[
-        str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)
-    ] = "tofu"
+    profile: Annotated[str, option("NAME", "Evaluation rules.")] = "tofu"
 
     def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
         """Load the rows, and the tokenizer of `model`."""

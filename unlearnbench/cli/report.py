@@ -20,18 +20,15 @@ from unlearnbench.cli.options import (
 )
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import Output, write_file
+from unlearnbench.files.outputs import write_file
 
 if TYPE_CHECKING:
     from unlearnbench.reporting.report import Report
 
-PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv", ".attacks.csv"))
-LATEX = Output("latex", "the scorecard", suffixes=(".tex",))
-
-app, mlflow = new_group(), new_group()
+app = new_group()
 
 
-@command(app, "report", writes=[PAGE, LATEX])
+@command(app, "report")
 def report(
     folder: Folder,
     out: Annotated[
@@ -98,7 +95,7 @@ def _write_latex(made: Report, path: Path, console: Console) -> None:
     console.print(f"LaTeX {path}")
 
 
-@command(app, "export-log", writes=[Output("out", "the evaluation log")])
+@command(app, "export-log")
 def export_log(
     folder: Folder,
     record_id: Annotated[
@@ -126,7 +123,7 @@ def export_log(
     Console().print(f"log  {out}  {record.method}, epoch {chosen}")
 
 
-@command(mlflow, "track")
+@command(app, "track")
 def track(
     folder: Folder,
     uri: Annotated[str | None, option("URI", "Tracking server.", default="as in the sweep")] = None,
@@ -160,7 +157,7 @@ def track(
         console.print(f"page  {done.address}")
 
 
-@command(mlflow, "ui")
+@command(app, "ui")
 def ui(
     folder: Folder = "runs/quickstart",
     port: Annotated[int, option("N", "Port.", min=1, max=65535)] = 5000,
