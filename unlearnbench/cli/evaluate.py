@@ -219,7 +219,7 @@ def _print_metrics(
     judged = Judged(plan, benchmark.roles, benchmark.headline, values, evaluation, retain, start)
     verdict = judge(judged)
     if as_json:
-        shown = {"profile": evaluation.profile, "precision": evaluation.precision}
+        shown: dict[str, Any] = {"profile": evaluation.profile, "precision": evaluation.precision}
         shown |= {"questions": counts} | json_ready(values, lambda _: None)
         shown |= {"intervals": {**verdict.intervals}, "verdict": [*verdict.sentences]}
         console.print_json(shown)

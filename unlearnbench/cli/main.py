@@ -102,12 +102,11 @@ for _module in (sweep, plan, evaluate, attack_checkpoint, report, compare, expor
     app.add_typer(_module.app)
 _plugins = {kind: plugin_group(kind) for kind in LISTED}
 _plugins["methods"].add_typer(gradient.app)
-_groups = {
-    **{"anchors": anchors.app, "leaderboard": leaderboard.app, "figures": figures.app},
-    **{"analysis": analysis.app, **_plugins, "configs": configs.app},
-    **{"profiles": profiles.app, "cache": cache.app},
-}
-for _name, _group in _groups.items():
+for _name, _group in (
+    *(("anchors", anchors.app), ("leaderboard", leaderboard.app), ("figures", figures.app)),
+    *(("analysis", analysis.app), *_plugins.items(), ("configs", configs.app)),
+    *(("profiles", profiles.app), ("cache", cache.app)),
+):
     app.add_typer(_group, name=_name)
 
 
