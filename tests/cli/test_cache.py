@@ -25,10 +25,12 @@ def test_entries_are_listed_and_cleared_by_age_and_records_are_kept(run: Run) ->
     _, out, _ = run("cache", "list")
     assert "models/full-1a            5.0 kB        40" in out
     with lock_folder(Path("runs/mine")):
-        code, _, err = run("cache", "clear")
+        code, _, err = run("cache", "clear", "--older-than", "0")
     assert (code, "mine (process " in err) == (2, True)
     assert run("cache", "clear", "--older-than", "30")[1] == "removed 1 entries, 5.0 kB\n"
     assert [p.name for p in (CACHE / "models").iterdir()] == ["retain90-2b"]
-    assert run("cache", "clear")[1] == "removed 2 entries, 5.0 kB\n"
-    assert run("cache", "clear", "--cache", "runs/mine")[1].startswith("removed 0 entries")
+    assert run("cache", "clear", "--older-than", "0")[1] == "removed 2 entries, 5.0 kB\n"
+    assert run("cache", "clear", "--older-than", "0", "--cache", "runs/mine")[1].startswith(
+        "removed 0 "
+    )
     assert Path("runs/mine/records/5e").is_dir()

@@ -92,18 +92,6 @@ def test_a_retain_model_and_its_log_give_the_same(run: Run, folder: str) -> None
         assert (metrics["forget_quality"], metrics["ks_n"]) == (1.0, 1)
 
 
-def test_without_a_retain_model_the_missing_metrics_are_named(run: Run, folder: str) -> None:
-    run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.json")
-    _, out, err = run("score", "log.json")
-    (line,) = [line for line in err.splitlines() if line.startswith("not measured: ")]
-    assert "Forget Quality (need the retain model: --retain)" in line
-    assert "Forgotten (need the start and the retain model: --start, --retain)" in line
-    assert "Private, PrivLeak (no holdout rows)" in line
-    assert "Exact memorization, Extraction strength" in line
-    assert "(no values by token in it)" in line
-    assert "Forget Quality" not in out
-
-
 def test_the_scorecard_comes_first_and_each_set_has_a_column(run: Run, folder: str) -> None:
     code, out, err = run(
         *("evaluate", folder, *SMALL_EVALUATION, "--retain", folder, "--start", folder)

@@ -79,7 +79,8 @@ def test_without_posix_locks_commands_start_and_those_that_lock_explain() -> Non
     code = (
         "import sys; sys.modules['fcntl'] = None\n"  # as on Windows
         "from unlearnbench.cli.main import main\n"
-        "sys.exit(10 * main(['profiles', 'list', '--json']) + main(['cache', 'clear']))"
+        "clear = ['cache', 'clear', '--older-than', '0']\n"
+        "sys.exit(10 * main(['profiles', 'list', '--json']) + main(clear))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 2

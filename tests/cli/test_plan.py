@@ -9,18 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.config import method_specs
-
 Run = Callable[..., tuple[int, str, str]]
-
-
-def test_default_values_are_printed_when_a_grid_varies_them(run: Run) -> None:
-    _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: [0.1, 0.5]}]")
-    assert method_specs.default_hyperparameters("npo")["beta"] == 0.1
-    assert [line.split()[3] for line in out.splitlines()[2:4]] == ["beta=0.1", "beta=0.5"]
-    assert "beta=0.1 (default)" in out
-    _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: 0.1}]")
-    assert "beta" not in out, "a single default value is not listed"
 
 
 def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
@@ -106,15 +95,11 @@ def test_plan_counts_recorded_runs_and_estimates_the_others(run: Run) -> None:
     record = run_record(
         plan.runs[3], status="finished", profile="tofu", epochs=(result,), error=None
     )
-    place = write_record(record, claim_folder(plan))
+    write_record(record, claim_folder(plan))
     _, out, _ = run("plan", "small.yaml")
-    assert out.splitlines()[-2:] == [
-        "1 of 12 runs are recorded already and are not run again",
-        "the others take about 1 min 04 s, 2 at a time, as those did",
-    ]
-    (place / "record.json").write_text("{}")
-    _, out, _ = run("plan", "small.yaml")
-    assert out.splitlines()[-1].startswith("how long the others take is not known: ")
+    recorded, time = out.splitlines()[-2:]
+    assert recorded == "1 of 12 runs are recorded already and are not run again"
+    assert time.startswith("time: about ")
 
 
 def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:

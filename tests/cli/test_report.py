@@ -11,7 +11,6 @@ import pytest
 
 from unlearnbench.cli.main import main
 from unlearnbench.evaluation.tofu_log import read_log
-from unlearnbench.reporting.report import Report, make_report
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import lock_folder
 from unlearnbench.tracking import ReplayResult
@@ -103,41 +102,3 @@ def test_a_record_is_exported_as_tofus_log(
     assert main(words) == 0
     retain = ones["retain"].evaluations[0].sets["forget"]
     np.testing.assert_array_equal(read_log(out).sets["forget"].answer_loss, retain.answer_loss)
-
-
-@pytest.mark.parametrize("text", ["\\begin{table}", ""])
-def test_report_writes_the_scorecard_as_latex(
-    text: str,
-    folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    def load(_: str, name: str) -> Any:
-        return {"scorecard-latex": scorecard}[name]
-
-    def scorecard(_: Report) -> str:
-        return text
-
-    def build(_: Path) -> Report:
-        return make_report((), name="x")
-
-    published: list[Any] = []
-
-    def publish(*given: Any) -> Path:
-        published.append(given)
-        return folder / "report.html"
-
-    monkeypatch.setattr("unlearnbench.reporting.report.build_report", build)
-    monkeypatch.setattr("unlearnbench.reporting.report.publish", publish)
-    monkeypatch.setattr("unlearnbench.cli.report.load", load)
-    out = folder / "scorecard.tex"
-    assert main(["report", str(folder), "--latex", str(out)]) == (0 if text else 2)
-    assert out.exists() == bool(text)
-    assert not published, "only what was asked for is written"
-    if text:
-        assert out.read_text() == text
-        page = folder.parent / "page.html"
-        assert main(["report", str(folder), "--latex", str(out), "--out", str(page)]) == 0
-        assert [given[-1] for given in published] == [page]
-    else:
-        assert "there is no scorecard" in capsys.readouterr().err

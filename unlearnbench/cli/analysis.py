@@ -29,15 +29,10 @@ def meta(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
     knows: Annotated[
         list[str] | None,
-        option(
-            "PATTERN",
-            "Runs that know the forget rows, besides start models: METHOD, MODEL:METHOD or a "
-            "run's id, with * (repeatable).",
-        ),
+        option("PATTERN", "Further runs that know the rows: METHOD, MODEL:METHOD, id, with *."),
     ] = None,
     knows_not: Annotated[
-        list[str] | None,
-        option("PATTERN", "The same for runs that do not, besides retain models (repeatable)."),
+        list[str] | None, option("PATTERN", "The same for runs that do not (repeatable).")
     ] = None,
     relearning: Annotated[
         str | None, option("VARIANT", "Attack behind R.", default="relearning, last step")

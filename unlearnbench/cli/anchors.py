@@ -37,21 +37,13 @@ def list_anchors(as_json: Json = False) -> None:
 @command(app, "check")
 def check(
     anchor_id: Annotated[
-        str | None,
-        argument(
-            "[ID]",
-            "Of a reference model; with --log, the default is the one with the nearest numbers.",
-        ),
+        str | None, argument("[ID]", "With --log the default is the one with the nearest numbers.")
     ] = None,
     log: Annotated[
         str | None, option("LOG", "Compare this evaluation log, to 1e-6; needs no model.")
     ] = None,
     retain: Annotated[
-        str | None,
-        option(
-            "MODEL_OR_LOG",
-            "The retain model, which Forget Quality and privleak need; with --log, its log.",
-        ),
+        str | None, option("MODEL_OR_LOG", "The retain model, for Forget Quality and privleak.")
     ] = None,
     data: Data = "tofu",
     batch_tokens: BatchTokens = None,

@@ -35,37 +35,19 @@ def attack(
     changes: ProfileChanges,
     attacks: Annotated[
         list[str] | None,
-        option(
-            "NAME",
-            "Attack, as `unlearnbench attacks list` has them (repeatable).",
-            "--attack",
-            default="those of --plugin files",
-        ),
+        option("NAME", "An attack (repeatable).", "--attack", default="those of --plugin files"),
     ] = None,
     settings: Annotated[
-        list[str] | None,
-        option(
-            "NAME.KEY=VALUE",
-            "Setting of an attack in place of its default; the value is YAML (repeatable).",
-            "--set",
-        ),
+        list[str] | None, option("NAME.KEY=VALUE", "Setting of an attack (repeatable).", "--set")
     ] = None,
     retain: Annotated[
-        str | None,
-        option(
-            "MODEL",
-            "The retain model, which is attacked in the same way: what it gains is the null.",
-        ),
+        str | None, option("MODEL", "The retain model; what it gains under attack is the null.")
     ] = None,
     start: Annotated[
-        str | None,
-        option(
-            "MODEL", "The model before unlearning: what there was to forget; some attacks read it."
-        ),
+        str | None, option("MODEL", "The model before unlearning, which some attacks read.")
     ] = None,
     out: Annotated[
-        str | None,
-        option("FOLDER", "Write attack.json there, and the observations of each evaluation."),
+        str | None, option("FOLDER", "Write attack.json and all observations there.")
     ] = None,
     plugins: Plugins = None,
     as_json: Json = False,

@@ -30,7 +30,7 @@ def list_cache(cache: CacheFolder = "runs/cache") -> None:
 
 @command(app, "clear")
 def clear_cache(
-    older_than: Annotated[float, option("DAYS", "Only what is older.", min=0)] = 0,
+    older_than: Annotated[float, option("DAYS", "Age of what is removed; 0: all of it.", min=0)],
     cache: CacheFolder = "runs/cache",
 ) -> None:
     """Remove a cache's entries, which are made again when a sweep needs them; records stay.

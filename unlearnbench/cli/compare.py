@@ -28,20 +28,10 @@ def compare(
     folder: Annotated[str, option("FOLDER", "The sweep's folder.", "--in")] = "runs/quickstart",
     within: Annotated[
         float | None,
-        option(
-            "UTILITY",
-            "How much utility (what is kept) may differ and still be called equal.",
-            min=0,
-            default="0.02",
-        ),
+        option("UTILITY", "Difference in utility that is called equal.", min=0, default="0.02"),
     ] = None,
     under: Annotated[
-        str | None,
-        option(
-            "VARIANT",
-            "Compare what is forgotten under an attack of the sweep, such as `relearning@13`.",
-            default="without an attack",
-        ),
+        str | None, option("VARIANT", "Compare under an attack, such as `relearning@13`.")
     ] = None,
     as_json: Json = False,
 ) -> None:

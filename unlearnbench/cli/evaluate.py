@@ -39,22 +39,12 @@ def evaluate(
     changes: ProfileChanges,
     retain: Annotated[
         str | None,
-        option(
-            "MODEL_OR_LOG",
-            "The retain model, to which Forget Quality, Forgotten and Private are relative: its "
-            "log, or the model itself.",
-        ),
+        option("MODEL_OR_LOG", "Retain model, for Forget Quality, Forgotten and Private."),
     ] = None,
     start: Annotated[
-        str | None,
-        option(
-            "MODEL_OR_LOG",
-            "The model before unlearning, to which the scores Forgotten and Kept are relative.",
-        ),
+        str | None, option("MODEL_OR_LOG", "Model before unlearning, for Forgotten and Kept.")
     ] = None,
-    out: Annotated[
-        str | None, option("FILE", "Log to write; gzipped if its name ends in .gz.")
-    ] = None,
+    out: Annotated[str | None, option("FILE", "Log to write, .json or .json.gz.")] = None,
     questions: Annotated[
         str | None, option("FILE", "Table of all questions to write: .parquet or .jsonl.")
     ] = None,
@@ -127,17 +117,10 @@ def evaluate(
 
 @command(app, "score")
 def score(
-    log: Annotated[
-        str, argument("LOG", "A log, plain or gzipped, or a record's epoch-<k>.safetensors.")
-    ],
+    log: Annotated[str, argument("LOG", "A log, or a record's epoch-<k>.safetensors.")],
     changes: ProfileChanges,
-    retain: Annotated[
-        str | None,
-        option("LOG", "The retain model's, for Forget Quality, Forgotten and Private."),
-    ] = None,
-    start: Annotated[
-        str | None, option("LOG", "That of the model before unlearning, for Forgotten and Kept.")
-    ] = None,
+    retain: Annotated[str | None, option("LOG", "The retain model's.")] = None,
+    start: Annotated[str | None, option("LOG", "That of the model before unlearning.")] = None,
     data: Data = "tofu",
     profile: Annotated[
         str | None,

@@ -30,23 +30,16 @@ def _epoch(text: str) -> Epoch:
 @command(app, "export")
 def export(
     run: Annotated[
-        str,
-        argument(
-            "RUN", "A method, a setting's label, a run's id or its beginning, or FOLDER:that."
-        ),
+        str, argument("RUN", "A method, a setting's label, a run's id, or FOLDER:one of these.")
     ],
     to: Annotated[str, option("FOLDER", "Where the model goes: a new folder.")],
     folder: Annotated[str, option("FOLDER", "The sweep's folder.", "--in")] = "runs/quickstart",
     epoch: Annotated[
-        Any,
-        option(
-            "EPOCH",
-            "best (of those that keep enough utility the one that forgot most), last, or a number.",
-            parser=_epoch,
-        ),
+        Any,  # typer takes no union
+        option("EPOCH", "best of those that keep enough utility, last, or N.", parser=_epoch),
     ] = "best",
     adapter: Annotated[
-        bool, flag("--adapter", "Of a LoRA run, write the adapter and not the merged model.")
+        bool, flag("--adapter", "Write a LoRA run's adapter, not the merged model.")
     ] = False,
     plugins: Plugins = None,
     as_json: Json = False,

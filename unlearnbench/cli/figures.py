@@ -27,22 +27,13 @@ class Chosen:
     """Parts of a sweep that are drawn."""
 
     methods: Annotated[
-        list[str] | None,
-        option("METHOD", "Method to draw (repeatable).", default="all of the sweep"),
+        list[str] | None, option("METHOD", "Method to draw (repeatable).", default="all")
     ] = None
     fraction: Annotated[
         Any,  # typer takes no union
-        option(
-            "SPLIT",
-            "Fraction to forget, or a split's name.",
-            "--forget",
-            parser=split_key,
-            default="all",
-        ),
+        option("SPLIT", "Fraction or split.", "--forget", parser=split_key, default="all"),
     ] = None
-    rate: Annotated[
-        float | None, option("RATE", "Learning rate to draw.", min=0, default="all")
-    ] = None
+    rate: Annotated[float | None, option("RATE", "Learning rate.", min=0, default="all")] = None
 
 
 @dataclass(frozen=True)
@@ -51,21 +42,11 @@ class Look:
 
     width: Annotated[
         Any,
-        option(
-            "WIDTH",
-            "column (3.25 in), text (6.75 in), or inches in print.",
-            parser=_inches,
-            default="for a screen",
-        ),
+        option("WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", parser=_inches),
     ] = None
-    font_size: Annotated[
-        float | None,
-        option("POINTS", "Font size.", min=1, default="9, in a column 8"),
-    ] = None
+    font_size: Annotated[float | None, option("POINTS", "Font size.", min=1)] = None
     no_legend: Annotated[bool, flag("--no-legend", "Draw no legend.")] = False
-    title: Annotated[
-        str | None, option("TEXT", "Title.", default="the numbers drawn; at a width in print none")
-    ] = None
+    title: Annotated[str | None, option("TEXT", "Title.")] = None
 
     def settings(self) -> dict[str, Any]:
         """Arguments of the functions of `unlearnbench.figures`."""
@@ -96,7 +77,7 @@ def draw_trajectories(
     chosen: Chosen,
     look: Look,
     metrics: Annotated[
-        list[str] | None, option("COLUMN", "Column of results.csv, a panel each (repeatable).")
+        list[str] | None, option("COLUMN", "Column of results.csv (repeatable).")
     ] = None,
 ) -> None:
     r"""Draw metrics by epoch, a row of panels per model and split.

@@ -10,7 +10,7 @@ from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Plugins, register_plugins
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError
-from unlearnbench.files.outputs import write_file
+from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.api.inference_method import Wrapper
@@ -41,6 +41,8 @@ def gradient(
       unlearnbench methods gradient --csv gradient.csv
       unlearnbench methods gradient --cosine --out cosine.html
     """
+    if out:
+        check_file(out, "the page", (".html",))
     files = register_plugins(plugins)
     chosen = [*names, *files] if names else registry.names("methods")
     from unlearnbench.testing import example

@@ -10,6 +10,7 @@ from unlearnbench.cli.options import Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.sweep import SOME_FAILED
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
+from unlearnbench.files.outputs import check_file
 
 if TYPE_CHECKING:
     from unlearnbench.reporting.leaderboard import Board
@@ -72,6 +73,8 @@ def show(
     from unlearnbench.reporting.leaderboard import distinguished, tables
 
     register_plugins(plugins)
+    if page:
+        check_file(page, "the page", (".html",))
     board, console = _read(files), Console()
     if page:
         from unlearnbench.reporting.report import make_report, publish
@@ -93,6 +96,8 @@ def _read(files: list[str]) -> Board:
     board = merge(line for file in files for line in read_lines(Path(file)))
     for line in board.refused:
         Console().note(f"{line.place}: record {line.id}: left out: {line.reason}")
+    if not board.records:
+        raise RecordError("no line is left, so nothing is written")
     return board
 
 
@@ -100,9 +105,8 @@ def _write(board: Board, out: str | None) -> int:
     from unlearnbench.reporting.leaderboard import write_lines
 
     console = Console()
-    if not board.records:
-        raise RecordError("no line is left, so nothing is written")
     if out:
+        check_file(out, "the leaderboard", (".jsonl",))  # not a record, which is .json
         write_lines(board, Path(out))
     else:
         for line in board.lines:

@@ -40,57 +40,32 @@ def split_key(text: str | float) -> SplitKey:
         raise typer.BadParameter(rule) from None
 
 
-Config = Annotated[
-    str,
-    argument("CONFIG", "YAML file, or a shipped config's name."),
-]
+Config = Annotated[str, argument("CONFIG", "YAML file, or a shipped config's name.")]
 Overrides = Annotated[
     list[str] | None,
-    option(
-        "KEY=VALUE", "Override a key, by its dotted path; the value is YAML (repeatable).", "--set"
-    ),
+    option("KEY=VALUE", "Override a key by its dotted path (repeatable).", "--set"),
 ]
 Plugins = Annotated[
-    list[str] | None,
-    option(
-        "FILE",
-        "Python file that defines a method, metric, benchmark or attack, named as the file "
-        "(repeatable).",
-        "--plugin",
-    ),
+    list[str] | None, option("FILE", "Python file that defines a plug-in (repeatable).", "--plugin")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
-Folder = Annotated[
-    str,
-    argument("FOLDER", "A sweep's folder, such as runs/quickstart."),
-]
+Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
 Data = Annotated[
     str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
 ]
 BatchTokens = Annotated[
-    int | None,
-    option(
-        "N",
-        "Tokens of a forward pass, where memory is short.",
-        min=1,
-        default="what is fast on the device",
-    ),
+    int | None, option("N", "Tokens of a forward pass, where memory is short.", min=1)
 ]
 
 
 @dataclass(frozen=True)
 class ProfileChanges:
-    """Options that change evaluation rules."""
+    """Options in place of the profile's rules."""
 
-    rows: Annotated[
-        int | None, option("N", "First rows of each set, in place of the profile's.", min=1)
-    ] = None
-    max_length: Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)] = (
-        None
-    )
+    rows: Annotated[int | None, option("N", "First rows of each set.", min=1)] = None
+    max_length: Annotated[int | None, option("N", "Tokens of prompt and answer.", min=1)] = None
     question_key: Annotated[
-        QuestionKey | None,
-        typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
+        QuestionKey | None, typer.Option(help="Question column of forget and retain sets.")
     ] = None
 
 
@@ -108,15 +83,13 @@ class ModelOptions:
         "auto"
     )
     template_arg: Annotated[
-        list[str] | None,
-        option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
+        list[str] | None, option("KEY=VALUE", "Variable of the chat template (repeatable).")
     ] = None
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32"
     precision: Annotated[
         Precision | None,
         typer.Option(
-            help="Precision of the evaluation; bf16 means autocast where weights are float32.",
-            show_default="bf16 on a GPU, the weights' own on a CPU",
+            help="Of the evaluation.", show_default="bf16 on a GPU, else the weights' own"
         ),
     ] = None
     batch_tokens: BatchTokens = None

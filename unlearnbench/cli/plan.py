@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 from unlearnbench.console import Console, format_bytes, format_duration
-from unlearnbench.errors import Problem, RecordError
+from unlearnbench.errors import Problem
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
@@ -37,20 +37,10 @@ app = new_group()
 def plan(
     config: Config,
     memory: Annotated[
-        bool,
-        flag(
-            "--memory",
-            "Also print memory and hours of each kind of run; from the hub it needs configs only.",
-        ),
+        bool, flag("--memory", "Also print memory and hours of each kind of run.")
     ] = False,
     flops: Annotated[
-        float,
-        option(
-            "N",
-            "FLOP/s that a process reaches.",
-            min=1,
-            default=f"{FLOPS:g}, 40 % of an H100's in bf16",
-        ),
+        float, option("N", "FLOP/s of a process; the default is 40 % of an H100's.", min=1)
     ] = FLOPS,
     device_memory: Annotated[
         float | None,
@@ -127,9 +117,8 @@ def plan(
         console.print(line)
     if recorded:
         console.print(f"{recorded} of {work.runs} runs are recorded already and are not run again")
-        console.print(time_left(planned, first))
-    else:
-        console.print(time_here(planned, benchmark, first))
+    if left := [run for run in first if not (records / run.id / "record.json").is_file()]:
+        console.print(time_here(planned, benchmark, left))
     if memory:
         print_memory(estimates, unknown, flops, device, console)
 
@@ -165,25 +154,11 @@ def _input_problems(root: YamlNode) -> Sequence[Problem]:
 
 
 def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
-    """Runs by model, split and method: a page, not a line per run.
-
-    Of the hyper-parameters those are shown that are not the defaults, or differ between runs.
-    """
-    values: dict[tuple[str, str], set[str]] = defaultdict(set)
-    settings = {run.id: _settings(run) for run in runs}
-    for run in runs:
-        for name, value in settings[run.id].items():
-            values[run.method.label, name].add(repr(value))
+    """Runs by model, split, method and hyper-parameters that are not the defaults."""
     groups: dict[tuple[str, SplitKey, str, str], list[RunSpec]] = defaultdict(list)
     for run in runs:
-        label = run.method.label
-        defaults = _defaults(run) | {"retain.weight": 1.0}
-        shown = ", ".join(
-            f"{name}={value}{' (default)' if defaults.get(name) == value else ''}"
-            for name, value in settings[run.id].items()
-            if len(values[label, name]) > 1 or defaults.get(name) != value
-        )
-        groups[run.model.name, run.forget_fraction, label, shown or "defaults"].append(run)
+        shown = ", ".join(f"{name}={value}" for name, value in _changed(run)) or "defaults"
+        groups[run.model.name, run.forget_fraction, run.method.label, shown].append(run)
     lines: list[tuple[Any, ...]] = []
     for key, group in groups.items():
         rates = dict.fromkeys(
@@ -194,17 +169,16 @@ def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:
     return lines
 
 
-def _settings(run: RunSpec) -> dict[str, HyperParameter]:
-    """The hyper-parameters of a run, and the weight of its retain term."""
-    # A run's identity leaves some out at their defaults.
-    known, retain = _defaults(run) | run.method.hyperparameters, run.method.retain
-    return known | ({"retain.weight": retain.weight} if retain else {})
+def _changed(run: RunSpec) -> Iterator[tuple[str, HyperParameter]]:
+    """The hyper-parameters of a run, and its retain term's weight, other than the defaults."""
+    from unlearnbench.config.method_specs import default_hyperparameters
 
-
-def _defaults(run: RunSpec) -> dict[str, HyperParameter]:
-    from unlearnbench.config import method_specs
-
-    return method_specs.default_hyperparameters(run.method.name, run.method.modifiers)
+    defaults = default_hyperparameters(run.method.name, run.method.modifiers)
+    for name, value in run.method.hyperparameters.items():
+        if defaults.get(name) != value:
+            yield name, value
+    if run.method.retain and run.method.retain.weight != 1.0:
+        yield "retain.weight", run.method.retain.weight
 
 
 def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[str]:
@@ -237,7 +211,7 @@ def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[s
 
 
 def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str:
-    """Estimate the time of a whole sweep on this machine from a short measurement."""
+    """Estimate the time of runs and models on this machine from a short measurement."""
     from unlearnbench.api.registry import load
     from unlearnbench.errors import ModelError
     from unlearnbench.estimates.machine_time import FACTOR, machine_seconds
@@ -263,26 +237,6 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
         f"time: about {text} on this machine as busy as it is now{without}, "
         f"within a factor of {FACTOR}"
     )
-
-
-def time_left(planned: Plan, runs: Sequence[RunSpec]) -> str:
-    """Estimate the time of the runs without a record from the times of those with one."""
-    from unlearnbench.config.resources import LOCAL_RUNS
-    from unlearnbench.estimates.time_to_go import Forecast, order_runs
-    from unlearnbench.results.records import read_records
-
-    try:
-        took = {r.id: r.seconds for r in read_records(planned.folder) if r.place == r.id}
-    except RecordError as error:  # a sweep sets it aside
-        return f"how long the others take is not known: {error}"
-    slots = planned.config.ray.concurrent or LOCAL_RUNS
-    left = [run for run in runs if run.id not in took]
-    forecast = Forecast(order_runs([model.name for model in planned.config.models], left), slots)
-    for run in planned.runs:
-        if run.id in took:
-            forecast.learn(run, took[run.id])
-    duration = format_duration(forecast.to_go() or 0)
-    return f"the others take about {duration}, {slots} at a time, as those did"
 
 
 def memory_json(

@@ -20,7 +20,7 @@ from unlearnbench.cli.options import (
 )
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import write_file
+from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.reporting.report import Report
@@ -35,8 +35,7 @@ def report(
         str | None, option("FILE", "Page to write.", default="FOLDER/report.html")
     ] = None,
     latex: Annotated[
-        str | None,
-        option("FILE", "Write the scorecard as LaTeX, ends in .tex; no page without --out."),
+        str | None, option("FILE", "Write the scorecard as LaTeX; no page without --out.")
     ] = None,
     show: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
     best: Annotated[
@@ -52,8 +51,9 @@ def report(
       unlearnbench report runs/quickstart --latex scorecard.tex
       unlearnbench report runs/quickstart --table latex > table.tex
     """
-    place = Path(out) if out else None
-    console = Console()
+    place, console = Path(out) if out else None, Console()
+    if place:
+        check_file(place, "the page", (".html",))  # not results.csv, nor a record
     register_plugins(plugins)
     from unlearnbench.reporting.report import build_report, publish
 
@@ -98,10 +98,7 @@ def _write_latex(made: Report, path: Path, console: Console) -> None:
 @command(app, "export-log")
 def export_log(
     folder: Folder,
-    record_id: Annotated[
-        str,
-        argument("RECORD", "Start of its run_id in results.csv."),
-    ],
+    record_id: Annotated[str, argument("RECORD", "Start of its run_id in results.csv.")],
     out: Annotated[str, option("FILE", "Log to write; gzipped if its name ends in .gz.")],
     epoch: Annotated[int | None, option("N", "Epoch.", default="the last one evaluated")] = None,
 ) -> None:
