@@ -217,7 +217,7 @@ def faults(kind: type[Attack]) -> dict[str, str]:
     [
         (Capitals, "points", "point 'A' is there twice, but for capitals"),
         (Short, "points", "ends before its point '2'"),
-        (Training, "points", "Noise@1: module '' is in training mode"),
+        (Training, "points", "Noise@1: a module is in training mode"),
         (Rewriting, "answers", "answer of "),
         (Leading, "answers", "has its answer in it"),
         (Hooked, "restored", "hooks of 'lm_head'"),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -18,14 +18,14 @@ import numpy as np
 import torch
 
 from unlearnbench.api.attack import Attack, AttackRows, WeightAttack, variant
-from unlearnbench.api.benchmark import Benchmark, Question
+from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
 from unlearnbench.data.encoding import Encoder, resolve_template
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.data.other_rows import other_rows
+from unlearnbench.evaluation.attack_checkpoint import CheckpointTools
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
 from unlearnbench.models.loading import pad_id
@@ -95,44 +95,17 @@ def _prepared() -> _Models:
 
 
 @dataclass
-class _Tools:
-    """The tools of attacks, which note that a model is trained."""
-
-    rows: AttackRows
-    start: Any
-    """A copy of the start model."""
-    trained: bool = False
-
-    def fine_tune(self, model: Any, rows: Any, **how: Any) -> Generator[int, None, None]:
-        """Train the model, see `api.attack.FineTune`."""
-        self.trained = True
-        yield from _prepared().tuner(model, rows, **how)
-
-    def start_model(self) -> Any:
-        """The start model."""
-        return self.start
-
-    def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
-        """The rows of another benchmark or of a file."""
-        return other_rows(source)
-
-
-@dataclass
 class _Run:
     """One model under the attack, up to a point or to its end."""
 
     evaluations: dict[str, Evaluation] = field(default_factory=dict[str, Evaluation])
     """By variant."""
     unready: str = ""
-    """The first variant at which the model is not ready to be evaluated, and why."""
+    """The first variant at which a module is in training mode."""
     changed: str = ""
     """Name what changed in the model or the start model; empty if nothing did."""
     draws: bool = False
     """True if it used or seeded torch's global generator."""
-
-
-class _EvaluationError(Exception):
-    """The error of an evaluation that fails."""
 
 
 class TriedAttack:
@@ -146,17 +119,19 @@ class TriedAttack:
         """The model under the whole attack."""
         return self.run()
 
-    def run(self, of: Target = "model", *, stop: str = "", seed: int = 0) -> _Run:
+    def run(self, of: Target = "model", *, closed: bool = False, seed: int = 0) -> _Run:
         """Attack a copy of a model.
 
-        stop  at the first point: the attack is "closed", or "ended by an error" of the evaluation
-        seed  of the global generator of random numbers
+        closed  at the first point, as where an evaluation fails
+        seed    of the global generator of random numbers
 
-        Raises: whatever the attack raises, unless an evaluation fails.
+        Raises: whatever the attack raises.
         """
         lab, run = _prepared(), _Run()
         model, start = copy.deepcopy(lab.models[of]), copy.deepcopy(lab.models["start"])
-        tools, before = _Tools(lab.rows, start), (_state(model), _state(start))
+        setup: Any = None  # the start model is loaded already
+        tools = CheckpointTools(lab.rows, lab.tuner, setup, "start", start)
+        before = _state(model), _state(start)
         # Its own, because the shared one remembers the rows as an attack of this name asks them.
         evaluator = copy.copy(lab.evaluator)
         evaluator.derived = {}
@@ -166,37 +141,18 @@ class TriedAttack:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             random_state = torch.get_rng_state()
-            try:
-                with closing(attacked) as evaluations:
-                    for name, evaluation in evaluations:
-                        run.evaluations[name] = evaluation
-                        reason = _unready(model, trained=tools.trained)
-                        run.unready = run.unready or (reason and f"{name}: {reason}")
-                        if stop == "ended by an error":
-                            attacked.throw(_EvaluationError())
-                        if stop:
-                            break
-            except _EvaluationError:
-                pass
+            with closing(attacked) as evaluations:
+                for name, evaluation in evaluations:
+                    run.evaluations[name] = evaluation
+                    if any(module.training for module in model.modules()):
+                        run.unready = run.unready or name
+                    if closed:
+                        break
             run.draws = not torch.equal(random_state, torch.get_rng_state())
         run.changed = _difference(before[0], _state(model))
         if other := _difference(before[1], _state(start)):
             run.changed = run.changed or f"of the start model: {other}"
         return run
-
-
-def _unready(model: Any, *, trained: bool) -> str:
-    """The reason why a model is not ready to be evaluated; empty if it is.
-
-    trained  gradients may be left, of the step that was taken
-    """
-    for name, module in model.named_modules():
-        if module.training:
-            return f"module {name!r} is in training mode"
-    for name, parameter in model.named_parameters():
-        if not trained and parameter.grad is not None:
-            return f"weight {name!r} has a gradient"
-    return ""
 
 
 def _state(model: Any) -> dict[str, Any]:
@@ -230,7 +186,7 @@ def points(tried: TriedAttack) -> Outcome:
     another's numbers, is a gap or an error in every curve, and dropout makes each another one.
 
     `points` gives distinct names of letters, digits, "_", "." and "-"; yield each once, in order,
-    after `model.eval()` and without gradients.
+    after `model.eval()`.
     """
     return unless(_misplaced(tried), ", ".join(tried.whole.evaluations))
 
@@ -251,7 +207,7 @@ def _misplaced(tried: TriedAttack) -> Iterator[str]:
             if not np.isfinite(seen.answer_loss).all():
                 yield f"{name}: a loss of set {key} is not finite"
     if tried.whole.unready:
-        yield tried.whole.unready
+        yield f"{tried.whole.unready}: a module is in training mode"
 
 
 @attack_check()
@@ -300,9 +256,8 @@ def restored(tried: TriedAttack) -> Outcome:
     """
     if tried.whole.changed:
         return fault(tried.whole.changed)
-    for stop in ("closed", "ended by an error") if isinstance(tried.attack, WeightAttack) else ():
-        if changed := tried.run(stop=stop).changed:
-            return fault(f"{stop} at its first point: {changed}")
+    if isinstance(tried.attack, WeightAttack) and (changed := tried.run(closed=True).changed):
+        return fault(f"closed at its first point: {changed}")
     return passed("bit for bit, also where it is interrupted")
 
 
