@@ -32,7 +32,7 @@ from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.loading import Source, pad_id
-from unlearnbench.runs.prerequisites import _model_evaluation  # pyright: ignore[reportPrivateUsage]
+from unlearnbench.runs.prerequisites import model_evaluation
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training import trainer as training
 from unlearnbench.training.answer_sampling import Sampler
@@ -523,7 +523,7 @@ def test_an_evaluation_has_one_precision(
         trained.save_pretrained(tmp_path / "trained")
     assert mine["bf16"].precision == "float32 under bfloat16"
     assert mine["fp32"].precision == "float32"
-    anchor = _model_evaluation(space, "small", Source(str(tmp_path / "trained")), 0.5)
+    anchor = model_evaluation(space, "small", Source(str(tmp_path / "trained")), 0.5)
     found = [("anchor", "bf16", anchor)]
     file = tmp_path / "given"
     file.write_bytes(pickle.dumps((tmp_path / "trained", evaluator, given)))

@@ -30,7 +30,7 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
     monkeypatch.setattr(loading, "load_model", None)
     config = load_config("quickstart", ["resources.gpu=1", f"output={tmp_path}"])
     name = config.models[0].name
-    task = PreparationTask("base", "base model", (), False, name, "base")
+    task = PreparationTask("base model", (), name, "base")
     with pytest.raises(UnlearnbenchError, match=r"torch finds no GPU") as caught:
         execute_task(task, config, tmp_path)
     message = str(caught.value)

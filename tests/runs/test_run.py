@@ -587,7 +587,7 @@ class TestARepeatableRun:
 
         monkeypatch.setattr("unlearnbench.runs.prepared_models.ModelPreparer.prepare_base", prepare)
         how = config_of(tmp_path, training=REPEATS)
-        task = PreparationTask("base", "base model", (), False, "tiny", "base")
+        task = PreparationTask("base model", (), "tiny", "base")
         execute_task(task, how, tmp_path)
         assert seen == [ON]
 

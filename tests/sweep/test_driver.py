@@ -107,19 +107,19 @@ def fake_pipeline(
     def tasks(
         _config: SweepConfig, _runs: Sequence[RunSpec], _folder: Path
     ) -> Sequence[PreparationTask]:
-        names = {"base": (), "full": ("base",), "retain": ("base",)}
+        names = {"base": (), "full": ("tiny/base",), "retain": ("tiny/base",)}
         return [
-            PreparationTask(k, f"prepare {k}", v, bool([*marks.glob(f"task.{k}.*")]), "tiny", k)
+            PreparationTask(f"prepare {k}", v, "tiny", k, done=bool([*marks.glob(f"task.{k}.*")]))
             for k, v in names.items()
         ]
 
     def execute(task: PreparationTask, _config: SweepConfig, _folder: Path) -> float:
         for name in task.after:
-            if not list(marks.glob(f"task.{name}.*")):
+            if not list(marks.glob(f"task.{Path(name).name}.*")):
                 raise RuntimeError(f"{name} is not there")
         if behaviour == "unprepared":
             raise UnlearnbenchError("no tokenizer in ./model")
-        mark("task", task.id)
+        mark("task", task.target)
         return 0.25
 
     def run_epochs(run: RunSpec, _config: SweepConfig, folder: Path) -> Iterator[EpochResult]:

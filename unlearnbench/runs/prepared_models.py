@@ -10,14 +10,14 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from unlearnbench.api.benchmark import Question
+from unlearnbench.api.benchmark import Dataset, Question, split_name
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows
@@ -35,6 +35,7 @@ from unlearnbench.models.loading import (
     template_of,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.plan.plan import Plan
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.model_sources import ModelSources
@@ -219,3 +220,48 @@ def _is_whole(folder: Path) -> bool:
         return all(kept_hash(folder / name) == digest for name, digest in files.items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return False
+
+
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model that a plan prepares before its runs."""
+
+    model: str
+    """Name of its settings."""
+    target: str
+    """`base`, `full`, or a retain model's name, such as `retain90`."""
+    label: str
+    rows: int
+    epochs: int
+    is_tiny: bool
+    done: bool
+    """True if the cache has it; False of models that are not built here, whose folder's name has
+    the hash of the base's weights: gigabytes to read."""
+
+    @property
+    def title(self) -> str:
+        """Name and training on one line."""
+        return f"{self.model}: {self.label}, {self.epochs} epochs of {self.rows} rows"
+
+
+def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
+    """Yield the models that the runs of a plan start from or are compared with, in order."""
+    for settings in plan.config.models:
+        models = ModelSources(settings, benchmark, plan.config.cache_folder)
+        name, tiny, how = settings.name, models.is_tiny, settings.preparation
+        if tiny:
+            rows, done = len(models.base_rows()), is_prepared(models.base_folder())
+            yield PlannedModel(
+                name, "base", "tiny base model", rows, how.base_epochs, is_tiny=True, done=done
+            )
+        labels: dict[str, str] = {}
+        if settings.fine_tuned is None:
+            labels["full"] = "start model, on all rows"
+        if "retain" in plan.config.data.references:
+            splits = (run.forget_fraction for run in plan.runs if run.model.name == name)
+            names = dict.fromkeys(split_name("retain", split) for split in splits)
+            labels |= {n: f"retain model {n}" for n in names if n not in settings.retain}
+        for target, label in labels.items():
+            rows = len(models.tuning_rows(target))
+            done = tiny and is_prepared(models.tuned_folder(target))
+            yield PlannedModel(name, target, label, rows, how.epochs, tiny, done)

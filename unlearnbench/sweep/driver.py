@@ -27,7 +27,7 @@ from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.runtime.signals import handle_sigterm, install_handler
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import Search
-from unlearnbench.sweep.pipeline import Pipeline, default_pipeline
+from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.prerequisite_tasks import prepare
 from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
@@ -46,7 +46,7 @@ def run_sweep(
     is in use, or where a preparation fails.
     """
     begin = time.monotonic()
-    pipeline = pipeline or default_pipeline()
+    pipeline = pipeline or Pipeline()
     plan = pipeline.plan(config)
     check_owner(plan)
     with (

@@ -16,7 +16,7 @@ from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.config.search import Metric, Scheduler, weighted
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import read_records
-from unlearnbench.sweep.worker_report import decode_report
+from unlearnbench.sweep.worker_group import decode_report
 
 
 def halving_scheduler(

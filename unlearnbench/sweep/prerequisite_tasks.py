@@ -13,8 +13,12 @@ from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
-from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
-from unlearnbench.sweep.worker_report import device_shares
+from unlearnbench.sweep.worker_group import (
+    device_shares,
+    in_bundle,
+    run_on_workers,
+    worker_placement,
+)
 
 TaskResult = tuple[float, dict[str, float], list[str]]
 """Seconds, the devices that they were spent on, and warnings."""

@@ -19,7 +19,7 @@ from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.sweep import ray_environment as environment
-from unlearnbench.sweep.placement import alive, runs_that_fit
+from unlearnbench.sweep.worker_group import alive, runs_that_fit
 
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""

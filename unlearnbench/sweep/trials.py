@@ -23,11 +23,16 @@ from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.early_stopping import halving_scheduler
 from unlearnbench.sweep.optuna_search import Search, searcher
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.placement import alive, strategy
 from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
-from unlearnbench.sweep.worker_group import run_on_workers
-from unlearnbench.sweep.worker_report import decode_report, device_shares, encode_report
+from unlearnbench.sweep.worker_group import (
+    alive,
+    decode_report,
+    device_shares,
+    encode_report,
+    run_on_workers,
+    strategy,
+)
 
 CHECK_SECONDS = 1.0
 """Between two looks at Ray's processes."""
