@@ -5,16 +5,14 @@ from __future__ import annotations
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.cli.main import main, root_command
-from unlearnbench.files.outputs import check_arguments
+from unlearnbench.cli.main import main
 from unlearnbench.reporting.report import write_report
 from unlearnbench.results.records import EpochResult, Record, write_record
 
@@ -112,34 +110,6 @@ def test_nothing_that_is_read_is_overwritten(run: Run, args: tuple[str, ...], me
     assert everything(Path()) == before
 
 
-def test_what_was_written_before_may_be_written_again(run: Run) -> None:
-    for _ in range(2):
-        assert run("report", "runs/a", "--out", "runs/a/report.html")[0] == 0
-        assert run("figures", "pareto", "runs/a", "--out", "runs/a/panel.html")[0] == 0
-    arguments = {"model": "m", "out": "new/log.json", "set": ["description='a\nb'"]}
-    check_arguments(arguments, root_command().commands["evaluate"].outputs)
-    assert not Path("new").exists()
-
-
-def commands(group: Any) -> Iterator[Any]:
-    for command in group.commands.values():
-        if hasattr(command, "commands"):
-            yield from commands(command)
-        else:
-            yield command
-
-
-def test_every_option_that_names_an_output_is_declared() -> None:
-    written = {"--out", "--csv", "--page", "--questions", "--latex", "--to"}
-    seen: set[str] = set()
-    for command in commands(root_command()):
-        options = {name for param in command.params for name in param.opts} & written
-        declared = {f"--{one.option}" for one in command.outputs}
-        assert options == declared, command.name
-        seen |= options
-    assert seen == written
-
-
 def test_a_full_disk_at_page_or_table_is_one_message_and_keeps_the_old_ones(
     tmp_path: Path,
 ) -> None:
@@ -160,23 +130,3 @@ def test_a_full_disk_at_page_or_table_is_one_message_and_keeps_the_old_ones(
         assert name in line
         assert "File too large; no record is lost: `unlearnbench report" in line
     assert everything(tmp_path) == before
-
-
-def test_what_no_check_has_foreseen_is_one_line_with_its_place(
-    run: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(_: object, error: BaseException) -> int:
-        raise error
-
-    for error, message in (
-        (OSError(28, "No space left on device", "a/b"), "a/b: No space left on device"),
-        (RuntimeError("nobody expected this"), "unexpected error: RuntimeError: nobody expected"),
-    ):
-        monkeypatch.setattr("unlearnbench.config.loader.load_config", partial(fail, error=error))
-        code, out, err = run("configs", "show", "quickstart", "--json")
-        assert (code, out) == (2, "")
-        assert err.startswith(message)
-        assert err.count("\n") == 1
-    code, _, err = run("configs", "show", "quickstart", "--json", "--traceback")
-    assert code == 2
-    assert "Traceback (most recent call last)" in err

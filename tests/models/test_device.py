@@ -16,7 +16,6 @@ from unlearnbench.models.device import use_device
 from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.runs.prerequisites import execute_task
 from unlearnbench.runtime import gpu_inventory
-from unlearnbench.runtime.provenance import provenance
 from unlearnbench.sweep.ray_environment import worker_environment
 
 
@@ -60,36 +59,3 @@ def test_attention_makes_no_plan_for_every_shape(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     use_device(Resources(gpu=1))
     assert not torch.backends.cuda.cudnn_sdp_enabled()
-
-
-def test_gpus_are_hidden_from_all_tests_but_their_own() -> None:
-    assert os.environ["CUDA_VISIBLE_DEVICES"] == ""
-    assert not torch.cuda.is_available()
-
-
-def test_provenance_makes_no_cuda_context(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The driver of a sweep has torch, computes nothing, and would keep 0.5 GB of GPU 0."""
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", None)
-    made = provenance(data="")
-    assert (made["device"], made["gpu"]) == ("cpu", {})
-
-
-def test_provenance_names_the_gpu_and_what_runs_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    driver = tmp_path / "version"
-    driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun May 12\n")
-    monkeypatch.setattr(gpu_inventory, "_DRIVER", driver)
-    monkeypatch.setattr(torch.version, "cuda", "13.0")
-    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "NVIDIA H200")
-    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda: (9, 0))
-    made = provenance(data="")
-    assert made["device"] == "cuda: NVIDIA H200"
-    assert made["gpu"] == {
-        "GPU": "NVIDIA H200",
-        "compute capability": "9.0",
-        "NVIDIA driver": "580.65.06",
-        "CUDA of torch": "13.0",
-    }

@@ -95,18 +95,6 @@ def test_an_exported_model_is_loaded_by_plain_transformers_and_has_the_recorded_
         assert text in card, text
 
 
-def test_a_dry_run_prints_the_plan_and_writes_nothing(
-    place: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, to = swept(place, epochs=1), place / "unlearned"
-    words = ["export", f"{folder}:npo", "--epoch", "last", "--to", str(to), "--push", "me/model"]
-    assert main([*words, "--dry-run", "--json"]) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["record"] == the_run(folder).id
-    assert (printed["hub"], printed["epoch"]) == ("me/model", 1)
-    assert not to.exists()
-
-
 def test_what_changed_since_the_run_is_said(place: Path) -> None:
     """Another loss at step 2, and another number, as on another device."""
     folder, to = swept(place, epochs=1), place / "unlearned"

@@ -52,7 +52,7 @@ def run_sweep(
     with (
         handle_sigterm(),
         lock_folder(plan.folder),
-        Progress(console or Console(), headline=config.data.headline) as progress,
+        Progress(console or Console(), config.data.headline) as progress,
     ):
         folder = claim_folder(plan).resolve()
         progress.log_to(folder / LOG_FILE)

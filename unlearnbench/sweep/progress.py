@@ -21,7 +21,6 @@ from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.estimates.time_to_go import Clock, Forecast
-from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.table import Labels, flat_hyperparameters
@@ -48,12 +47,10 @@ class Progress:
     def __init__(
         self,
         console: Console,
+        headline: Headline,
         clock: Clock = time.monotonic,
-        *,
-        headline: Headline | None = None,
     ) -> None:
-        self._console, self._clock = console, clock
-        self._headline = headline or default_headline()
+        self._console, self._headline, self._clock = console, headline, clock
         self._lock = threading.RLock()
         self._bar: Bar | None = None
         self._done = self._total = self._failed = 0
