@@ -15,8 +15,8 @@ from unlearnbench.models import loading
 from unlearnbench.models.device import use_device
 from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.runs.prerequisites import execute_task
-from unlearnbench.runtime import gpu_inventory
-from unlearnbench.sweep.ray_environment import worker_environment
+from unlearnbench.runtime import provenance
+from unlearnbench.sweep.ray_cluster import worker_environment
 
 
 def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
@@ -24,7 +24,7 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
 ) -> None:
     driver = tmp_path / "version"
     driver.write_text("NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.183.01  Sun May 12\n")
-    monkeypatch.setattr(gpu_inventory, "_DRIVER", driver)
+    monkeypatch.setattr(provenance, "_DRIVER", driver)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     monkeypatch.setattr(loading, "load_model", None)
     config = load_config("quickstart", ["resources.gpu=1", f"output={tmp_path}"])
@@ -41,7 +41,7 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
 def test_a_machine_without_a_driver_is_named_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu_inventory, "_DRIVER", tmp_path / "missing")
+    monkeypatch.setattr(provenance, "_DRIVER", tmp_path / "missing")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(UnlearnbenchError, match="no NVIDIA driver"):
         use_device(Resources(gpu=0.5))

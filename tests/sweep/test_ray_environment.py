@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.config.loader import load_config
 from unlearnbench.errors import ConfigError, UnlearnbenchError
-from unlearnbench.sweep import ray_environment as environment
+from unlearnbench.sweep import ray_cluster as environment
 
 
 def test_results_in_a_folder_that_ray_deletes_are_refused(
