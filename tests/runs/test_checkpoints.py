@@ -19,7 +19,6 @@ from unittest.mock import Mock
 import pytest
 from safetensors import safe_open
 
-from unlearnbench.config.attack_entries import attack_specs
 from unlearnbench.config.schema import LoRA, SweepConfig
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.files import tensor_file
@@ -31,7 +30,6 @@ from unlearnbench.runs import run_state, workspace
 from unlearnbench.runs import training_run as trained
 from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
-from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.training_run import TrainingRun
 from unlearnbench.runtime.deferred_warnings import drain
@@ -285,38 +283,6 @@ def test_what_is_damaged_gives_way_to_what_was_before(whole: Case, which: str) -
     assert without_times(whole.record) == without_times(whole.through)
 
 
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_attacks_that_are_done_are_not_carried_out_again(
-    whole: Case, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Cut between two attacks on the last epoch."""
-    attacks = attack_specs({"paraphrase": {}, "second-turn": {}})
-    config = whole.config.model_copy(update={"attacks": attacks})
-    (spec,) = runs_of(config)
-    case = replace(whole, config=config, spec=spec)
-    begun: list[str] = []
-    plain: Any = vars(judged)["results_under"]
-
-    def noted(attack: Any, *rest: Any) -> Any:
-        begun.append(attack.name)
-        if len(begun) == 2:
-            raise KeyboardInterrupt
-        return plain(attack, *rest)
-
-    for task in preparation_tasks(config, [spec], case.folder):
-        execute_task(task, config, case.folder)
-    monkeypatch.setattr(judged, "results_under", noted)
-    with pytest.raises(KeyboardInterrupt):
-        case.single()
-    made = steps_made(monkeypatch, lambda _: None)
-    record = case.single()
-    assert (begun[2:], made) == ([begun[1]], [])
-    assert len({result.variant.partition("@")[0] for result in record.attacked}) == 2
-    shutil.rmtree(case.folder / "records" / spec.id)
-    again = case.single()
-    assert [one.metrics for one in again.attacked] == [one.metrics for one in record.attacked]
-
-
 class Clock:
     """Stands for the module `time`: it goes on when it is moved."""
 
@@ -412,45 +378,6 @@ def test_a_state_that_cannot_be_read_begins_again(whole: Case, content: str) -> 
     assert without_times(whole.single()) == without_times(whole.through)
 
 
-@pytest.mark.parametrize("lora", [False, True], ids=["whole", "lora"])
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_an_interrupted_preparation_goes_on_with_the_same_weights(
-    place: Path,  # noqa: F811
-    lora: bool,
-) -> None:
-    config = with_lora(config_of(place)) if lora else config_of(place)
-    (settings,) = config.models
-    how = settings.preparation.model_copy(update={"epochs": 3})
-    settings = settings.model_copy(update={"preparation": how})
-    data = load_benchmark(config.data, config.forget_fractions)
-    models = ModelPreparer(ModelSources(settings, data, config.cache_folder))
-    folder = models.sources.tuned_folder("full")
-    shown: list[tuple[int, int]] = []
-    models.ensure_prepared("base")
-    models.prepare_tuned("full", lambda done, total: shown.append((done, total)))
-    through = (folder / "model.safetensors").read_bytes()
-    undisturbed_steps = list(shown)
-    steps = shown[-1][1]
-    each = steps // 3
-    shutil.rmtree(folder)
-    shown.clear()
-    beside = folder.with_name(f".{folder.name}.training")
-
-    def cut(done: int, total: int) -> None:
-        shown.append((done, total))
-        if done == 2 * each + 1:
-            raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        models.prepare_tuned("full", cut)
-    assert [path.name for path in beside.iterdir()] == ["trainer.safetensors"]
-    begun = len(shown)
-    models.prepare_tuned("full", lambda done, total: shown.append((done, total)))
-    assert shown[begun:] == undisturbed_steps[2 * each :], "what is shown goes on as well"
-    assert (folder / "model.safetensors").read_bytes() == through
-    assert not beside.exists()
-
-
 KILLED = """
 import os, signal, sys
 from pathlib import Path
@@ -478,10 +405,13 @@ if which == "run":
     trainer.write_tensors = half
     run_single(RunSpec.model_validate_json(Path(sys.argv[4]).read_text()), config, folder, print)
 else:
-    def kill(done, _):
-        if done == int(sys.argv[4]):
+    step = trainer.Trainer._step
+    def killed(self, *arguments):
+        if self.step == int(sys.argv[4]):
             os.kill(os.getpid(), signal.SIGKILL)
-    workspace(config, folder).preparer("tiny").prepare_tuned("full", kill)
+        return step(self, *arguments)
+    trainer.Trainer._step = killed
+    workspace(config, folder).preparer("tiny").prepare_tuned("full")
 """
 
 
@@ -494,11 +424,11 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
     longer = settings.model_copy(update={"preparation": how})
     data = load_benchmark(whole.config.data, whole.config.forget_fractions)
     models = ModelPreparer(ModelSources(longer, data, whole.config.cache_folder))
-    place_of, shown = models.sources.tuned_folder("full"), list[int]()
-    models.prepare_tuned("full", lambda done, _: shown.append(done))
+    place_of, made = models.sources.tuned_folder("full"), steps_made(monkeypatch, lambda _: None)
+    models.prepare_tuned("full")
     weights = (place_of / "model.safetensors").read_bytes()
     shutil.rmtree(place_of)
-    each = shown[-1] // 3
+    each = made[-1] // 3
     files = {name: tmp_path / f"{name}.json" for name in ("config", "longer", "spec")}
     files["config"].write_text(whole.config.model_dump_json())
     changed = whole.config.model_copy(update={"models": (longer,)})
@@ -513,10 +443,10 @@ def test_what_a_kill_cuts_ends_with_the_same_numbers(
     cut, *saved = sorted(path.name for path in whole.trainer.iterdir())
     assert re.fullmatch(r"\.part-[0-9a-f]{8}-trainer\.safetensors", cut)
     assert saved == ["trainer.safetensors"]
-    made = steps_made(monkeypatch, lambda _: None)
+    made.clear()
     assert without_times(whole.single()) == without_times(whole.through)
     assert made == [3, 4, 5, 6], "from the checkpoint before the one that was cut"
-    begun = len(shown)
-    models.prepare_tuned("full", lambda done, _: shown.append(done))
-    assert shown[begun:] == list(range(2 * each + 1, 3 * each + 1))
+    made.clear()
+    models.prepare_tuned("full")
+    assert made == list(range(2 * each + 1, 3 * each + 1))
     assert (place_of / "model.safetensors").read_bytes() == weights

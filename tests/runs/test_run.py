@@ -32,13 +32,11 @@ from unlearnbench.models.model_cache import ModelCache
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import Record, read_record, read_records, write_record
-from unlearnbench.results.remote_copies import Storage
 from unlearnbench.results.table import hyperparameters_of, table
 from unlearnbench.runs import build_trainer as trainers
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs, run_single
-from unlearnbench.runs.run_state import remove_state, state_folders
 from unlearnbench.runs.training_run import TrainingRun, stopped_record
 from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.training.trainer import Trainer
@@ -180,37 +178,6 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
         return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN
 
     assert records(warm=True) == records(warm=False)
-
-
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_an_interrupted_run_goes_on_with_the_same_numbers(place: Path) -> None:
-    stop_after = 2
-    config = config_of(place)
-    (spec,) = runs_of(config)
-    folder = place / "runs" / "small"
-    through = run_single(spec, config, folder, lambda _: None)
-    logs = {e: through.evaluations[e].sets["forget"].generated for e in (1, 2, 3)}
-    shutil.rmtree(folder / "records" / spec.id)
-    interrupted = run_epochs(spec, config, folder)
-    for _ in range(stop_after):
-        next(interrupted)
-    del interrupted
-    assert not (folder / "records" / spec.id).exists()
-    trained: list[int] = []
-
-    class Counting(Trainer):
-        def epoch(self, number: int) -> Any:
-            trained.append(number)
-            return super().epoch(number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unlearnbench.runs.build_trainer.Trainer", Counting)
-        results = list(run_epochs(spec, config, folder))
-    assert trained == list(range(stop_after + 1, 4)), "only what was missing"
-    assert [result.epoch for result in results] == [1, 2, 3]
-    resumed = read_record(folder / "records" / spec.id)
-    assert without_times(resumed) == without_times(through)
-    assert {e: resumed.evaluations[e].sets["forget"].generated for e in (1, 2, 3)} == logs
 
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")
@@ -364,21 +331,6 @@ def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
     answers = stopped.evaluations[2].sets["forget"].generated
     assert answers
     assert whole.evaluations[2].sets["forget"].generated == answers
-
-
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_what_a_search_removes_stays_removed(place: Path) -> None:
-    config = config_of(place)
-    (spec,) = runs_of(config)
-    folder = place / "runs" / "small"
-    going = run_epochs(spec, config, folder)
-    next(going)
-    states = state_folders(folder, spec.id)
-    assert all(state.is_dir() for state in states)
-    # The driver does, before the worker turns to its next run.
-    remove_state(folder, spec.id, Storage(None, {}))
-    going.close()  # type: ignore[attr-defined]
-    assert not any(state.exists() for state in states)
 
 
 @pytest.mark.parametrize(

@@ -52,16 +52,13 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
         progress.ended(runs[0], last)
         progress.failed(runs[1], "ValueError: no")
         progress.warn("something")
-        progress.time_spent(
-            {"training": 61.0, "overhead": 2.0}, {"a, 2 slots": 0.912, "a GPU 0": 0.97}
-        )
+        progress.time_spent({"training": 61.0, "overhead": 2.0})
     assert err.getvalue().splitlines() == [
         "running: 4 runs, 2 at a time, 1 are done already",
         "[2/5] npo  lr 1e-05  forget 10 %  epoch 2:  utility 0.71  log10 FQ -3.2   22 s left",
         "[3/5] npo  lr 2e-05  forget 10 %  failed: ValueError: no",
         "warning: something",
         "took 1 min 03 s: training 1 min 01 s, overhead 2 s",
-        "busy during that time: a, 2 slots 91 %, a GPU 0 97 % (mean 94 %)",
     ]
 
 
@@ -81,20 +78,6 @@ def test_progress_on_a_terminal_has_a_bar() -> None:
     assert "prepared tiny: base [model] in 3 s" in err.getvalue()
     assert "[1/4] npo" in err.getvalue()
     assert "collapsed" in err.getvalue()
-
-
-def test_a_long_preparation_prints_its_share_every_half_minute() -> None:
-    now, err = [0.0], StringIO()
-    with Progress(Console(err=err), default_headline(), lambda: now[0]) as progress:
-        progress.preparing(["model a", "model b"])
-        for second in range(0, 70, 2):
-            now[0] = float(second)
-            progress.task_steps({"model a": (second, 100), "model b": None})
-    lines = err.getvalue().splitlines()
-    assert lines[1:] == [
-        "model a 30 %, about 1 min 10 s left",
-        "model a 60 %, about 40 s left",
-    ]
 
 
 def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unlearnbench.api.benchmark import SplitKey, split_name
-from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
@@ -20,7 +19,6 @@ from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.tofu_log import read_log
-from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.models.device import deterministic, use_device
 from unlearnbench.models.loading import (
     Source,
@@ -126,7 +124,6 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
     """Carry out `task` unless it is done; returns the seconds that it took. Collective."""
     begin = time.monotonic()
     use_device(config.resources_of(task.model))
-    progress = _step_writer(_steps_file(task, folder))
     space = workspace(config, folder)
     preparer = space.preparer(task.model)
     space.fetch_models(task.model, *(() if task.target == "base" else (task.target,)))
@@ -134,41 +131,12 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
         if task.fraction is not None:
             _record(space, task, task.fraction)
         elif task.target == "base":
-            preparer.prepare_base(progress)
+            preparer.prepare_base()
         else:
-            preparer.prepare_tuned(task.target, progress)
+            preparer.prepare_tuned(task.target)
     if is_main_process():
         space.storage.push(_place(space, task))
     return time.monotonic() - begin
-
-
-def task_steps(task: PreparationTask, folder: Path) -> tuple[int, int] | None:
-    """Optimiser steps done and in all of a running task, on whichever machine it runs."""
-    try:
-        done, total = _steps_file(task, folder).read_text().split()
-    except (FileNotFoundError, ValueError):  # not begun, or being written at this moment
-        return None
-    return int(done), int(total)
-
-
-def _steps_file(task: PreparationTask, folder: Path) -> Path:
-    return folder / "state" / f"{content_hash(task.id)}.steps"
-
-
-def _step_writer(path: Path) -> ProgressCallback:
-    """Return a callback that writes the steps into `path`, once a second at most."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    last = 0.0
-
-    def write(done: int, total: int) -> None:
-        nonlocal last
-        if not is_main_process():
-            return
-        if time.monotonic() - last >= 1 or done == total:
-            path.write_text(f"{done} {total}")
-            last = time.monotonic()
-
-    return write
 
 
 def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None:

@@ -77,7 +77,7 @@ def run_sweep(
             files = [*results, folder / LOG_FILE, folder / SELECTION_FILE, folder / CONCLUSION_FILE]
             tracker.log_files(files, complete=not state.failed)
         seconds = state.time_spent.by_phase(time.monotonic() - begin)
-        progress.time_spent(seconds, state.time_spent.by_device())
+        progress.time_spent(seconds)
         progress.concluded(read_conclusions(folder))
     return state.result(plan.runs, page, seconds)
 
@@ -133,7 +133,7 @@ class _Execution:
         if not self._has_ray:
             self._has_ray = True
             session = ray_session(self._config, state.progress.warn)
-            state.time_spent.begin(self._stack.enter_context(session))
+            state.time_spent.slots = self._stack.enter_context(session)
             install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             prepare(tasks, self._config, self._pipeline, state)

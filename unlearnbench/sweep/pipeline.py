@@ -56,12 +56,6 @@ def _report(folder: Path) -> Path:
     return write_report(folder)
 
 
-def _steps(task: PreparationTask, folder: Path) -> tuple[int, int] | None:
-    from unlearnbench.runs.prerequisites import task_steps
-
-    return task_steps(task, folder)
-
-
 def _stopped(run: RunSpec, config: SweepConfig, folder: Path) -> Record | None:
     from unlearnbench.runs.training_run import stopped_record
 
@@ -81,7 +75,5 @@ class Pipeline:
     """Yields after each evaluated epoch, and writes the record before it ends."""
     report: Callable[[Path], Path] = _report
     """Writes page and table of a folder; returns the page."""
-    steps: Callable[[PreparationTask, Path], tuple[int, int] | None] = _steps
-    """Steps done and total steps of a running task, where they are known."""
     stopped: Callable[[RunSpec, SweepConfig, Path], Record | None] = _stopped
     """The record of a run that was stopped, built from its saved state; None where it has none."""

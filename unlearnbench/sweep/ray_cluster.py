@@ -12,9 +12,8 @@ import logging
 import math
 import os
 import socket
-import time
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -54,9 +53,7 @@ _PREFIXES = ("RAY_", "TUNE_", "PYTHONBREAKPOINT")
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""
 NAMES = {"raylet", "gcs_server"}
-"""Processes without which Ray does not go on; its workers descend from the first."""
-KILLED_SECONDS = 5.0
-"""Longest wait for a killed process, which a driver or a disk may hold."""
+"""Processes without which Ray does not go on."""
 
 
 class RayLostError(BaseException):
@@ -85,7 +82,6 @@ def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[i
             yield slots
         except RayLostError as error:
             lost = True
-            kill(processes())
             raise UnlearnbenchError(
                 f"ray: {error}; check that memory suffices (lower ray.concurrent), then run the "
                 "same command again: finished epochs are kept"
@@ -93,55 +89,23 @@ def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[i
         finally:
             # Freeing Ray's objects would send messages to a Ray that is gone, and wait for answers.
             with collection_paused(before=not lost):
-                workers = processes()
                 ray.shutdown()
-                # It does not wait for workers: they would hold memory, of GPUs as well, when the
-                # next command starts.
-                kill(workers)
 
 
 def check_ray(config: SweepConfig) -> None:
-    """Raise RayLostError if a process of the local Ray has died."""
+    """Raise RayLostError if a process of the local Ray has died; a joined cluster is Ray's own."""
     if config.ray.address is None:
-        for name in NAMES - _daemons().keys():
+        running = {_name(child) for child in psutil.Process().children()}
+        for name in NAMES - running:
             raise RayLostError(f"its process {name} died")
 
 
-def _daemons() -> dict[str, psutil.Process]:
-    """The running processes of the local Ray by name; none of a joined cluster."""
-    found: dict[str, psutil.Process] = {}
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):  # gone at this moment
-            if child.name() in NAMES and _runs(child):
-                found[child.name()] = child
-    return found
-
-
-def processes() -> list[psutil.Process]:
-    """The local Ray's processes and their descendants."""
-    found: list[psutil.Process] = []
-    for daemon in _daemons().values():
-        with suppress(psutil.Error):
-            found += [daemon, *daemon.children(recursive=True)]
-    return found
-
-
-def kill(processes: Sequence[psutil.Process]) -> None:
-    """Kill processes, and wait for their end."""
-    for process in processes:
-        with suppress(psutil.Error):
-            process.kill()
-    end = time.monotonic() + KILLED_SECONDS
-    while any(map(_runs, processes)) and time.monotonic() < end:
-        time.sleep(0.01)
-
-
-def _runs(process: psutil.Process) -> bool:
-    """False of a zombie too, which stays where a container's first process collects none."""
+def _name(process: psutil.Process) -> str:
+    """Name of a process that runs; of a zombie, which a container may not collect, empty."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+        return "" if process.status() == psutil.STATUS_ZOMBIE else str(process.name())
+    except psutil.Error:  # gone at this moment
+        return ""
 
 
 def worker_variables(config: SweepConfig) -> dict[str, str]:
@@ -158,7 +122,7 @@ def worker_variables(config: SweepConfig) -> dict[str, str]:
 
 
 def _start(config: SweepConfig) -> None:
-    """Start or join, with the workers'"""
+    """Start or join, with the workers' environment."""
     import ray
 
     address = config.ray.address

@@ -26,8 +26,6 @@ from unlearnbench.sweep.progress import Progress
 from unlearnbench.tracking import SweepTracker, ui_command
 
 TABLE = "results.csv"
-Devices = Mapping[str, float]
-"""The share of each device, by name, that a run has."""
 PHASES = ("preparing", "training", "evaluating")
 """Phases of every sweep; a sweep with attacks also has `attacking`."""
 
@@ -47,8 +45,6 @@ class SweepResult:
     mlflow_command: str
     seconds: Mapping[str, float]
     """Wall time by phase; adds up to the whole."""
-    busy: Mapping[str, float]
-    """Share of the time since Ray started that each device worked."""
     no_result: tuple[str, ...] = ()
     """Models and splits whose start model cannot show a method's effect, and why."""
 
@@ -81,38 +77,19 @@ def last_failure(text: str) -> tuple[str, str]:
 
 @dataclass
 class TimeSpent:
-    """Busy seconds summed over all slots, by phase and by device."""
+    """Busy seconds summed over all slots, by phase."""
 
     slots: int = 1
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
-    devices: dict[str, float] = field(default_factory=dict[str, float])
-    """Busy seconds by device; runs that share a GPU count by their shares."""
-    started: float | None = None
-    """Time at which the slots first existed."""
 
-    def begin(self, slots: int) -> None:
-        """Start the clock, the first time, with this number of slots."""
-        self.slots, self.started = slots, self.started or time.monotonic()
-
-    def add(self, phase: str, seconds: float, devices: Devices) -> None:
-        """Add the work of a slot on `devices`."""
+    def add(self, phase: str, seconds: float) -> None:
+        """Add the work of a slot."""
         self.busy[phase] = self.busy.get(phase, 0.0) + seconds
-        for device, share in devices.items():
-            self.devices[device] = self.devices.get(device, 0.0) + seconds * share
 
     def by_phase(self, wall: float) -> dict[str, float]:
         """Split `wall` seconds by phase: busy seconds per slot, and the rest."""
         shares = {phase: seconds / self.slots for phase, seconds in self.busy.items()}
         return shares | {"overhead": max(0.0, wall - sum(shares.values()))}
-
-    def by_device(self) -> dict[str, float]:
-        """The busy share of each device since the start, idlest first.
-
-        The slots of a machine without GPUs are one device, which is busy when all of them are.
-        """
-        wall = time.monotonic() - (self.started or time.monotonic())
-        shares = [(device, min(1.0, s / wall)) for device, s in self.devices.items()]
-        return dict(sorted(shares, key=lambda share: share[1]))
 
 
 class SweepState:
@@ -130,8 +107,8 @@ class SweepState:
         """Training and evaluation time, by finished run."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
-        self._begun: dict[str, tuple[float, Devices]] = {}
-        """When a run began in this command, and its devices."""
+        self._begun: dict[str, float] = {}
+        """When a run began in this command."""
         self._tracked: set[str] = set()
         self._ended: set[str] = set()
         """Runs that this command has recorded."""
@@ -159,18 +136,16 @@ class SweepState:
         if record.kind == "run" or self.references is None or record.id in self.references:
             self.progress.live_best.add(record)
 
-    def epoch_ended(
-        self, run: RunSpec, result: EpochResult, seconds: float, devices: Devices
-    ) -> None:
+    def epoch_ended(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """Note an evaluated epoch; `seconds`: duration of the step on its worker."""
         epochs = self._epochs[run.id]
         epochs[result.epoch] = result
         # A resumed run repeats its earlier results, whose time was spent before this step.
         if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
-            self.time_spent.add("training", result.training_seconds, devices)
-            self.time_spent.add("evaluating", result.evaluation_seconds, devices)
+            self.time_spent.add("training", result.training_seconds)
+            self.time_spent.add("evaluating", result.evaluation_seconds)
             self.progress.epoch(run, result, seconds)
-        self._begun.setdefault(run.id, (time.monotonic() - seconds, devices))
+        self._begun.setdefault(run.id, time.monotonic() - seconds)
 
     def run_ended(self, run: RunSpec, failures: str | None = None) -> Record:
         """Take up the record of a run, here by now, or record the `failures` that ended it."""
@@ -186,10 +161,10 @@ class SweepState:
             epochs = tuple(self._epochs[run.id].values())
             record = run_record(run, status="failed", epochs=epochs, error=text)
         attacked = sum(result.evaluation_seconds for result in record.attacked)
-        begun, devices = self._begun.get(run.id, (math.inf, {}))
+        begun = self._begun.get(run.id, math.inf)
         # Of a resumed run they may have been stored before.
         if 0 < attacked <= time.monotonic() - begun:
-            self.time_spent.add("attacking", attacked, devices)
+            self.time_spent.add("attacking", attacked)
         self._add(run, record)
         return record
 
@@ -232,6 +207,5 @@ class SweepState:
             csv=page.with_name(TABLE),
             mlflow_command=ui_command(self.folder, tracked=self.tracker.settings.enabled),
             seconds=seconds,
-            busy=self.time_spent.by_device(),
             no_result=self.progress.no_result(),
         )
