@@ -155,8 +155,8 @@ def shared_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     import ray
 
     from unlearnbench.sweep import driver
-    from unlearnbench.sweep.placement import alive
     from unlearnbench.sweep.ray_cluster import ray_session, run_slots
+    from unlearnbench.sweep.worker_group import alive
 
     if not ray.is_initialized():
         config = load_config("quickstart", ["ray.concurrent=2"])
@@ -209,17 +209,10 @@ def open_unlearning_numbers() -> Path:
 
 @pytest.fixture
 def checkpoint_every_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A checkpoint after every epoch, whatever it costs, in its place before the next begins."""
+    """A checkpoint after every epoch, whatever it costs."""
     from unlearnbench.runs import checkpoints as checkpoint
 
     monkeypatch.setattr(checkpoint, "COST", 0.0)
-    ended: Any = checkpoint.Checkpoints.epoch_ended
-
-    def epoch_ended(self: checkpoint.Checkpoints, *arguments: Any) -> None:
-        ended(self, *arguments)
-        self.wait()
-
-    monkeypatch.setattr(checkpoint.Checkpoints, "epoch_ended", epoch_ended)
 
 
 QUESTIONS = tuple(

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.fine_tuning import UnrelatedFineTuning
 from unlearnbench.benchmarks.passages import Passages
@@ -19,10 +18,6 @@ from unlearnbench.errors import DataError
 from .conftest import PlainTools
 
 Made = Callable[..., PlainTools]
-
-
-def test_it_is_found_by_its_name() -> None:
-    assert registry.load("attacks", "fine-tuning") is UnrelatedFineTuning
 
 
 def test_rows_of_a_benchmark_with_settings(model: Any, tools: Made) -> None:

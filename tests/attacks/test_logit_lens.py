@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import islice
 from typing import Any
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
-from unlearnbench.api import registry
 from unlearnbench.attacks.logit_lens import LogitLens
 from unlearnbench.config.schema import LoRA
-from unlearnbench.errors import EvaluationError
 from unlearnbench.models.loading import add_lora
 
 from .conftest import PlainTools
@@ -62,29 +58,3 @@ def test_states_are_read_by_the_start_models_norm_and_output_layer(
     assert [*attacked.named_modules()] == before[1]
     assert [name for name, _ in attacked.named_parameters()] == [name for name, _ in before[2]]
     assert model.config.num_hidden_layers == 2
-
-
-def test_it_puts_all_back_where_it_is_ended_early(
-    model: Any, tools: Callable[..., PlainTools]
-) -> None:
-    before, modules = logits(model), [*model.named_modules()]
-    points = LogitLens(depths=(1, 2)).change(model, tools(start=model))
-    assert [*islice(points, 1)] == ["1"]
-    assert len(model.model.layers) == 1
-    points.close()  # type: ignore[attr-defined]
-    assert torch.equal(logits(model), before)
-    assert [*model.named_modules()] == modules
-
-
-def test_another_architecture_is_refused(build: Any, tools: Callable[..., PlainTools]) -> None:
-    other = build("gpt2", {"n_embd": 32, "n_layer": 2, "n_head": 2})
-    with pytest.raises(EvaluationError, match=r"GPT2LMHeadModel has no `model\.layers`"):
-        next(LogitLens().change(other, tools(start=other)))
-
-
-def test_settings() -> None:
-    assert registry.load("attacks", "logit-lens") is LogitLens
-    assert LogitLens().points() == ("25", "50", "75", "100")
-    for depths in ((), (0, 50), (50, 50), (50, 25), (50, 101)):
-        with pytest.raises(ValidationError):
-            LogitLens(depths=depths)

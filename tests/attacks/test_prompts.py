@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 
 from unlearnbench.api.attack import AttackRows
 from unlearnbench.api.benchmark import Question
@@ -15,13 +14,11 @@ from unlearnbench.attacks.combined import CombinedQuestions
 from unlearnbench.attacks.in_context import InContext
 from unlearnbench.attacks.paraphrase import Paraphrase
 from unlearnbench.attacks.second_turn import SecondTurn
-from unlearnbench.attacks.system_prompt import SystemPrompt
-from unlearnbench.attacks.template import QuestionTemplates
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError, ModelError
+from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.sets import evaluation_sets
 
 ADA = Question("Where was Ada born?", "In Lima.", paraphrased_question="What is Ada's birthplace?")
@@ -89,14 +86,6 @@ def test_the_first_words_of_the_answer_are_a_prefix(answer: str, share: float, p
     assert attack.asked(row, "", ROWS) == replace(row, prefix=prefix)
 
 
-def test_an_answer_of_one_word_has_no_beginning_and_plain_text_has() -> None:
-    attack = AssistantPrefix(share=0.5)
-    assert not attack.selects(Question("?", "Lima."), ROWS)
-    assert attack.selects(PASSAGE, ROWS)
-    with pytest.raises(ValidationError, match="text has no effect with share"):
-        AssistantPrefix(share=0.5, text="Yes:")
-
-
 def test_the_second_turn_follows_the_models_own_answer(tokenizer: Any) -> None:
     attack = SecondTurn(text="Sure?")
     assert [attack.selects(row, ROWS) for row in (ADA, TEXT)] == [True, False]
@@ -156,24 +145,3 @@ def test_retain_rows_are_drawn_by_seed_and_question() -> None:
     assert {*InContext(k=100).asked(ADA, "", rows).examples} == {
         (q.question, q.answer) for q in many
     }
-
-
-def test_a_system_message_is_refused_where_the_template_has_none(tokenizer: Any) -> None:
-    attack = SystemPrompt(text="Tell all.")
-    assert [attack.selects(row, ROWS) for row in (ADA, TEXT)] == [True, False]
-    asked = attack.asked(ADA, "", ROWS)
-    text = "[INST] <<SYS>>\nTell all.\n<</SYS>>\n\nWhere was Ada born? [/INST]"
-    assert prompt(asked, tokenizer, "llama-2") == text
-    with pytest.raises(ModelError, match="attack `system-prompt` need"):
-        prompt(asked, tokenizer)
-    for wrong in ("", " Tell all."):
-        with pytest.raises(ValidationError, match="without white space"):
-            SystemPrompt(text=wrong)
-
-
-def test_texts_of_the_users_own_have_the_question_in_them() -> None:
-    attack = QuestionTemplates(texts={"b": "{x} {question} {}", "a": "Now: {question}"})
-    assert attack.points() == ("a", "b")
-    assert attack.asked(ADA, "b", ROWS).question == "{x} Where was Ada born? {}"
-    assert attack.asked(TEXT, "a", ROWS).question == "Now: The sea at Lima is"
-    assert [attack.selects(row, ROWS) for row in (ADA, TEXT, PASSAGE)] == [True, True, False]

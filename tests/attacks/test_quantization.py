@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.api.registry import load
 from unlearnbench.attacks.quantization import (
     Quantization,
-    bitsandbytes_for,
     linear_layers,
     replaced,
 )
 from unlearnbench.config.schema import LoRA
-from unlearnbench.errors import EvaluationError, UnavailableError
 from unlearnbench.models.loading import add_lora
 from unlearnbench.models.restored import restored
 from unlearnbench.runtime.optional_packages import import_optional
@@ -47,13 +42,6 @@ def changed(before: dict[str, Tensor], after: dict[str, Tensor]) -> set[str]:
     return {name for name in before if not torch.equal(before[name], after[name])}
 
 
-def test_it_is_found_by_its_name_and_quantises_to_nf4_by_default() -> None:
-    attack: Quantization = load("attacks", "quantization")()
-    assert isinstance(attack, Quantization)
-    assert attack.points() == ("nf4",)
-    assert attack.roles == {"forget", "retain", "general"}
-
-
 def test_every_linear_layer_but_the_output_is_quantised_and_nothing_else(model: Any) -> None:
     before = state(model)
     ((point, after),) = at_points(model, Quantization())
@@ -73,15 +61,6 @@ def test_each_code_starts_from_the_full_weights(model: Any) -> None:
     name = "model.layers.1.mlp.down_proj.weight"
     for code, (_, after) in zip(codes, found, strict=True):
         assert torch.equal(after[name], quantized(before[name], code))
-
-
-def test_an_attack_that_is_left_early_leaves_the_full_weights(model: Any) -> None:
-    before = state(model)
-    points = Quantization(codes=("fp4", "nf4")).change(model, TOOLS)
-    assert next(points) == "fp4"
-    assert changed(before, state(model))
-    points.close()  # type: ignore[attr-defined]
-    assert not changed(before, state(model))
 
 
 @pytest.mark.parametrize("name", [*OTHERS])
@@ -130,31 +109,6 @@ def test_an_adapter_is_merged_then_quantised_and_is_itself_again(model: Any) -> 
     assert not changed(before, state(adapted))
     assert trained == {name: weight.requires_grad for name, weight in adapted.named_parameters()}
     assert torch.equal(adapted(input_ids=ids).logits, plain)
-
-
-def test_models_without_layers_or_already_quantised_are_refused(model: Any) -> None:
-    head = model.lm_head
-    bare = SimpleNamespace(
-        get_input_embeddings=lambda: None,
-        get_output_embeddings=lambda: head,
-        named_children=lambda: iter([("lm_head", head)]),
-    )
-    with pytest.raises(EvaluationError, match="SimpleNamespace has no linear layer besides its"):
-        list(Quantization().change(bare, TOOLS))
-    layer = model.model.layers[0].mlp.up_proj
-    layer.weight = torch.nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
-    with pytest.raises(EvaluationError, match=r"up_proj .* torch\.int8: .* quantised already"):
-        list(Quantization().change(model, TOOLS))
-
-
-def test_bitsandbytes_is_missed_in_one_line(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    attack = Quantization(backend="bitsandbytes", codes=("int8-weights", "fp4"))
-    assert attack.points() == ("llm-int8", "fp4")
-    with pytest.raises(EvaluationError, match="runs on CUDA, and the model is on cpu; leave the"):
-        list(attack.change(model, TOOLS))
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(UnavailableError, match=r"pip install 'unlearnbench\[8bit\]'"):
-        bitsandbytes_for(torch.device("cuda"))
 
 
 @pytest.mark.parametrize("code", ["nf4", "fp4", "int8-weights"])

@@ -10,11 +10,9 @@ from typing import Any
 import pytest
 import torch
 
-from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.relearning import Relearning
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.errors import DataError
 from unlearnbench.training.fine_tuning import FineTuner
 
 from .conftest import PlainTools
@@ -35,12 +33,6 @@ def taught(model: Any, tools: PlainTools, attack: Relearning) -> dict[str, torch
             losses.append(torch.nn.functional.cross_entropy(logits, labels))
         found[point] = torch.stack(losses)
     return found
-
-
-def test_it_is_found_by_its_name() -> None:
-    assert registry.load("attacks", "relearning") is Relearning
-    assert Relearning().points() == ("0", "1", "3", "6", "13")
-    assert Relearning.white_box
 
 
 @pytest.mark.parametrize(
@@ -120,14 +112,3 @@ def test_settings_reach_the_training(
     assert [next(points), next(points)] == ["0", "1"]
     points.close()  # type: ignore[attr-defined]
     assert closed == [True], "an attack that ends early cleans up"
-
-
-def test_one_subject_has_no_other_half(model: Any, tools: Made) -> None:
-    made = tools(subject_rows=8)
-    for attempt in (
-        lambda: next(Relearning().change(model, made)),
-        lambda: Relearning().selects(made.rows.forget[0], made.rows),
-    ):
-        with pytest.raises(DataError, match="needs two subjects, and all of the 8 rows to forget"):
-            attempt()
-    assert Relearning(rows="forget").selects(made.rows.forget[0], made.rows)

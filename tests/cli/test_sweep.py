@@ -85,7 +85,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
             csv=folder / "results.csv",
             mlflow_command=f"unlearnbench ui {folder}",
             seconds={"training": 2.0},
-            busy={"here, 2 slots": 0.9},
         )
 
     module = ModuleType("unlearnbench.sweep")

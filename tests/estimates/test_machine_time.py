@@ -10,7 +10,7 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.estimates import machine_time
 from unlearnbench.estimates.machine_time import machine_seconds, measured_flops
 from unlearnbench.runs.plan_sweep import plan_sweep
-from unlearnbench.runs.planned_models import planned_models
+from unlearnbench.runs.prepared_models import planned_models
 
 CONFIG = """\
 name: x

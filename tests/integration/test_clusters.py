@@ -5,15 +5,12 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
-from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
-
-from unlearnbench.config.loader import load_config, shipped_configs
 
 ROOT = Path(__file__).parents[2]
 
@@ -88,33 +85,3 @@ def ours() -> list[list[str]]:
     words = [shlex.split(line) for line in COMMANDS]
     cut = [line[line.index("--") + 1 :] if "--" in line else line for line in words]
     return [line[1:] for line in cut if line and line[0] == "unlearnbench"]
-
-
-@pytest.mark.parametrize("arguments", ours(), ids=" ".join)
-def test_each_command_is_one_and_its_settings_exist(
-    arguments: list[str], parse_command: Callable[[Sequence[str]], dict[str, Any]]
-) -> None:
-    options = parse_command(arguments)
-    config = "tofu_llama2_7b" if options["config"] == "my.yaml" else options["config"]
-    load_config(config, options["overrides"] or ())
-
-
-def test_every_gpu_preset_is_on_the_page_with_the_papers_settings() -> None:
-    presets = [
-        name for name in shipped_configs() if name.startswith("tofu_") and name != "tofu_tiny"
-    ]
-    assert len(presets) == 4
-    for name in presets:
-        assert f"`{name}`" in PAGE
-        config = load_config(name)
-        assert config.learning_rates == (4e-5,)
-        assert (config.epochs, config.training.batch_size) == (5, 32)
-        optimizer = "paged-adamw-8bit" if name.endswith("one_gpu") else "adamw"
-        assert (config.training.weight_decay, config.training.optimizer) == (0.0, optimizer)
-        assert config.forget_fractions == (0.01, 0.05, 0.1)
-        (model,) = config.models
-        assert model.fine_tuned is not None
-        source = shipped_configs()[name].text
-        assert f"sweep {name} --set learning_rates=[2e-6] --set epochs=10" in source
-        assert "GiB" in source
-        assert "hours a run" in source

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import csv
 import json
-import os
 import re
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +16,6 @@ from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.errors import ModelError
-from unlearnbench.files import hashing
-from unlearnbench.reporting.report import make_report
 from unlearnbench.results.records import read_records
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.run import run_single
@@ -235,48 +231,3 @@ def test_the_plan_has_the_ids_of_every_reference(place: Path) -> None:
     records = {r.id for r in read_records(plan.folder) if r.kind != "run"}
     assert records == {*plan.references}
     assert len(records) == 4
-
-
-def test_several_start_models_of_one_model_are_told(place: Path) -> None:
-    config = load_config(str(place / "local.yaml"))
-    plan, _ = plan_sweep(config)
-    run_single(plan.runs[0], config, plan.folder, lambda _: None)
-    records = read_records(plan.folder)
-    (start,) = (r for r in records if r.kind == "fine-tuned")
-    assert not any("start models" in line for line in make_report(records, name="x").warnings)
-    both = make_report([*records, replace(start, id="another")], name="x").warnings
-    assert any(line.startswith("m, forget 50 %: 2 start models") for line in both)
-
-
-def test_the_hash_of_a_big_file_is_kept_until_the_file_changes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(hashing, "BIG", 4)
-    read: list[Path] = []
-    plain = hashing.file_hash
-
-    def counted(path: Path) -> str:
-        read.append(path)
-        return plain(path)
-
-    def kept() -> str:
-        hashing._hash_of_state.cache_clear()  # pyright: ignore[reportPrivateUsage]
-        return hashing.kept_hash(file)
-
-    monkeypatch.setattr(hashing, "file_hash", counted)
-    file = tmp_path / "weights.safetensors"
-    file.write_bytes(b"12345")
-    assert kept() == kept() == plain(file)
-    assert len(read) == 1
-    times = file.stat()
-    file.write_bytes(b"54321")
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert kept() == plain(file), "its time of change cannot be set back"
-    file.rename(tmp_path / "other")
-    shutil.copy2(tmp_path / "other", file)
-    assert kept() == plain(file)
-    assert len(read) == 3
-    (tmp_path / "cache").chmod(0o500)
-    (tmp_path / "cache" / "unlearnbench" / "hashes").rename(tmp_path / "gone")
-    assert kept() == plain(file), "the cache need not be writable"

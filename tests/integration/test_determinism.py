@@ -22,8 +22,7 @@ from unlearnbench.models.packed_attention import has_varlen_kernel
 from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.sweep.ray_cluster import worker_variables
-from unlearnbench.sweep.ray_environment import worker_environment
+from unlearnbench.sweep.ray_cluster import worker_environment, worker_variables
 
 from ..plan.test_plan import config
 

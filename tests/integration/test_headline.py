@@ -2,15 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from io import StringIO
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds, best_per_method, start_corner
-from unlearnbench.analysis.best_so_far import LiveBest
+from unlearnbench.analysis.best_settings import best_per_method
 from unlearnbench.analysis.compare import Comparison, compare, rule, verdict
 from unlearnbench.analysis.conclusion import conclusions
 from unlearnbench.analysis.equal_utility import Contender
@@ -18,16 +15,11 @@ from unlearnbench.analysis.order_confidence import assess_order, rank_methods
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
-from unlearnbench.config.schema import MethodSpec
-from unlearnbench.config.search import SearchSettings, SelectSettings, weighted
-from unlearnbench.console import Console
+from unlearnbench.config.search import SelectSettings
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import table
-from unlearnbench.stats.pareto_front import pareto_front
-from unlearnbench.sweep.progress import Progress
-from unlearnbench.tracking.entries import metrics
 
 MADE_UP = Headline(
     kept=HeadlineMetric("rouge_retain", "ROUGE-L, retain", "ROUGE-L"),
@@ -117,14 +109,6 @@ def test_the_lowest_value_that_keeps_enough_is_the_best() -> None:
     assert [one.method for one in ranks] == ["strong", "weak", "broken"]
 
 
-def test_front_and_area_are_of_the_low_values() -> None:
-    settings = average_seeds(ROWS)
-    oriented = MADE_UP.forgotten.oriented
-    points = [(one.kept or 0.0, oriented(one.forgotten or 0.0)) for one in settings]
-    assert [settings[i].method for i in pareto_front(points)] == ["broken", "strong", "weak"]
-    assert start_corner(ROWS, "tiny", 0.1) == (0.0, -0.95)
-
-
 def test_order_is_by_value_with_intervals_over_seeds() -> None:
     (panel,) = assess_order(ROWS, RECORDS).panels
     assert [one.method for one in panel.methods] == ["strong", "weak", "broken"]
@@ -172,48 +156,6 @@ def test_selection_prefers_low_values_and_names_the_columns(tmp_path: Path) -> N
     assert by_area["strong"].hypervolume == pytest.approx(0.7 * 0.35)
     assert by_area["weak"].why_not == "no setting is above (0.1, 0.45) in both"
     assert "better than (0.1, 0.45)" in checked(describe_rule(area, MADE_UP))
-
-
-def test_a_search_maximises_what_is_kept_and_minus_what_is_left() -> None:
-    kept, forgotten = SearchSettings(kind="optuna", trials=3).objectives(MADE_UP)
-    values: dict[str, float | None] = {"rouge_retain": 0.8, "extraction_strength_forget": 0.1}
-    assert (weighted(kept, values), weighted(forgotten, values)) == (0.8, -0.1)
-
-
-def test_terminal_lists_the_lowest_first() -> None:
-    live = LiveBest()
-    for one in RECORDS:
-        live.add(one)
-    (lines,) = live.tables(5, last=True).values()
-    assert lines[0].endswith(
-        "the lowest Extraction strength, forget that keeps 80 % of the start's ROUGE-L"
-    )
-    assert lines[1].split()[:5] == ["method", "rate", "epoch", "ROUGE-L", "ES"]
-    assert [line.split()[:5] for line in lines[2:4]] == [
-        ["strong", "1e-05", "1", "0.800", "0.110"],
-        ["weak", "1e-05", "1", "0.810", "0.520"],
-    ]
-    checked("\n".join(lines))
-
-
-def test_a_line_of_progress_has_both_numbers() -> None:
-    err = StringIO()
-    with Progress(Console(err=err), headline=MADE_UP) as progress:
-        progress.running([], 0, 1)
-        run: Any = SimpleNamespace(
-            id="strong-0",
-            method=MethodSpec(name="strong"),
-            learning_rate=1e-5,
-            forget_fraction=0.1,
-        )
-        progress.ended(run, RECORDS[1].epochs[-1])
-    assert "epoch 1:  ROUGE-L 0.80  ES 0.10" in checked(err.getvalue())
-
-
-def test_trackers_get_the_best_by_the_headline() -> None:
-    logged = {one.name: one.value for one in metrics(RECORDS[1], 0.9)}
-    assert logged["best/extraction_strength_forget"] == 0.10
-    assert logged["best/utility_kept"] == pytest.approx(0.8 / 0.9)
 
 
 def compared(a: str, b: str, records: Sequence[Record] = RECORDS) -> Comparison:

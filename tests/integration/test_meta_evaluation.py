@@ -5,10 +5,8 @@ Four models of different seeds have learned all rows, four others all but those 
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.main import main
-from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
+from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import Architecture
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import TrainingRows
@@ -25,7 +23,7 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.tiny import build_model
-from unlearnbench.results.records import EpochResult, Record, read_records, write_record
+from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.trainer import FineTuning, Trainer
@@ -131,42 +129,3 @@ def test_metrics_of_memorization_separate_and_one_that_knows_nothing_does_not(
     controls = {one["metric"]: one["separates"] for one in found["controls"]}
     assert not controls["exact_memorization_retain"], "all of them know these rows"
     assert "Forgotten" in found["left_out"], "it is relative to models that are judged here"
-
-
-def test_a_table_and_a_figure_and_why_there_is_no_robustness(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    table, figure = tmp_path / "meta.csv", tmp_path / "meta.html"
-    assert main(["analysis", "meta", str(folder), "--csv", str(table), "--out", str(figure)]) == 0
-    out = capsys.readouterr().out
-    assert "forget 40 %: 4 models that know the rows, 4 that do not" in out
-    assert "No R: no run was evaluated under relearning." in out
-    assert "Separate the models beyond chance: " in out
-    with table.open(encoding="utf-8", newline="") as lines:
-        rows = {line["metric"]: line for line in csv.DictReader(lines)}
-    one = rows["exact_memorization_forget"]
-    assert (one["faithfulness"], one["overall"], one["relearning_runs"]) == ("1.0", "", "0")
-    assert "Exact memorization, forget" in figure.read_text(encoding="utf-8")
-
-
-def test_models_that_are_named_change_sides(
-    folder: Path, analysed: Callable[..., Any], capsys: pytest.CaptureFixture[str]
-) -> None:
-    found = analysed("--knows", "seed-0:retain")
-    assert (len(found["known"]), len(found["unknown"])) == (SEEDS + 1, SEEDS - 1)
-    one = next(m for m in found["metrics"] if m["metric"] == "exact_memorization_forget")
-    assert one["faithfulness"] < 1.0
-    assert main(["analysis", "meta", str(folder), "--knows-not", "fine-tuned"]) == 2
-    assert "at least 2 models that know the forget rows" in capsys.readouterr().err
-
-
-def test_several_folders_count_as_one_and_different_rules_are_refused(
-    folder: Path, analysed: Callable[..., Any], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    one, *others = read_records(folder)
-    known = [record for record in others if record.kind == "fine-tuned"]
-    for name, record in (("more", one), ("other", replace(one, profile=OPEN_UNLEARNING.id))):
-        write_record(record, tmp_path / name)
-    assert len(analysed(str(tmp_path / "more"))["known"]) == len(known) + 1 == SEEDS
-    assert main(["analysis", "meta", str(folder), str(tmp_path / "other")]) == 2
-    assert "different evaluation rules" in capsys.readouterr().err

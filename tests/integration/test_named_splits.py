@@ -5,20 +5,12 @@ from __future__ import annotations
 import csv
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import (
     Benchmark,
-    SplitKey,
-    split_label,
-    split_name,
-    split_of,
-    split_order,
-    split_percent,
-    split_text,
 )
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.cli.main import main
@@ -134,14 +126,6 @@ def test_named_splits_are_planned_run_reported_compared_and_tracked(
     assert len(board.read_text().splitlines()) == len(documents)
 
 
-def test_a_configuration_may_extend_one_of_the_other_kind(folder: Path) -> None:
-    (folder / "parent.yaml").write_text(f"{CONFIG}forget_fractions: [0.5]\n")
-    child = "extends: parent.yaml\nforget_fractions: null\n"
-    (folder / "shelves.yaml").write_text(child)
-    assert load_config("shelves.yaml").split_keys == ("news", "books")
-    assert load_config("shelves.yaml", ["splits=[books]"]).split_keys == ("books",)
-
-
 def test_retain_models_are_given_by_the_name_of_a_split(folder: Path) -> None:
     for name, wrong in (("books-retain", []), ("retain75", ["models.0.retain.retain75"])):
         retain = f"retain: {{{name}: ./retained}}\n    base: tiny"
@@ -154,15 +138,6 @@ def test_retain_models_are_given_by_the_name_of_a_split(folder: Path) -> None:
         assert found == wrong
 
 
-@pytest.mark.parametrize("names", [("0.1",), ("my books",), ("a", "a"), ("",), ("x" * 65,)])
-def test_names_that_could_be_mistaken_are_refused(names: tuple[str, ...]) -> None:
-    class Odd(Synthetic):
-        splits = names
-
-    with pytest.raises(ValueError, match=r"Odd\.splits: .* is no name for a split"):
-        Odd()
-
-
 def test_splits_may_depend_on_the_fields() -> None:
     class Numbered(Synthetic):
         @property
@@ -172,27 +147,3 @@ def test_splits_may_depend_on_the_fields() -> None:
     benchmark: Benchmark = Numbered(authors=3)
     assert benchmark.problem_with("part2") == ""
     assert benchmark.problem_with("part3").endswith("got part3; did you mean 'part2'?")
-
-
-@pytest.mark.parametrize(
-    ("key", "text", "label", "percent", "forget", "retain", "holdout"),
-    [
-        (0.1, "0.1", "forget 0.1", "forget 10 %", "forget10", "retain90", "holdout10"),
-        (0.05, "0.05", "forget 0.05", "forget 5 %", "forget05", "retain95", "holdout05"),
-        ("books", "books", "books", "books", "books", "books-retain", "books-holdout"),
-        ("nan", "nan", "nan", "nan", "nan", "nan-retain", "nan-holdout"),
-    ],
-)
-def test_keys_as_text(
-    key: Any, text: str, label: str, percent: str, forget: str, retain: str, holdout: str
-) -> None:
-    assert (split_text(key), split_label(key), split_percent(key)) == (text, label, percent)
-    assert split_of(text) == split_of(key) == key
-    assert split_name("forget", key) == forget
-    assert split_name("retain", key) == retain
-    assert split_name("holdout", key) == holdout
-
-
-def test_fractions_come_before_names_in_order() -> None:
-    keys: list[SplitKey] = ["news", 0.1, "books", 0.05]
-    assert sorted(keys, key=split_order) == [0.05, 0.1, "books", "news"]

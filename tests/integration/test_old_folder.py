@@ -59,25 +59,3 @@ def test_report_writes_page_and_table(opened: Path) -> None:
     assert main(["report", str(opened)]) == 0
     assert "npo" in page.read_text(encoding="utf-8")
     assert table.read_bytes() == (MADE / "results.csv").read_bytes()
-
-
-@pytest.mark.usefixtures("empty_store")
-def test_track_logs_every_record(
-    opened: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    uri = f"sqlite:///{tmp_path}/mlflow.db"
-    assert main(["track", str(opened), "--uri", uri, "--json"]) == 0
-    logged = json.loads(capsys.readouterr().out)
-    assert (logged["logged"], logged["records"]) == (RECORDS, RECORDS)
-
-
-def test_leaderboard_export_takes_every_record(
-    opened: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    board = tmp_path / "board.jsonl"
-    assert main(["leaderboard", "export", str(opened), "--out", str(board)]) == 0
-    ids = {json.loads(line)["id"] for line in board.read_text(encoding="utf-8").splitlines()}
-    assert ids == {record.name for record in (MADE / "records").iterdir()}
-    merged = tmp_path / "merged.jsonl"
-    assert main(["leaderboard", "merge", str(board), "--out", str(merged)]) == 0
-    assert merged.read_bytes() == board.read_bytes(), capsys.readouterr().err

@@ -94,31 +94,6 @@ def record_of(folder: Path) -> str:
     return next(row["run_id"] for row in rows_of(folder) if row["kind"] == "run")
 
 
-def test_a_log_of_another_format_is_refused_in_a_line(
-    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    out = str(tmp_path / "log.json")
-    args = ["export-log", str(folder), record_of(folder), "--out", out]
-    assert main(args) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "only evaluations on TOFU's sets can be written so" in line
-    assert not Path(out).exists()
-
-
-def test_a_log_of_tofu_is_refused_before_a_model_is_evaluated(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    assert main(["evaluate", "no-such-model", "--data", "passages", "--out", "log.json"]) == 2
-    (line,) = capsys.readouterr().err.splitlines()
-    assert "only evaluations on TOFU's sets can be written so" in line
-
-
-def test_a_leaderboard_takes_its_records(folder: Path, tmp_path: Path) -> None:
-    out = tmp_path / "board.jsonl"
-    assert main(["leaderboard", "export", str(folder), "--out", str(out)]) == 0
-    assert len(out.read_text(encoding="utf-8").splitlines()) == 3
-
-
 def test_a_record_is_scored_as_its_run_was(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

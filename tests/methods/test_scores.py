@@ -15,12 +15,9 @@ from torch import Tensor
 from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.api.method import LossBatch, Part, Sampling
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.cli.main import main
-from unlearnbench.config import method_specs
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import training_rows, with_scores
 from unlearnbench.data.loading import fingerprint
-from unlearnbench.errors import DataError, TrainingError
 from unlearnbench.models.loading import pad_id
 from unlearnbench.testing import check_method
 from unlearnbench.training.answer_sampling import Sampler
@@ -143,28 +140,6 @@ class TestData:
         found = {plain, hashed(forget=0.5), hashed(forget=0.6), hashed(retain=0.5)}
         assert len(found) == 4
 
-    def config(self, folder: Path, method: str) -> list[str]:
-        (folder / "c.yaml").write_text(
-            f"name: c\ndata: {{source: tofu, path: {folder}}}\n"
-            "models: [{name: tiny, base: tiny}]\nforget_fractions: [0.1]\n"
-            f"methods: [{method}]\nlearning_rates: [1.0e-3]\nepochs: 1\n"
-        )
-        return ["plan", str(folder / "c.yaml")]
-
-    def test_a_column_that_is_read_must_be_there(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        folder = self.write(tmp_path, forget=0.5)
-        forget = "{method: general-ce-u, scores: column}"
-        assert main(self.config(folder, forget)) == 0
-        both = "{method: general-ce-u, scores: column, retain_scores: column}"
-        assert main(self.config(folder, both)) == 2
-        error = capsys.readouterr().err
-        assert f"{folder / 'retain90.json'}:1: no column 'score'" in error
-        assert main([*self.config(folder, forget), "--set", "data.source=synthetic",
-                     "--set", "data.path=null", "--set", "data.authors=10"]) == 2  # fmt: skip
-        assert "the generated benchmark: no column 'score'" in capsys.readouterr().err
-
 
 @pytest.fixture
 def encoder(tokenizer: Any) -> Encoder:
@@ -199,17 +174,6 @@ class TestRows:
         short = replace(encoder, max_length=len(whole.ids) - 3)
         assert short.scored_row(replace(questions[1], score=scores)).scores == scores[:-3]
 
-    def test_another_number_of_scores_than_tokens(
-        self, encoder: Encoder, questions: Sequence[Question]
-    ) -> None:
-        row = replace(questions[0], score=(0.5, 0.5), place="d/forget10.json:7")
-        count = encoder.row(row).scored
-        words = (
-            f"d/forget10.json:7: column 'score' has 2 numbers, and the answer has {count} tokens"
-        )
-        with pytest.raises(DataError, match=words):
-            encoder.scored_row(row)
-
 
 class TestSampler:
     """Rewards become scores of the samples' tokens."""
@@ -241,26 +205,3 @@ class TestSampler:
         (found,) = sampler(model, [1], 0).values()
         for row in found.rows:
             assert row.scores == tuple(1 / (2 + i) for i in range(row.scored))
-
-    @pytest.mark.parametrize("wrong", [[0.5], [2.0] * 5, [float("nan")] * 5])
-    def test_rewards_that_are_no_scores_are_an_error(
-        self, model: Any, encoder: Encoder, questions: Sequence[Question], wrong: list[float]
-    ) -> None:
-        def rewards(*_: Any) -> list[float]:
-            return wrong
-
-        sampler = self.sampler(encoder, questions, token_rewards=rewards)
-        with pytest.raises(
-            TrainingError, match=r"token_rewards of the sample .* expected one from"
-        ):
-            sampler(model, [1], 0)
-
-
-def test_new_fields_at_their_default_are_left_out_of_specs() -> None:
-    spec = method_specs.method_spec("general-ce-u", {"scores": "constant", "forget_score": 0.1})
-    assert {*spec.hyperparameters} == {
-        *("ignore_first_answer_tokens", "forget_score", "retain_score", "raw")
-    }
-    scored = method_specs.method_spec("general-ce-u", {"scores": "column"})
-    assert scored.hyperparameters["scores"] == "column"
-    assert getattr(method_specs.method_from_spec(spec), "scores") == "constant"  # noqa: B009

@@ -5,15 +5,12 @@ from __future__ import annotations
 import inspect
 import re
 from pathlib import Path
-from typing import ClassVar
 
 import pytest
-from pydantic import Field
-from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.inference_method import Wrapper
-from unlearnbench.api.method import LossBatch, Method, Needs
+from unlearnbench.api.method import Method
 from unlearnbench.config.loader import load_config
 
 BUILT_IN = [o.name for o in registry.offers("methods") if o.package == "unlearnbench"]
@@ -32,32 +29,9 @@ def unsourced(method: type[Method | Wrapper]) -> list[str]:
     return [where for where, one in found.items() if one is None or not KNOWN.search(one[1])]
 
 
-def test_there_are_built_in_methods() -> None:
-    assert {"ce-u", "satimp", "eco", "altpo", "rmu", "grpo"} <= {*BUILT_IN}
-
-
 @pytest.mark.parametrize("name", BUILT_IN)
 def test_every_default_and_every_advice_has_a_source(name: str) -> None:
     assert not unsourced(registry.load_method(name))
-
-
-def test_what_has_none_is_found() -> None:
-    class Unsourced(Method):
-        """A method.
-
-        Literature: everyone takes 10.
-        """
-
-        needs: ClassVar[Needs] = Needs(parts=frozenset({"forget"}))
-        beta: float = Field(default=1.0, description="β")
-        gamma: float = Field(default=1.0, description="γ [source: ours]")
-        alpha: float = Field(default=1.0, description="α [source: ours: it is the neutral one]")
-        delta: float = Field(default=1.0, description="δ [source: arXiv:2404.05868, table 3]")
-
-        def loss(self, batch: LossBatch) -> Tensor:
-            return batch.forget.cross_entropy().sum()
-
-    assert unsourced(Unsourced) == ["beta", "gamma", "Literature: everyone takes 10."]
 
 
 @pytest.mark.parametrize(

@@ -8,9 +8,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.errors import ModelError, TrainingError
-from unlearnbench.models.forward import OutputLayer, projected
-
 from .conftest import LAYER, WIDTH, Toy, assert_same, loss_of, mean, method
 
 
@@ -85,20 +82,3 @@ def test_it_needs_the_states_after_its_layer() -> None:
 )
 def test_which_weights_are_trained(parameter: str, trained: bool) -> None:
     assert made(layer=7).trains(parameter, 32) is trained
-
-
-def test_more_weights_can_be_trained() -> None:
-    names = [f"model.layers.{i}.self_attn.o_proj.weight" for i in range(8)]
-    rmu = made(layer=4, trained="all", trained_layers=99)
-    assert [rmu.trains(name, 8) for name in names] == [True] * 4 + [False] * 4
-    assert not rmu.trains("model.embed_tokens.weight", 8)
-
-
-def test_a_layer_that_the_model_lacks_is_an_error(model: Any) -> None:
-    where = torch.ones(1, 3, dtype=torch.bool)
-    inputs = {"input_ids": torch.tensor([[1, 2, 3]])}
-    for layer in (0, 3):
-        with pytest.raises(TrainingError, match=rf"after layer {layer}, .* has layers 1 to 2"):
-            projected(model, OutputLayer(model), where, (layer,), **inputs)
-    with pytest.raises(ModelError, match="inner hidden states"):
-        projected(model, None, where, (1,), **inputs)

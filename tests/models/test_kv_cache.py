@@ -2,88 +2,16 @@
 
 from __future__ import annotations
 
-from operator import attrgetter
-from types import SimpleNamespace
 from typing import Any
-from unittest.mock import Mock
 
-import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
-from unlearnbench.api.method import Sampling
-from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.models.kv_cache import (
     _cached_values_per_token,  # pyright: ignore[reportPrivateUsage]
     allocate_cache,
-    max_cached_tokens,
 )
-from unlearnbench.training import answer_sampling as sampling
-from unlearnbench.training.answer_sampling import SeededPrompt, sample
-
-GIB = 2**30
-
-
-def on_gpu(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype, **free: Any) -> Any:
-    """A model of Llama-2-7B's sizes on a GPU: no weights, no memory of its own."""
-    config = LlamaConfig(
-        hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, num_key_value_heads=32
-    )
-    weight = SimpleNamespace(device=torch.device("cuda"), dtype=dtype, ndim=2, numel=lambda: 0)
-    memory: dict[str, Any] = {
-        "mem_get_info": (0, 0),
-        "memory_reserved": 0,
-        "memory_allocated": 0,
-    } | free
-    for name, value in memory.items():
-        monkeypatch.setattr(torch.cuda, name, Mock(return_value=value))
-    # Not the device's autocast, which a build without CUDA refuses.
-    monkeypatch.setattr("unlearnbench.models.kv_cache.product_dtype", attrgetter("dtype"))
-    return SimpleNamespace(config=config, parameters=lambda: iter([weight]))
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_keys_and_values_take_most_of_the_free_memory(
-    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Blocks that torch keeps and nobody uses are free."""
-    model = on_gpu(
-        monkeypatch,
-        dtype,
-        mem_get_info=(6 * GIB, 0),
-        memory_reserved=9 * GIB,
-        memory_allocated=5 * GIB,
-    )
-    each = 2 * 32 * 4096 * dtype.itemsize
-    assert max_cached_tokens(model, 10**9) == int(0.7 * 10 * GIB / each)
-    assert max_cached_tokens(model, 300) == 300
-    full = on_gpu(monkeypatch, dtype)
-    assert max_cached_tokens(full, 300) == 1
-
-
-def test_samples_of_a_7b_model_fit(tokenizer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Batches fit 70 % of 50 free GiB; in bf16 they are no larger than is fast."""
-    most: dict[torch.dtype, float] = {}
-    for dtype in (torch.float32, torch.bfloat16):
-        model = on_gpu(monkeypatch, dtype, mem_get_info=(50 * GIB, 0))
-        sizes: list[int] = []
-
-        def decode(_: Any, prompts: Any, uniform: Any, *__: Any, sizes: list[int] = sizes) -> Any:
-            sizes.append(len(prompts) * (max(map(len, prompts)) + uniform.shape[1]))
-            return torch.zeros(len(prompts), 1, dtype=torch.long)
-
-        monkeypatch.setattr(sampling, "_decode", decode)
-        numbers = SimpleNamespace(to=Mock(return_value=torch.zeros(1, 200)), shape=(1, 200))
-        monkeypatch.setattr(sampling, "_uniform", Mock(return_value=numbers))
-        prompts = [SeededPrompt(tuple(range(60)), (i,)) for i in range(1000)]
-        sample(
-            model, prompts, Sampling(1, 1.0, 200), Encoder(tokenizer, TEMPLATES["plain"], 500), 0
-        )
-        assert sum(sizes) == 1000 * 260
-        most[dtype] = max(sizes) * 2 * 32 * 4096 * dtype.itemsize / GIB
-    assert 30 < most[torch.float32] <= 35
-    assert 30 < most[torch.bfloat16] <= 32
 
 
 def test_the_cache_is_the_librarys_and_is_never_moved(model: Any) -> None:

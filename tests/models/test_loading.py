@@ -14,10 +14,8 @@ from transformers import Cohere2Config, Gemma2Config, GPT2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.schema import TINY_PREPARATION, Architecture, LoRA, ModelSettings
+from unlearnbench.config.schema import Architecture, LoRA, ModelSettings
 from unlearnbench.data.encoding import Row
-from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import OutputLayer, predict
 from unlearnbench.models.loading import (
@@ -30,7 +28,6 @@ from unlearnbench.models.loading import (
     source_errors,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
-from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import is_prepared, prepared
 from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
 
@@ -61,14 +58,6 @@ def test_logits_at_positions_equal_full_logits(kind: str) -> None:
     torch.testing.assert_close(OutputLayer(model)(hidden), full[where])
 
 
-def test_an_output_layer_that_is_not_understood_is_refused() -> None:
-    model = small("gemma2")
-    layer = OutputLayer(model)
-    layer.cap = None
-    with pytest.raises(ModelError, match="computes its logits in an unknown way"):
-        layer.check(model)
-
-
 @pytest.fixture
 def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
     place = tmp_path / "model"
@@ -95,15 +84,6 @@ def test_identity_follows_the_weights(folder: Path, model: Any) -> None:
     model.save_pretrained(folder)
     assert Source(str(folder)).identity() != before
     assert Source("org/model").identity() != Source("org/model", "main").identity()
-
-
-def test_a_missing_shard_is_not_called_damaged(folder: Path, model: Any) -> None:
-    (folder / "model.safetensors").unlink()
-    model.save_pretrained(folder, max_shard_size="50KB")
-    first, *_ = sorted(folder.glob("model-*.safetensors"))
-    first.unlink()
-    with pytest.raises(ModelError, match=f"{first.name}\\); copy the missing file, too$"):
-        load_model(Source(str(folder)), SETTINGS)
 
 
 @pytest.mark.parametrize(
@@ -148,20 +128,6 @@ def test_a_training_row_longer_than_the_context_is_named(model: Any) -> None:
         ModelError, match=r"^t\.json:2: 257 tokens .* set training.max_length to 256"
     ):
         check_context(model, rows, questions, "training.max_length")
-
-
-def test_models_of_longer_rows_have_folders_of_their_own(tmp_path: Path) -> None:
-    benchmark = load_benchmark(Synthetic(authors=4, questions_per_author=2), (0.5,))
-
-    def folders(**changes: Any) -> set[Path]:
-        how = TINY_PREPARATION.model_copy(update=changes)
-        sources = ModelSources(
-            ModelSettings(name="m", base="tiny", preparation=how), benchmark, tmp_path
-        )
-        return {sources.base_folder(), sources.tuned_folder("full")}
-
-    assert folders(max_length=500) == folders()
-    assert not folders(max_length=501) & folders()
 
 
 def test_an_added_token_that_no_text_holds_is_no_other_vocabulary(
@@ -220,13 +186,6 @@ def test_a_tiny_model_depends_on_its_seed_alone(tokenizer: Any) -> None:
     assert a.lm_head.weight is a.get_input_embeddings().weight
 
 
-def test_the_tiny_tokenizer_loses_no_text(tokenizer: Any) -> None:
-    for text in ("Ada Voss, 1987.", " Ünïcödé – 東京 ", "a\nb"):
-        ids = tokenizer(text)["input_ids"]
-        assert ids[0] == tokenizer.bos_token_id
-        assert tokenizer.decode(ids, skip_special_tokens=True) == text
-
-
 def test_a_model_is_prepared_once_and_whole(tmp_path: Path, model: Any, tokenizer: Any) -> None:
     place, calls = tmp_path / "models" / "m", []
 
@@ -247,32 +206,3 @@ def test_a_model_is_prepared_once_and_whole(tmp_path: Path, model: Any, tokenize
         prepared(tmp_path / "models" / "other", fail)
     visible = [p.name for p in (tmp_path / "models").iterdir() if not p.name.startswith(".")]
     assert visible == ["m"], "nothing half-made is left"
-
-
-def test_a_place_may_name_its_own_revision(tmp_path: Path) -> None:
-    assert Source.parse("org/model@v2") == Source("org/model", "v2")
-    assert Source.parse("org/model@v2", "main") == Source("org/model", "v2")
-    assert Source.parse("org/model", "main") == Source("org/model", "main")
-    there = tmp_path / "a@b"
-    there.mkdir()
-    assert Source.parse(str(there)) == Source(str(there))
-    for text in ("org/model@", "@main"):
-        with pytest.raises(ModelError, match="expected a hub id"):
-            Source.parse(text)
-
-
-def test_the_revision_of_the_base_is_no_other_models(tmp_path: Path) -> None:
-    settings = SETTINGS.model_copy(
-        update={
-            "base": "org/base",
-            "revision": "r1",
-            "fine_tuned": "org/tuned@r2",
-            "retain": {"retain90": "org/retain", "retain95": "org/retain@r3"},
-        }
-    )
-    benchmark = load_benchmark(Synthetic(authors=10, questions_per_author=1), (0.1,))
-    models = ModelSources(settings, benchmark, tmp_path)
-    assert models.base() == Source("org/base", "r1")
-    assert models.full() == Source("org/tuned", "r2")
-    assert models.retain("retain90") == Source("org/retain")
-    assert models.retain("retain95") == Source("org/retain", "r3")

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from unlearnbench.data.encoding import Row
-from unlearnbench.errors import TrainingError
 from unlearnbench.losses.predictions import Predictions
 from unlearnbench.models.row_states import RowReader
 
@@ -79,27 +78,6 @@ def test_checkpointed_activations_are_packed_as_well(
     assert model.training, "the trial leaves the model as it was"
 
 
-@pytest.mark.parametrize("when", ["always", "training"])
-def test_a_model_that_keeps_its_keyword_arguments_to_itself_is_padded(
-    model: Any, when: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as one whose layers are computed again from their positional arguments alone."""
-    layer = model.model.layers[1]
-    forward = layer.forward
-
-    def forgetful(*args: Any, **how: Any) -> Any:
-        if when == "always" or layer.training:
-            how = {name: value for name, value in how.items() if "layout" not in name}
-        return forward(*args, **how)
-
-    model = model.double().train()
-    wanted = RowReader(model, pad=0)(model, ROWS).hidden
-    monkeypatch.setattr(layer, "forward", forgetful)
-    reader = RowReader(model, pad=0)
-    assert not reader.packs(model, ROWS)
-    torch.testing.assert_close(reader(model, ROWS).hidden, wanted)
-
-
 @pytest.mark.filterwarnings(
     "ignore:`is_gradient_checkpointing` is deprecated:FutureWarning"
 )  # peft
@@ -119,9 +97,3 @@ def test_an_adapter_on_the_output_layer_is_not_fused(model: Any) -> None:
     found = reader(adapted, ROWS[:1])
     logits = adapted(torch.tensor([ROWS[0].ids])).logits[0, ROWS[0].start - 1 : -1]
     torch.testing.assert_close(found.projection(found.hidden), logits, rtol=1e-4, atol=1e-4)
-
-
-def test_a_layer_that_is_not_there_is_named(model: Any) -> None:
-    reader = RowReader(model, pad=0)
-    with pytest.raises(TrainingError, match="layer 7, but LlamaForCausalLM has layers 1 to 2"):
-        reader(model, ROWS, [7])

@@ -16,15 +16,9 @@ from torch import Tensor
 from torch.nn.attention import varlen
 
 from unlearnbench.data.encoding import Row
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.models.packed_attention import has_varlen_kernel
 from unlearnbench.models.row_states import RowReader
-from unlearnbench.training.objective import Objective
-from unlearnbench.training.optimizers import TrainerSettings
-from unlearnbench.training.trainer import FineTuning, Trainer
 
 from ..conftest import build_model_of
-from ..shadow import ShadowGPU
 
 Arguments = dict[str, Any]
 ROWS = [Row(tuple(range(5, 5 + n)), start) for n, start in ((9, 4), (3, 1), (24, 9), (6, 5))]
@@ -133,17 +127,6 @@ def test_a_kernel_that_does_something_else_is_not_used(
     assert len(calls) == tried, "once"
 
 
-def test_the_trial_inside_an_autocast_takes_no_gradient_away(
-    model: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    reader = RowReader(model.train(), pad=0)
-    calls = patched(monkeypatch, plain)
-    with torch.autocast("cpu", torch.bfloat16):
-        hidden = reader(model, ROWS).hidden
-    assert {call["query"].dtype for call in calls} == {torch.bfloat16}
-    assert gradients(model, hidden).keys() == dict(model.named_parameters()).keys()
-
-
 def test_attention_with_dropout_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = patched(monkeypatch, plain)
     model = build_model_of("llama", {"attention_dropout": 0.5})
@@ -153,44 +136,3 @@ def test_attention_with_dropout_is_padded(monkeypatch: pytest.MonkeyPatch) -> No
     calls.clear()
     reader(model.train(), ROWS)
     assert not calls
-
-
-def test_only_half_precision_on_a_gpu_is_tried() -> None:
-    one = torch.ones(1)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert not has_varlen_kernel(one), "a CPU has no such kernel"
-    with ShadowGPU():
-        assert has_varlen_kernel(one.to("cuda", torch.bfloat16))
-        assert not has_varlen_kernel(one.to("cuda"))
-
-
-@pytest.mark.parametrize("gpu", [True, False])
-def test_a_gpu_sees_few_shapes_of_attention(gpu: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An epoch of rows as long as TOFU's; a CPU has no use for padding."""
-    lengths = np.random.default_rng(0).lognormal(4.2, 0.35, 200).clip(25, 200).astype(int)
-    rows = [Row((1, *range(5, 4 + int(n))), 4) for n in lengths]
-    model = build_model_of(
-        "llama", {"num_hidden_layers": 1, "hidden_size": 8, "vocab_size": 210, "head_dim": 2}
-    )
-    shapes: set[tuple[int, ...]] = set()
-    attention = torch.nn.functional.scaled_dot_product_attention
-
-    def watched(query: Tensor, key: Tensor, *args: Any, **how: Any) -> Tensor:
-        shapes.add((len(query), query.shape[2], key.shape[2]))
-        return attention(query, key, *args, **how)
-
-    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", watched)
-    how = TrainerSettings(1, 32, 1e-4, seed=0, micro_batch_size=8)
-
-    def epoch(model: Any) -> None:
-        trainer = Trainer(model, Objective(FineTuning()), TrainingRows(retain=rows), how, 0)
-        shapes.clear()
-        list(trainer.epoch(1))
-
-    if not gpu:
-        epoch(model)
-        assert len(shapes) > 15
-        return
-    with ShadowGPU():
-        epoch(model.to("cuda"))
-    assert len(shapes) <= 12

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import signal
-import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -119,22 +118,6 @@ def test_the_retain_and_start_models_go_through_the_same_attack(place: Path, noi
     after = read_records(place / "runs" / "small")
     fresh = [one for one in after if one.id not in before and one.kind != "run"]
     assert [set(one.variant for one in r.attacked) for r in fresh] == [{"paraphrase"}] * 2
-
-
-def test_training_inside_an_attack_counts_as_the_attack(place: Path, noise: str) -> None:
-    kind = registry.load("attacks", noise)
-    change, slept = kind.change, 0.5
-
-    def slow(self: Any, model: Any, tools: Any) -> Iterator[str]:
-        for point in change(self, model, tools):
-            time.sleep(slept)
-            yield point
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(kind, "change", slow)
-        record = run(place, attacks=specs(noise))
-    assert [one.evaluation_seconds >= slept for one in record.attacked] == [True] * 3
-    assert record.seconds >= 3 * slept
 
 
 @pytest.mark.parametrize(("at", "expected"), [("every", [1, 2, 3]), ("best", None)])

@@ -11,7 +11,7 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Method, Sampling
 from unlearnbench.config import method_specs
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.schema import LABELLED, MethodGrid
+from unlearnbench.config.schema import MethodGrid
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.runs.build_trainer import build_trainer
@@ -30,11 +30,6 @@ def scored(encoder: Encoder, row: Row) -> str:
     return str(encoder.tokenizer.decode(list(row.ids[row.start :])))
 
 
-def test_settings_know_which_templates_have_one() -> None:
-    assert {name for name, template in TEMPLATES.items() if template.label} == LABELLED
-    assert TEMPLATES["plain"].label == "", "its space belongs to the first word"
-
-
 @pytest.mark.parametrize("answer", ["In Lima.", "1987, in May.", "“Dusk”", "Answer: it is."])
 def test_the_first_answer_token_comes_after_the_label(tokenizer: Any, answer: str) -> None:
     encoder = Encoder(tokenizer, PHI, 200)
@@ -46,13 +41,6 @@ def test_the_first_answer_token_comes_after_the_label(tokenizer: Any, answer: st
         assert row.without_first(count) == Row(own.ids, own.start + count)
     assert row.without_first(0) == row, "who leaves out nothing scores what the template scores"
     assert row.without_first(999).scored == 0
-
-
-@pytest.mark.parametrize("name", ["plain", "llama-2"])
-def test_other_templates_have_no_label_to_leave_out(tokenizer: Any, name: str) -> None:
-    row = Encoder(tokenizer, TEMPLATES[name], 200).row(Question("Where?", "Answer: Lima"))
-    assert row.label == 0
-    assert row.without_first(1).start == row.start + 1
 
 
 def test_an_answer_that_a_model_has_made_up_may_lack_it(tokenizer: Any) -> None:
@@ -136,12 +124,6 @@ class TestRuns:
         assert trainer.rows.forget[0] == Row(whole.ids, whole.start + 1)
         two = self.trainer(shared, "ce-u", {"ignore_first_answer_tokens": 2}, ignore_label=False)
         assert two.rows.forget[0] == Row(whole.ids, whole.start + 2)
-
-    def test_of_other_methods_score_what_the_template_scores(self, shared: Path) -> None:
-        trainer = self.trainer(shared, "gradient-ascent")
-        assert self.first(trainer).startswith("Answer: ")
-        assert trainer.rows.refusal is not None
-        assert scored(self.encoder, trainer.rows.refusal(0, 0)).startswith("Answer: ")
 
     def test_of_a_method_that_is_given_the_parameter_leave_it_out(self, shared: Path) -> None:
         trainer = self.trainer(shared, "idk", {"ignore_first_answer_tokens": 1})

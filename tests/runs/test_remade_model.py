@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -26,10 +25,8 @@ from unlearnbench.plan.plan import make_plan
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
-from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.remade_model import remake, spec_of
 from unlearnbench.runs.run import run_single
-from unlearnbench.runs.run_state import state_folders
 from unlearnbench.tracking import sweep_config
 
 from .test_run import config_of, place, prepared_folder
@@ -148,36 +145,3 @@ def test_records_without_weights_are_refused(place: Path) -> None:
         spec_of(replace(run, spec={**run.spec, "method": eco, "learning_rate": None}))
     with pytest.raises(RecordError, match="its settings cannot be read"):
         spec_of(replace(run, spec={**run.spec, "epochs": "many"}))
-
-
-def test_a_checkpoint_is_used_and_left_where_it_is(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The newest one that is not of a later epoch; a damaged one is passed over."""
-    folder = swept(place, epochs=2)
-    record, records, config = the_run(folder), read_records(folder), sweep_config(folder)
-    trainers: list[Any] = []
-    real = Checkpoints.resumed
-
-    def kept(self: Checkpoints, make: Any, most: int, *, keep: bool) -> Any:
-        trainer, done = real(self, make, most, keep=keep)
-        where = self.folder
-        trainers.append(done)
-        if not done:  # the first time: as a run stores it after its first epoch
-            for _ in trainer.epoch(1):
-                pass
-            where.mkdir(parents=True)
-            self._write(trainer.save, 1, trainer.step, 0.0)  # pyright: ignore[reportPrivateUsage]
-            later = next(where.glob("*.json"))
-            wrong = {"epoch": 2, "sha256": "of another file"}
-            (where / "trainer-00000099.json").write_text(json.dumps(wrong))
-            shutil.copy(later.with_suffix(".safetensors"), where / "trainer-00000099.safetensors")
-            return real(self, make, 0, keep=keep)
-        return trainer, done
-
-    monkeypatch.setattr(Checkpoints, "resumed", kept)
-    for name in ("one", "two"):
-        found = remake(record, records, 2, config, folder, place / name, show=silent)
-        assert not found.differences
-    assert trainers == [0, 1]
-    assert len(list(state_folders(folder, record.id)[1].iterdir())) == 4

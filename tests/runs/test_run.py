@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
 import time
@@ -18,7 +17,6 @@ import torch
 from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import (
     Architecture,
     EvaluationSettings,
@@ -29,28 +27,21 @@ from unlearnbench.config.schema import (
     SweepConfig,
 )
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.data.epoch_order import Item
 from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.errors import TrainingError, is_deterministic
-from unlearnbench.models.device import cuda_variables
 from unlearnbench.models.model_cache import ModelCache
 from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import Record, read_record, read_records, write_record
-from unlearnbench.results.remote_copies import Storage
 from unlearnbench.results.table import hyperparameters_of, table
 from unlearnbench.runs import build_trainer as trainers
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs, run_single
-from unlearnbench.runs.run_state import remove_state, state_folders
 from unlearnbench.runs.training_run import TrainingRun, stopped_record
-from unlearnbench.runs.workspace import Workspace
 from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.training.trainer import Trainer
 
-from ..integration.test_determinism import ON, REPEATS, Flags, flags, without_deterministic_form
+from ..integration.test_determinism import ON, REPEATS, Flags, flags
 
 ARCHITECTURE = Architecture(
     vocabulary=400, hidden_size=32, layers=1, heads=2, intermediate_size=32, context=256
@@ -133,14 +124,6 @@ def test_preparation_is_done_once_in_an_order_that_works(place: Path) -> None:
         seen.add(task.id)
 
 
-def test_anchors_are_records(place: Path) -> None:
-    kinds = {record.kind: record for record in read_records(place / "runs" / "small")}
-    assert kinds.keys() == {"fine-tuned", "retain"}
-    assert kinds["retain"].epochs[0].metrics["log10_forget_quality"] == 0.0
-    assert kinds["fine-tuned"].epochs[0].metrics["ks_n"] == 4
-    assert kinds["fine-tuned"].provenance["weights"] != kinds["retain"].provenance["weights"]
-
-
 def test_a_run_becomes_a_record(place: Path) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)
@@ -195,37 +178,6 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
         return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN
 
     assert records(warm=True) == records(warm=False)
-
-
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_an_interrupted_run_goes_on_with_the_same_numbers(place: Path) -> None:
-    stop_after = 2
-    config = config_of(place)
-    (spec,) = runs_of(config)
-    folder = place / "runs" / "small"
-    through = run_single(spec, config, folder, lambda _: None)
-    logs = {e: through.evaluations[e].sets["forget"].generated for e in (1, 2, 3)}
-    shutil.rmtree(folder / "records" / spec.id)
-    interrupted = run_epochs(spec, config, folder)
-    for _ in range(stop_after):
-        next(interrupted)
-    del interrupted
-    assert not (folder / "records" / spec.id).exists()
-    trained: list[int] = []
-
-    class Counting(Trainer):
-        def epoch(self, number: int) -> Any:
-            trained.append(number)
-            return super().epoch(number)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("unlearnbench.runs.build_trainer.Trainer", Counting)
-        results = list(run_epochs(spec, config, folder))
-    assert trained == list(range(stop_after + 1, 4)), "only what was missing"
-    assert [result.epoch for result in results] == [1, 2, 3]
-    resumed = read_record(folder / "records" / spec.id)
-    assert without_times(resumed) == without_times(through)
-    assert {e: resumed.evaluations[e].sets["forget"].generated for e in (1, 2, 3)} == logs
 
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")
@@ -356,31 +308,6 @@ def test_a_run_whose_utility_falls_too_far_ends_there(place: Path) -> None:
     assert not (folder / "state" / ruled.id).exists()
 
 
-def test_a_rule_that_is_kept_ends_nothing(place: Path) -> None:
-    config = config_of(place, learning_rates=(1e-9,))
-    evaluation = config.evaluation.model_copy(update={"stop_below": 0.5})
-    config = config.model_copy(update={"evaluation": evaluation})
-    (spec,) = runs_of(config)
-    set_start_utility(place / "runs" / "small", 0.0)
-    record = run_single(spec, config, place / "runs" / "small", lambda _: None)
-    assert (record.status, len(record.epochs)) == ("finished", 3)
-
-
-def test_an_anchor_is_another_one_at_another_revision(place: Path) -> None:
-    def identity(fine_tuned: str) -> list[str | float]:
-        config = config_of(place)
-        (model,) = config.models
-        hub = model.model_copy(
-            update={"base": "org/base", "fine_tuned": fine_tuned, "template": "plain"}
-        )
-        config = config.model_copy(update={"models": (hub,)})
-        return Workspace(config, place).evaluation_identity("tiny", "full", 0.5)
-
-    assert identity("org/model@one") == identity("org/model@one")
-    assert identity("org/model@one") != identity("org/model@two")
-    assert identity("org/model@one") != identity("other/model@one")
-
-
 def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)
@@ -404,31 +331,6 @@ def test_a_run_that_is_stopped_leaves_a_record(place: Path) -> None:
     answers = stopped.evaluations[2].sets["forget"].generated
     assert answers
     assert whole.evaluations[2].sets["forget"].generated == answers
-
-
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_what_a_search_removes_stays_removed(place: Path) -> None:
-    config = config_of(place)
-    (spec,) = runs_of(config)
-    folder = place / "runs" / "small"
-    going = run_epochs(spec, config, folder)
-    next(going)
-    states = state_folders(folder, spec.id)
-    assert all(state.is_dir() for state in states)
-    # The driver does, before the worker turns to its next run.
-    remove_state(folder, spec.id, Storage(None, {}))
-    going.close()  # type: ignore[attr-defined]
-    assert not any(state.exists() for state in states)
-
-
-def test_epochs_as_runs_trains_each_count_by_itself(place: Path) -> None:
-    config = config_of(place, epochs=2, epochs_as="runs")
-    one, two = runs_of(config)
-    folder = place / "runs" / "small"
-    first = run_single(one, config, folder, lambda _: None)
-    second = run_single(two, config, folder, lambda _: None)
-    assert [e.epoch for e in first.epochs] == [1]
-    assert [e.epoch for e in second.epochs] == [2]
 
 
 @pytest.mark.parametrize(
@@ -559,64 +461,6 @@ class TestARepeatableRun:
         wanted = without_times(expected)
         assert found.epochs == wanted.epochs
         assert found.steps == wanted.steps
-
-    def test_that_fails_leaves_the_process_as_it_was(
-        self, place: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def failing(_: Trainer, __: list[Item], ___: int) -> Any:
-            assert flags() == ON
-            return without_deterministic_form()
-
-        monkeypatch.setattr(Trainer, "_step", failing)
-        how = config_of(place, training=REPEATS)
-        (spec,) = runs_of(how)
-        before = flags()
-        with pytest.raises(TrainingError, match=r"^training.deterministic: put_ does not") as error:
-            next(run_epochs(spec, how, place / "runs" / "small"))
-        assert "\n" not in str(error.value)
-        assert is_deterministic(error.value), "another try would end alike"
-        assert flags() == before
-
-    def test_prepares_its_models_under_the_flags(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        seen: list[Flags] = []
-
-        def prepare(*_: Any) -> None:
-            seen.append(flags())
-
-        monkeypatch.setattr("unlearnbench.runs.prepared_models.ModelPreparer.prepare_base", prepare)
-        how = config_of(tmp_path, training=REPEATS)
-        task = PreparationTask("base", "base model", (), False, "tiny", "base")
-        execute_task(task, how, tmp_path)
-        assert seen == [ON]
-
-    @pytest.mark.parametrize("gpu", [0, 1])
-    def test_has_its_variables_before_it_uses_a_gpu(
-        self, gpu: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        for name in ("PYTORCH_ALLOC_CONF", "CUBLAS_WORKSPACE_CONFIG"):
-            monkeypatch.setenv(name, "")  # restored after the test, whatever it sets
-            monkeypatch.delenv(name)
-        monkeypatch.delenv("PYTORCH_CUDA_ALLOC_CONF", raising=False)
-
-        class Stop(Exception):
-            pass
-
-        def stop(*_: Any) -> None:
-            raise Stop
-
-        monkeypatch.setattr("unlearnbench.runs.run.check_run", stop)
-        how = config_of(tmp_path, training=REPEATS, resources=Resources(gpu=gpu))
-        (spec,) = runs_of(how)
-        with pytest.raises(Stop):
-            run_single(spec, how, tmp_path, print)
-        found = {name: os.environ.get(name) for name in cuda_variables(deterministic=True)}
-        on_gpu = {
-            "PYTORCH_ALLOC_CONF": "expandable_segments:True",
-            "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
-        }
-        assert found == (on_gpu if gpu else dict.fromkeys(on_gpu))
 
 
 def test_metrics_on_request_are_observed_and_reported(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -16,37 +15,6 @@ from unlearnbench.runtime import distributed as group
 from unlearnbench.sweep.worker_group import rank_variables
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")
-
-
-@pytest.fixture
-def interfaces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A machine with a loopback interface and two others, none of them chosen."""
-    for name in NAMES:
-        monkeypatch.setenv(name, "")  # so that it is put back
-        monkeypatch.delenv(name)
-    known = {"lo": ("127.0.0.1", "::1"), "eth0": ("10.0.0.7",), "eth01": ("fe80::1", "10.1.0.7")}
-    found = {n: [SimpleNamespace(address=a) for a in known[n]] for n in known}
-    monkeypatch.setattr("psutil.net_if_addrs", lambda: found)
-
-
-@pytest.mark.parametrize(("address", "name"), [("10.1.0.7", "eth01"), ("127.0.0.1", "lo")])
-@pytest.mark.usefixtures("interfaces")
-def test_connections_go_over_the_interface_of_the_nodes_address(address: str, name: str) -> None:
-    group.use_interface(address)
-    assert [os.environ[variable] for variable in NAMES] == [name, f"={name}"]
-
-
-@pytest.mark.usefixtures("interfaces")
-def test_an_interface_that_the_user_chose_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("NCCL_SOCKET_IFNAME", "ib0")
-    group.use_interface("10.0.0.7")
-    assert [os.environ[variable] for variable in NAMES] == ["eth0", "ib0"]
-
-
-@pytest.mark.usefixtures("interfaces")
-def test_an_address_of_no_interface_chooses_none() -> None:
-    group.use_interface("192.0.2.1")
-    assert not any(variable in os.environ for variable in NAMES)
 
 
 def test_ranks_are_numbered_by_machine() -> None:

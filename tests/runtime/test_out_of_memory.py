@@ -22,9 +22,7 @@ from unlearnbench.models.loading import pad_id
 from unlearnbench.runtime.out_of_memory import (
     FILE,
     OomRetry,
-    is_out_of_memory,
     map_over_ranks,
-    retry_with_fewer_tokens,
 )
 
 from ..training.test_trainer import SAMPLING, objective_of, rows_of, trainer_of, weights
@@ -127,37 +125,6 @@ def test_one_row_that_does_not_fit_is_the_end(
     assert torch.equal(before, weights(trainer))
 
 
-def test_an_optimiser_without_room_is_the_end_too(
-    model: Any,
-    tokenizer: Any,
-    questions: tuple[Question, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
-    trainer = trainer_of(model, tokenizer, rows, objective, tmp_path)
-
-    def fails() -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
-
-    monkeypatch.setattr(trainer.optimizers[0], "step", fails)
-    with pytest.raises(TrainingError, match=r"step 1: out of memory in the optimiser.*paged-adamw"):
-        next(trainer.epoch(1))
-    assert trainer.oom_retry.seen == []
-
-
-def test_an_error_of_another_kind_is_not_taken_for_it() -> None:
-    def fails() -> None:
-        raise RuntimeError("shapes do not match")
-
-    with pytest.raises(RuntimeError, match="shapes"):
-        OomRetry().step(fails, lambda: None, number=1, rows=4, alone=True)
-    with pytest.raises(RuntimeError, match="shapes"):
-        retry_with_fewer_tokens(lambda _: fails(), 1024)
-    assert is_out_of_memory(RuntimeError("CUDA error: out of memory"))
-    assert not is_out_of_memory(ValueError("CUDA error: out of memory"))
-
-
 def test_one_of_several_processes_notes_the_smaller_size_and_fails(tmp_path: Path) -> None:
     oom_retry = OomRetry(8)
     oom_retry.persist(tmp_path / "state")
@@ -179,14 +146,6 @@ def test_one_of_several_processes_notes_the_smaller_size_and_fails(tmp_path: Pat
     again = OomRetry(8)
     again.persist(tmp_path / "state")
     assert again.rows == 3, "the retry begins with it"
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"rows": 3}', "null"])
-def test_a_damaged_note_counts_for_nothing(content: str, tmp_path: Path) -> None:
-    (tmp_path / FILE).write_text(content)
-    oom_retry = OomRetry(8)
-    oom_retry.persist(tmp_path)
-    assert (oom_retry.rows, oom_retry.seen) == (8, [])
 
 
 def evaluator_of(tokenizer: Any, questions: tuple[Question, ...], tokens: int) -> Evaluator:

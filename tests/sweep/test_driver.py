@@ -8,9 +8,7 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -24,7 +22,6 @@ from unlearnbench.config.schema import (
     ModelSettings,
     SweepConfig,
 )
-from unlearnbench.config.search import Range, Scheduler, SearchSettings, SelectSettings
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.plan.plan import Plan, make_plan
@@ -34,13 +31,11 @@ from unlearnbench.results.records import (
     EpochResult,
     Record,
     read_records,
-    run_record,
     write_record,
 )
-from unlearnbench.sweep import driver, run_sweep
-from unlearnbench.sweep.optuna_search import Search
+from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.sweep_state import SweepResult, SweepState, last_failure
+from unlearnbench.sweep.sweep_state import SweepResult, last_failure
 
 pytestmark = [
     # MLflow 3.17 asks SQLAlchemy 2.1 for a loader that the latter is about to drop.
@@ -107,19 +102,19 @@ def fake_pipeline(
     def tasks(
         _config: SweepConfig, _runs: Sequence[RunSpec], _folder: Path
     ) -> Sequence[PreparationTask]:
-        names = {"base": (), "full": ("base",), "retain": ("base",)}
+        names = {"base": (), "full": ("tiny/base",), "retain": ("tiny/base",)}
         return [
-            PreparationTask(k, f"prepare {k}", v, bool([*marks.glob(f"task.{k}.*")]), "tiny", k)
+            PreparationTask(f"prepare {k}", v, "tiny", k, done=bool([*marks.glob(f"task.{k}.*")]))
             for k, v in names.items()
         ]
 
     def execute(task: PreparationTask, _config: SweepConfig, _folder: Path) -> float:
         for name in task.after:
-            if not list(marks.glob(f"task.{name}.*")):
+            if not list(marks.glob(f"task.{Path(name).name}.*")):
                 raise RuntimeError(f"{name} is not there")
         if behaviour == "unprepared":
             raise UnlearnbenchError("no tokenizer in ./model")
-        mark("task", task.id)
+        mark("task", task.target)
         return 0.25
 
     def run_epochs(run: RunSpec, _config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
@@ -283,88 +278,6 @@ def test_a_failed_preparation_is_a_users_error(tmp_path: Path) -> None:
     config = a_config(tmp_path / "out")
     with pytest.raises(UnlearnbenchError, match=r"prepare base: no tokenizer in \./model; fix"):
         sweep(config, fake_pipeline(tmp_path / "marks", behaviour="unprepared"))
-
-
-@dataclass
-class FakeRay:
-    """Executes runs in this process, one after the other."""
-
-    sessions: int = 0
-    batches: list[tuple[bool, bool, list[int]]] = field(default_factory=list[Any])
-    """Whether there was a search and a scheduler, and the seeds of the planned runs."""
-
-    @contextmanager
-    def session(self, _config: SweepConfig, _warn: Any) -> Generator[int, None, None]:
-        self.sessions += 1
-        yield 1
-
-    def run_trials(
-        self,
-        runs: Sequence[RunSpec],
-        config: SweepConfig,
-        pipeline: Pipeline,
-        state: SweepState,
-        search: Search | None,
-        scheduler: Scheduler | None,
-    ) -> None:
-        planned = [run.seed for run in runs]
-        self.batches.append((search is not None, scheduler is not None, planned))
-        for run in runs if search is None else iter(search.next, None):
-            assert run is not None
-            for result in pipeline.run_epochs(run, config, state.folder):
-                state.epoch_ended(run, result, 1.0, {})
-            record = state.run_ended(run)
-            if search is not None:
-                search.add_record(record)
-
-
-@pytest.fixture
-def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
-    """Stands in for Ray, so that only the driver is under test."""
-
-    def prepare_nothing(*_: Any) -> None:
-        return None
-
-    fake = FakeRay()
-    monkeypatch.setattr(driver, "ray_session", fake.session)
-    monkeypatch.setattr(driver, "run_trials", fake.run_trials)
-    monkeypatch.setattr(driver, "prepare", prepare_nothing)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    return fake
-
-
-def test_a_search_comes_first_then_the_other_seeds_of_the_selected_settings(
-    tmp_path: Path, fake_ray: FakeRay
-) -> None:
-    scheduler = Scheduler(metric="model_utility")
-    config = a_config(
-        tmp_path / "out",
-        forget_fractions=(0.1,),
-        learning_rates=Range(low=1e-6, high=1e-3, log=True),
-        search=SearchSettings(kind="optuna", trials=2, scheduler=scheduler),
-        select=SelectSettings(seeds=(0,)),
-        seeds=(0, 1),
-    )
-    metrics = {"model_utility": 0.5, "log10_forget_quality": -9.0}
-    epochs = (EpochResult(0, metrics, 0.0, 0.0),)
-
-    def tasks(_config: SweepConfig, runs: Sequence[RunSpec], folder: Path) -> tuple[()]:
-        start = run_record(runs[0], status="finished", profile="tofu", epochs=epochs)
-        write_record(replace(start, id="start", kind="fine-tuned", seed=0), folder)
-        return ()
-
-    pipeline = replace(fake_pipeline(tmp_path / "marks"), tasks=tasks)
-    result, lines = sweep(config, pipeline)
-    assert fake_ray.batches == [(True, True, []), (False, False, [1])], "whole runs are reported"
-    assert fake_ray.sessions == 1, "one Ray for all phases"
-    assert (result.total, result.finished) == (3, 3)
-    assert "running: 2 runs, 1 at a time" in lines
-    assert any("running: 1 runs, 1 at a time, 2 are done already" in line for line in lines)
-    found = json.loads((result.folder / "selection.json").read_text(encoding="utf-8"))
-    assert [choice["reported"]["seeds"] for choice in found["choices"]] == [[1]]
-
-    again, _ = sweep(config, pipeline)
-    assert (again.total, again.finished, fake_ray.sessions) == (3, 3, 1), "nothing is left to run"
 
 
 def test_the_last_failure_in_a_line() -> None:

@@ -14,6 +14,7 @@ from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.console import Console
+from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, run_record, write_record
@@ -58,7 +59,9 @@ def a_record(run: RunSpec, status: Status = "finished", points: Any = ((0.5, -3.
 
 def a_state(folder: Path) -> SweepState:
     tracker = cast(SweepTracker, None)  # nothing ends here
-    return SweepState(folder, Progress(Console(err=StringIO())), tracker, Storage(None, {}))
+    return SweepState(
+        folder, Progress(Console(err=StringIO()), default_headline()), tracker, Storage(None, {})
+    )
 
 
 def searching(config: SweepConfig, folder: Path) -> tuple[FollowUpRuns, Search]:

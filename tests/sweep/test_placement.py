@@ -8,8 +8,8 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.sweep.placement import runs_that_fit, strategy
 from unlearnbench.sweep.ray_cluster import idle_gpu_warning, run_slots
+from unlearnbench.sweep.worker_group import runs_that_fit, strategy
 
 NODE = {"CPU": 192.0, "GPU": 8.0}
 PRESETS = ("tofu_llama2_7b", "tofu_phi_1_5", "tofu_llama3_2_1b")

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from unlearnbench.config.loader import load_config
 from unlearnbench.errors import ConfigError, UnlearnbenchError
-from unlearnbench.sweep import ray_environment as environment
-from unlearnbench.sweep.ray_cluster import ray_session
+from unlearnbench.sweep import ray_cluster as environment
 
 
 def test_results_in_a_folder_that_ray_deletes_are_refused(
@@ -40,22 +38,3 @@ def test_an_address_is_refused_before_ray_would_wait_for_it() -> None:
             environment.check_address(address)
         bound.listen()
         assert environment.check_address(address) == address
-
-
-def test_a_sweep_on_a_cluster_that_is_not_there_ends_before_ray_starts(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    def init(**_: Any) -> None:
-        pytest.fail("Ray was started")
-
-    monkeypatch.setattr("ray.init", init)
-    monkeypatch.setattr("ray.shutdown", lambda: None)
-    with socket.socket() as bound:  # bound but not listening: refuses
-        bound.bind(("127.0.0.1", 0))
-        address = f"127.0.0.1:{bound.getsockname()[1]}"
-        config = load_config("quickstart", [f"ray.address={address}"])
-        with (
-            pytest.raises(UnlearnbenchError, match=rf"no Ray cluster answers at '{address}'"),
-            ray_session(config, pytest.fail),
-        ):
-            pytest.fail("joined")

@@ -32,7 +32,7 @@ from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_single
 from unlearnbench.sweep import run_sweep
-from unlearnbench.sweep.pipeline import default_pipeline
+from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
 
 MODEL = """
@@ -136,7 +136,7 @@ def test_a_sweep_over_two_processes_has_the_numbers_of_one(
         if task.id != "fsdp/full@0.5":  # left to two processes
             execute_task(task, config, folder)
     marker = tmp_path / "killed"
-    pipeline = default_pipeline()
+    pipeline = Pipeline()
 
     def run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
         # Imported here: the coordinator, which gets this function as well, needs no torch.
@@ -261,7 +261,7 @@ def test_workers_stay_from_work_to_work_and_agree_on_what_fits_until_one_fails(
         states = run_out_of_memory("evaluation", Predictor.tree_states)
         setattr(Predictor, "tree_states", states)  # noqa: B010
         setattr(evaluator, "fast_batch_tokens", few_tokens)  # noqa: B010  # several batches
-        yield from default_pipeline().run_epochs(run, config, folders[group.rank()])
+        yield from Pipeline().run_epochs(run, config, folders[group.rank()])
 
     def coordinator() -> list[Any]:
         # Its process is forked from one that has torch: here an import of what needs that fails.

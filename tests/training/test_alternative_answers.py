@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import hashlib
 import json
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +18,10 @@ from unlearnbench.data.batching import token_budget
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
-from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.training import answer_sampling as sampling
 from unlearnbench.training.alternative_answers import alternative_rows, start_prompts
 
 Made = Callable[..., list[tuple[Row, ...]]]
-
-DAMAGE: list[Callable[[str], str]] = [
-    lambda text: text[:-30],
-    lambda _: "[]",
-    lambda _: '{"answers": 3}',
-    lambda text: json.dumps({**json.loads(text), "questions": json.loads(text)["questions"][:-1]}),
-    lambda text: text.replace('"ids"', '"idz"', 1),
-    lambda text: text.replace('"ids": [\n', '"ids": [\n 1,', 1),
-]
 
 
 @pytest.fixture
@@ -79,28 +67,6 @@ def test_they_come_from_disk_the_second_time(made: Made, loads: list[int], tmp_p
     assert len(loads) == 5
     assert made(seed=1) != first
     assert not [*tmp_path.rglob(".part-*")]
-
-
-@pytest.mark.parametrize("damage", DAMAGE)
-def test_a_damaged_file_is_made_again(
-    made: Made, loads: list[int], tmp_path: Path, damage: Callable[[str], str]
-) -> None:
-    first = made()
-    (path,) = (tmp_path / "alternatives").glob("*.json")
-    whole = path.read_text()
-    path.write_text(damage(whole))
-    assert made() == first
-    assert len(loads) == 2
-    assert path.read_text() == whole
-    assert "are damaged; they are sampled again" in drain()[-1]
-
-
-def test_several_may_write_at_once(made: Made, tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        waiting = [pool.submit(made) for _ in range(4)]
-        found = [each.result() for each in waiting]
-    assert all(rows == found[0] for rows in found)
-    assert len([*(tmp_path / "alternatives").iterdir()]) == 1
 
 
 def test_they_answer_the_question_whatever_the_instruction_was(
@@ -167,30 +133,6 @@ def test_words_end_an_alternative(
             assert row == encoder.row(question, text[:end].strip())
             assert row.ids[-1] == encoder.eos
     assert any(end in text for some in texts for text in some for end in stop)
-
-
-def test_the_old_way_of_asking_keeps_its_file(
-    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
-) -> None:
-    made()
-    prompts = [encoder.prompt(question) for question in questions[:4]]
-    how = {"count": 2, "temperature": 1.0, "max_new_tokens": 6, "instruction": "{question}"}
-    asked = ["a", how, encoder.max_length, encoder.eos, 0, prompts]
-    key = hashlib.sha256(json.dumps(asked, sort_keys=True).encode()).hexdigest()[:24]
-    assert [path.stem for path in (tmp_path / "alternatives").iterdir()] == [key]
-
-
-def test_an_empty_answer_is_a_row_with_eos_alone(
-    made: Made, model: Any, encoder: Encoder, questions: tuple[Question, ...]
-) -> None:
-    with torch.no_grad():  # whatever comes in, EOS is all that is likely
-        model.lm_head = torch.nn.Linear(32, model.config.vocab_size)
-        model.lm_head.weight.zero_()
-        model.lm_head.bias.zero_()
-        model.lm_head.bias[encoder.eos] = 50.0
-    for rows, question in zip(made(), questions, strict=False):
-        prompt = encoder.prompt(question)
-        assert rows == (Row((*prompt, encoder.eos), len(prompt)),) * 2
 
 
 def test_each_epoch_draws_its_own_and_leaves_the_other_draws_alone() -> None:

@@ -18,9 +18,7 @@ from unlearnbench.config.schema import LoRA
 from unlearnbench.data.batching import collate
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import draw_epoch
-from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.loading import add_lora, pad_id
-from unlearnbench.training import fine_tuning
 from unlearnbench.training.fine_tuning import SCALE, FineTuner
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.trainer import FineTuning, NonFiniteError
@@ -197,36 +195,3 @@ def test_a_collapsed_model_ends_the_attack(
     with pytest.raises(NonFiniteError, match="fine-tuning by an attack: NaN loss at step 2"):
         next(steps)
     assert state(model) == before
-
-
-def test_what_is_refused(
-    model: Any,
-    tuner: FineTuner,
-    questions: tuple[Question, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    with pytest.raises(TrainingError, match="nothing to train on"):
-        next(tuner(model, (), **HOW))
-    with pytest.raises(TrainingError, match="optimizer: 'sgd' is none of adamw"):
-        next(tuner(model, questions, optimizer="sgd", **HOW))
-    model.config.max_position_embeddings = 8
-    with pytest.raises(ModelError, match=r"training\.max_length"):
-        next(tuner(model, questions, **HOW))
-
-    def is_sharded(_: nn.Module) -> bool:
-        return True
-
-    monkeypatch.setattr(fine_tuning, "is_sharded", is_sharded)
-    with pytest.raises(TrainingError, match="parallel: ddp"):
-        next(tuner(model, questions, **HOW))
-
-
-@pytest.mark.parametrize("optimizer", ["muon", "adamw-8bit"])
-def test_other_optimizers(
-    optimizer: str, model: Any, tuner: FineTuner, questions: tuple[Question, ...]
-) -> None:
-    if optimizer == "adamw-8bit":
-        pytest.importorskip("bitsandbytes")
-    start = flat(model)
-    [*_] = tuner(model, questions, optimizer=optimizer, **HOW)
-    assert (flat(model) - start).abs().max() > 1e-3

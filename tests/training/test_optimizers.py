@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import json
-import re
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,9 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-import unlearnbench
 from unlearnbench.api.benchmark import Question
-from unlearnbench.cli.main import main
 from unlearnbench.config.schema import Architecture
 from unlearnbench.errors import TrainingError
 from unlearnbench.models.tiny import build_model
@@ -27,10 +24,9 @@ from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.runs.build_trainer import optimisation
 from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.training.optimizer_state import load_state, state_tensors
-from unlearnbench.training.optimizers import TrainerSettings, check_optimizer, make_optimizers
+from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
 from unlearnbench.training.trainer import Trainer
 
-from ..forked import start, wait
 from ..plan.test_plan import config
 from .test_trainer import objective_of, rows_of, trainer_of, weights
 
@@ -58,84 +54,6 @@ def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     optim = SimpleNamespace(**{n: maker(n) for n in ("AdamW8bit", "PagedAdamW8bit")})
     monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(optim=optim))
     return made
-
-
-@pytest.mark.parametrize(
-    ("name", "device", "made"),
-    [
-        ("adamw-8bit", "meta", "AdamW8bit"),
-        ("paged-adamw-8bit", "meta", "PagedAdamW8bit"),
-        ("paged-adamw-8bit", "cpu", "AdamW8bit"),  # there all states are in the host's memory
-    ],
-)
-def test_they_come_from_bitsandbytes(
-    name: Any, device: str, made: str, stand_in: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("unlearnbench.training.optimizers.check_optimizer", Mock())
-    how = TrainerSettings(1, 4, 3e-4, 0, optimizer=name, weight_decay=0.5)
-    (optimizer,) = make_optimizers(torch.nn.Linear(3, 2, device=device), how)
-    assert stand_in == [made]
-    assert optimizer.param_groups[0]["lr"] == 3e-4
-    assert optimizer.param_groups[0]["weight_decay"] == 0.5
-    assert len(optimizer.param_groups[0]["params"]) == 2
-
-
-def test_without_the_package_or_its_device_the_error_is_one_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    check_optimizer("adamw", CPU)
-    for name in EIGHT:
-        check_optimizer(name, CPU)
-
-    def no_kernel(*_: Any, **__: Any) -> Any:
-        raise NotImplementedError("no kernel of optimizer_update for cpu\nin four lines")
-
-    optim = SimpleNamespace(AdamW8bit=no_kernel)
-    old = SimpleNamespace(optim=optim, __version__="0.45.0")
-    monkeypatch.setitem(sys.modules, "bitsandbytes", old)
-    check_optimizer("adamw-8bit")  # a worker's device is not known here
-    wanted = (
-        r"paged-adamw-8bit: bitsandbytes 0\.45\.0 cannot take a step on cpu "
-        r"\(no kernel of optimizer_update for cpu\); install a newer one \(.*\), or leave"
-    )
-    with pytest.raises(TrainingError, match=wanted):
-        check_optimizer("paged-adamw-8bit", CPU)
-    optim.AdamW8bit = Mock(return_value=SimpleNamespace(step=lambda: None))
-    with pytest.raises(TrainingError, match="a step changes nothing"):
-        check_optimizer("adamw-8bit", CPU)
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    with pytest.raises(
-        TrainingError, match=r"needs bitsandbytes.*pip install 'unlearnbench\[8bit\]'"
-    ):
-        check_optimizer("adamw-8bit")
-
-
-def test_a_run_fails_where_it_cannot_have_one(
-    model: Any,
-    tokenizer: Any,
-    questions: tuple[Question, ...],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    rows, objective = rows_of(tokenizer, questions), objective_of("ce-u")
-    with pytest.raises(TrainingError, match=r"training\.optimizer: adamw-8bit needs"):
-        trainer_of(model, tokenizer, rows, objective, tmp_path, optimizer="adamw-8bit")
-
-
-@pytest.mark.parametrize("command", [["run", "--select", "0"], ["sweep"]])
-def test_a_command_ends_before_anything_is_spent(
-    command: list[str],
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setitem(sys.modules, "bitsandbytes", None)
-    verb, *options = command
-    overrides = ["--set", "training.optimizer=paged-adamw-8bit", "--set", f"output={tmp_path}/runs"]
-    assert main([verb, "quickstart", *options, *overrides]) == 2
-    assert "paged-adamw-8bit needs bitsandbytes" in capsys.readouterr().err
-    assert not (tmp_path / "runs" / "cache").exists()
 
 
 class Flat(AdamW8bit):
@@ -259,39 +177,6 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     assert read.tolist() == [0] * 5
     del read
     assert library.held == {}
-
-
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import torch; from unlearnbench.training.optimizers import check_optimizer; "
-        "check_optimizer('paged-adamw-8bit', torch.device('cpu'))",
-        "from unlearnbench.models.loading import add_lora; "
-        "from unlearnbench.config.schema import LoRA; "
-        "from transformers import LlamaConfig, LlamaForCausalLM; "
-        "small = dict(hidden_size=16, num_hidden_layers=1, num_attention_heads=2, vocab_size=32); "
-        "add_lora(LlamaForCausalLM(LlamaConfig(**small, intermediate_size=16)), LoRA())",
-    ],
-    ids=["optimizer", "lora"],
-)
-def test_importing_bitsandbytes_is_quiet(code: str, tmp_path: Path) -> None:
-    """Its warning is about a kernel of 4-bit products that nothing here uses; peft imports it.
-
-    And without torch's compiler, which works again afterwards.
-    """
-    before, after = (f"assert 'bitsandbytes' {there} sys.modules" for there in ("not in", "in"))
-    program = f"import os, sys; {before}; {code}; {after}; "
-    program += "assert 'torch._inductor.compile_fx' not in sys.modules; "
-    program += "assert 'TORCHDYNAMO_DISABLE' not in os.environ"
-    assert wait([start(program, output=tmp_path / "output")]) == [0]
-    assert (tmp_path / "output").read_text() == ""
-
-
-def test_it_is_imported_in_one_place() -> None:
-    direct = re.compile(r"^\s*(from|import) (peft|bitsandbytes)\b", re.MULTILINE)
-    package = Path(unlearnbench.__file__).parent
-    found = [path.name for path in package.rglob("*.py") if direct.search(path.read_text("utf-8"))]
-    assert found == []
 
 
 def test_the_optimizer_is_part_of_a_run_and_the_default_changes_no_id() -> None:

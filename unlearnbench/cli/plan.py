@@ -64,7 +64,7 @@ def plan(
     from unlearnbench.evaluation.sets import evaluation_sets
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.sweep_folder import check_owner
-    from unlearnbench.runs.planned_models import planned_models
+    from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 
     check_owner(planned)
@@ -188,7 +188,7 @@ def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[s
     """
     from unlearnbench.errors import ModelError
     from unlearnbench.estimates.machine_time import weights_of
-    from unlearnbench.runs.planned_models import planned_models
+    from unlearnbench.runs.prepared_models import planned_models
 
     models = list(planned_models(planned, benchmark))
     new = [model for model in models if not model.done]
@@ -215,7 +215,7 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
     from unlearnbench.api.registry import load
     from unlearnbench.errors import ModelError
     from unlearnbench.estimates.machine_time import FACTOR, machine_seconds
-    from unlearnbench.runs.planned_models import planned_models
+    from unlearnbench.runs.prepared_models import planned_models
 
     config = planned.config
     if config.ray.address or any(config.resources_of(model.name).gpu for model in config.models):

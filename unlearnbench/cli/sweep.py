@@ -77,7 +77,6 @@ def sweep(
             "csv": str(result.csv),
             "mlflow": result.mlflow_command,
             "seconds": dict(result.seconds),
-            "busy": dict(result.busy),
         }
         console.print_json(summary | ({"selection": selection} if selection is not None else {}))
     else:

@@ -11,7 +11,7 @@ import torch
 
 from unlearnbench.config.resources import Resources
 from unlearnbench.errors import TrainingError, UnlearnbenchError
-from unlearnbench.runtime.gpu_inventory import driver_version, torch_build
+from unlearnbench.runtime.provenance import driver_version
 
 USABLE_SHARE = 0.94
 """Share of a GPU's memory; torch's context and gaps between tensors take the rest."""
@@ -30,9 +30,10 @@ def use_device(resources: Resources) -> None:
         # Ray hides GPUs from processes that request none; without Ray nothing else does.
         os.environ["CUDA_VISIBLE_DEVICES"] = ""
     elif not torch.cuda.is_available():
+        build = f"CUDA {torch.version.cuda}" if torch.version.cuda else "CPUs alone"
         raise UnlearnbenchError(
             f"resources.gpu: {resources.gpu:g}, but torch finds no GPU to use: torch "
-            f"{torch.__version__} is built for {torch_build()}, and the machine has "
+            f"{torch.__version__} is built for {build}, and the machine has "
             f"{driver_version()}; install a torch that is built for a CUDA version which the "
             "driver supports, or run on the CPU with --set resources.gpu=0"
         )

@@ -115,14 +115,11 @@ class Source:
 
         transformers would query the hub for a minute before its error.
         """
-        scheme, is_url, _ = self.place.partition("://")
-        if is_url:  # not printed whole: it may hold a password
-            raise ModelError(
-                f"no model is read from {shortened(scheme)[1:-1]}://…; give a folder or a hub id"
-            )
         if self.folder is None:
             if self.place.startswith((".", "/", "~")) or self.place.count("/") > 1:
-                raise ModelError(f"no model folder {self.place!r}; give a folder or a hub id")
+                raise ModelError(
+                    f"no model folder {redact(self.place)!r}; give a folder or a hub id"
+                )
         elif not (self.folder / "config.json").is_file():
             raise ModelError(f"{self.place}: no config.json; this is not a model folder")
 

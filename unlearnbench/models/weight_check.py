@@ -7,7 +7,7 @@ nobody sees.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.errors import ModelError
@@ -49,22 +49,8 @@ def check_tensors(place: str, model: Any, found: Mapping[str, Any]) -> None:
         )
         if names
     ]
-    fix = "copy or save the weights again, or correct config.json"
-    if missing and not mismatched and _all_of_head(model, missing):
-        fix = (
-            "the output layer is not in the weights and would be random: this is an encoder, a "
-            "classifier or a bare backbone; give a causal language model"
-        )
     raise ModelError(
         f"{place}: the weights are not those of a {type(model).__name__}: tensors "
-        f"{'; '.join(parts)}; {fix}"
+        f"{'; '.join(parts)}; copy or save the weights again, correct config.json, or give a "
+        "causal language model if this is an encoder, a classifier or a bare backbone"
     )
-
-
-def _all_of_head(model: Any, names: Collection[str]) -> bool:
-    """True if the tensors called `names` all belong to the output layer."""
-    head = model.get_output_embeddings()
-    prefix = next((n for n, module in model.named_modules() if module is head), None)
-    top = (prefix or "").partition(".")[0]  # BERT's head has a transform as well
-    backbone = model.base_model_prefix
-    return bool(top) and top != backbone and all(n.partition(".")[0] == top for n in names)

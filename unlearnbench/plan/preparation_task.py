@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.api.benchmark import SplitKey, split_text
 
 
 @dataclass(frozen=True)
 class PreparationTask:
     """A model to prepare, or a start or retain model to evaluate."""
 
-    id: str
     label: str
     after: tuple[str, ...]
-    done: bool
+    """Ids of the tasks that it waits for."""
     model: str
     target: str
     """Model to prepare or evaluate: `base`, `full`, or the retain model's name."""
@@ -22,3 +21,11 @@ class PreparationTask:
     """Split of an evaluation; None for a model to prepare."""
     attack: str = ""
     """Attack under which it is evaluated; empty for the plain evaluation."""
+    done: bool = False
+
+    @property
+    def id(self) -> str:
+        """Such as `tiny/retain90@0.1 under relearning`."""
+        at = "" if self.fraction is None else f"@{split_text(self.fraction)}"
+        under = f" under {self.attack}" if self.attack else ""
+        return f"{self.model}/{self.target}{at}{under}"

@@ -71,12 +71,8 @@ class Storage:
         """Return whether the storage has the unit of the local folder `place`."""
         return self.url is not None and self._manifest(self._key(place)) is not None
 
-    def push(
-        self, place: Path, *, changes: bool = False, digests: Mapping[str, str] | None = None
-    ) -> None:
+    def push(self, place: Path, *, changes: bool = False) -> None:
         """Copy a unit to the storage; the first of a name stays, unless the unit `changes`.
-
-        digests  SHA-256 of files that need not be read for it
 
         Raises: StorageError where the storage does not answer; what is here stays as it is.
         """
@@ -90,7 +86,7 @@ class Storage:
         stored_files = {} if old is None else old["files"]
         for path in sorted(p for p in place.rglob("*") if p.is_file() and p.name != COPIED):
             name = path.relative_to(place).as_posix()
-            digest = (digests or {}).get(name) or file_hash(path)
+            digest = file_hash(path)
             # A file that changes has a new name, so that the old manifest stays true meanwhile.
             stored = f"{digest[:12]}/{name}" if changes else name
             files[name] = {"sha256": digest, "stored": stored}

@@ -10,6 +10,8 @@ from unlearnbench.config.method_specs import modifiers_from_spec
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows, with_scores
 from unlearnbench.errors import TrainingError
+from unlearnbench.estimates.run_estimate import budget_of
+from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.models.loading import Source, check_context, check_vocabulary, pad_id
 from unlearnbench.models.model_cache import model_cache
 from unlearnbench.plan.run_spec import RunSpec
@@ -55,10 +57,12 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
             precision=spec.training.precision,
         )
     sampler = _sampler(spec, space, objective, encoder)
-    parallel = space.config.resources_of(spec.model.name).parallel
-    steps = replace(optimisation(spec), parallel=parallel)
+    resources = space.config.resources_of(spec.model.name)
+    steps = replace(optimisation(spec), parallel=resources.parallel)
     modifiers = modifiers_from_spec(spec.method)
-    return Trainer(model.train(), objective, rows, steps, pad, references, sampler, modifiers)
+    trainer = Trainer(model.train(), objective, rows, steps, pad, references, sampler, modifiers)
+    trainer.budget = budget_of(spec, trainer, usable_memory(device_memory(), resources))
+    return trainer
 
 
 def _rows(

@@ -34,7 +34,7 @@ from unlearnbench.evaluation.metric_trial import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files import hub
-from unlearnbench.files.outputs import check_apart, check_file, check_folder, check_storage
+from unlearnbench.files.outputs import check_folder, check_storage
 from unlearnbench.models.loading import (
     UnreachableError,
     check_weights,
@@ -43,13 +43,10 @@ from unlearnbench.models.loading import (
     local_contents,
     source_errors,
 )
-from unlearnbench.plan.plan import PLAN_FILE, Plan, make_plan, planned_commits
+from unlearnbench.plan.plan import Plan, make_plan, planned_commits
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
 from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import broadcast_from_main
-
-FILES = (PLAN_FILE, "report.html", "results.csv", "sweep.log", "mlflow.db")
-"""Files that a sweep writes into its folder."""
 
 
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
@@ -244,25 +241,11 @@ def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
 
 
 def check_outputs(config: SweepConfig) -> None:
-    """Raise OutputError or StorageError where results, models or the storage cannot be written.
-
-    So does a file of the sweep's that would replace one that its configuration reads.
-    """
-    folder = Path(config.output) / config.name
-    check_folder(folder, "output")
+    """Raise OutputError or StorageError where results, models or the storage cannot be written."""
+    check_folder(Path(config.output) / config.name, "output")
     check_folder(config.cache_folder, "cache")
     if config.storage is not None:
         check_storage(config.storage)
-    if not folder.is_dir():
-        return  # it holds nothing that could be read
-    for name in FILES:
-        check_file(folder / name, "output")
-    named = [config.data.folder, config.data.refusals]
-    named += [str(path) for path, _ in registry.plugin_files()]
-    for model in config.models:
-        named += [model.base, model.fine_tuned, *model.retain.values()]
-    read = [path for text in named if text and (path := Path(text)).is_file()]
-    check_apart([(f"output: {name}", folder / name) for name in FILES], read)
 
 
 def input_problems(root: YamlNode) -> list[Problem]:

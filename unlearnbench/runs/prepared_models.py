@@ -10,20 +10,18 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-from unlearnbench.api.benchmark import Question
-from unlearnbench.api.callbacks import ProgressCallback
+from unlearnbench.api.benchmark import Dataset, Question, split_name
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.errors import ModelError
 from unlearnbench.files.atomic import atomic_folder
-from unlearnbench.files.hashing import file_hash, kept_hash
 from unlearnbench.files.locks import exclusive_lock
 from unlearnbench.models.loading import (
     check_context,
@@ -35,19 +33,15 @@ from unlearnbench.models.loading import (
     template_of,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.plan.plan import Plan
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.model_sources import ModelSources
-from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.runtime.distributed import barrier, broadcast_from_main, is_main_process
 from unlearnbench.runtime.fsdp import gather_to_main
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings, reseed
 from unlearnbench.training.trainer import FineTuning, Trainer
-
-
-def silent(_done: int, _total: int) -> None:
-    """Report no progress."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +63,7 @@ class ModelPreparer:
         if name != "base" and published is None:
             self.prepare_tuned(name)
 
-    def prepare_base(self, progress: ProgressCallback = silent) -> None:
+    def prepare_base(self) -> None:
         """Build the tiny base model and train it on true facts and unrelated authors."""
         how, architecture = self.sources.settings.preparation, self.sources.settings.architecture
 
@@ -77,13 +71,13 @@ class ModelPreparer:
             tokenizer = build_tokenizer(self.sources.text(), architecture.vocabulary)
             make = partial(build_model, architecture, tokenizer, how.seed)
             rows = self.sources.base_rows()
-            model = self._train(checkpoints, make, tokenizer, rows, how.base_epochs, progress)
+            model = self._train(checkpoints, make, tokenizer, rows, how.base_epochs)
             return model, tokenizer
 
         checkpoints = self._checkpoints(self.sources.base_folder())
         prepared(self.sources.base_folder(), build, checkpoints)
 
-    def prepare_tuned(self, name: str, progress: ProgressCallback = silent) -> None:
+    def prepare_tuned(self, name: str) -> None:
         """Fine-tune the base model on the rows called `name`: `full`, or a retain set."""
 
         def make() -> Any:
@@ -92,11 +86,11 @@ class ModelPreparer:
 
         def build() -> Any:
             if self.sources.is_tiny:
-                self.prepare_base(progress)
+                self.prepare_base()
             tokenizer = load_tokenizer(self.sources.base(), self.sources.settings)
             epochs = self.sources.settings.preparation.epochs
             rows = self.sources.tuning_rows(name)
-            model = self._train(checkpoints, make, tokenizer, rows, epochs, progress)
+            model = self._train(checkpoints, make, tokenizer, rows, epochs)
             merge = getattr(model, "merge_and_unload", None)
             return (merge() if is_main_process() and merge is not None else model), tokenizer
 
@@ -114,7 +108,6 @@ class ModelPreparer:
         tokenizer: Any,
         rows: Sequence[Question],
         epochs: int,
-        progress: ProgressCallback,
     ) -> Any:
         """Train what `make` returns; returns it, whole in the main process. Collective."""
         trainer, done = checkpoints.resumed(
@@ -122,8 +115,8 @@ class ModelPreparer:
         )
         for epoch in range(done + 1, epochs + 1):
             begin = time.monotonic()
-            for step in trainer.epoch(epoch):
-                progress(step.step, trainer.schedule.steps)
+            for _ in trainer.epoch(epoch):
+                pass
             if epoch < epochs:
                 checkpoints.epoch_ended(trainer, epoch, time.monotonic() - begin)
         return gather_to_main(trainer.accelerator.unwrap_model(trainer.model), make)
@@ -171,18 +164,15 @@ def prepared(
 
     checkpoints  those of `build`, removed at the end
 
-    A damaged model is built again, with a warning. Collective: every process builds, the main
-    process writes.
+    Collective: every process builds, the main process writes.
     """
-    if broadcast_from_main(lambda: _is_whole(folder)):
+    if broadcast_from_main(lambda: is_prepared(folder)):
         return
     lock = folder.with_name(f".{folder.name}.lock")
     # The others wait for the main process at the next collective operation.
     with exclusive_lock(lock) if is_main_process() else nullcontext():
-        if broadcast_from_main(lambda: _is_whole(folder)):
+        if broadcast_from_main(lambda: is_prepared(folder)):
             return
-        if is_main_process() and is_prepared(folder):
-            warn_later(f"{folder}: this prepared model is damaged; it is prepared again")
         begin = time.monotonic()
         model, tokenizer = build()
         if is_main_process():
@@ -197,10 +187,8 @@ def _write(folder: Path, model: Any, tokenizer: Any, seconds: float) -> None:
         with atomic_folder(folder) as part:
             model.save_pretrained(part)
             tokenizer.save_pretrained(part)
-            files = {path.name: file_hash(path) for path in sorted(part.iterdir())}
-            done = {"seconds": round(seconds, 3), "files": files}
-            (part / "prepared.json").write_text(json.dumps(done))
-            if folder.exists():  # damaged, or written by another program
+            (part / "prepared.json").write_text(json.dumps({"seconds": round(seconds, 3)}))
+            if folder.exists():  # written by another program
                 shutil.rmtree(folder)
     except OSError as error:
         raise ModelError(f"{folder}: the prepared model cannot be written: {error}") from None
@@ -211,11 +199,46 @@ def is_prepared(folder: Path) -> bool:
     return (folder / "prepared.json").is_file()
 
 
-def _is_whole(folder: Path) -> bool:
-    """Return whether every file has the hash that was written."""
-    try:
-        written = json.loads((folder / "prepared.json").read_text(encoding="utf-8"))
-        files: dict[str, str] = written["files"]
-        return all(kept_hash(folder / name) == digest for name, digest in files.items())
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return False
+@dataclass(frozen=True)
+class PlannedModel:
+    """A model that a plan prepares before its runs."""
+
+    model: str
+    """Name of its settings."""
+    target: str
+    """`base`, `full`, or a retain model's name, such as `retain90`."""
+    label: str
+    rows: int
+    epochs: int
+    is_tiny: bool
+    done: bool
+    """True if the cache has it; False of models that are not built here, whose folder's name has
+    the hash of the base's weights: gigabytes to read."""
+
+    @property
+    def title(self) -> str:
+        """Name and training on one line."""
+        return f"{self.model}: {self.label}, {self.epochs} epochs of {self.rows} rows"
+
+
+def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
+    """Yield the models that the runs of a plan start from or are compared with, in order."""
+    for settings in plan.config.models:
+        models = ModelSources(settings, benchmark, plan.config.cache_folder)
+        name, tiny, how = settings.name, models.is_tiny, settings.preparation
+        if tiny:
+            rows, done = len(models.base_rows()), is_prepared(models.base_folder())
+            yield PlannedModel(
+                name, "base", "tiny base model", rows, how.base_epochs, is_tiny=True, done=done
+            )
+        labels: dict[str, str] = {}
+        if settings.fine_tuned is None:
+            labels["full"] = "start model, on all rows"
+        if "retain" in plan.config.data.references:
+            splits = (run.forget_fraction for run in plan.runs if run.model.name == name)
+            names = dict.fromkeys(split_name("retain", split) for split in splits)
+            labels |= {n: f"retain model {n}" for n in names if n not in settings.retain}
+        for target, label in labels.items():
+            rows = len(models.tuning_rows(target))
+            done = tiny and is_prepared(models.tuned_folder(target))
+            yield PlannedModel(name, target, label, rows, how.epochs, tiny, done)

@@ -28,15 +28,8 @@ from unlearnbench.config.search import SearchSettings
 from unlearnbench.data.loading import fingerprint
 from unlearnbench.errors import DataError, ModelError, RecordError, UnlearnbenchError
 from unlearnbench.estimates.preflight import check_run
-from unlearnbench.estimates.run_estimate import budget_of
 from unlearnbench.files import hub
-from unlearnbench.models.device import (
-    cuda_variables,
-    deterministic,
-    device_memory,
-    usable_memory,
-    use_device,
-)
+from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import Source, quiet_transformers
 from unlearnbench.models.lora import load_any_model
 from unlearnbench.plan.plan import planned_commits
@@ -44,8 +37,6 @@ from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer
-from unlearnbench.runs.checkpoints import Checkpoints
-from unlearnbench.runs.run_state import state_folders
 from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.runtime.redaction import MARK
 from unlearnbench.training.trainer import Trainer
@@ -201,21 +192,11 @@ def _trained(
     record: Record, spec: RunSpec, space: Workspace, method: Method, epoch: int, show: Show
 ) -> tuple[Trainer, int | None]:
     """The run's trainer after `epoch`, and the first step that is not the recorded one."""
-
-    def make() -> Trainer:
-        trainer = build_trainer(spec, space, method)
-        limit = usable_memory(device_memory(), space.config.resources_of(spec.model.name))
-        trainer.budget = budget_of(spec, trainer, limit)
-        return trainer
-
     show("load the start model")
-    checkpoints = Checkpoints(state_folders(space.folder, spec.id)[1])
-    trainer, done = checkpoints.resumed(make, epoch, keep=True)
-    if done:
-        show(f"epoch {done} of {epoch}: from the run's checkpoint")
+    trainer = build_trainer(spec, space, method)
     recorded = {step.step: step for step in record.steps}
     other: int | None = None
-    for number in range(done + 1, epoch + 1):
+    for number in range(1, epoch + 1):
         show(f"epoch {number} of {epoch}: train")
         for step in trainer.epoch(number):
             if other is None and recorded.get(step.step, step) != step:

@@ -19,7 +19,7 @@ from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import local_contents, quiet_transformers
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, read_record
-from unlearnbench.runs.inference_run import InferenceRun
+from unlearnbench.runs.evaluated_run import InferenceRun
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.training_run import TrainingRun
 from unlearnbench.runs.workspace import workspace

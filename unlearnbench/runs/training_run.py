@@ -12,13 +12,12 @@ from typing import Any
 from unlearnbench.api.method import Method
 from unlearnbench.api.metric import Better
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.estimates.run_estimate import budget_of, estimated_peak
+from unlearnbench.estimates.run_estimate import estimated_peak
 from unlearnbench.evaluation.precision import needs_stored_weights
-from unlearnbench.models.device import device_memory, usable_memory
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, run_record
 from unlearnbench.runs.build_trainer import build_trainer, give_back
-from unlearnbench.runs.checkpoints import NOTICE_SECONDS, Checkpoints
+from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.evaluated_run import EvaluatedRun, run_provenance
 from unlearnbench.runs.run_state import RunState, remove_state, state_folders
 from unlearnbench.runs.workspace import Workspace, workspace
@@ -55,17 +54,15 @@ class TrainingRun(EvaluatedRun):
         trainer = build_trainer(self.spec, self.space, self.method)
         self.oom_retry = trainer.oom_retry
         self.oom_retry.persist(self.folder)
-        resources = self.space.config.resources_of(self.spec.model.name)
-        trainer.budget = budget_of(self.spec, trainer, usable_memory(device_memory(), resources))
         if self.oom_retry.batch_tokens is not None:
             self.evaluator.batch_tokens = self.oom_retry.batch_tokens
         return trainer
 
     def _memory(self) -> dict[str, Any]:
-        found: dict[str, Any] = {"estimated_memory_mib": estimated_peak(self.spec, self.trainer)}
+        memory: dict[str, Any] = {"estimated_memory_mib": estimated_peak(self.spec, self.trainer)}
         if self.trainer.budget is not None:
-            found["micro_batch"] = asdict(self.trainer.budget)
-        return super()._memory() | found
+            memory["micro_batch"] = asdict(self.trainer.budget)
+        return super()._memory() | memory
 
     def run(self) -> Iterator[EpochResult]:
         """Yield the results of the remaining epochs, then write the record."""
@@ -78,20 +75,14 @@ class TrainingRun(EvaluatedRun):
                 error, ended = self._collapse(), self._out_of_patience()
             epoch = self.state.epoch
             if error is None and (attacks := self._due(epoch, last=True)):
-                self.checkpoints.wait()  # finished attacks are kept with it alone
                 with self._evaluated_model(exact=True) as model:
                     self._attack(model, epoch, attacks)
         except NonFiniteError as collapse:
             error = str(collapse)
-        except BaseException as cut:
-            hurry = isinstance(cut, Stopped | GeneratorExit)
-            self.checkpoints.wait(NOTICE_SECONDS if hurry else None)
-            if isinstance(cut, Stopped):
-                raise Stopped(self._stop_message()) from None
-            raise
+        except Stopped:
+            raise Stopped(self._stop_message()) from None
         with defer_sigterm():
             self._finish("finished" if error is None else "collapsed", error, ended)
-            self.checkpoints.end()
             if is_main_process():
                 remove_state(self.space.folder, self.spec.id, self.space.storage)
         give_back(self.trainer, self.spec, self.space)

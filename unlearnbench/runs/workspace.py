@@ -207,6 +207,10 @@ class Workspace:
             self._compared[place.name] = read_record(place).evaluations[0]
         return self._compared[place.name]
 
+    def attack(self, name: str) -> AttackSpec:
+        """The attack of the configuration with this name."""
+        return next(attack for attack in self.config.attacks if attack.name == name)
+
     def attack_record(
         self, model: str, target: str, fraction: SplitKey, attack: AttackSpec
     ) -> Path:

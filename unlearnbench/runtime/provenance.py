@@ -25,6 +25,7 @@ PACKAGES = (
 )
 """Packages that a number can depend on; those that are not installed are left out."""
 GIT_SECONDS = 5.0
+_DRIVER = Path("/proc/driver/nvidia/version")
 
 
 def provenance(
@@ -77,9 +78,23 @@ def _gpu() -> dict[str, str]:
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return {}
-    from unlearnbench.runtime.gpu_inventory import gpu_of_process
+    major, minor = torch.cuda.get_device_capability()
+    return {
+        "GPU": torch.cuda.get_device_name(),
+        "compute capability": f"{major}.{minor}",
+        "NVIDIA driver": driver_version().removeprefix("NVIDIA driver "),
+        "CUDA of torch": torch.version.cuda or "none",
+    }
 
-    return gpu_of_process()
+
+def driver_version() -> str:
+    """Describe the version of NVIDIA's driver."""
+    try:
+        words = _DRIVER.read_text(encoding="utf-8").partition("\n")[0].split()
+    except OSError:
+        return "no NVIDIA driver"
+    number = next((word for word in words if word[0].isdigit() and "." in word), "unknown")
+    return f"NVIDIA driver {number}"
 
 
 @lru_cache(maxsize=1)

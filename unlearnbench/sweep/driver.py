@@ -27,7 +27,7 @@ from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.runtime.signals import handle_sigterm, install_handler
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import Search
-from unlearnbench.sweep.pipeline import Pipeline, default_pipeline
+from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.prerequisite_tasks import prepare
 from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
@@ -46,13 +46,13 @@ def run_sweep(
     is in use, or where a preparation fails.
     """
     begin = time.monotonic()
-    pipeline = pipeline or default_pipeline()
+    pipeline = pipeline or Pipeline()
     plan = pipeline.plan(config)
     check_owner(plan)
     with (
         handle_sigterm(),
         lock_folder(plan.folder),
-        Progress(console or Console(), headline=config.data.headline) as progress,
+        Progress(console or Console(), config.data.headline) as progress,
     ):
         folder = claim_folder(plan).resolve()
         progress.log_to(folder / LOG_FILE)
@@ -77,7 +77,7 @@ def run_sweep(
             files = [*results, folder / LOG_FILE, folder / SELECTION_FILE, folder / CONCLUSION_FILE]
             tracker.log_files(files, complete=not state.failed)
         seconds = state.time_spent.by_phase(time.monotonic() - begin)
-        progress.time_spent(seconds, state.time_spent.by_device())
+        progress.time_spent(seconds)
         progress.concluded(read_conclusions(folder))
     return state.result(plan.runs, page, seconds)
 
@@ -133,7 +133,7 @@ class _Execution:
         if not self._has_ray:
             self._has_ray = True
             session = ray_session(self._config, state.progress.warn)
-            state.time_spent.begin(self._stack.enter_context(session))
+            state.time_spent.slots = self._stack.enter_context(session)
             install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             prepare(tasks, self._config, self._pipeline, state)

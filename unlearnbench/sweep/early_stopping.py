@@ -16,7 +16,7 @@ from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.config.search import Metric, Scheduler, weighted
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import read_records
-from unlearnbench.sweep.worker_report import decode_report
+from unlearnbench.sweep.worker_group import decode_report
 
 
 def halving_scheduler(
@@ -47,7 +47,7 @@ def halving_scheduler(
             group_of(trial).on_trial_add(tune_controller, trial)
 
         def on_trial_result(self, tune_controller: Any, trial: Any, result: Any) -> str:
-            epoch, _ = decode_report(result["report"])
+            epoch = decode_report(result["report"])
             scored = _scored(metric, epoch.metrics, epoch.epoch)
             return str(group_of(trial).on_trial_result(tune_controller, trial, scored))
 

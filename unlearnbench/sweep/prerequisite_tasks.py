@@ -13,11 +13,14 @@ from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
-from unlearnbench.sweep.worker_group import in_bundle, run_on_workers, worker_placement
-from unlearnbench.sweep.worker_report import device_shares
+from unlearnbench.sweep.worker_group import (
+    in_bundle,
+    run_on_workers,
+    worker_placement,
+)
 
-TaskResult = tuple[float, dict[str, float], list[str]]
-"""Seconds, the devices that they were spent on, and warnings."""
+TaskResult = tuple[float, list[str]]
+"""Seconds and warnings."""
 
 
 def prepare(
@@ -46,14 +49,12 @@ def prepare(
             task, group = running.pop(reference)
             if group is not None:
                 ray.util.remove_placement_group(group)
-            seconds, devices, warnings = _result(task, reference, config)
+            seconds, warnings = _result(task, reference, config)
             for line in warnings:
                 state.progress.warn(line)
-            state.time_spent.add("preparing", seconds, devices)
+            state.time_spent.add("preparing", seconds)
             state.progress.prepared(task.label, seconds)
             done.add(task.id)
-        tasks_now = [task for task, _ in running.values()]
-        state.progress.task_steps({t.label: pipeline.steps(t, state.folder) for t in tasks_now})
 
 
 def _start(
@@ -62,8 +63,8 @@ def _start(
     """Start a task with the resources and retries of a run; returns reference and placement."""
     import ray
 
-    folder, slots = state.folder, state.time_spent.slots
-    context, resources = WorkerContext.capture(config, folder), config.resources_of(task.model)
+    context = WorkerContext.capture(config, state.folder)
+    resources = config.resources_of(task.model)
     each = resources.per_process
     group: Any = None
     # Ray accepts a list of exceptions, though its types allow only a bool.
@@ -81,11 +82,11 @@ def _start(
         **options,
     )
     def execute(task: PreparationTask) -> TaskResult:
-        def work() -> Iterator[tuple[float, dict[str, float]]]:
-            yield pipeline.execute(task, *context.activate()), device_shares(resources, slots)
+        def work() -> Iterator[float]:
+            yield pipeline.execute(task, *context.activate())
 
-        ((seconds, devices),) = run_on_workers(work, resources)
-        return seconds, devices, drain()
+        (seconds,) = run_on_workers(work, resources)
+        return seconds, drain()
 
     return execute.remote(task), group
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Mapping, Sequence
 from itertools import chain, repeat
 from pathlib import Path
-from statistics import fmean
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +20,6 @@ from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.estimates.time_to_go import Clock, Forecast
-from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.table import Labels, flat_hyperparameters
@@ -31,15 +29,13 @@ if TYPE_CHECKING:
     from rich.progress import Progress as Bar
 
 STATUS_SECONDS = 30.0
-"""Least time between tables of the best, and where there is no bar between status lines."""
+"""Least time between tables of the best."""
 BEST, BEST_AT_END = 3, 10
 """Methods in a table of the best, during the sweep and at its end."""
 LOG_FILE = "sweep.log"
 """The lines of all commands in a sweep's folder, with times."""
 WIDTH = 95
 """Columns of the text of a conclusion."""
-DEVICES = 8
-"""Devices listed at the end, idlest first."""
 
 
 class Progress:
@@ -48,12 +44,10 @@ class Progress:
     def __init__(
         self,
         console: Console,
+        headline: Headline,
         clock: Clock = time.monotonic,
-        *,
-        headline: Headline | None = None,
     ) -> None:
-        self._console, self._clock = console, clock
-        self._headline = headline or default_headline()
+        self._console, self._headline, self._clock = console, headline, clock
         self._lock = threading.RLock()
         self._bar: Bar | None = None
         self._done = self._total = self._failed = 0
@@ -64,8 +58,6 @@ class Progress:
         self._labels = Labels()
         self._several_models = self._several_seeds = False
         self.forecast = Forecast((), 1, clock)
-        self._first_steps: dict[str, tuple[float, int]] = {}
-        """Time at which a task was first seen running, and its steps then."""
         self._last_status = clock()
         self._log: Path | None = None
 
@@ -84,22 +76,6 @@ class Progress:
         if labels:
             self._print(f"preparing: {', '.join(labels)}")
         self._start_bar("preparing", 0, len(labels))
-
-    def task_steps(self, steps: Mapping[str, tuple[int, int] | None]) -> None:
-        """Show done and total steps by task, on the bar or in a line every half minute."""
-        now = self._clock()
-        notes: list[str] = []
-        for label, counts in steps.items():
-            done, total = counts or (0, 0)
-            since, first = self._first_steps.setdefault(label, (now, done))
-            if done > first:
-                seconds = (now - since) * (total - done) / (done - first)
-                left = format_duration(seconds)
-                notes.append(f"{label} {100 * done / total:.0f} %, about {left} left")
-        self._update("; ".join(notes))
-        if self._bar is None and notes and now - self._last_status >= STATUS_SECONDS:
-            self._print("; ".join(notes))
-            self._last_status = now
 
     def prepared(self, label: str, seconds: float) -> None:
         """Print that a task is done."""
@@ -190,19 +166,12 @@ class Progress:
         """Print a warning."""
         self._print(f"warning: {text}")
 
-    def time_spent(
-        self, seconds: Mapping[str, float], busy: Mapping[str, float] | None = None
-    ) -> None:
-        """Print the best settings, the wall time by phase, and the busy share by device."""
+    def time_spent(self, seconds: Mapping[str, float]) -> None:
+        """Print the best settings, and the wall time by phase."""
         self._stop_bar()
         self._print_best(at_end=True)
         parts = ", ".join(f"{name} {format_duration(value)}" for name, value in seconds.items())
         self._print(f"took {format_duration(sum(seconds.values()))}: {parts}")
-        if busy:
-            shares = [f"{device} {100 * share:.0f} %" for device, share in busy.items()]
-            more = f" and {len(shares) - DEVICES} more" if len(shares) > DEVICES else ""
-            mean = f" (mean {100 * fmean(busy.values()):.0f} %)" if len(shares) > 1 else ""
-            self._print(f"busy during that time: {', '.join(shares[:DEVICES])}{more}{mean}")
 
     def concluded(self, found: Sequence[Conclusion]) -> None:
         """Print the conclusion about each panel whose start model is valid."""

@@ -1,16 +1,20 @@
 """Start Ray for a sweep or join a cluster, count the runs that fit, and notice that Ray has died.
 
-A driver whose local Ray has died would wait for it forever, and Ray has no public interface to its
-processes: they are looked for among this process's children.
+Ray reads most of its variables once, when it starts, so the driver sets them only while a sweep
+runs. A driver whose local Ray has died would wait for it forever, and Ray has no public interface
+to its processes: they are looked for among this process's children.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import math
-import time
+import os
+import socket
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -18,15 +22,38 @@ import psutil
 from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.sweep import ray_environment as environment
-from unlearnbench.sweep.placement import alive, runs_that_fit
+from unlearnbench.sweep.worker_group import alive, runs_that_fit
 
+ANSWER_SECONDS = 10.0
+
+_DRIVER = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_AIR_NEW_OUTPUT": "0",
+    # Print no line of raylets: `Progress` tells what ended. Ray reads it when it is imported.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    "RAY_CHDIR_TO_TRIAL_DIR": "0",  # the configuration has relative paths
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # see `worker_environment`
+    "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
+    "TUNE_DISABLE_SIGINT_HANDLER": "1",  # Ctrl-C ends the command, as everywhere
+    "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",  # records are the only state
+    "TUNE_PRINT_ALL_TRIAL_ERRORS": "0",
+}
+_LOCAL = {
+    # Despite its name: listen on loopback only. Ray reads it when it is first imported.
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    # Start no worker for each CPU in advance: they lack our variables, so no run would use one.
+    "RAY_prestart_worker_first_driver": "0",
+}
+_JOINED = {
+    # Merge our runtime environment with that of the job by which this command was submitted.
+    "RAY_OVERRIDE_JOB_RUNTIME_ENV": "1",
+}
+_PASSED_ON = ("HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE")
+_PREFIXES = ("RAY_", "TUNE_", "PYTHONBREAKPOINT")
 STORE_BYTES = 100 * 2**20
 """Ray's shared memory: it holds specs and metrics, no models."""
 NAMES = {"raylet", "gcs_server"}
-"""Processes without which Ray does not go on; its workers descend from the first."""
-KILLED_SECONDS = 5.0
-"""Longest wait for a killed process, which a driver or a disk may hold."""
+"""Processes without which Ray does not go on."""
 
 
 class RayLostError(BaseException):
@@ -40,7 +67,7 @@ def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[i
     Raises: UnlearnbenchError where no cluster answers, where a run fits nowhere, or where Ray dies.
     """
     lost = False
-    with environment.driver_environment(local=config.ray.address is None):
+    with driver_environment(local=config.ray.address is None):
         import ray
 
         # Failures are printed by `Progress`; standard output belongs to `--json`.
@@ -55,74 +82,41 @@ def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[i
             yield slots
         except RayLostError as error:
             lost = True
-            kill(processes())
             raise UnlearnbenchError(
                 f"ray: {error}; check that memory suffices (lower ray.concurrent), then run the "
                 "same command again: finished epochs are kept"
             ) from None
         finally:
             # Freeing Ray's objects would send messages to a Ray that is gone, and wait for answers.
-            with environment.collection_paused(before=not lost):
-                workers = processes()
+            with collection_paused(before=not lost):
                 ray.shutdown()
-                # It does not wait for workers: they would hold memory, of GPUs as well, when the
-                # next command starts.
-                kill(workers)
 
 
 def check_ray(config: SweepConfig) -> None:
-    """Raise RayLostError if a process of the local Ray has died."""
+    """Raise RayLostError if a process of the local Ray has died; a joined cluster is Ray's own."""
     if config.ray.address is None:
-        for name in NAMES - _daemons().keys():
+        running = {_name(child) for child in psutil.Process().children()}
+        for name in NAMES - running:
             raise RayLostError(f"its process {name} died")
 
 
-def _daemons() -> dict[str, psutil.Process]:
-    """The running processes of the local Ray by name; none of a joined cluster."""
-    found: dict[str, psutil.Process] = {}
-    for child in psutil.Process().children():
-        with suppress(psutil.Error):  # gone at this moment
-            if child.name() in NAMES and _runs(child):
-                found[child.name()] = child
-    return found
-
-
-def processes() -> list[psutil.Process]:
-    """The local Ray's processes and their descendants."""
-    found: list[psutil.Process] = []
-    for daemon in _daemons().values():
-        with suppress(psutil.Error):
-            found += [daemon, *daemon.children(recursive=True)]
-    return found
-
-
-def kill(processes: Sequence[psutil.Process]) -> None:
-    """Kill processes, and wait for their end."""
-    for process in processes:
-        with suppress(psutil.Error):
-            process.kill()
-    end = time.monotonic() + KILLED_SECONDS
-    while any(map(_runs, processes)) and time.monotonic() < end:
-        time.sleep(0.01)
-
-
-def _runs(process: psutil.Process) -> bool:
-    """False of a zombie too, which stays where a container's first process collects none."""
+def _name(process: psutil.Process) -> str:
+    """Name of a process that runs; of a zombie, which a container may not collect, empty."""
     try:
-        return bool(process.status() != psutil.STATUS_ZOMBIE)
-    except psutil.Error:
-        return False
+        return "" if process.status() == psutil.STATUS_ZOMBIE else str(process.name())
+    except psutil.Error:  # gone at this moment
+        return ""
 
 
 def worker_variables(config: SweepConfig) -> dict[str, str]:
     """The environment variables of the workers."""
     cpus = config.resources.cpu
     if not any(config.resources_of(model.name).gpu for model in config.models):
-        return environment.worker_environment(cpus)
+        return worker_environment(cpus)
     from unlearnbench.models.device import cuda_variables  # it imports torch
 
     trainings = (config.training, *map(config.training_of, config.method_names))
-    return environment.worker_environment(cpus) | cuda_variables(
+    return worker_environment(cpus) | cuda_variables(
         deterministic=any(how.deterministic for how in trainings)
     )
 
@@ -142,7 +136,7 @@ def _start(config: SweepConfig) -> None:
     except (ConnectionError, RuntimeError, ValueError) as error:
         if address is None:
             raise
-        raise environment.no_cluster_error(address, error) from None
+        raise no_cluster_error(address, error) from None
 
 
 def _address(config: SweepConfig) -> dict[str, Any]:
@@ -150,8 +144,8 @@ def _address(config: SweepConfig) -> dict[str, Any]:
     settings = config.ray
     if settings.address is not None:
         if config.storage is None:
-            environment.check_output(config.output)
-        return {"address": environment.check_address(settings.address)}
+            check_output(config.output)
+        return {"address": check_address(settings.address)}
     resources = [config.resources_of(model.name) for model in config.models]
     on_gpus = any(one.gpu for one in resources)
     concurrent = settings.concurrent or (None if on_gpus else LOCAL_RUNS)
@@ -205,4 +199,82 @@ def idle_gpu_warning(config: SweepConfig, slots: int, nodes: Sequence[dict[str, 
     return (
         f"{used:g} of {there:g} GPUs are used: {slots} runs at a time; leave ray.concurrent out "
         "to use all that fit"
+    )
+
+
+@contextmanager
+def driver_environment(*, local: bool) -> Generator[None, None, None]:
+    """Set the driver's variables inside the `with`, and remove those that Ray adds.
+
+    local  Ray is started on this machine alone
+    """
+    before = {name: value for name, value in os.environ.items() if name.startswith(_PREFIXES)}
+    os.environ.update(_DRIVER | (_LOCAL if local else _JOINED))
+    try:
+        yield
+    finally:
+        for name in [name for name in os.environ if name.startswith(_PREFIXES)]:
+            del os.environ[name]
+        os.environ.update(before)
+
+
+@contextmanager
+def collection_paused(*, before: bool = True) -> Generator[None, None, None]:
+    """Collect garbage now (if `before`), and not inside the `with`.
+
+    For Ray's shutdown: if another thread frees a reference between the end of Ray's core and the
+    end of its Python side, the whole process ends silently with exit code 1.
+    """
+    if before:
+        gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def worker_environment(cpus: float) -> dict[str, str]:
+    """A worker's variables; numpy and torch read the thread counts when they are imported."""
+    threads = str(max(1, int(cpus)))
+    passed = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    return {
+        "OMP_NUM_THREADS": threads,
+        "MKL_NUM_THREADS": threads,
+        "TOKENIZERS_PARALLELISM": "false",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "1",  # a run without GPUs sees none
+        **passed,
+    }
+
+
+def check_address(address: str) -> str:
+    """The address to join. Raises: UnlearnbenchError where nothing answers.
+
+    Ray itself tries for minutes, then ends the process.
+    """
+    if address == "auto":
+        return address
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=ANSWER_SECONDS).close()
+    except (OSError, ValueError) as error:
+        raise no_cluster_error(address, error) from None
+    return address
+
+
+def check_output(output: str) -> None:
+    """Raise UnlearnbenchError where results would be deleted with a submitted job's folder."""
+    if "working_dir_files" in Path(output).resolve().parts:
+        raise UnlearnbenchError(
+            f"output: {output!r} is inside the job's working_dir, which Ray deletes after the job; "
+            "give an absolute path that all nodes see, or `storage`"
+        )
+
+
+def no_cluster_error(address: str, reason: Exception) -> UnlearnbenchError:
+    """The error for a `ray.address` at which nothing answers."""
+    text = " ".join(str(reason).split())[:200] or type(reason).__name__
+    return UnlearnbenchError(
+        f"ray.address: no Ray cluster answers at {address!r} ({text}); give host:port of a running "
+        "one, start the command on a machine of the cluster, or leave the key out for a local one"
     )

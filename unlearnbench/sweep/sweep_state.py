@@ -7,7 +7,7 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from unlearnbench.errors import RecordError
@@ -23,10 +23,11 @@ from unlearnbench.results.records import (
 )
 from unlearnbench.results.remote_copies import Storage
 from unlearnbench.sweep.progress import Progress
-from unlearnbench.sweep.time_spent import Devices, TimeSpent
 from unlearnbench.tracking import SweepTracker, ui_command
 
 TABLE = "results.csv"
+PHASES = ("preparing", "training", "evaluating")
+"""Phases of every sweep; a sweep with attacks also has `attacking`."""
 
 
 @dataclass(frozen=True)
@@ -44,8 +45,6 @@ class SweepResult:
     mlflow_command: str
     seconds: Mapping[str, float]
     """Wall time by phase; adds up to the whole."""
-    busy: Mapping[str, float]
-    """Share of the time since Ray started that each device worked."""
     no_result: tuple[str, ...] = ()
     """Models and splits whose start model cannot show a method's effect, and why."""
 
@@ -76,6 +75,23 @@ def last_failure(text: str) -> tuple[str, str]:
     return re.sub(r"^(?:\w+\.)+(?:RayActorError: |(?=\w+(?::|$)))", "", last), full
 
 
+@dataclass
+class TimeSpent:
+    """Busy seconds summed over all slots, by phase."""
+
+    slots: int = 1
+    busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PHASES, 0.0))
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Add the work of a slot."""
+        self.busy[phase] = self.busy.get(phase, 0.0) + seconds
+
+    def by_phase(self, wall: float) -> dict[str, float]:
+        """Split `wall` seconds by phase: busy seconds per slot, and the rest."""
+        shares = {phase: seconds / self.slots for phase, seconds in self.busy.items()}
+        return shares | {"overhead": max(0.0, wall - sum(shares.values()))}
+
+
 class SweepState:
     """Results and failures so far; each event goes to the display, the tracker and the records."""
 
@@ -91,8 +107,8 @@ class SweepState:
         """Training and evaluation time, by finished run."""
         self._outcomes: dict[str, RunOutcome] = {}
         self._epochs: defaultdict[str, dict[int, EpochResult]] = defaultdict(dict)
-        self._begun: dict[str, tuple[float, Devices]] = {}
-        """When a run began in this command, and its devices."""
+        self._begun: dict[str, float] = {}
+        """When a run began in this command."""
         self._tracked: set[str] = set()
         self._ended: set[str] = set()
         """Runs that this command has recorded."""
@@ -120,18 +136,16 @@ class SweepState:
         if record.kind == "run" or self.references is None or record.id in self.references:
             self.progress.live_best.add(record)
 
-    def epoch_ended(
-        self, run: RunSpec, result: EpochResult, seconds: float, devices: Devices
-    ) -> None:
+    def epoch_ended(self, run: RunSpec, result: EpochResult, seconds: float) -> None:
         """Note an evaluated epoch; `seconds`: duration of the step on its worker."""
         epochs = self._epochs[run.id]
         epochs[result.epoch] = result
         # A resumed run repeats its earlier results, whose time was spent before this step.
         if result.training_seconds + result.evaluation_seconds <= seconds + 0.1:
-            self.time_spent.add("training", result.training_seconds, devices)
-            self.time_spent.add("evaluating", result.evaluation_seconds, devices)
+            self.time_spent.add("training", result.training_seconds)
+            self.time_spent.add("evaluating", result.evaluation_seconds)
             self.progress.epoch(run, result, seconds)
-        self._begun.setdefault(run.id, (time.monotonic() - seconds, devices))
+        self._begun.setdefault(run.id, time.monotonic() - seconds)
 
     def run_ended(self, run: RunSpec, failures: str | None = None) -> Record:
         """Take up the record of a run, here by now, or record the `failures` that ended it."""
@@ -147,10 +161,10 @@ class SweepState:
             epochs = tuple(self._epochs[run.id].values())
             record = run_record(run, status="failed", epochs=epochs, error=text)
         attacked = sum(result.evaluation_seconds for result in record.attacked)
-        begun, devices = self._begun.get(run.id, (math.inf, {}))
+        begun = self._begun.get(run.id, math.inf)
         # Of a resumed run they may have been stored before.
         if 0 < attacked <= time.monotonic() - begun:
-            self.time_spent.add("attacking", attacked, devices)
+            self.time_spent.add("attacking", attacked)
         self._add(run, record)
         return record
 
@@ -193,6 +207,5 @@ class SweepState:
             csv=page.with_name(TABLE),
             mlflow_command=ui_command(self.folder, tracked=self.tracker.settings.enabled),
             seconds=seconds,
-            busy=self.time_spent.by_device(),
             no_result=self.progress.no_result(),
         )

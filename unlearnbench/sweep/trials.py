@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 import traceback
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,11 +23,15 @@ from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.early_stopping import halving_scheduler
 from unlearnbench.sweep.optuna_search import Search, searcher
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.sweep.placement import alive, strategy
 from unlearnbench.sweep.ray_cluster import check_ray
 from unlearnbench.sweep.sweep_state import SweepState, last_failure
-from unlearnbench.sweep.worker_group import run_on_workers
-from unlearnbench.sweep.worker_report import decode_report, device_shares, encode_report
+from unlearnbench.sweep.worker_group import (
+    alive,
+    decode_report,
+    encode_report,
+    run_on_workers,
+    strategy,
+)
 
 CHECK_SECONDS = 1.0
 """Between two looks at Ray's processes."""
@@ -146,11 +150,11 @@ def _callback(
             if full := no_room(last_failure(result.get("failed", ""))[0]):
                 raise full  # the other runs would end like this one
             if not result.get("repeated"):
-                epoch, devices = decode_report(result["report"])
+                epoch = decode_report(result["report"])
                 if epoch.epoch > reached.get(trial.trial_id, 0):  # it has all its retries again
                     reached[trial.trial_id] = epoch.epoch
                     trial.max_failures = trial.num_failures + config.ray.retries
-                state.epoch_ended(_run(trial), epoch, result["time_this_iter_s"], devices)
+                state.epoch_ended(_run(trial), epoch, result["time_this_iter_s"])
 
         def on_trial_complete(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
             run = _run(trial)
@@ -189,8 +193,7 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
     """A run as Tune's trainable: a step is an epoch, and the next run reuses the process."""
     from ray import tune
 
-    folder, slots = state.folder, state.time_spent.slots
-    context = WorkerContext.capture(config, folder)
+    context = WorkerContext.capture(config, state.folder)
 
     class Run(tune.Trainable):
         """Nothing of a run stays in the process but the models that it has loaded."""
@@ -219,8 +222,7 @@ def _trainable(pipeline: Pipeline, config: SweepConfig, state: SweepState) -> ty
 
         def _epoch(self, resources: Resources) -> dict[str, Any]:
             if self._results is None:
-                devices = partial(device_shares, resources, slots)
-                work = partial(_epochs, pipeline, self._run, context, devices)
+                work = partial(_epochs, pipeline, self._run, context)
                 self._results = run_on_workers(work, resources)
             result: dict[str, Any] | None = next(self._results, None)
             if result is None:
@@ -235,12 +237,11 @@ def _epochs(
     pipeline: Pipeline,
     run: RunSpec,
     context: WorkerContext,
-    devices: Callable[[], Mapping[str, float]],
 ) -> Iterator[dict[str, Any]]:
     """Execute a run in one of its processes; yields Tune's result of each epoch."""
     try:
         for result in pipeline.run_epochs(run, *context.activate()):
-            report = encode_report(result, devices())
+            report = encode_report(result)
             yield {"epoch": result.epoch, "report": report, "done": False}
     except SystemExit as error:  # Ray would mistake it for a killed process
         called = f"sys.exit({error.code!r}) was called"

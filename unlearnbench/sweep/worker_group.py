@@ -8,6 +8,7 @@ for every run; these stay from run to run, with their imports, their process gro
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import time
@@ -19,12 +20,14 @@ from typing import Any, NamedTuple, TypeVar
 
 from unlearnbench.config.resources import Resources
 from unlearnbench.errors import StartOverError, UnlearnbenchError
+from unlearnbench.results.records import EpochResult
 from unlearnbench.runtime.deferred_warnings import drain, warn_later
 from unlearnbench.runtime.signals import defer_sigterm
-from unlearnbench.sweep.placement import alive, strategy
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
+Node = dict[str, float]
+"""Resources of a machine, by Ray's names."""
 
 GRACE_SECONDS = 10.0
 """Longest wait for the cause after a worker has reported a broken connection."""
@@ -264,3 +267,49 @@ def rank_variables(places: Sequence[tuple[str, str]], port: int) -> list[dict[st
         for rank, (node, _) in enumerate(places)
     ]
     return [{name: str(value) for name, value in one.items()} for one in found]
+
+
+def alive() -> list[dict[str, Any]]:
+    """The cluster's live machines as Ray describes them."""
+    import ray
+
+    return [node for node in ray.nodes() if node["Alive"]]  # type: ignore[no-untyped-call]
+
+
+def processes_that_fit(node: Node, resources: Resources) -> int:
+    """Number of processes of a run that fit onto one machine."""
+    return min(
+        int(node.get(name, 0.0) / need + 1e-9) for name, need in resources.per_process.items()
+    )
+
+
+def strategy(nodes: Sequence[Node], resources: Resources) -> str:
+    """Ray's placement strategy for the processes of one run.
+
+    They share a machine if one has room for all of them: gathering weights over a network takes
+    longer than the computation.
+    """
+    largest = max((processes_that_fit(node, resources) for node in nodes), default=0)
+    return "STRICT_PACK" if resources.world_size <= largest else "PACK"
+
+
+def runs_that_fit(nodes: Sequence[Node], resources: Resources) -> int:
+    """Number of concurrent runs."""
+    each = [processes_that_fit(node, resources) for node in nodes]
+    if strategy(nodes, resources) == "STRICT_PACK":
+        return sum(fitting // resources.world_size for fitting in each)
+    return sum(each) // resources.world_size
+
+
+def encode_report(result: EpochResult) -> str:
+    """Encode an epoch's result as JSON.
+
+    As text, since Tune keeps statistics of every number in a result for as long as the sweep lasts,
+    a hundred kilobytes for a run of forty numbers.
+    """
+    return json.dumps(vars(result))
+
+
+def decode_report(text: str) -> EpochResult:
+    """Decode the text of `encode_report`."""
+    return EpochResult(**json.loads(text))

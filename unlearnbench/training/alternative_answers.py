@@ -17,7 +17,6 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
 from unlearnbench.data.encoding import Encoder, Row
 from unlearnbench.files.atomic import write_text
-from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.training.answer_sampling import (
     ALTERNATIVES,
     SeededPrompt,
@@ -45,11 +44,11 @@ def alternative_rows(
     skipped       first answer tokens that the loss does not see
 
     Several processes may write the same file: each renames its own into place, and their contents
-    are equal. A damaged file is made again.
+    are equal.
     """
     prompts = start_prompts(questions, how, encoder)
     path = folder / f"{_key(weights_hash, prompts, how, encoder, seed)}.json"
-    answers = _read(path, len(questions), how.count)
+    answers = _read(path)
     if answers is None:
         seeded = [
             SeededPrompt(prompt, (seed, index, number, ALTERNATIVES))
@@ -109,30 +108,15 @@ def _key(
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 
 
-def _read(path: Path, questions: int, count: int) -> list[list[tuple[int, ...]]] | None:
-    """Token ids by question and answer; None, with a warning where the file is damaged."""
+def _read(path: Path) -> list[list[tuple[int, ...]]] | None:
+    """Token ids by question and answer; None without the file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        answers = [
-            [tuple(int(token) for token in answer["ids"]) for answer in entry["answers"]]
-            for entry in document["questions"]
-        ]
-        whole = (
-            document["sha256"] == _hash(document["questions"])
-            and len(answers) == questions
-            and all(len(found) == count and all(found) for found in answers)
-        )
     except FileNotFoundError:
         return None
-    except (ValueError, KeyError, TypeError):
-        whole, answers = False, []
-    if not whole:
-        warn_later(f"{path}: the start model's answers are damaged; they are sampled again")
-    return answers if whole else None
-
-
-def _hash(questions: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps(questions).encode()).hexdigest()
+    return [
+        [tuple(answer["ids"]) for answer in entry["answers"]] for entry in document["questions"]
+    ]
 
 
 def _write(
@@ -149,5 +133,4 @@ def _write(
         }
         for question, found in zip(questions, answers, strict=True)
     ]
-    whole = {"sha256": _hash(document), "questions": document}
-    write_text(path, json.dumps(whole, ensure_ascii=False, indent=1))
+    write_text(path, json.dumps({"questions": document}, ensure_ascii=False, indent=1))

@@ -62,18 +62,14 @@ class FineTuner:
         lora_rank: int | None = None,
         seed: int = 0,
     ) -> Generator[int, None, None]:
-        """Yield after each of `steps` optimiser steps its number, from 1. Collective.
+        """See `api.edit.FineTune`. Collective.
 
-        rows  repeated in a new order in each epoch; mean negative log-likelihood of their answers
+        Mean negative log-likelihood of the answers, without warm-up and weight decay, gradients
+        clipped to norm 1. At the end, also where the iterator is closed early, gradients and
+        adapters are gone, and modes and `requires_grad` are what they were.
 
-        Without warm-up and weight decay, gradients clipped to norm 1. The model is in evaluation
-        mode at each yield. At the end, also where the iterator is closed early, gradients and
-        adapters are gone, and modes and `requires_grad` are what they were; the weights stay
-        trained. The same seed gives the same weights on a CPU, whatever happens between steps.
-
-        Raises: NonFiniteError where the loss or the gradient is not finite, with the weights of the
-        step before; TrainingError for sharded weights or no rows; ModelError for a row that is
-        longer than the model's context.
+        Raises: NonFiniteError with the weights of the step before; TrainingError for sharded
+        weights or no rows; ModelError for a row that is longer than the model's context.
         """
         if is_sharded(model):
             raise TrainingError(

@@ -28,7 +28,7 @@ from unlearnbench.api.modifier import Gradients, Modifier, OptimizerKind, RunSte
 from unlearnbench.api.retain_terms import retain_nll
 from unlearnbench.data.epoch_order import Item, TrainingRows
 from unlearnbench.errors import TrainingError
-from unlearnbench.files.tensor_file import Snapshot, byte_size, host_copy, write_tensors
+from unlearnbench.files.tensor_file import byte_size, write_tensors
 from unlearnbench.runtime.distributed import all_gather, barrier, is_main_process
 from unlearnbench.runtime.fsdp import (
     as_shard,
@@ -108,7 +108,7 @@ class Trainer:
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation, *kinds)]
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
-        self.step, self._checked = 0, False
+        self.step, self.epochs_done, self._checked = 0, 0, False
         self.oom_retry = OomRetry(optimisation.micro_batch_size)
         self.budget: Budget | None = None
         """Of a micro-batch; None for the rows that `oom_retry` states, or all of a step."""
@@ -130,6 +130,7 @@ class Trainer:
                     draws[past] = self.rows.items(self.objective.needs, self.how.seed, past + 1)
                 chosen.append(draws[past][index])
             yield self._step(chosen, number)
+        self.epochs_done = number
 
     def _step(self, draws: Sequence[Item], epoch: int) -> StepResult:
         # Random numbers of a step, such as dropout's, are the same when a run is resumed.
@@ -310,34 +311,25 @@ class Trainer:
         """Bytes of a checkpoint."""
         return sum(byte_size(tensor) for tensor in self.tensors().values())
 
-    def save(self, path: Path) -> str:
+    def save(self, path: Path) -> None:
         """Write weights and optimiser state, from which `load` resumes exactly; collective.
 
         Tensors are written whole, so that any number of processes can resume. They go through
-        host memory one at a time. Returns its SHA-256 in the main process.
+        the main process's memory one at a time.
         """
         tensors = self.tensors()
         values = full_tensors(tensors)
         try:
-            digest = (
-                write_tensors(path, tensors, values, self._metadata()) if is_main_process() else ""
-            )
+            if is_main_process():
+                write_tensors(path, tensors, values, self._metadata())
         finally:
             for _ in values:  # the other processes gather to the end, also if writing fails
                 pass
             barrier()
-        return digest
-
-    def snapshot(self) -> Snapshot:
-        """A copy in the main process's memory, to be written during training; collective."""
-        tensors = full_tensors(self.tensors())
-        copies = {name: host_copy(tensor) for name, tensor in tensors}
-        if self.accelerator.device.type == "cuda":
-            torch.cuda.synchronize()
-        return Snapshot(copies, self._metadata())
 
     def _metadata(self) -> dict[str, str]:
-        return {"step": str(self.step), "state": json.dumps(dict(self.state))}
+        numbers = {"step": str(self.step), "epochs": str(self.epochs_done)}
+        return numbers | {"state": json.dumps(dict(self.state))}
 
     def load(self, path: Path) -> None:
         """Resume from a file of `save`."""
@@ -354,7 +346,8 @@ class Trainer:
                 kept = [name for name in names if name.startswith("modifier.")]
                 self.modifiers.load(self, kept, partial(_whole, file, ""))
             metadata = file.metadata()
-        self.step, self.state = int(metadata["step"]), json.loads(metadata["state"])
+        self.step, self.epochs_done = int(metadata["step"]), int(metadata["epochs"])
+        self.state = json.loads(metadata["state"])
 
     @contextmanager
     @torch.no_grad()
