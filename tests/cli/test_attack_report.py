@@ -13,7 +13,7 @@ from unlearnbench.api import registry
 from unlearnbench.api.observations import Evaluation, Samples, SetEvaluation
 from unlearnbench.cli import attack_report
 from unlearnbench.cli.attack_report import AttackFindings, sentence
-from unlearnbench.config.attack_entries import attack_spec
+from unlearnbench.config.entries import attack_spec
 from unlearnbench.testing import made_up_set
 
 PLAIN = Attacked(Evaluation("tofu@00", {}), {})

@@ -12,11 +12,10 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.config.benchmark_section import (
+from unlearnbench.config.entries import (
     benchmark_named,
     benchmark_of,
     earlier_section,
-    whole_benchmark,
 )
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
@@ -109,13 +108,6 @@ def test_a_benchmark_in_a_file_has_its_own_fields_and_splits(write: Write) -> No
     ((line, key, text),) = problems(write("{source: riddles, authors: 2}", fraction=0.5))
     assert (line, key) == ("2", "data.authors")
     assert "data takes: source, refusals, rows, kinds" in text
-
-
-def test_whole_benchmark_needs_every_known_key_right() -> None:
-    assert whole_benchmark({"authors": 20, "autors": 3}) == Synthetic(authors=20)
-    assert whole_benchmark({"authors": 1}) is None
-    assert whole_benchmark(3) is None
-    assert whole_benchmark({"source": "tofuu"}) is None
 
 
 def test_splits_of_the_built_in_benchmarks() -> None:

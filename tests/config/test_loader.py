@@ -201,24 +201,6 @@ def test_exponent_without_a_dot_is_a_float(write: Write) -> None:
     assert load_config(write(), ["learning_rates=[1e-4]"]).learning_rates == (1e-4,)
 
 
-def test_method_model_data_and_selection_are_reported_together(write: Write) -> None:
-    from unlearnbench.runs.plan_sweep import input_problems
-
-    path = write(
-        ("{authors: 40}", "{source: tofu, path: /no/data, refusals: /no/file}"),
-        ("base: tiny", "base: https://user:secret@host/model"),
-        ("[ce-u]", "[{method: npo, beta: -1}]"),
-        add="select: {utility: 2, seeds: [7]}\n",
-    )
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, (), input_problems)
-    assert "secret" not in str(caught.value)
-    assert {p.key for p in caught.value.problems} == {
-        *("data.path", "data.refusals", "models.0.base", "methods.0.beta"),
-        *("select.utility", "select.seeds"),
-    }
-
-
 def test_metrics_are_named_with_their_settings_or_in_a_list(write: Write) -> None:
     written = write(add="evaluation: {metrics: {mia-min-k: {share: 0.2}, rouge: {}}}\n")
     assert load_config(written).evaluation.metrics == {"mia-min-k": {"share": 0.2}, "rouge": {}}

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.config.patience import Patience
-from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.schema import Patience, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.results.records import read_record
 from unlearnbench.runs import workspace

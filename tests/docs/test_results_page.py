@@ -8,7 +8,7 @@ from pathlib import Path
 
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.api.registry import load, names
-from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark

@@ -12,12 +12,12 @@ from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
-from unlearnbench.config.patience import Patience
 from unlearnbench.config.schema import (
     TINY_PREPARATION,
     EvaluationSettings,
     MethodGrid,
     ModelSettings,
+    Patience,
     Preparation,
     RetainSpec,
     SweepConfig,

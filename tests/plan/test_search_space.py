@@ -153,7 +153,7 @@ def test_optuna_that_is_not_installed(load: Load, monkeypatch: pytest.MonkeyPatc
     def missing(_name: str) -> None:
         return None
 
-    monkeypatch.setattr("unlearnbench.config.cross_checks.find_spec", missing)
+    monkeypatch.setattr("unlearnbench.config.written.find_spec", missing)
     key, text = problem(load, "search.kind=optuna")
     assert key == "search.kind"
     assert "pip install 'unlearnbench[search]'" in text

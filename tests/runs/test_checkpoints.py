@@ -23,7 +23,7 @@ import psutil
 import pytest
 import torch
 
-from unlearnbench.config.attack_entries import attack_specs
+from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.schema import LoRA, SweepConfig
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import StorageError

@@ -23,7 +23,7 @@ from unlearnbench.api.metric import Role
 from unlearnbench.api.observations import Evaluation, SetEvaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.cli.evaluate import rounded
-from unlearnbench.config.attack_entries import AttackSpec, attack_from_spec
+from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.console import Console
 from unlearnbench.evaluation.attack_checkpoint import AttackedModel
 from unlearnbench.evaluation.observation_file import SUFFIX, write_observations

@@ -125,7 +125,7 @@ def new_config(
 
 def _starter(file: Path, model: str, data: str) -> str:
     """The text of a new config."""
-    from unlearnbench.config.benchmark_section import benchmark_named
+    from unlearnbench.config.entries import benchmark_named
 
     tiny, installed = model == "tiny", data in registry.names("benchmarks")
     section = f"{{source: {data}}}" if installed else f"{{source: tofu, path: {_scalar(data)}}}"

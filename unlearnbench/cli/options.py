@@ -15,7 +15,7 @@ import typer
 from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, flag, option
-from unlearnbench.config.choices import Dtype, Precision, Template
+from unlearnbench.config.precision import Dtype, Precision, Template
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -194,17 +194,17 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
     """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
-    from unlearnbench.config.yaml_tree import YamlNode, with_override
-    from unlearnbench.errors import ConfigError, Problem
+    from unlearnbench.config.entries import with_tuples
+    from unlearnbench.config.loader import COMMAND_LINE, Document
+    from unlearnbench.errors import ConfigError
 
-    problems: list[Problem] = []
-    root = YamlNode({}, "--set")
+    document = Document({}, {(): COMMAND_LINE})
     for text in texts:
-        root = with_override(root, text, problems)
-    if problems:
-        raise ConfigError(problems)
-    plain: dict[str, Any] = root.plain()
-    return plain
+        document.override(text)
+    if document.problems:
+        raise ConfigError(document.problems)
+    values: dict[str, Any] = with_tuples(document.values)
+    return values
 
 
 def sweep_folder(name: str) -> Path:

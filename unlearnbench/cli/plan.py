@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, above_zero, register_plugins
 from unlearnbench.console import Console, format_bytes, format_duration
-from unlearnbench.errors import Problem, RecordError
+from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.config.schema import HyperParameter, SweepConfig
     from unlearnbench.config.step_schedule import Schedule
-    from unlearnbench.config.yaml_tree import YamlNode
     from unlearnbench.estimates.run_estimate import Estimate
     from unlearnbench.estimates.work import SplitSize
     from unlearnbench.plan.plan import Plan
@@ -162,7 +161,7 @@ def read_config(
     from unlearnbench.config.loader import load_config
 
     register_plugins(plugins)
-    return load_config(config, overrides or (), _input_problems)
+    return load_config(config, overrides or ())
 
 
 def plan_runs(
@@ -177,12 +176,6 @@ def plan_runs(
     for line in drain():
         Console().note(f"warning: {line}")
     return planned
-
-
-def _input_problems(root: YamlNode) -> Sequence[Problem]:
-    from unlearnbench.runs.plan_sweep import input_problems
-
-    return input_problems(root)
 
 
 def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:

@@ -34,7 +34,7 @@ from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
-from unlearnbench.config.plugin_settings import made, with_tuples
+from unlearnbench.config.entries import made, with_tuples
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record

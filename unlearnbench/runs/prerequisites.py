@@ -12,7 +12,7 @@ from typing import Any
 from unlearnbench.api.benchmark import SplitKey, split_name, split_text
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.loading import fingerprint

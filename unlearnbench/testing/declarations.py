@@ -16,9 +16,9 @@ from pydantic.fields import FieldInfo
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
-from unlearnbench.config.plugin_settings import with_tuples
+from unlearnbench.config.entries import with_tuples
+from unlearnbench.config.loader import read_yaml
 from unlearnbench.config.schema import HyperParameter
-from unlearnbench.config.yaml_tree import read_yaml
 from unlearnbench.testing.check import Outcome, check, fault, passed
 
 _FORMULA = re.compile(r"^\s*\S.{0,40}?\s(=|←|≤|:=)\s.+", re.MULTILINE)
@@ -70,8 +70,8 @@ def _faults(plugin: HyperParameters) -> Iterator[str]:
         yield from (f"{key} accepts {v!r}" for v in _outside(info) if accepts(plugin, key, v))
         ends = (-math.inf, math.inf) if info.annotation is float else ()
         for value in (values[key], *(v for v in ends if accepts(plugin, key, v))):
-            entry = read_yaml("a config", yaml.safe_dump({key: value}), [])
-            back = with_tuples(entry.plain() if entry else {}).get(key)
+            read = read_yaml("a config", yaml.safe_dump({key: value})).values or {}
+            back = with_tuples(read).get(key)
             if not accepts(plugin, key, back):
                 yield f"{key}: {value!r} comes back from YAML as {back!r}, which is refused"
             elif kind.model_validate({**values, key: back}) != kind.model_validate(

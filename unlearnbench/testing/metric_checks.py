@@ -29,8 +29,8 @@ from unlearnbench.api.metric import (
     Summary,
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.config.entries import example
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
-from unlearnbench.config.plugin_settings import example
 from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
 from unlearnbench.testing import declarations
