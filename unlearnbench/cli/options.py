@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -208,22 +206,13 @@ def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
 
 
 def sweep_folder(name: str) -> Path:
-    """The folder of a sweep, whose plug-in files messages then name; none of them is run.
-
-    Raises: RecordError for any other folder.
-    """
+    """The folder of a sweep. Raises: RecordError for any other folder."""
     folder = Path(name)
     if not (folder / "records").is_dir():
         raise RecordError(
             f"{name} is not a sweep folder: it has no records/; a sweep writes to output/name, "
             "such as runs/quickstart"
         )
-    from unlearnbench.plan.plan import PLAN_FILE
-
-    # What a plan lacks or gets wrong is reported where it is needed.
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
-        registry.remember_files([path for path in plan["plugin_files"] if isinstance(path, str)])
     return folder
 
 
