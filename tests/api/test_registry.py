@@ -57,15 +57,6 @@ def _no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_files", {})
 
 
-def test_the_built_in_methods_are_offered_with_their_package() -> None:
-    names = {"ce-u", "dpo", "general-ce-u", "gradient-ascent", "gradient-difference"}
-    assert names | {"idk", "kl-minimization", "npo"} <= set(registry.names("methods"))
-    offer = registry.find("methods", "npo")
-    assert offer.package == "unlearnbench"
-    assert offer.version
-    assert "builtin" in registry.names("configs")
-
-
 def test_listing_imports_no_torch() -> None:
     code = (
         "import sys; from unlearnbench.api import registry; from unlearnbench.cli import main; "
@@ -125,15 +116,6 @@ def test_invalid_methods_are_broken(install: Install, attribute: str, fault: str
     install("odd", code, f"[unlearnbench.methods]\nodd = odd:{attribute}\n")
     with pytest.raises(PluginError, match=fault):
         registry.load("methods", "odd")
-
-
-def test_configs_and_dashboards_have_their_own_types(install: Install) -> None:
-    points = "[unlearnbench.configs]\nmine = odd2:value\n[unlearnbench.dashboards]\nd = odd2:value"
-    install("odd2", "value = 3\n", points)
-    with pytest.raises(PluginError, match=r"config 'mine' .* expected a package"):
-        registry.load("configs", "mine")
-    with pytest.raises(PluginError, match=r"dashboard 'd' .* expected a function"):
-        registry.load("dashboards", "d")
 
 
 def test_a_spec_of_another_version_is_refused() -> None:

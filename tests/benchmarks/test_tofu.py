@@ -152,22 +152,6 @@ def test_hub_gives_the_same_as_a_folder(fake_hub: Any, tmp_path: Path) -> None:
     assert set(fetched) == {f"{name}.json" for name in small_tables()}
 
 
-def test_bad_row_on_the_hub(fake_hub: Any, tmp_path: Path) -> None:
-    tables = small_tables()
-    tables["forget10"][1] = {"question": "Question 9?", "answer": ""}
-    publish(fake_hub, tmp_path / "hub", "locuslab/TOFU", tables)
-    with pytest.raises(DataError, match=r"^locuslab/TOFU/forget10.json:2: column 'answer': is bla"):
-        TOFU().load((0.1,))
-
-
-def test_other_hub_data_sets_are_refused(fake_hub: Any, tmp_path: Path) -> None:
-    tables = small_tables()
-    del tables["forget10"]
-    publish(fake_hub, tmp_path / "hub", "locuslab/TOFU", tables)
-    with pytest.raises(DataError, match=r"locuslab/TOFU: the hub's data set lacks forget10\.json;"):
-        TOFU().load((0.1,))
-
-
 def test_unreachable_hub_is_an_error(fake_hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     rest = r"; without a network, use a folder of TOFU's JSON-lines files: --set data\.path=FOLDER$"
     with pytest.raises(
