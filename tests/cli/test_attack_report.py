@@ -11,7 +11,7 @@ from unlearnbench.analysis.given_back import Attacked, Gain
 from unlearnbench.api import registry
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.cli.attack_report import AttackFindings, sentence
-from unlearnbench.config.attack_entries import attack_spec
+from unlearnbench.config.entries import attack_spec
 
 PLAIN = Attacked(Evaluation("tofu@00", {}), {})
 GAIN = Gain("relearning@3", "ES", 40, 4, 0.1, 0.4, (0.2, 0.4), 0.7, 0.1, 0.12, (0.15, 0.41))

@@ -22,7 +22,7 @@ from unlearnbench.errors import EvaluationError
 from unlearnbench.files.outputs import check_folder
 
 if TYPE_CHECKING:
-    from unlearnbench.config.attack_entries import AttackSpec
+    from unlearnbench.config.entries import AttackSpec
     from unlearnbench.evaluation.attack_checkpoint import AttackedModel
 
 app = new_group()
@@ -119,7 +119,7 @@ def _specs(
 
     Raises: PluginError, ConfigError, EvaluationError for wrong names and settings, and for none.
     """
-    from unlearnbench.config.attack_entries import attack_specs
+    from unlearnbench.config.entries import attack_specs
 
     known = registry.names("attacks")
     chosen = dict.fromkeys(names or [name for name in files if name in known])

@@ -20,7 +20,7 @@ from unlearnbench.api.attack import variant
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.profile import Profile
 from unlearnbench.cli.evaluate import rounded
-from unlearnbench.config.attack_entries import AttackSpec, attack_from_spec
+from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.console import Console
 from unlearnbench.evaluation.attack_checkpoint import AttackedModel
 from unlearnbench.evaluation.observation_file import SUFFIX, write_observations

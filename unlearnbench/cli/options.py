@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,7 +12,7 @@ import typer
 from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, flag, option
-from unlearnbench.config.choices import Dtype, Precision, Template
+from unlearnbench.config.precision import Dtype, Precision, Template
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -133,36 +131,27 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
     """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
-    from unlearnbench.config.yaml_tree import YamlNode, with_override
-    from unlearnbench.errors import ConfigError, Problem
+    from unlearnbench.config.entries import with_tuples
+    from unlearnbench.config.loader import COMMAND_LINE, Document
+    from unlearnbench.errors import ConfigError
 
-    problems: list[Problem] = []
-    root = YamlNode({}, "--set")
+    document = Document({}, {(): COMMAND_LINE})
     for text in texts:
-        root = with_override(root, text, problems)
-    if problems:
-        raise ConfigError(problems)
-    plain: dict[str, Any] = root.plain()
-    return plain
+        document.override(text)
+    if document.problems:
+        raise ConfigError(document.problems)
+    values: dict[str, Any] = with_tuples(document.values)
+    return values
 
 
 def sweep_folder(name: str) -> Path:
-    """The folder of a sweep, whose plug-in files messages then name; none of them is run.
-
-    Raises: RecordError for any other folder.
-    """
+    """The folder of a sweep. Raises: RecordError for any other folder."""
     folder = Path(name)
     if not (folder / "records").is_dir():
         raise RecordError(
             f"{name} is not a sweep folder: it has no records/; a sweep writes to output/name, "
             "such as runs/quickstart"
         )
-    from unlearnbench.plan.plan import PLAN_FILE
-
-    # What a plan lacks or gets wrong is reported where it is needed.
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
-        registry.remember_files([path for path in plan["plugin_files"] if isinstance(path, str)])
     return folder
 
 

@@ -10,12 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
 from unlearnbench.console import Console, format_bytes, format_duration
-from unlearnbench.errors import Problem
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.config.schema import HyperParameter, SweepConfig
-    from unlearnbench.config.yaml_tree import YamlNode
     from unlearnbench.estimates.run_estimate import Estimate
     from unlearnbench.estimates.work import SplitSize
     from unlearnbench.plan.plan import Plan
@@ -130,7 +128,7 @@ def read_config(
     from unlearnbench.config.loader import load_config
 
     register_plugins(plugins)
-    return load_config(config, overrides or (), _input_problems)
+    return load_config(config, overrides or ())
 
 
 def plan_runs(
@@ -145,12 +143,6 @@ def plan_runs(
     for line in drain():
         Console().note(f"warning: {line}")
     return planned
-
-
-def _input_problems(root: YamlNode) -> Sequence[Problem]:
-    from unlearnbench.runs.plan_sweep import input_problems
-
-    return input_problems(root)
 
 
 def grouped(runs: Sequence[RunSpec]) -> list[tuple[Any, ...]]:

@@ -131,7 +131,7 @@ def _attack(name: str, kind: type[Attack]) -> dict[str, Any]:
 
 def _example(name: str, kind: type[Any], **values: Any) -> Any:
     """A plug-in with its defaults."""
-    from unlearnbench.config.plugin_settings import example
+    from unlearnbench.config.entries import example
 
     return example(kind, values, name)
 

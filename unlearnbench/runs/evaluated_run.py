@@ -9,7 +9,7 @@ from typing import Any
 from unlearnbench.api.inference_method import Prompts, Wrapper
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.plugin_code import plugin_code
-from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
-from unlearnbench.config.plugin_settings import with_tuples
+from unlearnbench.config.entries import with_tuples
 from unlearnbench.testing.check import Outcome, check, fault, passed
 
 _FORMULA = re.compile(r"^\s*\S.{0,40}?\s(=|←|≤|:=)\s.+", re.MULTILINE)
