@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.errors import PluginError, UnlearnbenchError
+from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
 from unlearnbench.runtime.signals import Stopped
 
 LONGEST = 300
@@ -78,13 +78,16 @@ def import_class(module: str, file: str | None, name: str) -> Any:
 
 def describe(error: BaseException, file: str = "") -> str:
     """`TypeError: message (file.py:12)` in one line that is safe to print."""
-    text = ""
-    with suppress(Exception):  # `__str__` is plug-in code as well
+    text = near = ""
+    with suppress(Exception):  # `__str__` and `__dir__` are plug-in code as well
         # A SyntaxError's text ends with its place.
         text = plain_line(str(error.msg if isinstance(error, SyntaxError) else error))
+        if isinstance(error, AttributeError) and error.name is not None:
+            known = [name for name in dir(error.obj) if not name.startswith("_")]
+            near = did_you_mean(error.name, known)
     name = type(error).__name__
     where = place(error, file)
-    return f"{name}{': ' * bool(text)}{text}" + (f" ({where})" if where else "")
+    return f"{name}{': ' * bool(text)}{text}{near}" + (f" ({where})" if where else "")
 
 
 def place(error: BaseException, file: str = "") -> str:
