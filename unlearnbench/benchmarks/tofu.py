@@ -21,10 +21,10 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
+from unlearnbench.api.hyperparameters import Name
 from unlearnbench.benchmarks.authors import pretraining_rows
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
 from unlearnbench.config.messages import describe_error
-from unlearnbench.config.section import Name
 from unlearnbench.errors import DataError
 from unlearnbench.files import hub
 
