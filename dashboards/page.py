@@ -18,8 +18,8 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
 from unlearnbench.analysis.best_settings import panel_label, rows_with_valid_start
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Headline
-from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import tally
 from unlearnbench.results.table import TableRow
 
@@ -46,7 +46,7 @@ LAST = ("status", "run_id", "family")
 """The fields of a row around the benchmark's own numbers."""
 
 
-def build(report: Report) -> str:
+def build(report: Results) -> str:
     """Build the whole page."""
     context = PageContext.of(report)
     found = [(section, _render(section, context)) for section in SECTIONS]
@@ -128,7 +128,7 @@ def _joined(*paths: str) -> Markup:
     return Markup("\n".join(map(_resource, paths)))
 
 
-def _status(report: Report) -> str:
+def _status(report: Results) -> str:
     """Count the runs by how they ended."""
     text = tally((r.status for r in report.records if r.kind == "run"), report.planned)
     if not report.unplanned:

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeVar
 
 from unlearnbench.analysis.order_confidence import OrderConfidence
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.evaluation.benchmark_schema import default_headline
-from unlearnbench.reporting.report import Report
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
@@ -37,7 +37,7 @@ _P = TypeVar("_P", bound=Placed)
 class PageContext:
     """A report, and what is computed from it once for all sections."""
 
-    report: Report
+    report: Results
     style: Style
     panels: tuple[Panel, ...]
     claims: OrderConfidence
@@ -53,7 +53,7 @@ class PageContext:
         return found
 
     @classmethod
-    def of(cls, report: Report) -> PageContext:
+    def of(cls, report: Results) -> PageContext:
         """Compute the values that sections share."""
         return cls(
             report=report,
@@ -89,7 +89,7 @@ def of_place(found: Iterable[_P], panel: Placed) -> list[_P]:
     return [one for one in found if (one.model, one.forget_fraction) == place]
 
 
-def _is_ceu_benchmark(report: Report) -> bool:
+def _is_ceu_benchmark(report: Results) -> bool:
     """Check whether the CE-U paper's points are comparable: TOFU's data, headline and rules."""
     sources = {r.spec.get("data", {}).get("source") for r in report.records if r.kind == "run"}
     own = sources == {"tofu"} and report.profile.startswith("tofu")

@@ -13,13 +13,14 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation, SetName
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.figures import dataframe, pareto, rows_of, select, trajectories, truth_ratios
-from unlearnbench.reporting.report import build_report, write_report
+from unlearnbench.figures import rows_of, select, truth_ratios
+from unlearnbench.reporting.report import write_report
 from unlearnbench.results.records import EpochResult, Record, read_records, write_record
 from unlearnbench.results.table import TableRow, from_csv, to_csv
 
@@ -167,11 +168,6 @@ class TestSelection:
         figure = truth_ratios(sweep, method="npo", epoch=1)
         assert figure.to_json() == truth_ratios(run_of(sweep), epoch=1).to_json()
 
-    def test_a_data_frame_has_the_lines_of_the_table(self, sweep: Path) -> None:
-        frame = dataframe(sweep)
-        assert rows_of(frame) == as_read(rows_of(sweep))
-        assert {"method", "epoch", "model_utility", "run_id"} < {*frame.columns}
-
 
 class TestTables:
     """A figure takes a sweep in every form in which a reader has it."""
@@ -187,7 +183,7 @@ class TestTables:
             "csv": file,
             "frame": pandas.read_csv(file),
             "records": read_records(str(folder)),
-            "rows": build_report(str(folder)).rows,
+            "rows": Results.read(str(folder)).rows,
         }
 
     def test_all_give_the_same_rows(self, sweep: Path) -> None:
@@ -197,12 +193,8 @@ class TestTables:
         for name, form in forms.items():
             assert rows_of(form) == wanted, name
 
-    def test_a_figure_is_drawn_from_a_path(self, sweep: Path) -> None:
-        assert len(pareto(str(sweep)).data) == len(pareto(build_report(sweep).rows).data) > 0
-        assert trajectories(sweep).data
-
     def test_a_label_with_hyper_parameters_keeps_its_family(self, sweep: Path) -> None:
-        (row,) = [r for r in build_report(sweep).rows if r.kind == "run" and r.epoch == 1]
+        (row,) = [r for r in Results.read(sweep).rows if r.kind == "run" and r.epoch == 1]
         many = replace(row, method="npo (beta=0.5)", hyperparameters={"beta": 0.5})
         lines = csv.DictReader(to_csv([many]).splitlines())
         assert rows_of(from_csv(lines)) == (many,)

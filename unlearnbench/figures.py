@@ -19,27 +19,23 @@ import io
 import math
 from collections.abc import Hashable, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, cast
+from typing import Any, Literal, Protocol, TypedDict, Unpack, cast
 
 from unlearnbench.analysis.best_settings import average_seeds, best_per_method
 from unlearnbench.analysis.equal_utility import with_retain_term
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation
+from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import SplitKey, split_label
 from unlearnbench.errors import RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.plan.plan import PLAN_FILE
-from unlearnbench.reporting.report import build_report
-from unlearnbench.results.records import (
-    Record,
-    StoredEvaluations,
-    evaluated_epoch,
-    read_records,
-)
+from unlearnbench.results.records import Record, StoredEvaluations, evaluated_epoch, read_records
 from unlearnbench.results.table import TableRow, from_csv, to_csv
 from unlearnbench.results.table import table as make_table
 
 __all__ = [
+    "Look",
     "Table",
     "dataframe",
     "meta_evaluation",
@@ -51,8 +47,18 @@ __all__ = [
     "truth_ratios",
 ]
 
-Width = Literal["column", "text"] | float
-"""Width in print: of a paper's column (3.25 inches), of its text (6.75), or inches."""
+
+class Look(TypedDict, total=False):
+    """How a figure is drawn."""
+
+    width: Literal["column", "text"] | float | None
+    """In print: of a paper's column (3.25 inches), of its text (6.75), or inches; default: for a
+    screen."""
+    font_size: float | None
+    """Points; default: 8 in a column, 9 elsewhere."""
+    legend: bool
+    title: str | None
+    """Default: the numbers drawn; none at a width in print, which a caption names."""
 
 
 class DataFrame(Protocol):
@@ -75,7 +81,7 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
     if isinstance(table, str | Path):
         path = Path(table)
         if path.is_dir():
-            return build_report(path).rows
+            return Results.read(path).rows
         if not path.is_file():
             raise RecordError(f"{path}: no such folder of a sweep, and no results.csv")
         with path.open(encoding="utf-8", newline="") as lines:
@@ -84,14 +90,13 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
     if hasattr(table, "to_dict"):
         return from_csv(cast(Any, table).to_dict("records"))
     found: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
-    if all(isinstance(one, Record) for one in found):
-        return make_table(found)
     if all(isinstance(one, TableRow) for one in found):
         return found
-    kinds = ", ".join(sorted({type(one).__name__ for one in found}))
+    if all(isinstance(one, Record) for one in found):
+        return make_table(found)
     raise RecordError(
-        f"a table of {kinds}: give a sweep's folder, its results.csv or data frame, records, or "
-        "the rows of a report"
+        f"a table of {type(found[0]).__name__}: give a sweep's folder, its results.csv or data "
+        "frame, records, or the rows of a sweep's results"
     )
 
 
@@ -109,47 +114,44 @@ def dataframe(table: Table) -> Any:
 
 def select(
     rows: Sequence[TableRow],
-    methods: Iterable[str] | None = None,
+    methods: Iterable[str] | str | None = None,
     fraction: SplitKey | None = None,
     rate: float | None = None,
 ) -> tuple[TableRow, ...]:
     """Select the runs of some methods, of one split and of one learning rate.
 
     methods  as in the tables, with or without hyper-parameters; `npo` is also `npo+nll`, where it
-             ran in that form alone. Start and retain models stay.
+             ran in that form alone. Start and retain models stay, and runs without a rate.
 
     Raises: RecordError for what the table does not have.
     """
     runs = [row for row in rows if row.kind == "run"]
-    families = sorted({row.family for row in runs})
-    wanted: set[str] | None = None
     if methods is not None:
-        wanted = {with_retain_term(name, families) for name in _listed(methods)}
-        known = {row.family for row in runs} | {row.method for row in runs}
-        for name in sorted(wanted - known):
+        families = sorted({row.family for row in runs})
+        names = [methods] if isinstance(methods, str) else methods
+        wanted = {with_retain_term(name, families) for name in names}
+        for name in sorted(wanted - {name for row in runs for name in (row.family, row.method)}):
             raise RecordError(
-                f"no method {name!r} in this table{did_you_mean(name, known)}; methods: "
+                f"no method {name!r} in this table{did_you_mean(name, families)}; methods: "
                 f"{', '.join(families)}"
             )
+        runs = [row for row in runs if wanted & {row.family, row.method}]
+    if rate is not None:
+        rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
+        near = [None, *(one for one in rates if math.isclose(one, rate, rel_tol=1e-6))]
+        if len(near) == 1:
+            listed = ", ".join(f"{one:g}" for one in rates)
+            raise RecordError(f"no learning rate {rate:g} in this table; rates: {listed}")
+        runs = [row for row in runs if row.learning_rate in near]
     if fraction is not None and not any(row.forget_fraction == fraction for row in rows):
         splits = dict.fromkeys(str(row.forget_fraction) for row in rows)
         raise RecordError(f"no split {fraction!r} in this table; splits: {', '.join(splits)}")
-    rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
-    if rate is not None and not any(_same(rate, one) for one in rates):
-        listed = ", ".join(f"{one:g}" for one in rates)
-        raise RecordError(f"no learning rate {rate:g} in this table; rates: {listed}")
+    kept = {(row.run_id, row.epoch) for row in runs}
     return tuple(
         row
         for row in rows
-        if (fraction is None or row.forget_fraction == fraction)
-        and (
-            row.kind != "run"
-            or (
-                (wanted is None or wanted & {row.family, row.method})
-                # What is not trained has no rate, and is beside all.
-                and (rate is None or row.learning_rate is None or _same(rate, row.learning_rate))
-            )
-        )
+        if (row.kind != "run" or (row.run_id, row.epoch) in kept)
+        and fraction in (None, row.forget_fraction)
     )
 
 
@@ -159,26 +161,17 @@ def pareto(
     methods: Iterable[str] | None = None,
     fraction: SplitKey | None = None,
     rate: float | None = None,
-    width: Width | None = None,
-    font_size: float | None = None,
-    legend: bool = True,
-    title: str | None = None,
+    **look: Unpack[Look],
 ) -> Any:
     """Trade-off of what is kept against what is forgotten, as a `plotly` Figure.
 
     One figure: a row of panels per model, a column per split; below each other in a column.
 
     methods, fraction, rate  what of the table is drawn, see `select`
-    width      in print: `column`, `text` or inches; default: for a screen
-    font_size  points; default: 8 in a column, 9 elsewhere
-    title      default: the two numbers; none at a width in print, which a caption names
     """
     whole = rows_of(table)
-    return registry.load("dashboards", "pareto")(
-        select(whole, methods, fraction, rate),
-        every=whole,
-        **{"title": title, "width": width, "font_size": font_size, "legend": legend},
-    )
+    draw = registry.load("dashboards", "pareto")
+    return draw(select(whole, methods, fraction, rate), every=whole, **look)
 
 
 def trajectories(
@@ -188,10 +181,7 @@ def trajectories(
     methods: Iterable[str] | None = None,
     fraction: SplitKey | None = None,
     rate: float | None = None,
-    width: Width | None = None,
-    font_size: float | None = None,
-    legend: bool = True,
-    title: str | None = None,
+    **look: Unpack[Look],
 ) -> Any:
     """Metrics by epoch, as a `plotly` Figure: a row per model and fraction, a column per metric.
 
@@ -200,12 +190,8 @@ def trajectories(
     The other options are those of `pareto`.
     """
     whole = rows_of(table)
-    return registry.load("dashboards", "trajectories")(
-        select(whole, methods, fraction, rate),
-        metrics,
-        every=whole,
-        **{"title": title, "width": width, "font_size": font_size, "legend": legend},
-    )
+    draw = registry.load("dashboards", "trajectories")
+    return draw(select(whole, methods, fraction, rate), metrics, every=whole, **look)
 
 
 def truth_ratios(
@@ -216,10 +202,7 @@ def truth_ratios(
     method: str | None = None,
     fraction: SplitKey | None = None,
     rate: float | None = None,
-    width: Width | None = None,
-    font_size: float | None = None,
-    legend: bool = True,
-    title: str | None = None,
+    **look: Unpack[Look],
 ) -> Any:
     """The two distributions that Forget Quality compares, with D marked, as a `plotly` Figure.
 
@@ -233,10 +216,13 @@ def truth_ratios(
     Raises: RecordError if the epoch or the retain model's record does not exist.
     """
     if not isinstance(record, Record):
-        record, found = _chosen_run(record, method, fraction, rate)
-        epoch = found if epoch is None else epoch
+        record, best = _chosen_run(record, method, fraction, rate)
+        epoch = best if epoch is None else epoch
     chosen = evaluated_epoch(record, epoch)
-    siblings = _siblings(record)
+    siblings: list[Record] = []
+    if isinstance(record.evaluations, StoredEvaluations):
+        read = read_records(record.evaluations.folder.parent)
+        siblings = [r for r in read if (r.panel, r.profile) == (record.panel, record.profile)]
     goal = retain or next((r for r in siblings if r.kind == "retain"), None)
     if goal is None or not goal.evaluations:
         raise RecordError(
@@ -244,11 +230,8 @@ def truth_ratios(
             f"{split_label(record.forget_fraction)}, in its folder; give its record as `retain`"
         )
     start = next((r for r in siblings if r.kind == "fine-tuned" and r.evaluations), None)
-    return registry.load("dashboards", "truth-ratios")(
-        *(record, chosen, goal, start),
-        every=make_table(siblings or [record]),
-        **{"title": title, "width": width, "font_size": font_size, "legend": legend},
-    )
+    draw = registry.load("dashboards", "truth-ratios")
+    return draw(record, chosen, goal, start, every=make_table(siblings or [record]), **look)
 
 
 def paper() -> Any:
@@ -273,37 +256,16 @@ def _chosen_run(
     folder: str | Path, method: str | None, fraction: SplitKey | None, rate: float | None
 ) -> tuple[Record, int]:
     """A run of a sweep's folder and its epoch, see `truth_ratios`."""
-    whole = rows_of(folder)
-    rows = select(whole, None if method is None else [method], fraction, rate)
-    settings = [one for one in average_seeds(rows) if one.epoch > 0]
+    results = Results.read(folder)
+    rows = select(results.rows, method, fraction, rate)
     best = [one.setting for one in best_per_method(rows) if one.setting is not None]
-    found = best or settings[-1:]
-    if not found:
+    settings = best or [one for one in average_seeds(rows) if one.epoch > 0][-1:]
+    if not settings:
         raise RecordError(f"{folder}: no run that was evaluated, of what is asked for")
-    if len({(one.model, one.forget_fraction, one.family) for one in found}) > 1:
+    if len({(one.panel, one.family) for one in settings}) > 1:
         listed = dict.fromkeys(
-            f"{one.family} ({split_label(one.forget_fraction)})" for one in found
+            f"{one.family} ({split_label(one.forget_fraction)})" for one in settings
         )
         raise RecordError(f"{folder}: name one `method` and `fraction` of {', '.join(listed)}")
-    row = found[0].rows[0]
-    records = {one.id: one for one in read_records(folder)}
-    return records[row.run_id], row.epoch
-
-
-def _same(rate: float, other: float) -> bool:
-    """True for equal rates, to rounding."""
-    return math.isclose(rate, other, rel_tol=1e-6)
-
-
-def _listed(methods: Iterable[str]) -> list[str]:
-    """The methods, also where one alone is given as text."""
-    return [methods] if isinstance(methods, str) else [*methods]
-
-
-def _siblings(record: Record) -> list[Record]:
-    """The records of the same sweep, model and fraction; none if it was not read from disk."""
-    if not isinstance(record.evaluations, StoredEvaluations):
-        return []
-    place = (record.model, record.forget_fraction, record.profile)
-    read = read_records(record.evaluations.folder.parent)
-    return [r for r in read if (r.model, r.forget_fraction, r.profile) == place]
+    row = settings[0].rows[0]
+    return next(one for one in results.records if one.id == row.run_id), row.epoch

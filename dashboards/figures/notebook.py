@@ -102,7 +102,7 @@ def pareto(
 ) -> go.Figure:
     """Draw what is kept against what is forgotten: rows are models, columns splits.
 
-    table  `build_report(folder).rows`, or a part of them
+    table  `Results.read(folder).rows`, or a part of them
     every  the whole table, whose colours and shapes a part of it keeps (default: this part)
     title  default: the names of both numbers; none at a width in print
     size   width, font_size and legend, see `Size.of`

@@ -20,10 +20,8 @@ from unlearnbench.analysis.best_settings import (
     Best,
     Setting,
     Start,
-    average_seeds,
-    best_per_method,
-    start_of,
 )
+from unlearnbench.analysis.best_settings import Panel as Rows
 from unlearnbench.api.benchmark import Headline, Reference, SplitKey
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
@@ -120,17 +118,17 @@ def panels(rows: Sequence[TableRow], *, published: bool = False) -> tuple[Panel,
 
 
 def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published: bool) -> Panel:
-    settings = average_seeds(rows)
+    found = Rows(model, fraction, rows)
+    settings, start = found.settings, found.start
     placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
     moved = [(s, xy) for s, xy in placed if s.epoch > 0]
-    start = start_of(rows, model, fraction)
     forgotten = start.headline.forgotten
     better = [(kept, forgotten.oriented(left)) for _, (kept, left) in moved]
     front = tuple(moved[i][0] for i in pareto_front(better))
     # A share of a faulty start model's utility would be meaningless.
     utility = None if start.fault else start.utility
     collapse = None if utility is None else COLLAPSE_SHARE * utility
-    best = best_per_method(rows)
+    best = sorted(found.best, key=lambda one: one.family)  # as the legend has them
     fine_tuned = next((r for r in rows if r.kind == "fine-tuned"), None)
     retain = next((r for r in rows if r.kind == "retain"), None)
     references = [xy for r in (fine_tuned, retain) if r and (xy := position(r)) is not None]
@@ -146,7 +144,7 @@ def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published
         forget_fraction=fraction,
         trajectories=_trajectories([s for s, _ in placed]),
         front=front,
-        best=tuple(replace(one, setting=None) for one in best) if start.fault else best,
+        best=tuple(replace(one, setting=None) if start.fault else one for one in best),
         begins=start,
         fine_tuned=fine_tuned,
         retain=retain,

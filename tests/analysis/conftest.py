@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pytest
 
 from unlearnbench.analysis.compare import Comparison, compare
 from unlearnbench.analysis.equal_utility import Contender, find_contender, match
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
-from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.summary import forget_ratios
-from unlearnbench.results.records import EpochResult, Record, write_record
-from unlearnbench.results.table import table
+from unlearnbench.results.epoch_metrics import Numbers
+from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import ks_test
 
 N = 40
@@ -77,13 +76,53 @@ def run(
     return Record(**{**fields, **more})
 
 
+def table_row(kind: str, method: str, metrics: Mapping[str, float | None], **more: Any) -> TableRow:
+    """A row of one model on one split, after epoch 1 of a run or of a start or retain model."""
+    is_run = kind == "run"
+    fields: dict[str, Any] = {
+        **{"run_id": method, "model": "tiny", "forget_fraction": 0.1, "family": method},
+        **{"hyperparameters": {}, "learning_rate": 1e-5 if is_run else None, "seed": 0},
+        **{"epoch": int(is_run), "status": "finished"},
+    }
+    return TableRow(kind=kind, method=method, metrics=Numbers(metrics), **(fields | more))
+
+
+def pointed(
+    name: str,
+    points: Sequence[tuple[float | None, float | None]] = ((0.8, -5.0),),
+    kind: Any = "run",
+    method: str = "npo",
+    rate: float = 1e-5,
+    seed: int = 0,
+    **hyperparameters: float,
+) -> Record:
+    """A record with these (Model Utility, log10 Forget Quality), epoch by epoch; no answers."""
+    is_run = kind == "run"
+    return Record(
+        id=name,
+        kind=kind,
+        model="tiny",
+        forget_fraction=0.1,
+        method=method if is_run else kind,
+        learning_rate=rate if is_run else None,
+        seed=seed,
+        spec={"method": {"name": method, "hyperparameters": hyperparameters}},
+        status="finished",
+        profile=TOFU.id,
+        epochs=tuple(
+            EpochResult(k, {"model_utility": u, "log10_forget_quality": q, "ks_n": 80.0}, 1.0, 1.0)
+            for k, (u, q) in enumerate(points, start=int(is_run))
+        ),
+    )
+
+
 REFERENCES = (reference("fine-tuned", 0.9, off(3.0)), reference("retain", 0.9, GOAL))
 NEAR = [run("near", [(0.88, off(1.5, s)), (0.80, off(0.2, s))], seed=s) for s in range(3)]
 FAR = [run("far", [(0.88, off(2.5, s)), (0.81, off(1.0, s))], seed=s) for s in range(3)]
 
 
 def side(name: str, records: Sequence[Record], label: str = "") -> Contender:
-    return find_contender(name, label or name, table(records), records)
+    return find_contender(name, label or name, Results.of(records, name=""))
 
 
 def compared(a: str, b: str, records: Sequence[Record], tolerance: float = 0.02) -> Comparison:
@@ -98,67 +137,24 @@ def chosen(a: str, b: str, records: Sequence[Record], tolerance: float = 0.02) -
     return of_a.epoch, of_b.epoch, equal_utility
 
 
-def under_attack(records: Sequence[Record], by: float, variant: str) -> list[Record]:
+def attacked_by(records: Sequence[Record], by: float, variant: str) -> list[Record]:
     """The runs after their last epoch under an attack that brings them this far back, with the
     retain model under the same attack, which it does not change."""
     attacked: list[Record] = []
     for record in records:
-        if not record.epochs:
+        if not record.epochs or record.kind == "fine-tuned":
             attacked.append(record)
             continue
-        last, evaluations = record.epochs[-1], record.evaluations
-        ratios = forget_ratios(evaluations[last.epoch])
-        if record.kind == "run":
-            ratios = ratios * np.exp(by)
+        last, is_run = record.epochs[-1], record.kind == "run"
+        ratios = forget_ratios(record.evaluations[last.epoch]) * np.exp(by * is_run)
         test = ks_test(ratios, GOAL)
         assert test is not None
-        numbers = {"log10_forget_quality": test.log10_p, "ks_n": float(N)}
-        numbers["ks_statistic"] = test.statistic
-        result = replace(last, metrics=numbers, variant=variant)
-        found: dict[str, Any] = {"attacked": (*record.attacked, result)}
-        found["attacked_evaluations"] = {
-            **record.attacked_evaluations,
-            (last.epoch, variant): evaluation(ratios),
-        }
-        if record.kind == "run":
-            attacked.append(replace(record, **found))
-        elif record.kind == "retain":  # under an attack it is a record of its own
-            own: dict[str, Any] = {
-                "id": f"{record.id}-{variant.partition('@')[0]}",
-                "epochs": (),
-                "evaluations": {},
-            }
-            attacked += [record, replace(record, **found, **own)]
-        else:
-            attacked.append(record)
+        numbers = {"log10_forget_quality": test.log10_p, "ks_statistic": test.statistic}
+        result = replace(last, metrics={**numbers, "ks_n": float(N)}, variant=variant)
+        stored = {**record.attacked_evaluations, (last.epoch, variant): evaluation(ratios)}
+        under = replace(record, attacked=(*record.attacked, result), attacked_evaluations=stored)
+        if not is_run:  # under an attack it is a record of its own
+            name = f"{record.id}-{variant.partition('@')[0]}"
+            under = replace(under, id=name, epochs=(), evaluations={})
+        attacked += [under] if is_run else [record, under]
     return attacked
-
-
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Place of the sweep folders `mine` (all runs), `yours` (the second method's), and `attacked`
-    (all runs, and under relearning, which gives back what the first method had hidden)."""
-    place = tmp_path_factory.mktemp("compare")
-    hidden = under_attack([*REFERENCES, *NEAR], 2.0, "relearning@13")
-    lasting = under_attack(FAR, 0.0, "relearning@13")
-    sweeps = {
-        "mine": (*REFERENCES, *NEAR, *FAR),
-        "yours": (*REFERENCES, *FAR),
-        "attacked": (*hidden, *lasting),
-    }
-    for folder, records in sweeps.items():
-        for record in records:
-            write_record(replace(record, id=record.id.replace(".", "-")), place / folder)
-    return place
-
-
-@pytest.fixture
-def cli(folders: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
-    """Runs `compare` where HERE stands for the place of `folders`."""
-
-    def ran(*args: str) -> tuple[int, str, str]:
-        code = main(["compare", *(arg.replace("HERE", str(folders)) for arg in args)])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return ran

@@ -1,52 +1,25 @@
-"""Averages over seeds, and the rule behind «best»."""
+"""Averages over seeds, the rule behind «best», and the table of the best while a sweep runs."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds, best_per_method, start_utility
-from unlearnbench.results.records import EpochResult, Record
+from unlearnbench.analysis.best_settings import average_seeds, best_per_method, panels
+from unlearnbench.analysis.best_so_far import LiveBest
+from unlearnbench.analysis.text import best_lines
+from unlearnbench.results.records import Record
 from unlearnbench.results.table import table
 
-Points = tuple[tuple[float | None, float | None], ...]
+from .conftest import pointed
 
-
-def record(
-    name: str,
-    points: Points = ((0.8, -5.0),),
-    kind: Any = "run",
-    rate: float = 1e-5,
-    seed: int = 0,
-    **hyperparameters: float,
-) -> Record:
-    """A record with these (Model Utility, log10 Forget Quality) points, epoch by epoch."""
-    return Record(
-        id=name,
-        kind=kind,
-        model="tiny",
-        forget_fraction=0.1,
-        method="npo" if kind == "run" else kind,
-        learning_rate=rate if kind == "run" else None,
-        seed=seed,
-        spec={"method": {"name": "npo", "hyperparameters": hyperparameters}},
-        status="finished",
-        profile="tofu@1",
-        epochs=tuple(
-            EpochResult(epoch, {"model_utility": u, "log10_forget_quality": q}, 1.0, 1.0)
-            for epoch, (u, q) in enumerate(points, start=int(kind == "run"))
-        ),
-    )
-
-
-START = record("start", ((0.9, -16.0),), kind="fine-tuned")
-GOAL = record("goal", ((0.88, 0.0),), kind="retain")
+START = pointed("start", ((0.9, -16.0),), kind="fine-tuned")
+GOAL = pointed("goal", ((0.88, 0.0),), kind="retain")
 
 
 def test_seeds_are_averaged_with_their_range() -> None:
-    rows = table([record(f"s{s}", ((u, -4.0),), seed=s) for s, u in enumerate((0.5, 0.7, 0.9))])
+    rows = table([pointed(f"s{s}", ((u, -4.0),), seed=s) for s, u in enumerate((0.5, 0.7, 0.9))])
     (setting,) = average_seeds(rows)
     assert setting.metrics["model_utility"] == pytest.approx(0.7)
     assert setting.spread("model_utility") == (0.5, 0.9)
@@ -54,7 +27,7 @@ def test_seeds_are_averaged_with_their_range() -> None:
 
 
 def test_a_seed_without_a_number_leaves_its_setting_without_one() -> None:
-    rows = table([record("a", ((0.8, -1.0),)), record("b", ((None, None),), seed=1)])
+    rows = table([pointed("a", ((0.8, -1.0),)), pointed("b", ((None, None),), seed=1)])
     (setting,) = average_seeds(rows)
     assert setting.metrics["model_utility"] is None
     assert best_per_method([*table([START]), *rows])[0].setting is None
@@ -62,36 +35,86 @@ def test_a_seed_without_a_number_leaves_its_setting_without_one() -> None:
 
 def test_best_has_the_highest_quality_with_enough_utility() -> None:
     # 80 % of 0.9 is 0.72: epoch 3 has forgotten most but has lost too much.
-    points: Points = ((0.85, -12.0), (0.73, -6.0), (0.71, -1.0))
-    rows = table([START, GOAL, record("a", points), record("b", ((0.88, -9.0),), rate=1e-4)])
+    points = ((0.85, -12.0), (0.73, -6.0), (0.71, -1.0))
+    rows = table([START, GOAL, pointed("a", points), pointed("b", ((0.88, -9.0),), rate=1e-4)])
     (best,) = best_per_method(rows)
     assert best.setting is not None
     assert (best.setting.learning_rate, best.setting.epoch) == (1e-5, 2)
 
 
-def test_exactly_eighty_percent_is_enough_and_a_lower_share_lets_more_through() -> None:
-    rows = table([record("s", ((1.0, -9.0),), kind="fine-tuned"), record("a", ((0.8, -5.0),))])
-    assert best_per_method(rows)[0].setting is not None
-    assert best_per_method(rows, utility_share=0.81)[0].setting is None
-
-
-def test_without_a_start_nothing_is_best() -> None:
-    (best,) = best_per_method(table([record("a")]))
-    assert best.setting is None
-    assert best.method == "npo"
+@pytest.mark.parametrize(("utility", "is_best"), [(0.8, True), (0.799, False)])
+def test_exactly_eighty_percent_is_enough(utility: float, is_best: bool) -> None:
+    start = pointed("s", ((1.0, -9.0),), kind="fine-tuned")
+    (best,) = best_per_method(table([start, pointed("a", ((utility, -5.0),))]))
+    assert (best.setting is not None) is is_best
 
 
 def test_epoch_0_replaces_a_missing_start_model_and_is_never_best() -> None:
-    run = record("a", ((0.9, -1.0), (0.85, -5.0)))
+    run = pointed("a", ((0.9, -1.0), (0.85, -5.0)))
     run = replace(run, epochs=tuple(replace(e, epoch=e.epoch - 1) for e in run.epochs))
-    rows = table([run])
-    assert start_utility(rows, "tiny", 0.1) == 0.9
-    (best,) = best_per_method(rows)
+    (panel,) = panels(table([run]))
+    assert panel.start.utility == 0.9
+    (best,) = panel.best
     assert best.setting is not None
     assert best.setting.epoch == 1
 
 
-def test_hyper_parameter_settings_of_a_method_compete() -> None:
-    records = [START, *(record(f"b{b}", ((0.8, -b),), beta=b) for b in (2.0, 5.0))]
-    (best,) = best_per_method(table(records))
-    assert best.method == "npo (beta=2)"
+def test_hyper_parameter_settings_of_a_method_compete_and_the_best_method_is_first() -> None:
+    records = [START, *(pointed(f"b{b}", ((0.8, -b),), beta=b) for b in (2.0, 5.0))]
+    others = [pointed("x", ((0.8, -1.0),), method="x"), pointed("y", ((0.1, -1.0),), method="y")]
+    best = best_per_method(table([*records, *others]))
+    assert [one.method for one in best] == ["x", "npo (beta=2)", "y"]
+
+
+def lines_of(*records: Record, most: int = 3) -> list[list[str]]:
+    """The table of the best as it is printed while a sweep runs."""
+    live = LiveBest()
+    for one in records:
+        live.add(one)
+    (panel,) = live.panels()
+    return [best_lines(panel, most, last=True)]
+
+
+def test_rows_so_far_are_those_of_the_page_and_of_the_plan() -> None:
+    records = [START, *(pointed(m, ((0.8, -5.0),), method=m) for m in "abc")]
+    live = LiveBest()
+    for one in (*records, records[1]):
+        live.add(one)
+    assert [panel.rows for panel in live.panels()] == [table(records)], "each record once"
+    live.retain_only({"a", "b"})
+    assert [panel.rows for panel in live.panels()] == [table(records[:3])]
+    live.add(replace(GOAL, profile="tofu@2"))
+    assert live.panels() == (), "what does not compare ends no sweep"
+
+
+def test_only_so_many_are_named_best_first() -> None:
+    runs = [pointed(m, ((0.7, -1.0 - i),), method=m) for i, m in enumerate("abcdef")]
+    (lines,) = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs, most=2)
+    assert lines == [
+        "best of tiny, forget 10 %: the highest Forget Quality among settings that keep at least "
+        "80 % of the start model's utility",
+        "  method   rate  epoch  utility  log10 FQ      p",
+        "  a       1e-05      1    0.700     -1.00    0.1",
+        "  b       1e-05      1    0.700     -2.00   0.01",
+        "  start       -      0    0.800    -20.00  1e-20",
+    ]
+
+
+@pytest.mark.parametrize("start", [(0.01, -20.0), (0.9, -20.0), None])
+def test_a_panel_without_a_best_has_no_table(start: tuple[float, float] | None) -> None:
+    """Where the start model knows nothing, no setting keeps its utility, or there is none."""
+    first = () if start is None else (pointed("start", (start,), "fine-tuned"),)
+    assert lines_of(*first, pointed("a", ((0.7, -1.0),))) == [[]]
+
+
+def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
+    qualities = {"far": (-8.0, -8.2, -8.1), "a": (-1.0, -2.0, -3.0), "b": (-3.0, -1.0, -3.0)}
+    runs = [
+        pointed(f"{method}-{seed}", ((0.7, quality),), seed=seed, method=method)
+        for method, by_seed in qualities.items()
+        for seed, quality in enumerate(by_seed)
+    ]
+    (lines,) = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs)
+    assert [line.split()[-2:] for line in lines[1:]] == [
+        *(["seeds", "place"], ["3", "1"], ["3", "1"], ["3", "3"], ["-", "-"])
+    ]

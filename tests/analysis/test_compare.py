@@ -3,28 +3,23 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+import re
+from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.best_settings import average_seeds
-from unlearnbench.analysis.compare import (
-    compare,
-    find_variant,
-    overview,
-    records_under,
-    rows_under,
-    training_differences,
-    verdict,
-)
-from unlearnbench.analysis.equal_utility import Contender, rows_of
+from unlearnbench.analysis.compare import compare, training_differences, under_attack
+from unlearnbench.analysis.results import Results
+from unlearnbench.analysis.text import overview, verdict
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.errors import EvaluationError, RecordError
-from unlearnbench.results.table import attack_table, table
+from unlearnbench.results.records import Record, write_record
 from unlearnbench.stats.ks_test import ks_test
 
 from .conftest import (
@@ -33,13 +28,13 @@ from .conftest import (
     NEAR,
     REFERENCES,
     N,
+    attacked_by,
     compared,
     evaluation,
     off,
     reference,
     run,
     side,
-    under_attack,
 )
 
 
@@ -68,22 +63,6 @@ class TestCompare:
         runs = [replace(r, evaluations=Lazy(r.evaluations)) for r in (*NEAR, *FAR)]
         compared("near", "far", (*REFERENCES, *runs))
         assert read == [2] * 6
-
-    def test_methods_that_differ_by_noise_are_undecided(self) -> None:
-        twin = [run("twin", [(0.80, off(0.2, s + 9))], seed=s) for s in range(3)]
-        (panel,) = compared("near", "twin", (*REFERENCES, *NEAR, *twin)).panels
-        assert panel.test is not None
-        assert panel.better is None
-
-    def test_a_side_of_lower_utility_is_not_better(self) -> None:
-        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
-        assert panel.a is not None
-        assert panel.better is panel.a
-        paid = replace(panel, equal_utility=False)
-        assert panel.a.utility < 0.81
-        assert paid.better is None
-        higher = replace(paid, a=replace(panel.a, utility=0.85))
-        assert higher.better is higher.a
 
     def test_better_requires_a_small_p_and_an_interval_without_0(self) -> None:
         (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
@@ -119,8 +98,8 @@ class TestCompare:
             assert "p = 0.0002 (Holm-adjusted over 2 panels)" in text[1]
         assert found.only_one == ("only near ran on third, forget 10 %",)
         assert overview(found) == (
-            "Of 2 panels (models × forget fractions), near forgets more on 2, far on 0; 0 are "
-            "undecided."
+            "Of 2 panels (models × forget fractions), near forgets more on 2, far on 0; "
+            "undecided: 0."
         )
 
     def test_a_truth_ratio_that_is_not_a_number(self) -> None:
@@ -193,76 +172,46 @@ class TestChoice:
         text = " ".join(verdict(panel, "near", "many", 1))
         assert "many was chosen from 9 settings on seed 0, and is compared on other seeds" in text
 
-    def test_settings_with_fewer_seeds_take_turns(self) -> None:
-        chosen = tuple(table(NEAR))[:1] * 3
-        (setting,) = average_seeds(table(FAR[:2]))[:1]
-        assert [row.seed for row in rows_of(setting, chosen)] == [0, 0, 0]
-        other = tuple(replace(row, seed=7 + i) for i, row in enumerate(chosen))
-        assert [row.seed for row in rows_of(setting, other)] == [0, 1, 0]
+
+def changed(records: Sequence[Record], **fields: Any) -> list[Record]:
+    return [replace(record, **fields) for record in records]
 
 
-class TestRefused:
-    def refusal(self, a: Contender, b: Contender) -> str:
-        with pytest.raises(EvaluationError) as caught:
-            compare(a, b)
-        return str(caught.value)
+HALF = changed(FAR, precision="bfloat16")
+ELSEWHERE = changed((*REFERENCES, *FAR), model="other")
+PROFILE = changed((*REFERENCES, *FAR), profile=OPEN_UNLEARNING.id)
+RETAIN = (REFERENCES[0], reference("retain", 0.9, off(0.3)), *FAR)
+QUESTIONS = changed(FAR, evaluations={2: evaluation(GOAL, prefix="Where was")})
+FEWER = changed(FAR, evaluations={2: evaluation(GOAL[:-1])})
+UNREAD = changed(FAR, evaluations={})
 
-    def test_the_same_runs(self) -> None:
-        one = side("near", (*REFERENCES, *NEAR))
-        assert self.refusal(one, one) == "near and near are the same runs: name two that differ"
 
-    def test_other_profiles(self) -> None:
-        other = [replace(r, profile=OPEN_UNLEARNING.id) for r in (*REFERENCES, *FAR)]
-        text = self.refusal(side("near", (*REFERENCES, *NEAR)), side("far", other))
-        assert f"near was evaluated by profile {TOFU.id}, far by {OPEN_UNLEARNING.id}" in text
-        odd = [replace(r, evaluations={2: evaluation(GOAL, OPEN_UNLEARNING.id)}) for r in FAR]
-        records = (*REFERENCES, *NEAR, *odd)
-        text = self.refusal(side("near", records), side("far", records))
-        assert f"record {FAR[0].id} is by profile {OPEN_UNLEARNING.id}, the retain" in text
+@pytest.mark.parametrize(
+    ("of_a", "of_b", "message"),
+    [
+        ((*REFERENCES, *NEAR), PROFILE, f"by profile {TOFU.id}, far by {OPEN_UNLEARNING.id}"),
+        ((*REFERENCES, *NEAR), [*changed(REFERENCES, precision="bfloat16"), *HALF], "bfloat16"),
+        ((*REFERENCES, *NEAR), [*REFERENCES, *QUESTIONS], "only answers to the same questions"),
+        ((*REFERENCES, *NEAR), [*REFERENCES, *FEWER], "has 39 forget questions, not the retain"),
+        ((*REFERENCES, *NEAR), RETAIN, "measured from different retain models"),
+        ((*REFERENCES, *NEAR), ELSEWHERE, "ran on tiny, forget 10 %, far on other, forget 10 %"),
+        ((REFERENCES[0], *NEAR), (REFERENCES[0], *FAR), "near: no evaluated retain model of tiny"),
+        ((*REFERENCES, *NEAR), [*REFERENCES, *UNREAD], "has no evaluation of epoch 2"),
+    ],
+)
+def test_what_does_not_compare_is_refused(
+    of_a: Sequence[Record], of_b: Sequence[Record], message: str
+) -> None:
+    with pytest.raises(EvaluationError, match=re.escape(message)):
+        compare(side("near", of_a), side("far", of_b))
 
-    def test_other_precisions(self) -> None:
-        found = replace(evaluation(GOAL), precision="bfloat16")
-        odd = [replace(r, evaluations={2: found}) for r in FAR]
-        goal = replace(
-            REFERENCES[1], evaluations={0: replace(evaluation(GOAL), precision="float32")}
-        )
-        records = (REFERENCES[0], goal, *NEAR, *odd)
-        text = self.refusal(side("near", records), side("far", records))
-        assert f"record {FAR[0].id} is evaluated in bfloat16, the retain model in float32" in text
 
-    def test_other_questions(self) -> None:
-        odd = [replace(r, evaluations={2: evaluation(GOAL, prefix="Where was")}) for r in FAR]
-        records = (*REFERENCES, *NEAR, *odd)
-        text = self.refusal(side("near", records), side("far", records))
-        assert "as forget question 0 'Where was author 0?', the retain model 'Who is" in text
-
-    def test_fewer_questions(self) -> None:
-        odd = [replace(r, evaluations={2: evaluation(GOAL[:-1])}) for r in FAR]
-        records = (*REFERENCES, *NEAR, *odd)
-        text = self.refusal(side("near", records), side("far", records))
-        assert "has 39 forget questions, the retain model 40" in text
-
-    def test_other_retain_models(self) -> None:
-        other = (REFERENCES[0], reference("retain", 0.9, off(0.3)), *FAR)
-        text = self.refusal(side("near", (*REFERENCES, *NEAR)), side("far", other))
-        assert "measured from different retain models" in text
-        again = (REFERENCES[0], reference("retain", 0.9, GOAL * (1 + 1e-6)), *FAR)
-        assert compare(side("near", (*REFERENCES, *NEAR)), side("far", again)).panels[0].test
-
-    def test_no_panel_in_common(self) -> None:
-        other = [replace(r, model="other") for r in (*REFERENCES, *FAR)]
-        text = self.refusal(side("near", (*REFERENCES, *NEAR)), side("far", other))
-        assert text.endswith("near ran on tiny, forget 10 %, far on other, forget 10 %")
-
-    def test_no_retain_model(self) -> None:
-        records = (REFERENCES[0], *NEAR, *FAR)
-        text = self.refusal(side("near", records), side("far", records))
-        assert text.startswith("near: no evaluated retain model of tiny, forget 10 %")
-
-    def test_answers_that_are_not_there(self) -> None:
-        records = (*REFERENCES, *NEAR, *(replace(r, evaluations={}) for r in FAR))
-        text = self.refusal(side("near", records), side("far", records))
-        assert text.startswith(f"far: record {FAR[0].id} has no evaluation of epoch 2")
+def test_the_same_runs_are_refused_and_a_retain_model_may_be_rounded() -> None:
+    one = side("near", (*REFERENCES, *NEAR))
+    with pytest.raises(EvaluationError, match="near and near are the same runs: name two that"):
+        compare(one, one)
+    again = (REFERENCES[0], reference("retain", 0.9, GOAL * (1 + 1e-6)), *FAR)
+    assert compare(one, side("far", again)).panels[0].test
 
 
 def test_no_comparison_from_an_invalid_start_model() -> None:
@@ -272,80 +221,51 @@ def test_no_comparison_from_an_invalid_start_model() -> None:
     assert panel.why_not.startswith("The start model knows nothing: its Model Utility is 0.01")
 
 
-class TestCommand:
-    def test_sentence_and_table(self, cli: Callable[..., tuple[int, str, str]]) -> None:
-        code, out, err = cli("near", "far", "--in", "HERE/mine")
-        assert (code, err) == (0, "")
-        assert out.startswith("tiny, forget 10 %: near forgets more than far at equal utility")
-        assert max(map(len, out.splitlines())) <= 100
-        rows = [line.split() for line in out.splitlines() if line.startswith("tiny  ")]
-        assert [row[2:7] for row in rows] == [
-            ["A", "near", "1e-05", "2", "0.8"],
-            ["B", "far", "1e-05", "2", "0.81"],
-        ]
-        assert " (within 0.02): " in " ".join(out.split())
-        assert out.rstrip().endswith("that reaches it.")
+def test_the_command_compares_folders_also_under_an_attack(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Relearning gives back what the first method has hidden, and nothing of the second."""
+    hidden = attacked_by([*REFERENCES, *NEAR], 2.0, "relearning@13")
+    lasting = attacked_by([*REFERENCES, *FAR], 0.0, "relearning@13")
+    for folder, records in (("mine", hidden), ("yours", lasting)):
+        for record in records:
+            write_record(replace(record, id=record.id.replace(".", "-")), tmp_path / folder)
+    words = ["compare", "near", f"{tmp_path}/yours:far", "--in", f"{tmp_path}/mine", "--json"]
 
-    def test_json(self, cli: Callable[..., tuple[int, str, str]]) -> None:
-        code, out, _ = cli("near", "far", "--in", "HERE/mine", "--json", "--within", "0.05")
-        found = json.loads(out)
-        (panel,) = found["panels"]
-        assert (code, found["tolerance"], panel["better"]) == (0, 0.05, "near")
-        assert panel["test"]["p_value"] == panel["p_adjusted"] == 0.0001
-        assert panel["test"]["low"] < panel["test"]["high"] < 0
-        assert panel["told"][0].startswith("tiny, forget 10 %: near forgets more")
-        assert found["rule"].startswith("A side's best setting has the highest Forget Quality")
-        assert " (within 0.05): " in found["rule"]
+    def compared_by(*more: str) -> Any:
+        assert main([*words, *more]) == 0
+        return json.loads(capsys.readouterr().out)
 
-    def test_under_an_attack_the_order_may_be_another(
-        self, cli: Callable[..., tuple[int, str, str]]
-    ) -> None:
-        args = ("near", "far", "--in", "HERE/attacked", "--under", "relearning", "--json")
-        code, out, _ = cli(*args)
-        (panel,) = json.loads(out)["panels"]
-        assert (code, panel["better"]) == (0, "far under relearning@13"), "plainly, it is near"
-        assert panel["told"][0].startswith(
-            "tiny, forget 10 %: far under relearning@13 forgets more than near under relearning@13"
-        )
-        assert panel["a"]["utility"] == pytest.approx(0.8), "kept without the attack"
-
-    def test_two_folders(self, cli: Callable[..., tuple[int, str, str]]) -> None:
-        code, out, _ = cli("near", "HERE/yours:far", "--in", "HERE/mine", "--json")
-        (panel,) = json.loads(out)["panels"]
-        assert (code, panel["better"], panel["b"]["setting"]) == (0, "near", "far")
+    found = compared_by("--within", "0.05")
+    (panel,) = found["panels"]
+    assert (found["tolerance"], panel["better"], panel["b"]["setting"]) == (0.05, "near", "far")
+    assert panel["test"]["low"] < panel["test"]["high"] < 0
+    assert " (within 0.05): " in found["rule"]
+    (panel,) = compared_by("--under", "relearning")["panels"]
+    assert panel["better"].endswith("far under relearning@13")
+    assert panel["a"]["utility"] == pytest.approx(0.8), "kept without the attack"
 
 
-class TestSentences:
-    def test_what_is_shown(self) -> None:
-        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
-        claim, sureness, beware, power = verdict(panel, "near", "far", 1)
-        assert claim.startswith(
-            "tiny, forget 10 %: near forgets more than far at equal utility (Model Utility 0.800 "
-            "and 0.810). near is at D = "
-        )
-        assert panel.test is not None
-        low, high = -panel.test.high, -panel.test.low
-        assert f"has p = 0.0001 and a 95 % interval from {low:.3f} to {high:.3f}" in sureness
-        assert sureness.endswith(
-            "over 40 questions and 3 seeds. It has the same sign in 3 of 3 seeds."
-        )
-        assert "seed" not in beware
-        assert power.startswith("With 40 forget questions, Forget Quality distinguishes")
-
-    def test_text_of_an_undecided_comparison(self) -> None:
-        twin = run("twin", [(0.80, off(0.2, 9))])
-        (panel,) = compared("near", "twin", (*REFERENCES, NEAR[0], twin)).panels
-        claim, sureness, beware, _ = verdict(panel, "near", "twin", 1)
-        assert "these runs do not show whether near or twin forgets more at equal" in claim
-        assert "would be detected in 80 % of cases; a smaller one may remain" in sureness
-        assert beware.startswith("Caveats: there is only 1 seed, and the test generalizes to other")
-
-    def test_text_of_a_side_better_in_both(self) -> None:
-        records = (*REFERENCES, run("a", [(0.89, off(0.2))]), run("b", [(0.75, off(1.0))]))
-        (panel,) = compared("b", "a", records).panels
-        claim = verdict(panel, "b", "a", 1)[0]
-        expected = "a forgets more than b and keeps more utility (Model Utility 0.890 and 0.750)."
-        assert expected in claim
+def test_the_verdict_has_the_numbers_of_the_comparison() -> None:
+    (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
+    claim, sureness, caveats, power = verdict(panel, "near", "far", 1)
+    assert claim.startswith("tiny, forget 10 %: near forgets more than far at equal utility (Model")
+    assert panel.test is not None
+    low, high = -panel.test.high, -panel.test.low
+    assert f"has p = 0.0001 and a 95 % interval from {low:.3f} to {high:.3f}" in sureness
+    assert sureness.endswith("3 seeds. It has the same sign in 3 of 3 seeds.")
+    assert "seed" not in caveats
+    assert power.startswith("With 40 forget questions, Forget Quality distinguishes")
+    twin = run("twin", [(0.80, off(0.2, 9))])
+    (panel,) = compared("near", "twin", (*REFERENCES, NEAR[0], twin)).panels
+    claim, sureness, caveats, _ = verdict(panel, "near", "twin", 1)
+    assert "these runs do not show whether near or twin forgets more at equal" in claim
+    assert "would be detected in 80 % of cases; a smaller one may remain" in sureness
+    assert caveats.startswith("Caveats: there is only 1 seed")
+    records = (*REFERENCES, run("a", [(0.89, off(0.2))]), run("b", [(0.75, off(1.0))]))
+    (panel,) = compared("b", "a", records).panels
+    claim = verdict(panel, "b", "a", 1)[0]
+    assert "a forgets more than b and keeps more utility (Model Utility 0.890 and 0.750)." in claim
 
 
 class TestUnequal:
@@ -386,34 +306,22 @@ class TestUnequal:
         )
 
 
-RECORDS = under_attack([*REFERENCES, *NEAR], 2.0, "relearning@13")
-UNDER = under_attack(RECORDS[:4], 1.0, "relearning@3")  # both references, and a run
-
-
-def test_what_is_kept_is_that_of_the_plain_evaluation() -> None:
-    plain, attacked = table([*RECORDS, *FAR]), attack_table([*RECORDS, *FAR])
-    found = rows_under(plain, attacked, "relearning@13")
-    assert {row.kind for row in found[:2]} == {"fine-tuned", "retain"}
-    runs = [row for row in found if row.kind == "run"]
+def test_under_an_attack_a_run_keeps_what_it_keeps_without() -> None:
+    records = attacked_by([*REFERENCES, *NEAR], 2.0, "relearning@13")
+    results = Results.of([*records, *FAR], name="")
+    variant, under = under_attack(results, "relearning", "here")
+    assert variant == "relearning@13", "an attack stands for its only variant"
+    runs = [row for row in under.rows if row.kind == "run"]
     assert [(row.family, row.epoch, row.kept) for row in runs] == [("near", 2, 0.80)] * 3
-    before = {row.run_id: row.forgotten for row in plain if row.epoch == 2}
+    before = {row.run_id: row.forgotten for row in results.rows if row.epoch == 2}
     assert all((row.forgotten or 0) < (before[row.run_id] or 0) for row in runs)
-
-
-def test_evaluations_are_those_under_the_attack() -> None:
-    by_kind = {one.id: one for one in records_under(RECORDS, "relearning@13")}
-    plain = next(one for one in by_kind.values() if one.kind == "retain")
+    by_id = {record.id: record for record in under.records}
+    plain = next(one for one in by_id.values() if one.kind == "retain")
     assert not plain.evaluations, "the retain model without an attack is no reference here"
-    run = by_kind[NEAR[0].id].evaluations
-    assert (list(run), 1 in run, 2 in run) == ([2], False, True)
-    assert run[2] is RECORDS[-3].attacked_evaluations[2, "relearning@13"]
-
-
-def test_an_attack_stands_for_its_only_variant() -> None:
-    attacked = attack_table(RECORDS)
-    assert find_variant("relearning", attacked, "here") == "relearning@13"
-    both = attack_table([*UNDER, *RECORDS[4:]])
+    stored = by_id[NEAR[0].id].evaluations
+    assert (list(stored), 1 in stored, 2 in stored) == ([2], False, True)
+    both = Results.of([*attacked_by(records[:4], 1.0, "relearning@3"), *records[4:]], name="")
     with pytest.raises(RecordError, match="has several points: relearning@3, relearning@13; name"):
-        find_variant("relearning", both, "here")
+        under_attack(both, "relearning", "here")
     with pytest.raises(RecordError, match=r"here: no run under 'nf4'; there are: relearning@13$"):
-        find_variant("nf4", attacked, "here")
+        under_attack(results, "nf4", "here")

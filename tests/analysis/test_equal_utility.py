@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from unlearnbench.analysis.equal_utility import with_retain_term
 from unlearnbench.cli.main import main
 from unlearnbench.errors import RecordError
-from unlearnbench.results.records import write_record
+from unlearnbench.results.records import Record, write_record
 
 from .conftest import (
-    FAR,
     GOAL,
     NEAR,
     REFERENCES,
@@ -22,46 +22,42 @@ from .conftest import (
     side,
 )
 
+A, KEPT = run("a", [(0.89, off(0.2))]), run("a", [(0.87, off(0.5))])
 
-class TestMatch:
-    """near and far are off by 3 at the start; the less they are off, the more was forgotten."""
 
-    def test_best_settings_of_equal_utility_are_compared(self) -> None:
-        assert chosen("near", "far", (*REFERENCES, *NEAR, *FAR)) == (2, 2, True)
-        assert chosen("far", "near", (*REFERENCES, *NEAR, *FAR)) == (2, 2, True)
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        # b's epoch 2 is best, but the best setting of higher utility sets the level.
+        (KEPT, run("b", [(0.86, off(1.0)), (0.75, off(0.1))]), (1, 1, True)),
+        # Of several settings at the level the one of highest quality is compared.
+        (KEPT, run("b", [(0.88, off(2.0)), (0.86, off(0.9)), (0.85, off(1.5))]), (1, 2, True)),
+        # A side that is better in both is compared without equal utility,
+        (A, run("b", [(0.75, off(1.0))]), (1, 1, False)),
+        # also if its candidate at the level is: b's epoch 1 keeps and forgets more than a's best.
+        (
+            run("a", [(0.80, off(1.0))]),
+            run("b", [(0.89, off(0.4)), (0.75, off(0.1))]),
+            (1, 1, False),
+        ),
+        # The tolerance does not reach below the required utility, 0.8 · 0.9.
+        (
+            run("a", [(0.73, off(0.5))]),
+            run("b", [(0.725, off(1.0)), (0.715, off(0.1))]),
+            (1, 1, True),
+        ),
+        (A, run("b", [(0.5, off(0.1))]), "No setting of b keeps 80 % of the start model's utility"),
+    ],
+)
+def test_settings_of_equal_utility_are_matched(a: Record, b: Record, expected: Any) -> None:
+    """All are off by 3 at the start; the less they are off, the more was forgotten."""
+    assert chosen("a", "b", (*REFERENCES, a, b)) == expected
+    if not isinstance(expected, str):
+        of_a, of_b, equal = expected
+        assert chosen("b", "a", (*REFERENCES, a, b)) == (of_b, of_a, equal)
 
-    def test_the_best_setting_of_higher_utility_sets_the_level(self) -> None:
-        other = run("other", [(0.86, off(1.0)), (0.75, off(0.1))])
-        records = (*REFERENCES, run("kept", [(0.87, off(0.5))]), other)
-        assert chosen("kept", "other", records) == (1, 1, True), "not epoch 2, which is best"
-        assert chosen("other", "kept", records) == (1, 1, True)
 
-    def test_of_several_settings_at_the_level_the_highest_quality_is_compared(self) -> None:
-        other = run("other", [(0.88, off(2.0)), (0.86, off(0.9)), (0.85, off(1.5))])
-        records = (*REFERENCES, run("kept", [(0.87, off(0.5))]), other)
-        assert chosen("kept", "other", records) == (1, 2, True)
-
-    def test_a_side_better_in_both_is_compared_without_equal_utility(self) -> None:
-        records = (*REFERENCES, run("a", [(0.89, off(0.2))]), run("b", [(0.75, off(1.0))]))
-        assert chosen("a", "b", records) == (1, 1, False)
-        assert chosen("b", "a", records) == (1, 1, False)
-
-    def test_the_candidate_at_the_level_may_be_better_in_both(self) -> None:
-        # a's best keeps most; of b, epoch 1 keeps still more, and forgets more than a's.
-        b = run("b", [(0.89, off(0.4)), (0.75, off(0.1))])
-        records = (*REFERENCES, run("a", [(0.80, off(1.0))]), b)
-        assert chosen("a", "b", records) == (1, 1, False)
-
-    def test_unequal_utilities_are_reported_with_a_sufficient_tolerance(self) -> None:
-        records = (*REFERENCES, run("a", [(0.89, off(1.0))]), run("b", [(0.75, off(0.1))]))
-        assert chosen("a", "b", records) == (
-            "No setting of b has the utility of a's best, 0.890, within 0.02: b's best has 0.750 "
-            "and forgets more. Try --within 0.14, which compares 0.890 with 0.750; or train with "
-            "more epochs or learning rates"
-        )
-        assert chosen("b", "a", records) == chosen("a", "b", records)
-        assert chosen("a", "b", records, tolerance=0.15) == (1, 1, True)
-
+class TestUnequal:
     @pytest.mark.parametrize("utility", [0.7413, 0.75, 0.79, 0.8697, 0.86])
     def test_the_proposed_tolerance_is_the_least_sufficient_one(self, utility: float) -> None:
         b = run("b", [(utility, off(0.5)), (0.73, off(0.1))])
@@ -72,16 +68,6 @@ class TestMatch:
         assert within - (0.89 - utility) == pytest.approx(0.0005, abs=0.0005001)
         assert chosen("a", "b", records, tolerance=within) == (1, 1, True)
         assert isinstance(chosen("a", "b", records, tolerance=within - 0.001), str)
-
-    def test_no_setting_with_the_required_utility(self) -> None:
-        records = (*REFERENCES, run("a", [(0.89, off(1.0))]), run("b", [(0.5, off(0.1))]))
-        expected = "No setting of b keeps 80 % of the fine-tuned model's utility"
-        assert chosen("a", "b", records) == expected
-
-    def test_the_tolerance_does_not_reach_below_the_required_utility(self) -> None:
-        b = run("b", [(0.725, off(1.0)), (0.715, off(0.1))])  # 0.8 · 0.9 is 0.72
-        records = (*REFERENCES, run("a", [(0.73, off(0.5))]), b)
-        assert chosen("a", "b", records) == (1, 1, True)
 
 
 class TestFind:
@@ -135,5 +121,5 @@ class TestFind:
             write_record(one, tmp_path)
         assert main(["compare", "npo", "idk", "--in", str(tmp_path)]) == 0
         out, err = capsys.readouterr()
-        assert "npo: taken as npo+nll, the one form in which it ran" in err
+        assert "npo: taken as npo+nll (only variant in this sweep)" in err
         assert "npo+nll" in out

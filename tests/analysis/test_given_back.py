@@ -97,13 +97,6 @@ def test_of_several_points_the_largest_one_is_taken_with_a_wider_interval() -> N
     assert gain.interval[0] < alone.interval[0] < alone.interval[1] < gain.interval[1]
 
 
-def test_of_equal_points_the_last_one_is_taken() -> None:
-    plain, point = evaluation([0.1, 0.2]), evaluation([0.3, 0.4])
-    gain = largest_gain(PLAN, ROLES, Attacked(plain, {"r@0": plain, "r@1": point, "r@3": point}))
-    assert gain is not None
-    assert gain.variant == "r@3"
-
-
 def test_a_metric_that_only_the_attack_makes_has_no_value_before() -> None:
     before = evaluation([0.1, 0.2])
     lacking = Evaluation("tofu@00", {"retain": before.sets["forget"]})

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from unlearnbench.analysis.best_settings import panels
 from unlearnbench.analysis.lasting import (
     AttackedPanel,
     Shift,
@@ -17,12 +17,13 @@ from unlearnbench.analysis.lasting import (
     attacked_panels,
     memorization_column,
     point_of,
-    sentences,
     step_of,
-    variant_label,
 )
+from unlearnbench.analysis.text import attack_sentences, variant_label
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.t_interval import t_interval
+
+from .conftest import table_row
 
 COLUMN = "extraction_strength_forget"
 STEPS = ("relearning@1", "relearning@13")
@@ -42,25 +43,13 @@ def row(
 ) -> TableRow:
     """A row with this extraction strength; without a utility under an attack, as in records."""
     run = kind == "run"
-    name = method if run else kind
     numbers: dict[str, float | None] = {COLUMN: value, **metrics}
     if not variant:
         numbers |= {"model_utility": utility, "log10_forget_quality": -4.0}
-    return TableRow(
-        run_id=f"{name}-{rate}-{seed}" if run else f"{kind}{variant and '-attacked'}",
-        kind=kind,
-        model="tiny",
-        forget_fraction=0.1,
-        method=name,
-        family=name,
-        hyperparameters={},
-        learning_rate=rate if run else None,
-        seed=seed,
-        epoch=epoch if run else 0,
-        status="finished",
-        metrics=numbers,
-        variant=variant,
-    )
+    name = f"{method}-{rate}-{seed}" if run else f"{kind}{variant and '-attacked'}"
+    place = {"run_id": name, "learning_rate": rate, "seed": seed, "epoch": epoch} if run else {}
+    fields: dict[str, Any] = {"run_id": name, "variant": variant, **place}
+    return table_row(kind, method if run else kind, numbers, **fields)
 
 
 def variants(kind: str, values: Mapping[str, float | None], **more: Any) -> list[TableRow]:
@@ -75,7 +64,7 @@ REFERENCES = [
 
 
 def panel(plain: list[TableRow], attacked: list[TableRow], **more: Any) -> AttackedPanel:
-    (found,) = attacked_panels([*PLAIN, *plain], [*REFERENCES, *attacked], **more)
+    (found,) = attacked_panels(panels([*PLAIN, *plain]), [*REFERENCES, *attacked], **more)
     return found
 
 
@@ -142,22 +131,6 @@ def test_the_worst_attack_counts_with_its_interval_over_seeds() -> None:
     assert worst.null == pytest.approx(0.1)
 
 
-def test_a_seed_that_was_not_attacked_leaves_no_mean() -> None:
-    plain = [row("run", 0.1, seed=seed) for seed in range(2)]
-    (setting,) = panel(plain, variants("run", {"paraphrase": 0.5})).settings
-    assert setting.under[0].after is None
-    assert setting.lasting is None
-
-
-def test_a_setting_without_utility_is_not_judged() -> None:
-    under = variants("run", {"paraphrase": 0.1})
-    found = panel([row("run", 0.1, utility=0.5)], under)
-    (setting,) = found.settings
-    assert setting.lasting is None
-    assert setting.why_not == "less than 80 % of the start model's utility is kept"
-    assert sentences(found)[-1] == f"Not scored ({setting.why_not}): npo."
-
-
 def test_the_reason_is_named_where_there_is_no_number() -> None:
     under = variants("run", {"paraphrase": 0.88})
     (setting,) = panel([row("run", 0.85)], under).settings
@@ -167,7 +140,8 @@ def test_the_reason_is_named_where_there_is_no_number() -> None:
     assert found.removed == pytest.approx(0.05 / 0.8)
     assert setting.at("sampling") is None
     (bare,) = attacked_panels(
-        [PLAIN[1], row("fine-tuned", None, utility=1.0), row("run", 0.1)], [*REFERENCES, *under]
+        panels([PLAIN[1], row("fine-tuned", None, utility=1.0), row("run", 0.1)]),
+        [*REFERENCES, *under],
     )
     assert bare.settings[0].why_not == "the start model was not evaluated"
     (lost,) = panel([row("run", 0.1)], variants("run", {"paraphrase": None})).settings
@@ -176,10 +150,10 @@ def test_the_reason_is_named_where_there_is_no_number() -> None:
 
 def test_without_the_retain_model_under_the_attack_nothing_is_judged() -> None:
     plain, under = [row("run", 0.1)], variants("run", {"paraphrase": 0.5})
-    (found,) = attacked_panels([*PLAIN, *plain], under)
+    (found,) = attacked_panels(panels([*PLAIN, *plain]), under)
     assert found.settings[0].why_not == "the retain model was not attacked"
     assert found.settings[0].under[0].gain == pytest.approx(0.4)
-    assert any("without that null" in line for line in sentences(found))
+    assert any("without that baseline" in line for line in attack_sentences(found))
 
 
 def test_a_point_before_the_first_step_is_the_number_before() -> None:
@@ -189,7 +163,7 @@ def test_a_point_before_the_first_step_is_the_number_before() -> None:
         *variants("retain", {"relearning@0": 0.2, "relearning@13": 0.2}),
         *variants("fine-tuned", {"relearning@0": 0.8, "relearning@13": 0.8}),
     ]
-    (found,) = attacked_panels([*PLAIN, row("run", 0.1)], attacked)
+    (found,) = attacked_panels(panels([*PLAIN, row("run", 0.1)]), attacked)
     (one,) = found.settings[0].under
     assert one.variant == "relearning@13", "the point itself is no attack"
     assert one.shifts == (Shift(0.3, 0.5),)
@@ -211,15 +185,7 @@ def test_relearning_curves_begin_before_the_attack() -> None:
     area = (heights[0] + heights[1]) / 2 + 12 * (heights[1] + heights[2]) / 2
     assert curve.area == pytest.approx(area / 13 / 0.8)
     assert curve.steps_to_half == pytest.approx(1 + 12 * 0.25 / 0.3)
-    assert curve.largest == pytest.approx(0.5)
-    assert curve.robustness == pytest.approx(0.1 / 0.4)
     assert curve.symmetric_robustness == pytest.approx(1 - 0.3 / 0.5)
-
-
-def test_half_that_is_never_reached_is_infinitely_far() -> None:
-    under = variants("run", {"relearning@1": 0.1, "relearning@13": 0.1})
-    (curve,) = panel([row("run", 0.1)], under).settings[0].curves
-    assert curve.steps_to_half == math.inf
 
 
 def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
@@ -232,7 +198,7 @@ def test_methods_at_inference_time_are_bypassed_by_white_box_attacks() -> None:
     assert setting.bypassed_by == ("relearning",)
     assert setting.under[0].before == 0.1, "the method is gone at the point 0 already"
     assert setting.lasting == pytest.approx(0.125)
-    assert sentences(found)[0].startswith("Bypassed, not robust: eco.")
+    assert attack_sentences(found)[0].startswith("Bypassed, not robust: it leaves")
     trained = panel([row("run", 0.1)], variants("run", {"relearning@13": 0.9}), white_box=bool)
     assert trained.settings[0].bypassed_by == ()
 
@@ -260,7 +226,7 @@ def test_each_method_has_its_best_attacked_setting() -> None:
     assert best.setting.learning_rate == 2e-5, "1e-5 was not attacked, 3e-5 keeps too little"
 
 
-def test_sentences_name_what_came_back_its_interval_and_the_null() -> None:
+def test_sentences_name_what_came_back_its_interval_and_the_baseline() -> None:
     runs = [row("run", 0.1, method=m, seed=s) for m in ("kept", "lost") for s in range(3)]
     under = [
         one
@@ -268,39 +234,30 @@ def test_sentences_name_what_came_back_its_interval_and_the_null() -> None:
         for name, value in (("kept", 0.1), ("lost", back))
         for one in variants("run", {"relearning@13": value}, method=name, seed=seed)
     ]
-    first, still, null = sentences(panel(runs, under))
-    assert first == (
-        "Of all attacked settings most comes back of lost at rate 1e-05, epoch 1, under "
-        "relearning, 13 steps: 38 % [6, 69 %]; extraction strength, forget goes from 0.100 to "
-        "0.500 (retain model, which never saw these rows: 0.100 to 0.200; start model: 0.900)."
-    )
-    assert still == (
-        "Of best settings next to nothing comes back: -12 % [-12, -12 %] of kept at rate 1e-05 "
-        "(relearning@13)."
-    )
-    assert (
-        null == "The null: the retain model itself gains at most 0.10, under relearning, 13 steps."
+    assert attack_sentences(panel(runs, under)) == (
+        "Of all attacked settings, lost at learning rate 1e-05, epoch 1, recovers most, under "
+        "relearning, 13 steps: 38 % [6, 69 %]; extraction strength, forget rises from 0.100 to "
+        "0.500 (retain model, which never saw these rows: 0.100 to 0.200; start model: 0.900).",
+        "Comes back, next to nothing: -12 % [-12, -12 %] of kept at learning rate 1e-05 "
+        "(relearning@13).",
+        "The retain model itself gains at most 0.10, under relearning, 13 steps.",
     )
 
 
 @pytest.mark.parametrize(
     ("after", "expected"),
     [
-        ((0.128, 0.13, 0.132), "Of best settings next to nothing comes back: 4 % [3, 4 %] of npo"),
-        ((0.12, 0.13, 0.14), "Of all attacked settings most comes back of npo"),
-        ((0.00, 0.13, 0.26), "Not more than chance: 4 % [-37, 44 %] of npo"),
+        ((0.128, 0.13, 0.132), "Comes back, next to nothing: 4 % [3, 4 %] of npo"),
+        ((0.12, 0.13, 0.14), "Of all attacked settings, npo"),
+        ((0.00, 0.13, 0.26), "Comes back, not more than by chance: 4 % [-37, 44 %] of npo"),
+        ((0.101,), "Comes back, not more than by chance: 0 % (one seed: no interval)"),
     ],
 )
 def test_words_are_by_the_interval(after: Sequence[float], expected: str) -> None:
-    """The share is 4 % in each."""
-    runs = [row("run", 0.1, seed=seed) for seed in range(3)]
+    """One seed never shows that next to nothing comes back."""
+    runs = [row("run", 0.1, seed=seed) for seed in range(len(after))]
     under = [one for s, v in enumerate(after) for one in variants("run", {"paraphrase": v}, seed=s)]
-    assert any(line.startswith(expected) for line in sentences(panel(runs, under)))
-
-
-def test_one_seed_never_shows_that_next_to_nothing_comes_back() -> None:
-    lines = sentences(panel([row("run", 0.1)], variants("run", {"paraphrase": 0.101})))
-    assert lines[0].startswith("Not more than chance: 0 % (one seed: no interval)")
+    assert attack_sentences(panel(runs, under))[0].startswith(expected)
 
 
 def test_most_comes_back_of_any_attacked_setting() -> None:
@@ -308,5 +265,6 @@ def test_most_comes_back_of_any_attacked_setting() -> None:
     runs = [row("run", 0.1, rate=r, utility=u) for r, u in ((1e-5, 0.9), (1e-4, 0.85), (1e-3, 0.5))]
     back = {1e-5: 0.3, 1e-4: 0.8, 1e-3: 0.9}
     under = [o for r, v in back.items() for o in variants("run", {"paraphrase": v}, rate=r)]
-    first = sentences(panel(runs, under))[0]
-    assert first.startswith("Of all attacked settings most comes back of npo at rate 0.0001")
+    most = panel(runs, under).most
+    assert most is not None
+    assert most.setting.learning_rate == 1e-4

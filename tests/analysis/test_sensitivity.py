@@ -6,9 +6,13 @@ from dataclasses import replace
 from statistics import fmean
 from typing import Any
 
-from unlearnbench.analysis.sensitivity import RATE, sensitivities
+from unlearnbench.analysis.best_settings import panels
+from unlearnbench.analysis.sensitivity import RATE, MethodSensitivity
+from unlearnbench.analysis.sensitivity import sensitivities as of_panels
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.results.table import TableRow
+
+from .conftest import table_row
 
 Q, U = "log10_forget_quality", "model_utility"
 
@@ -18,23 +22,24 @@ def row(
 ) -> TableRow:
     """A row whose numbers are computed from its setting."""
     quality = -10 + 3e4 * rate * epoch + beta + 0.1 * seed
-    return TableRow(
+    fields: dict[str, Any] = {"family": family, "forget_fraction": split, "learning_rate": rate}
+    return table_row(
+        "run",
+        f"{family} (beta={beta:g})",
+        {Q: quality, U: 1 - 1e3 * rate * beta},
         run_id=f"{family}-{rate}-{beta}-{seed}-{split}",
-        kind="run",
-        model="tiny",
-        forget_fraction=split,
-        method=f"{family} (beta={beta:g})",
-        family=family,
         hyperparameters={"beta": beta, "fixed": 1},
-        learning_rate=rate,
         seed=seed,
         epoch=epoch,
-        status="finished",
-        metrics={Q: quality, U: 1 - 1e3 * rate * beta},
+        **fields,
     )
 
 
 RATES, BETAS, SEEDS, EPOCHS = (1e-5, 1e-4), (0.1, 0.5, 2.0), (0, 1), (1, 2, 3)
+
+
+def sensitivities(rows: list[TableRow]) -> tuple[MethodSensitivity, ...]:
+    return of_panels(panels(rows))
 
 
 def grid(**more: Any) -> list[TableRow]:

@@ -26,7 +26,7 @@ from unlearnbench.training.step_result import StepResult
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
-    from unlearnbench.reporting.report import Report
+    from unlearnbench.analysis.results import Results
 
 PROFILE = TOFU.id
 SETS: tuple[SetName, ...] = ("retain", "forget", "real_authors", "world_facts")
@@ -406,7 +406,7 @@ def visit(_visits: Visit) -> Iterator[Visit]:
     _visits.finish()
 
 
-def write_page(report: Report, folder: Path) -> Path:
+def write_page(report: Results, folder: Path) -> Path:
     """Write the page of a report."""
     path = folder / "report.html"
     path.write_text(registry.load("dashboards", "page")(report), encoding="utf-8")

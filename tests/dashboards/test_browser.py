@@ -10,7 +10,7 @@ import pytest
 from playwright.sync_api import expect
 
 from unlearnbench.analysis.best_settings import average_seeds
-from unlearnbench.reporting.report import Report, make_report
+from unlearnbench.analysis.results import Results
 
 from .attacked_records import under_attacks
 from .conftest import RESET, write_page
@@ -42,16 +42,16 @@ NO_CLIPBOARD = (
 
 
 @pytest.fixture(scope="module")
-def report(fabric: Fabric) -> Report:
+def report(fabric: Fabric) -> Results:
     """Nine methods, two learning rates, two fractions, three seeds; one run is in MLflow."""
     records = under_attacks(fabric.sweep(seeds=(0, 1, 2), epochs=3))
-    report = make_report(records, name="many")
+    report = Results.of(records, name="many")
     run = next(r for r in report.records if r.method == "npo" and r.learning_rate == 1e-4)
     return replace(report, links={run.id: "http://127.0.0.1:5000/#/experiments/1/runs/abc"})
 
 
 @pytest.fixture(scope="module")
-def path(report: Report, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def path(report: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_page(report, tmp_path_factory.mktemp("page"))
 
 
@@ -60,7 +60,7 @@ def lines(page: Page, panel: int = 0) -> list[dict[str, Any]]:
     return [t for t in page.evaluate(VISIBLE, panel) if t["role"] == "trajectory"]
 
 
-def setting(report: Report, epoch: int = 3) -> Any:
+def setting(report: Results, epoch: int = 3) -> Any:
     """A setting of npo on the first panel."""
     return next(
         s
@@ -109,7 +109,7 @@ def test_the_plot_is_on_the_first_screen_with_the_methods_names(visit: Visit, pa
     assert page.locator("#families button").count() == 9
 
 
-def test_a_click_shows_the_mean_beside_the_plot(visit: Visit, path: Path, report: Report) -> None:
+def test_a_click_shows_the_mean_beside_the_plot(visit: Visit, path: Path, report: Results) -> None:
     page = visit.shared(path)
     chosen = setting(report, 2)
     x, y = page.evaluate(SPOT, [0, chosen.rows[0].run_id, 2])
@@ -142,7 +142,7 @@ def test_a_click_shows_the_mean_beside_the_plot(visit: Visit, path: Path, report
 
 
 def test_filters_by_method_learning_rate_epoch_seed_and_panel(
-    visit: Visit, path: Path, report: Report
+    visit: Visit, path: Path, report: Results
 ) -> None:
     page = visit.shared(path)
     assert {t["mode"] for t in lines(page) if not t["leading"]} == {"markers"}
@@ -245,7 +245,7 @@ def test_nothing_is_wider_than_the_screen_in_any_colours(visit: Visit, path: Pat
     )
 
 
-def test_print_is_light_and_complete(visit: Visit, path: Path, report: Report) -> None:
+def test_print_is_light_and_complete(visit: Visit, path: Path, report: Results) -> None:
     page = visit.shared(path)
     page.emulate_media(color_scheme="dark")
     page.evaluate(f"page.select({setting(report).rows[0].run_id!r}, 3)")

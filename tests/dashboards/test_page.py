@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from plotly.offline import get_plotlyjs
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
-from unlearnbench.reporting.report import Report, make_report
 from unlearnbench.results.records import EpochResult
 
 from .conftest import metrics, of_poems
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .conftest import Fabric
 
 
-def build(report: Report) -> str:
+def build(report: Results) -> str:
     page: str = registry.load("dashboards", "page")(report)
     return page
 
@@ -72,7 +72,7 @@ class Page(HTMLParser):
 @pytest.fixture(scope="module")
 def whole(fabric: Fabric) -> Page:
     """The page of a sweep as the quickstart's."""
-    report = make_report(fabric.sweep(epochs=3), name="quick", config={"name": "quick"})
+    report = Results.of(fabric.sweep(epochs=3), name="quick", config={"name": "quick"})
     return Page(build(report))
 
 
@@ -112,10 +112,10 @@ class TestClosed:
         }
         run = replace(run, method=hostile, evaluations={2: replace(evaluation, sets=sets)})
         failed = fabric.run("dpo", points=(), status="failed", error=hostile)
-        report = make_report(
+        report = Results.of(
             [fabric.reference("fine-tuned"), run, failed], name=hostile, description=hostile
         )
-        plain = Page(build(make_report([fabric.reference("fine-tuned"), fabric.run()], name="x")))
+        plain = Page(build(Results.of([fabric.reference("fine-tuned"), fabric.run()], name="x")))
         page = Page(build(report))
         count = sum(tag == "script" for tag, _ in plain.tags)
         assert sum(tag == "script" for tag, _ in page.tags) == count
@@ -128,7 +128,7 @@ class TestClosed:
 class TestContent:
     def test_every_row_and_figure_is_in_the_data(self, whole: Page, fabric: Fabric) -> None:
         data = json.loads(whole.payload("data"))
-        report = make_report(fabric.sweep(epochs=3), name="quick")
+        report = Results.of(fabric.sweep(epochs=3), name="quick")
         column = data["columns"].index("model_utility")
         shown = [row[column] for row in data["rows"]]
         assert shown == pytest.approx([r.metrics["model_utility"] for r in report.rows], rel=1e-5)
@@ -147,7 +147,7 @@ class TestContent:
 
     def test_headings_begin_with_the_names_in_the_navigation(self, fabric: Fabric) -> None:
         failed = fabric.run("dpo", points=(), status="failed", error="no memory")
-        text = build(make_report([*fabric.sweep(fractions=(0.1,), epochs=1), failed], name="x"))
+        text = build(Results.of([*fabric.sweep(fractions=(0.1,), epochs=1), failed], name="x"))
         bar = text.partition("<nav")[2].partition("</nav>")[0]
         headings = re.findall(r'<h2 id="h-([\w-]+)">([^<]+)</h2>', text)
         links = re.findall(r'<a href="#([\w-]+)">([^<]+)</a>', bar)
@@ -159,39 +159,38 @@ class TestContent:
 
     def test_the_result_is_a_sentence(self, whole: Page) -> None:
         assert (
-            "No method forgot enough: npo+nll at rate 0.0001, epoch 3, has the highest Forget "
-            "Quality (p = 2.9e-06) among settings that keep at least 80\N{NO-BREAK SPACE}% of the "
-            "start's utility (it keeps 99\N{NO-BREAK SPACE}%, 0.877 of 0.883). Up to p = 0.05 the "
-            "test still distinguishes a model from one that never saw the forget set."
+            "No method forgot enough: npo+nll at learning rate 0.0001, epoch 3, has the highest "
+            "Forget Quality (p = 2.9e-06) among settings that keep at least "
+            "80\N{NO-BREAK SPACE}% of the start model's utility (it keeps 99\N{NO-BREAK SPACE}%, "
+            "0.877 of 0.883). Up to p = 0.05 the test still distinguishes a model from one that "
+            "never saw the forget set."
         ) in whole.words
         assert "fewer than three seeds" in whole.words
 
     def test_the_best_method_is_named_with_p_and_utility(self, fabric: Fabric) -> None:
         records = [fabric.reference("fine-tuned"), fabric.run(points=((0.8, -0.1),))]
-        page = Page(build(make_report(records, name="x")))
+        page = Page(build(Results.of(records, name="x")))
         assert (
-            "npo at rate 0.0001, epoch 1, has the highest Forget Quality (p = 0.79) among "
-            "settings that keep at least 80\N{NO-BREAK SPACE}% of the start's utility "
+            "npo at learning rate 0.0001, epoch 1, has the highest Forget Quality (p = 0.79) among "
+            "settings that keep at least 80\N{NO-BREAK SPACE}% of the start model's utility "
             "(it keeps 91\N{NO-BREAK SPACE}%, 0.800 of 0.883)."
         ) in page.words
 
     def test_an_unfinished_sweep_is_marked(self, fabric: Fabric) -> None:
         run = fabric.run()
-        report = make_report(
-            [fabric.reference("retain"), run], name="x", planned=[run.id, "b", "c"]
-        )
+        report = Results.of([fabric.reference("retain"), run], name="x", planned=[run.id, "b", "c"])
         assert "1 of 3 runs finished" in Page(build(report)).words
 
     def test_a_failure_shows_its_reason_and_folds_its_traceback(self, fabric: Fabric) -> None:
         error = "PluginError: `loss` of Odd raised (odd.py:9)\n\nTraceback\n\n  deep in Ray"
         failed = fabric.run("dpo", points=(), status="failed", error=error)
-        text = build(make_report([fabric.reference("retain"), failed], name="x"))
+        text = build(Results.of([fabric.reference("retain"), failed], name="x"))
         shown, _, rest = text.partition("PluginError: `loss` of Odd raised (odd.py:9)</pre>")
         assert rest.startswith("<details><summary>Traceback</summary><pre>Traceback\n\n  deep in")
         assert "deep in Ray" not in shown
 
     def test_failed_and_collapsed_runs_are_counted_and_listed(self, fabric: Fabric) -> None:
-        report = make_report(
+        report = Results.of(
             [
                 fabric.reference("fine-tuned"),
                 fabric.run("gradient-ascent", points=((None, -300.0),), status="collapsed"),
@@ -208,7 +207,7 @@ class TestContent:
         error = "NaN loss at step 1 (epoch 1): loss nan\nNo learning rate is to blame"
         nan = fabric.run("bad-nan", points=(), status="collapsed", error=error)
         records = [fabric.reference("fine-tuned"), fabric.run(), nan]
-        page = Page(build(make_report(records, name="x", planned=[r.id for r in records[1:]])))
+        page = Page(build(Results.of(records, name="x", planned=[r.id for r in records[1:]])))
         assert "1 of 2 runs finished; 1 collapsed" in page.words
         assert "no number: collapsed, NaN loss at step 1 (epoch 1)" in page.words
         assert "bad-nan collapsed after 0 evaluated epochs" in page.words
@@ -218,7 +217,7 @@ class TestContent:
         start = replace(
             fabric.reference("fine-tuned"), epochs=(EpochResult(0, metrics(0.01, -0.1), 0.0, 1.0),)
         )
-        page = Page(build(make_report([start, fabric.run(points=((0.02, -0.01),))], name="x")))
+        page = Page(build(Results.of([start, fabric.run(points=((0.02, -0.01),))], name="x")))
         assert "No result: the start model knows nothing" in page.words
         assert "highest Forget Quality (p" not in page.words
         assert "not judged: the start model knows nothing" in page.words
@@ -230,7 +229,7 @@ class TestContent:
 
     def test_a_method_that_did_nothing_is_marked(self, fabric: Fabric) -> None:
         records = [fabric.reference("fine-tuned"), fabric.run(points=((0.88, -16.3),))]
-        page = Page(build(make_report(records, name="x")))
+        page = Page(build(Results.of(records, name="x")))
         assert "No method forgot: no setting that keeps" in page.words
         assert "npo no better than the start" in " ".join(page.words.split())
 
@@ -245,23 +244,23 @@ class TestContent:
         runs = [fabric.run(f"m{i}", points=(point,)) for i, point in enumerate(points)]
         start, retain = fabric.reference("fine-tuned"), fabric.reference("retain")
         for records in ([start, runs[0]], [start, runs[2]], runs, [retain, *runs]):
-            page = Page(build(make_report(records, name="x")))
+            page = Page(build(Results.of(records, name="x")))
             assert json.loads(page.payload("data"))["rows"]
 
     def test_references_alone_make_a_page(self, fabric: Fabric) -> None:
-        page = Page(build(make_report([fabric.reference("fine-tuned")], name="x", planned=["a"])))
+        page = Page(build(Results.of([fabric.reference("fine-tuned")], name="x", planned=["a"])))
         assert "0 of 1 runs finished" in page.words
         assert "No run has been evaluated yet." in page.words
 
     def test_the_papers_points_are_offered_for_its_benchmark_only(self, fabric: Fabric) -> None:
         for source, offered in (("tofu", True), ("synthetic", False)):
             run = fabric.run(model="llama2-7b", source=source)
-            text = Page(build(make_report([run], name="x"))).words
+            text = Page(build(Results.of([run], name="x"))).words
             assert ("Show the CE-U paper's points" in text) is offered
 
     def test_equal_reports_give_equal_pages(self, fabric: Fabric) -> None:
         records = fabric.sweep(fractions=(0.1,), epochs=1)
-        first, second = (make_report(r, name="x") for r in (records, tuple(reversed(records))))
+        first, second = (Results.of(r, name="x") for r in (records, tuple(reversed(records))))
         assert build(first) == build(second)
 
 
@@ -269,7 +268,7 @@ class TestContent:
 def poems(fabric: Fabric) -> Page:
     """The page of a benchmark that is not TOFU's."""
     records = of_poems(fabric.sweep(fractions=(0.1,), seeds=(0, 1, 2), epochs=2))
-    return Page(build(make_report(records, name="poems", config={"name": "poems"})))
+    return Page(build(Results.of(records, name="poems", config={"name": "poems"})))
 
 
 class TestOtherBenchmark:
@@ -347,7 +346,7 @@ def test_every_warning_is_on_the_page_once(fabric: Fabric) -> None:
     epoch = replace(start.epochs[0], metrics={**start.epochs[0].metrics, **weak})
     later = {"metric_versions": {"rouge_forget": 2}}
     runs = [fabric.run(), replace(fabric.run(seed=1), provenance=later)]
-    report = make_report([replace(start, epochs=(epoch,)), *runs], name="x")
+    report = Results.of([replace(start, epochs=(epoch,)), *runs], name="x")
     words = " ".join(Page(build(report)).words.split())
     assert "2 warnings" in words
     assert len(report.warnings) == 2

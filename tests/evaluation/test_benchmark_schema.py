@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api import Benchmark, Dataset, Headline, HeadlineMetric, MetricUse, registry
 from unlearnbench.api.metric import MetricColumn, Role
 from unlearnbench.config.entries import benchmark_named
@@ -26,7 +27,6 @@ from unlearnbench.evaluation.benchmark_schema import (
 )
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.metrics.exact_memorization import ExactMemorization
-from unlearnbench.reporting.report import make_report
 from unlearnbench.results.records import EpochResult, Record, read_records, write_record
 from unlearnbench.results.table import mixed_versions, table, to_csv
 
@@ -109,7 +109,7 @@ def test_a_benchmark_is_found_by_the_name_and_settings_in_the_record() -> None:
 
 
 def test_a_table_is_drawn_without_the_plug_in_and_warns_once() -> None:
-    report = make_report([record(), record(id="bb", seed=1)], name="x")
+    report = Results.of([record(), record(id="bb", seed=1)], name="x")
     schema = report.schema
     assert (schema.name, schema.headline, schema.references) == (
         "poems",
@@ -157,7 +157,7 @@ def test_two_versions_of_a_metric_in_one_table_are_a_warning(
     assert metric_versions(plan)["rouge_gone"] == 1
     late = record(id="bb", seed=1, provenance=entries)
     assert mixed_versions([late], plan) == ""
-    line = make_report([early, late], name="x").warnings[-1]
+    line = Results.of([early, late], name="x").warnings[-1]
     assert "of a metric do not compare: exact_memorization_gone (1 and 2); evaluate again" in line
 
 

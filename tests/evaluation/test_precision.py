@@ -17,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench import evaluate_model, get_profile, summarize
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
@@ -40,7 +41,6 @@ from unlearnbench.evaluation.predictor import Predictor, tie_gap
 from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
 from unlearnbench.evaluation.tofu_log import read_log, write_log
 from unlearnbench.plan.plan import make_plan
-from unlearnbench.reporting.report import make_report
 from unlearnbench.results.records import (
     EpochResult,
     Record,
@@ -163,7 +163,7 @@ def test_a_panel_holds_one_precision() -> None:
 def test_a_report_leaves_out_anchors_from_before_the_dtype_was_changed() -> None:
     old, new = anchor_of("float32"), anchor_of("bfloat16", "6b6b")
     run = record_of(model={"dtype": "bfloat16"})
-    report = make_report([old, new, run], name="small", planned=[run.id], references=["6b6b"])
+    report = Results.of([old, new, run], name="small", planned=[run.id], references=["6b6b"])
     assert {record.id for record in report.records} == {"6b6b", run.id}
     assert report.unplanned == 1
 

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.privacy_control import control_warning, holdout_notice
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.reporting.report import make_report
 from unlearnbench.results.records import EpochResult, Record
 
 from ..metrics.conftest import observed
@@ -37,7 +37,7 @@ def report_of(metrics: dict[str, float | None]) -> tuple[str, ...]:
         *("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", TOFU.id),
         epochs=(EpochResult(0, metrics, 0.0, 0.0),),
     )
-    return make_report([start], name="x").warnings
+    return Results.of([start], name="x").warnings
 
 
 def test_a_start_model_that_knows_its_retain_rows_passes() -> None:

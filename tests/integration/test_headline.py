@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.best_settings import best_per_method
-from unlearnbench.analysis.compare import Comparison, compare, rule, verdict
-from unlearnbench.analysis.conclusion import conclusions
+from unlearnbench.analysis.compare import Comparison, compare
 from unlearnbench.analysis.equal_utility import Contender
-from unlearnbench.analysis.order_confidence import assess_order, rank_methods
+from unlearnbench.analysis.order_confidence import rank_methods
+from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.selection import choose, describe_rule, report_chosen, write_selection
+from unlearnbench.analysis.text import compare_rule, verdict
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.config.search import SelectSettings
@@ -110,7 +111,7 @@ def test_the_lowest_value_that_keeps_enough_is_the_best() -> None:
 
 
 def test_order_is_by_value_with_intervals_over_seeds() -> None:
-    (panel,) = assess_order(ROWS, RECORDS).panels
+    (panel,) = Results.of(RECORDS, name="").claims.panels
     assert [one.method for one in panel.methods] == ["strong", "weak", "broken"]
     assert [one.forgotten for one in panel.methods[:2]] == pytest.approx([0.11, 0.52])
     assert panel.methods[0].interval is not None
@@ -120,22 +121,20 @@ def test_order_is_by_value_with_intervals_over_seeds() -> None:
     assert panel.rivals.apart == ("weak",)
     assert [one.place for one in panel.methods] == [1, 2, None]
     near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
-    rows = table([*RECORDS, *near])
-    (panel,) = assess_order(rows, [*RECORDS, *near]).panels
-    assert "so of one place: near and strong" in checked(" ".join(panel.warnings))
+    (panel,) = Results.of([*RECORDS, *near], name="").claims.panels
+    assert "so of one place: near and strong" in checked(" ".join(panel.sentences))
 
 
 def test_conclusion_is_by_intervals_over_seeds_where_there_is_no_test() -> None:
-    (found,) = conclusions(ROWS, assess_order(ROWS, RECORDS))
-    assert "strong at rate" in found.found
+    (found,) = Results.of(RECORDS, name="").conclusions
+    assert "strong at learning rate" in found.found
     assert "has the lowest Extraction strength, forget (0.110)" in checked(found.found)
-    assert checked(found.sure).startswith("It forgets more than the other method that was tested:")
+    assert checked(found.sure).startswith("It forgets significantly more than the other method")
     idle = [RECORDS[0], *(record("idle", s, 0.9, 0.96) for s in range(3))]
-    (found,) = conclusions(table(idle), assess_order(table(idle), idle))
+    (found,) = Results.of(idle, name="").conclusions
     assert checked(found.found).startswith("No method forgot: no setting that keeps at least")
     near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
-    rows = table([*RECORDS, *near])
-    (found,) = conclusions(rows, assess_order(rows, [*RECORDS, *near]))
+    (found,) = Results.of([*RECORDS, *near], name="").conclusions
     assert checked(found.sure).startswith(
         "Undecided: at equal utility it does not forget significantly more than strong (1 of 2 "
     )
@@ -173,7 +172,9 @@ def test_methods_are_compared_over_seeds_where_there_is_no_test() -> None:
     (panel,) = found.panels
     assert panel.better is not None
     assert panel.better.name == "strong"
-    text = checked(" ".join((*verdict(panel, "weak", "strong", 0), rule(0.02, found.headline))))
+    text = checked(
+        " ".join((*verdict(panel, "weak", "strong", 0), compare_rule(0.02, found.headline)))
+    )
     assert "strong forgets more than weak at equal ROUGE-L" in text
     assert "weak 0.520, strong 0.110; lower is better." in text
     assert "The difference of 0.410 lies between" in text

@@ -96,10 +96,8 @@ def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
             progress.ended(run, last)
         progress.time_spent({"training": 1.0})
     best = [line for line in err.getvalue().splitlines() if line.startswith("best")]
-    rule = "the highest Forget Quality (FQ) that keeps 80 % of the start's utility"
-    assert best == [
-        f"best so far of tiny, forget 10 %: {rule}",
-        f"best of tiny, forget 10 %: {rule}",
+    assert [line.partition(":")[0] for line in best] == [
+        *("best so far of tiny, forget 10 %", "best of tiny, forget 10 %")
     ]
     lines = err.getvalue().splitlines()
     assert lines.count("  npo     2e-05      1    0.700     -5.00  1e-05") == 2

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
@@ -86,20 +86,10 @@ class Kit:
 
     @staticmethod
     def record(record_id: str, **changes: Any) -> Record:
-        one = np.ones(1)
-        rows = SetEvaluation(
-            questions=("Who?",),
-            generated=("Nobody.",),
-            references=("Somebody.",),
-            answer_loss=one,
-            answer_tokens=np.full(1, 3),
-            base_loss=one,
-            base_tokens=np.full(1, 3),
-            perturbed_loss=np.ones((1, 2)),
-            perturbed_tokens=np.full((1, 2), 3),
-            rouge1_recall=one,
-            rouge_l_recall=one,
-        )
+        one, three = np.ones(1), np.full(1, 3)
+        texts = ("Who?",), ("Nobody.",), ("Somebody.",)
+        pair = np.ones((1, 2)), np.full((1, 2), 3)
+        rows = SetEvaluation(*texts, one, three, one, three, *pair, one, one)
         record = Record(
             id=record_id,
             kind="run",
@@ -174,35 +164,27 @@ class Kit:
 
     @staticmethod
     @contextmanager
-    def server(
-        folder: Path, backend: str | None = None, environment: Mapping[str, str] | None = None
-    ) -> Generator[str, None, None]:
+    def server(folder: Path) -> Generator[str, None, None]:
         """A real `mlflow server` in a process of its own; yields its address."""
-        folder.mkdir(exist_ok=True)
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             port = probe.getsockname()[1]
-        if backend is None:
-            backend = f"sqlite:///{shutil.copy(Kit.empty_store, folder / 'server.db')}"
+        backend = f"sqlite:///{shutil.copy(Kit.empty_store, folder / 'server.db')}"
         command = [sys.executable, "-m", "mlflow", "server", "--backend-store-uri", backend]
         command += ["--artifacts-destination", str(folder / "artifacts"), "--workers", "1"]
         command += ["--host", "127.0.0.1", "--port", str(port)]
+        # The processes that it would start for jobs take longer than all the rest.
+        environment = {**os.environ, "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
         with (folder / "server.log").open("wb") as output:
             process = subprocess.Popen(
-                command,
-                stdout=output,
-                stderr=output,
-                # The processes that it would start for jobs take longer than all the rest.
-                env={
-                    **os.environ,
-                    "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-                    **(environment or {}),
-                },
-                start_new_session=True,
+                command, stdout=output, stderr=output, env=environment, start_new_session=True
             )
-            address = f"http://127.0.0.1:{port}"
+            address, until = f"http://127.0.0.1:{port}", time.monotonic() + 120
             try:
-                _wait_for(f"{address}/health", process, folder / "server.log")
+                while not _answers(f"{address}/health"):
+                    if process.poll() is not None or time.monotonic() > until:
+                        pytest.fail((folder / "server.log").read_text()[-2000:])
+                    time.sleep(0.2)
                 yield address
             finally:
                 with suppress(ProcessLookupError):  # it did not start
@@ -210,15 +192,10 @@ class Kit:
                 process.wait(20)
 
 
-def _wait_for(address: str, process: subprocess.Popen[bytes], log: Path) -> None:
-    until = time.monotonic() + 120
-    while time.monotonic() < until and process.poll() is None:
-        try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
-        except OSError:
-            time.sleep(0.2)
-    pytest.fail(log.read_text()[-2000:])
+def _answers(address: str) -> bool:
+    with suppress(OSError), urllib.request.urlopen(address, timeout=5):
+        return True
+    return False
 
 
 class Seen:

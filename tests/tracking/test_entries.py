@@ -24,17 +24,6 @@ def test_numbers_under_attacks_are_apart_from_plain_ones(kit: Any) -> None:
     assert all(re.fullmatch(r"[/\w.-]+", name) for name in new), "which every store accepts"
 
 
-def test_the_moment_of_an_epoch_is_counted_back_from_the_end(kit: Any) -> None:
-    record = kit.record("aaaa")
-    moments = {(v.name, v.step): v.moment for v in metrics(record)}
-    end = moments["model_utility", 2]
-    assert end - moments["model_utility", 1] == 3000
-    assert moments["train/loss", 0] == moments["model_utility", 1]
-    assert moments["train/loss", 2] == end
-    cut = kit.record("bbbb", epochs=record.epochs[:1])  # it failed in the second epoch
-    assert {v.moment for v in metrics(cut) if v.name == "train/loss"} == {end}
-
-
 def test_numbers_sort_correctly_as_text(kit: Any) -> None:
     rates = [2e-6, 1e-5, 2e-5, 1e-4, 3e-3, 0.1]
     texts = [params(kit.record("aaaa", learning_rate=rate))["learning_rate"] for rate in rates]

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.errors import RecordError
-from unlearnbench.reporting.tracker_links import write_links
 from unlearnbench.tracking import show_in_mlflow, ui_command
+from unlearnbench.tracking.links import write_links
 
 
 @pytest.mark.parametrize("store", ["", "sqlite:///other.db"])

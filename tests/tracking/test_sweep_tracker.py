@@ -5,92 +5,40 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Generator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
 from typing import Any
 
 import pytest
 
-from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import PluginError, RecordError, UnlearnbenchError
-from unlearnbench.reporting.tracker_links import run_links, sweep_link
+from unlearnbench.analysis.results import Results, stored_links
+from unlearnbench.errors import RecordError
 from unlearnbench.results.records import EpochResult, write_record
 from unlearnbench.tracking import SweepTracker, replay
 from unlearnbench.tracking.mlflow import store_uri
-from unlearnbench.training.step_result import StepResult
 
 
-def test_records_become_nested_runs(tmp_path: Path, kit: Any, seen: Any) -> None:
-    record = kit.record("aaaa")
-    folder = kit.stored(tmp_path / "small", record)
-    (folder / "report.html").write_text("<p>", encoding="utf-8")
-    config = kit.config()
-    warnings: list[str] = []
-    with SweepTracker(config.tracking, folder, config, warn=warnings.append) as tracker:
-        tracker.log(record)
-        tracker.log_files([folder / "report.html", folder / "results.csv"])
-    assert (warnings, tracker.trouble, tracker.logged) == ([], None, 1)
-
+def test_a_run_has_its_series_by_step_and_its_answers(tmp_path: Path, kit: Any, seen: Any) -> None:
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
+    replay(folder)
     store = seen(f"sqlite:///{folder}/mlflow.db")
-    assert [e.name for e in store.experiments] == ["unlearnbench-synthetic"]
-    (parent,) = store.parents
-    assert (parent.info.run_name, parent.info.status) == ("small", "FINISHED")
-    assert {"report.html", "plan.json"} <= store.artifacts(parent.info.run_id)
-
-    child = store.children["aaaa"]
-    run = child.info.run_id
+    child, (parent,) = store.children["aaaa"], store.parents
     assert child.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert child.info.run_name == "npo+nll · tiny · forget 0.1 · lr 0.0001 · seed 3"
-    assert child.info.end_time - child.info.start_time == 60_000
-    tags = {k: child.data.tags[k] for k in ("method", "seed", "profile", "git_commit", "status")}
-    assert tags == {
-        "method": "npo+nll",
-        "seed": "3",
-        "profile": TOFU.id,
-        "git_commit": "c0ffee",
-        "status": "finished",
-    }
-    assert child.data.params == {
-        "method": "npo+nll",
-        "model": "tiny",
-        "forget_fraction": "0.1",
-        "seed": "3",
-        "learning_rate": "0.0001",
-        "epochs": "2",
-        "base": "tiny",
-        "dtype": "float32",
-        "batch_size": "32",
-        "beta": "0.1",
-        "retain_term": "nll",
-        "retain_weight": "1.0",
-    }
 
     def series(name: str) -> list[tuple[int, float]]:
-        return [(m.step, m.value) for m in store.client.get_metric_history(run, name)]
+        found = store.client.get_metric_history(child.info.run_id, name)
+        return [(point.step, point.value) for point in found]
 
     assert series("model_utility") == [(1, 0.7), (2, 0.6)]
-    assert series("train/loss") == [(0, 2.0), (1, 1.0), (2, 0.0)]
     assert series("train/loss_retain") == [(0, 1.0), (1, 0.0), (2, -1.0)]
-    assert series("train/learning_rate") == [(0, 1e-4), (1, 1e-4), (2, 1e-4)]
     assert "forget_quality" not in child.data.metrics  # undefined, and not a number
-    names = {f.path for f in store.client.list_artifacts(run)}
-    assert names == {"record.json", "answers.json"}
-    table = json.loads(Path(store.client.download_artifacts(run, "answers.json")).read_text())
+    file = store.client.download_artifacts(child.info.run_id, "answers.json")
+    table = json.loads(Path(file).read_text())
     (row,) = [row for row in table["data"] if row[0] == "forget"]
     answer = dict(zip(table["columns"], row, strict=True))
     assert (answer["question"], answer["answer"], answer["epoch"]) == ("Who?", "Nobody.", 2)
-
-
-def test_metrics_are_logged_in_several_requests(tmp_path: Path, kit: Any, seen: Any) -> None:
-    steps = tuple(StepResult(k, 1, 1e-4, 1.0, {"forget": 1.0}, 1.0) for k in range(250))
-    folder = kit.stored(tmp_path / "small", kit.record("aaaa", steps=steps))
-    replay(folder)
-    store = seen(f"sqlite:///{folder}/mlflow.db")
-    run = store.children["aaaa"].info.run_id
-    assert len(store.client.get_metric_history(run, "train/grad_norm")) == 250
 
 
 def test_the_store_is_the_setting_then_the_environment_then_the_folder(
@@ -115,76 +63,35 @@ def test_switched_off_nothing_is_written(tmp_path: Path, kit: Any) -> None:
 
 
 @contextmanager
-def silent_server() -> Generator[str, None, None]:
-    """A server that accepts connections and never responds."""
+def unresponsive(backlog: int) -> Iterator[str]:
+    """An address that accepts connections and never responds; without a backlog it refuses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        listener.listen(50)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        if backlog:
+            listener.listen(backlog)
+        yield f"http://me:secret@127.0.0.1:{listener.getsockname()[1]}"
 
 
-def test_an_unreachable_server_costs_one_warning_and_little_time(tmp_path: Path, kit: Any) -> None:
-    with socket.socket() as used:  # bound but not listening: refuses
-        used.bind(("127.0.0.1", 0))
-        config = kit.config(uri=f"http://me:secret@127.0.0.1:{used.getsockname()[1]}")
+@pytest.mark.parametrize("backlog", [0, 50])
+def test_a_server_that_fails_costs_one_warning_and_little_time(
+    backlog: int, tmp_path: Path, kit: Any
+) -> None:
+    with unresponsive(backlog) as uri:
+        config = kit.config(uri=uri)
         folder = kit.stored(tmp_path / "small", kit.record("aaaa"), config=config)
         warnings: list[str] = []
         begin = time.monotonic()
-        with SweepTracker(config.tracking, folder, config, warn=warnings.append) as tracker:
+        with SweepTracker(
+            config.tracking, folder, config, warn=warnings.append, seconds=3.0
+        ) as tracker:
             for _ in range(3):
                 tracker.log(kit.record("aaaa"))
         assert time.monotonic() - begin < 10
         (warning,) = warnings
         assert f"unlearnbench track {folder}" in warning
         assert tracker.trouble is not None
-        with pytest.raises(UnlearnbenchError, match="start it, or give --uri") as raised:
-            replay(folder)
-        assert "secret" not in warning + tracker.trouble + str(raised.value)
-
-
-def test_a_silent_server_delays_nothing(tmp_path: Path, kit: Any) -> None:
-    with silent_server() as uri:
-        config = kit.config(uri=uri)
-        warnings: list[str] = []
-        begin = time.monotonic()
-        with SweepTracker(
-            config.tracking, tmp_path, config, warn=warnings.append, seconds=0.5
-        ) as t:
-            t.log(kit.record("aaaa"))
-            assert time.monotonic() - begin < 5
-        assert time.monotonic() - begin < 6
-        assert len(warnings) == 1
-
-
-class Failing(BaseHTTPRequestHandler):
-    """Handler that fails all requests."""
-
-    def do_GET(self) -> None:
-        self.send_error(500)
-
-    do_POST = do_GET
-
-    def log_message(self, format: str, *args: Any) -> None:
-        pass
-
-
-def test_a_failing_server_costs_one_warning_and_replay_logs_later(tmp_path: Path, kit: Any) -> None:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Failing)
-    Thread(target=server.serve_forever, daemon=True).start()
-    config = kit.config(uri=f"http://127.0.0.1:{server.server_port}")
-    records = [kit.record("aaaa"), kit.record("bbbb")]
-    folder = kit.stored(tmp_path / "small", *records, config=config)
-    warnings: list[str] = []
-    begin = time.monotonic()
-    with SweepTracker(config.tracking, folder, config, warn=warnings.append) as tracker:
-        for record in records:
-            tracker.log(record)
-    assert time.monotonic() - begin < 10
-    assert len(warnings) == 1
-    assert "500" in warnings[0]
-    server.shutdown()
-    server.server_close()
-    assert replay(folder, f"sqlite:///{tmp_path}/later.db").logged == 2
+        assert "secret" not in warning + tracker.trouble
+    assert replay(folder, f"sqlite:///{tmp_path}/later.db").logged == 1
 
 
 def test_the_best_epoch_of_a_run(tmp_path: Path, kit: Any, seen: Any) -> None:
@@ -253,44 +160,27 @@ def test_a_folder_that_is_not_a_sweep_is_refused(tmp_path: Path) -> None:
         replay(tmp_path)
 
 
-def everything(store: Any) -> Any:
-    """Ids, tags, metrics and files of all runs in a store."""
-    found = {}
-    for run in [*store.parents, *store.children.values()]:
-        files = sorted(store.artifacts(run.info.run_id))
-        spent = (run.info.start_time, run.info.end_time, run.info.status)
-        found[run.info.run_id] = (run.data.tags, run.data.metrics, files, spent)
-    return found
-
-
 def test_a_second_replay_changes_nothing(tmp_path: Path, kit: Any, seen: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"), kit.start_model())
-    for name in ("report.html", "results.csv", "sweep.log"):
-        (folder / name).write_text("<p>", encoding="utf-8")
-    first = replay(folder)
-    store = seen(f"sqlite:///{folder}/mlflow.db")
-    before = everything(store)
-    assert (first.logged, first.records, len(before)) == (2, 2, 3)
-    (parent,) = store.parents
-    _, _, files, spent = before[parent.info.run_id]
-    assert {"report.html", "results.csv", "sweep.log", "plan.json"} <= set(files)
-    assert spent[1] - spent[0] == 60_000, "the time of the sweep, not of the replay"
+    (folder / "report.html").write_text("<p>", encoding="utf-8")
 
+    def runs() -> dict[str, Any]:
+        store = seen(f"sqlite:///{folder}/mlflow.db")
+        every = [*store.parents, *store.children.values()]
+        return {r.info.run_id: (r.data.tags, r.data.metrics, r.info.end_time) for r in every}
+
+    assert (replay(folder).logged, before := runs())[0] == 2
+    (parent,) = seen(f"sqlite:///{folder}/mlflow.db").parents
+    spent = parent.info.end_time - parent.info.start_time
+    assert spent == 60_000, "the time of the sweep, not of the replay"
     again = replay(folder)
-    assert (again.logged, again.records) == (0, 2)
-    assert everything(seen(f"sqlite:///{folder}/mlflow.db")) == before
+    assert (again.logged, again.records, runs()) == (0, 2, before)
 
 
 def test_a_local_store_has_links_that_only_ui_reads(tmp_path: Path, kit: Any) -> None:
     folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
     assert replay(folder).address is None
-    assert run_links(folder) == {}
-    assert (sweep_link(folder) or "").startswith("#/experiments/1/runs?viewStateShareKey=")
+    assert Results.read(folder).links == {}
+    assert stored_links(folder)["sweep"].startswith("#/experiments/1/runs?viewStateShareKey=")
     replay(folder, f"sqlite:///{tmp_path}/other.db")
-    assert (sweep_link(folder) or "").startswith(f"sqlite:///{tmp_path}/other.db#/experiments/")
-
-
-def test_an_unknown_tracker_is_refused(tmp_path: Path, kit: Any) -> None:
-    config = kit.config(tracker="mlfow")
-    with pytest.raises(PluginError, match="did you mean 'mlflow'"):
-        SweepTracker(config.tracking, tmp_path, config).__enter__()
+    assert stored_links(folder)["sweep"].startswith(f"sqlite:///{tmp_path}/other.db#/experiments/")

@@ -1,6 +1,6 @@
 """Best settings of methods: averages over seeds, the start model, and the rule of choice.
 
-Pure. The rule behind every «best» is stated in `best_per_method` and nowhere else.
+Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import groupby
 from statistics import fmean
 
 from unlearnbench.api.benchmark import (
     Headline,
-    HeadlineMetric,
     SplitKey,
     split_order,
     split_percent,
@@ -28,8 +28,8 @@ UTILITY_SHARE = 0.8
 COLLAPSE_SHARE = 0.5
 """Below this share of the fine-tuned model's utility a model counts as collapsed."""
 
-Panel = tuple[str, SplitKey]
-"""A model and a split."""
+PanelKey = tuple[str, SplitKey]
+"""Model and split."""
 Merit = tuple[float, float, int]
 """(forgotten, kept, − epoch): the larger, the better the setting. The first is the headline's
 number as `HeadlineMetric.oriented`, the second its number."""
@@ -48,17 +48,22 @@ class OnPanel:
     forget_fraction: SplitKey
 
     @property
-    def panel(self) -> Panel:
+    def place(self) -> str:
+        """`tiny, forget 10 %`."""
+        return panel_label(*self.panel)
+
+    @property
+    def panel(self) -> PanelKey:
         """Model and split."""
         return self.model, self.forget_fraction
 
 
-def split_kind(panels: Iterable[Panel]) -> str:
+def split_kind(panels: Iterable[PanelKey]) -> str:
     """`forget fraction` or `split`: what panels of one model differ by."""
     return "split" if any(isinstance(key, str) for _, key in panels) else "forget fraction"
 
 
-def panel_order(panel: Panel) -> tuple[str, tuple[bool, SplitKey]]:
+def panel_order(panel: PanelKey) -> tuple[str, tuple[bool, SplitKey]]:
     """Sort key of panels."""
     return panel[0], split_order(panel[1])
 
@@ -66,11 +71,6 @@ def panel_order(panel: Panel) -> tuple[str, tuple[bool, SplitKey]]:
 def headline_of_rows(rows: Iterable[TableRow]) -> Headline:
     """The headline that all rows of a table share."""
     return next((row.headline for row in rows), None) or default_headline()
-
-
-def on_panel(rows: Iterable[TableRow], panel: Panel) -> tuple[TableRow, ...]:
-    """The rows of one model and split."""
-    return tuple(row for row in rows if (row.model, row.forget_fraction) == panel)
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,60 +187,6 @@ def mean_of(values: Sequence[float | None]) -> float | None:
     return fmean(numbers) if numbers and len(numbers) == len(values) else None
 
 
-def start_utility(rows: Iterable[TableRow], model: str, forget_fraction: SplitKey) -> float | None:
-    """Number of what the start model keeps, by the headline; see `at_start`."""
-    here = on_panel(rows, (model, forget_fraction))
-    return at_start(here, model, forget_fraction, headline_of_rows(here).kept.column)
-
-
-def start_corner(
-    rows: Iterable[TableRow], model: str, forget_fraction: SplitKey
-) -> tuple[float, float] | None:
-    """Reference point of a panel's hypervolume: (0, the start model's number of what is forgotten).
-
-    The latter as `HeadlineMetric.oriented`. A point above it keeps something and has forgotten
-    something. None if the start model was not evaluated.
-    """
-    here = on_panel(rows, (model, forget_fraction))
-    forgotten = headline_of_rows(here).forgotten
-    found = at_start(here, model, forget_fraction, forgotten.column)
-    return None if found is None else (0.0, forgotten.oriented(found))
-
-
-def at_start(
-    rows: Iterable[TableRow], model: str, forget_fraction: SplitKey, metric: str
-) -> float | None:
-    """A metric of the start model: the fine-tuned model's, else that of a run's epoch 0."""
-    here = on_panel(rows, (model, forget_fraction))
-    starts = [r for r in here if r.kind == "fine-tuned"] or [
-        r for r in here if r.kind == "run" and r.epoch == 0
-    ]
-    return next((v for r in starts if (v := r.metrics.get(metric)) is not None), None)
-
-
-def best_per_method(
-    rows: Sequence[TableRow], utility_share: float = UTILITY_SHARE
-) -> tuple[Best, ...]:
-    """Per model, split and method: the setting that forgets most and keeps its utility.
-
-    By the headline: of TOFU, log10 Forget Quality and Model Utility. Settings are averaged over
-    seeds. Only those count that keep at least `utility_share` of what the fine-tuned model has:
-    without that condition, models that no longer produce text can be the best. Ties as in
-    `best_of`.
-    """
-    groups: dict[tuple[str, SplitKey, str], list[Setting]] = defaultdict(list)
-    for setting in average_seeds(rows):
-        groups[(*setting.panel, setting.family)].append(setting)
-    starts = {panel: start_utility(rows, *panel) for panel in {key[:2] for key in groups}}
-    best: list[Best] = []
-    for (model, fraction, family), settings in groups.items():
-        start = starts[model, fraction]
-        chosen = None if start is None else best_of(settings, utility_share * start)
-        label = family if chosen is None else chosen.method
-        best.append(Best(model, fraction, label, family, chosen))
-    return tuple(best)
-
-
 def best_of(settings: Sequence[Setting], utility: float) -> Setting | None:
     """The setting after epoch 0 that forgets most and keeps at least `utility`, by the headline.
 
@@ -300,9 +246,14 @@ class Start(OnPanel):
     """Of the benchmark."""
 
     @property
-    def place(self) -> str:
-        """`tiny, forget 10 %`."""
-        return panel_label(*self.panel)
+    def corner(self) -> tuple[float, float] | None:
+        """Reference point of hypervolumes: (0, `quality` as `HeadlineMetric.oriented`).
+
+        A point above it keeps something and has forgotten something.
+        """
+        return (
+            None if self.quality is None else (0.0, self.headline.forgotten.oriented(self.quality))
+        )
 
     @property
     def fault(self) -> str:
@@ -336,36 +287,87 @@ class Start(OnPanel):
         return oriented(quality) <= oriented(self.quality)
 
 
-def start_of(rows: Iterable[TableRow], model: str, forget_fraction: SplitKey) -> Start:
-    """The start of one model and split."""
-    here = on_panel(rows, (model, forget_fraction))
-    headline = headline_of_rows(here)
-    utility, quality = (
-        at_start(here, model, forget_fraction, one.column)
-        for one in (headline.kept, headline.forgotten)
-    )
-    return Start(model, forget_fraction, utility, quality, headline)
+@dataclass(frozen=True, eq=False)
+class Panel(OnPanel):
+    """The rows of one model and split, and what follows from them, each computed once."""
+
+    rows: tuple[TableRow, ...]
+
+    @cached_property
+    def headline(self) -> Headline:
+        """The two numbers that methods are ranked by."""
+        return headline_of_rows(self.rows)
+
+    @cached_property
+    def settings(self) -> tuple[Setting, ...]:
+        """Every setting after each epoch, averaged over seeds."""
+        return average_seeds(self.rows)
+
+    @cached_property
+    def start(self) -> Start:
+        """The start model of the runs."""
+        kept, forgotten = self.headline.kept.column, self.headline.forgotten.column
+        numbers = self.at_start(kept), self.at_start(forgotten)
+        return Start(*self.panel, *numbers, self.headline)
+
+    @property
+    def least_kept(self) -> float | None:
+        """What a setting must keep to be a method's best; None without a start model."""
+        return None if self.start.utility is None else UTILITY_SHARE * self.start.utility
+
+    @cached_property
+    def best(self) -> tuple[Best, ...]:
+        """Each method's best setting, the best method first.
+
+        It is the one that forgets most, by the headline (of TOFU, log10 Forget Quality and Model
+        Utility), among those that keep at least `UTILITY_SHARE` of what the start model has:
+        without that condition, models that no longer produce text can be the best. Ties as in
+        `best_of`.
+        """
+        groups: dict[str, list[Setting]] = defaultdict(list)
+        for setting in self.settings:
+            groups[setting.family].append(setting)
+        found: list[Best] = []
+        for family, settings in groups.items():
+            best = None if self.least_kept is None else best_of(settings, self.least_kept)
+            label = family if best is None else best.method
+            found.append(Best(*self.panel, label, family, best))
+        return tuple(sorted(found, key=lambda best: best_first(best.setting, best.family)))
+
+    def row(self, kind: str) -> TableRow | None:
+        """The first row of the start model (`fine-tuned`) or the retain model."""
+        return next((row for row in self.rows if row.kind == kind), None)
+
+    def at_start(self, column: str) -> float | None:
+        """A number of the start model: the fine-tuned model's, else that of a run's epoch 0."""
+        starts = [row for row in self.rows if row.kind == "fine-tuned"] or [
+            row for row in self.rows if row.kind == "run" and row.epoch == 0
+        ]
+        return next((v for row in starts if (v := row.metrics.get(column)) is not None), None)
 
 
-def rows_with_valid_start(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
+def panels(rows: Iterable[TableRow]) -> tuple[Panel, ...]:
+    """The panels of a table, by model and split."""
+    by_panel: dict[PanelKey, list[TableRow]] = defaultdict(list)
+    for row in rows:
+        by_panel[row.panel].append(row)
+    return tuple(Panel(*key, tuple(by_panel[key])) for key in sorted(by_panel, key=panel_order))
+
+
+def best_per_method(rows: Iterable[TableRow]) -> tuple[Best, ...]:
+    """`Panel.best` of all panels."""
+    return tuple(best for panel in panels(rows) for best in panel.best)
+
+
+def rows_with_valid_start(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
     """The rows of panels whose start model has no fault."""
-    places = {(row.model, row.forget_fraction) for row in rows}
-    faulty = {place for place in places if start_of(rows, *place).fault}
-    return tuple(row for row in rows if (row.model, row.forget_fraction) not in faulty)
+    return tuple(row for panel in panels(rows) if not panel.start.fault for row in panel.rows)
 
 
 def winner(best: Iterable[Best]) -> Best | None:
-    """The best of several methods' best settings; None if no method has one."""
-    merits = [(merit_of(one.setting) or (), one) for one in best if one.setting is not None]
-    return max(merits, key=lambda pair: pair[0], default=((), None))[1]
-
-
-def quality_text(metric: HeadlineMetric, value: float) -> str:
-    """Number of what is forgotten, in a sentence: `p = 0.82`, or `0.123` where no test is behind.
-
-    value  by the headline, so that of a test it is the logarithm of p
-    """
-    return f"p = {p_value(value)}" if metric.test else f"{value:.{metric.digits}f}"
+    """The method whose best setting is the best; None if none has one."""
+    able = (one for one in best if one.setting is not None)
+    return min(able, key=lambda one: best_first(one.setting, one.family), default=None)
 
 
 def p_value(log10: float) -> str:

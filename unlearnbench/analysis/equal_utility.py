@@ -1,7 +1,7 @@
 """Settings of two methods with equal utility, which may be compared by how much they forgot.
 
 On each model and fraction, both sides start from their best setting and epoch by the declared rule
-(`best_settings.best_per_method`). The side whose best keeps more utility is the keeper, and
+(`best_settings.Panel.best`). The side whose best keeps more utility is the keeper, and
 sets the level. The other one, the challenger, takes part with what forgets most among the settings
 that keep at least that level less `tolerance`. If that setting keeps more than the level
 plus `tolerance`, utilities are not equal: then one side must both keep more and forget at least as
@@ -16,27 +16,31 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import cycle, islice
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Panel,
+    PanelKey,
     Setting,
+    Start,
     average_seeds,
     best_of,
     merit_of,
-    on_panel,
     panel_label,
-    start_utility,
+    panels,
 )
-from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.paired_test import margin
+
+if TYPE_CHECKING:
+    from unlearnbench.analysis.results import Results
 
 TOLERANCE = 0.02
 """Most that two settings of equal utility differ in what is kept, by the headline."""
@@ -44,7 +48,7 @@ _ROUNDING = 1e-9
 """Added to a tolerance, so that 0.82 − 0.80 is within 0.02 in binary floating point, too."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Contender:
     """One side of a comparison: some runs of a sweep, and the sweep."""
 
@@ -59,48 +63,58 @@ class Contender:
     selection: Mapping[str, Any] | None = None
     """The sweep's `selection.json`, if it has one."""
 
-    def settings(self, model: str, fraction: SplitKey) -> tuple[Setting, ...]:
-        """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
-        here = on_panel(self.rows, (model, fraction))
-        choice = self.choice(model, fraction)
-        if choice is not None:
-            here = tuple(row for row in here if _reported(row, choice))
-        return average_seeds(here)
+    @cached_property
+    def panels(self) -> Mapping[PanelKey, Panel]:
+        """Its own runs by panel."""
+        return {panel.panel: panel for panel in panels(self.rows)}
 
-    def choice(self, model: str, fraction: SplitKey) -> Mapping[str, Any] | None:
+    @cached_property
+    def _sweep_panels(self) -> Mapping[PanelKey, Panel]:
+        return {panel.panel: panel for panel in panels(self.sweep)}
+
+    def settings(self, key: PanelKey) -> tuple[Setting, ...]:
+        """Its settings on one panel, averaged over seeds; only the chosen one after `select`."""
+        panel, choice = self.panels[key], self.choice(key)
+        if choice is None:
+            return panel.settings
+        return average_seeds(row for row in panel.rows if _reported(row, choice))
+
+    def choice(self, key: PanelKey) -> Mapping[str, Any] | None:
         """The choice of `select` on one panel, if it was also run on other seeds."""
-        here = on_panel(self.rows, (model, fraction))
-        families = {row.family for row in here}
+        rows = self.panels[key].rows
+        families = {row.family for row in rows}
         choices: list[Mapping[str, Any]] = self.selection["choices"] if self.selection else []
         for choice in choices:
-            place = choice["model"], choice["forget_fraction"], {choice["method"]}
-            if place == (model, fraction, families) and any(_reported(r, choice) for r in here):
+            place = (choice["model"], choice["forget_fraction"]), {choice["method"]}
+            if place == (key, families) and any(_reported(row, choice) for row in rows):
                 return choice
         return None
 
     def pool(self, chosen: Setting) -> Pool:
         """The settings that `chosen`, one of its own, was chosen from."""
-        choice = self.choice(*chosen.panel)
+        choice = self.choice(chosen.panel)
         if choice is not None and self.selection is not None:
             return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
-        floor, settings = self.floor(*chosen.panel) or 0.0, self.settings(*chosen.panel)
+        floor, settings = self.floor(chosen.panel) or 0.0, self.settings(chosen.panel)
         able = [(one, merit) for one in settings if (merit := merit_of(one)) is not None]
         close = [one for one, merit in able if merit[1] >= floor and _is_near(one, chosen)]
         return Pool(len(able), tuple(one for one in close if one != chosen))
 
-    def floor(self, model: str, fraction: SplitKey) -> float | None:
+    def floor(self, key: PanelKey) -> float | None:
         """Least utility on a panel by the declared rule; None without a start model."""
-        start = start_utility(self.sweep, model, fraction)
-        return None if start is None else UTILITY_SHARE * start
+        return self._sweep_panels[key].least_kept
 
-    def retain(self, model: str, fraction: SplitKey) -> Evaluation:
+    def start(self, key: PanelKey) -> Start:
+        """The start model of a panel."""
+        return self._sweep_panels[key].start
+
+    def retain(self, key: PanelKey) -> Evaluation:
         """The retain model's evaluation. Raises: EvaluationError without one."""
         for one in self.records.values():
-            place = one.kind, one.model, one.forget_fraction
-            if place == ("retain", model, fraction) and one.evaluations:
+            if one.kind == "retain" and one.panel == key and one.evaluations:
                 return one.evaluations[min(one.evaluations)]
         raise EvaluationError(
-            f"{self.name}: no evaluated retain model of {panel_label(model, fraction)}, among the "
+            f"{self.name}: no evaluated retain model of {panel_label(*key)}, among the "
             "records: start the sweep again, which evaluates it"
         )
 
@@ -159,13 +173,7 @@ def _is_near(one: Setting, chosen: Setting) -> bool:
     return distances[0] - distances[1] <= margin(int(chosen.metrics.get(test.questions) or 0))
 
 
-def find_contender(
-    name: str,
-    label: str,
-    rows: tuple[TableRow, ...],
-    records: Sequence[Record],
-    selection: Mapping[str, Any] | None = None,
-) -> Contender:
+def find_contender(name: str, label: str, results: Results) -> Contender:
     """Find the runs that `name` stands for in a sweep.
 
     name   a method or a setting's label, each with an optional ` lr RATE`, or a run's id or the
@@ -174,21 +182,22 @@ def find_contender(
     Raises: RecordError that lists the methods.
     """
     name = " ".join(name.split())
-    runs = [row for row in rows if row.kind == "run"]
     by_name: dict[str, list[TableRow]] = {}
-    for row in runs:
+    ids: set[str] = set()
+    for row in (row for row in results.rows if row.kind == "run"):
         rate = "" if row.learning_rate is None else f" lr {row.learning_rate:g}"
         for one in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
             by_name.setdefault(one, []).append(row)
-    ids = {row.run_id for row in runs if row.run_id.startswith(name)}
-    found = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 and name else None)
+        if name and row.run_id.startswith(name):
+            ids.add(row.run_id)
+    found = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 else None)
     if found is None:
-        families = sorted({row.family for row in runs})
         raise RecordError(
             f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
-            f"{', '.join(families) or 'none has run'}"
+            f"{', '.join(results.families) or 'none has run'}"
         )
-    return Contender(label, tuple(found), rows, {one.id: one for one in records}, selection)
+    records = {one.id: one for one in results.records}
+    return Contender(label, tuple(found), results.rows, records, results.selection)
 
 
 def with_retain_term(name: str, families: Sequence[str]) -> str:
@@ -208,28 +217,38 @@ def with_retain_term(name: str, families: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class _Role:
-    """A side on one panel: all its settings, and its best one by the declared rule."""
+    """A side on one panel: its settings that keep enough utility, and the best one of them."""
 
     name: str
     settings: tuple[Setting, ...]
-    floor: float
-    """Least utility by the declared rule."""
     best: Setting
 
+    @property
+    def level(self) -> float:
+        """What the best setting keeps."""
+        return self.best.kept or 0.0
 
-def match(a: Contender, b: Contender, place: Panel, tolerance: float) -> Match | str:
+    def at_level(self, level: float, tolerance: float) -> tuple[Setting | None, bool]:
+        """The best setting that keeps the level less the tolerance; True if utility is equal."""
+        tolerance += _ROUNDING
+        found = best_of(self.settings, level - tolerance)
+        return found, found is not None and (found.kept or 0.0) <= level + tolerance
+
+
+def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match | str:
     """The settings to compare on one panel by the rule of this module, or why there are none."""
     roles: list[_Role] = []
     for side in (a, b):
-        floor, settings = side.floor(*place), side.settings(*place)
+        floor, settings = side.floor(key), side.settings(key)
         best = None if floor is None else best_of(settings, floor)
         if floor is None or best is None:
-            share = f"{100 * UTILITY_SHARE:g} % of the fine-tuned model's utility"
+            share = f"{100 * UTILITY_SHARE:g} % of the start model's utility"
             return f"No setting of {side.name} keeps {share}"
-        roles.append(_Role(side.name, settings, floor, best))
-    turned = _kept(roles[0].best) < _kept(roles[1].best)
+        able = tuple(s for s in settings if (merit := merit_of(s)) and merit[1] >= floor)
+        roles.append(_Role(side.name, able, best))
+    turned = roles[0].level < roles[1].level
     keeper, challenger = reversed(roles) if turned else roles
-    candidate, equal = _at_level(challenger, _kept(keeper.best), tolerance)
+    candidate, equal = challenger.at_level(keeper.level, tolerance)
     forgotten = _forgotten(keeper.best)
     if candidate is None or (not equal and _forgotten(candidate) < forgotten):
         if forgotten < _forgotten(challenger.best):
@@ -238,41 +257,26 @@ def match(a: Contender, b: Contender, place: Panel, tolerance: float) -> Match |
     return (candidate, keeper.best, equal) if turned else (keeper.best, candidate, equal)
 
 
-def _at_level(side: _Role, level: float, tolerance: float) -> tuple[Setting | None, bool]:
-    """The best setting that keeps the level less the tolerance; True if its utility is equal."""
-    tolerance += _ROUNDING
-    # The level may lie so close above the floor that the tolerance reaches below it.
-    found = best_of(side.settings, max(level - tolerance, side.floor))
-    return found, found is not None and _kept(found) <= level + tolerance
-
-
 def _why_unequal(keeper: _Role, challenger: _Role, tolerance: float) -> str:
-    level = _kept(keeper.best)
+    level = keeper.level
     gaps = {
-        math.ceil(1000 * (abs(merit[1] - level) - _ROUNDING)) / 1000
+        math.ceil(1000 * (abs((one.kept or 0.0) - level) - _ROUNDING)) / 1000
         for one in challenger.settings
-        if (merit := merit_of(one)) is not None and merit[1] >= challenger.floor
     }
     # The least tolerance, in steps of 0.001, at which a setting is equal: every one is within the
     # largest gap, so that one is found.
-    tried = ((gap, _at_level(challenger, level, gap)) for gap in sorted(gaps))
+    tried = ((gap, challenger.at_level(level, gap)) for gap in sorted(gaps))
     enough, near = next((gap, one) for gap, (one, equal) in tried if one and equal)
     return (
         f"No setting of {challenger.name} has the utility of {keeper.name}'s best, {level:.3f}, "
-        f"within {tolerance:g}: {challenger.name}'s best has "
-        f"{_kept(challenger.best):.3f} and forgets more. Try --within {enough:g}, which "
-        f"compares {level:.3f} with {_kept(near):.3f}; or train with more epochs or "
-        "learning rates"
+        f"within {tolerance:g}: {challenger.name}'s best has {challenger.level:.3f} and forgets "
+        f"more. Try --within {enough:g}, which compares {level:.3f} with {near.kept:.3f}; or train "
+        "with more epochs or learning rates"
     )
 
 
-def _kept(setting: Setting) -> float:
-    """Number of what a setting keeps that `best_of` returned, which has one."""
-    return setting.kept or 0.0
-
-
 def _forgotten(setting: Setting) -> float:
-    """Number of what such a setting has forgotten; larger is better."""
+    """Number of what a setting of `best_of` has forgotten; larger is better."""
     return setting.headline.forgotten.oriented(setting.forgotten or 0.0)
 
 

@@ -7,7 +7,7 @@ is subtracted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -100,104 +100,46 @@ class Gain:
         return None if self.excess_interval is None else self.excess_interval[0] > 0
 
 
-def attacked_metrics(
-    plan: MetricPlan,
-    roles: Mapping[str, Role],
-    model: Attacked,
-    retain: Attacked | None = None,
-    start: Evaluation | None = None,
-) -> tuple[AttackedMetric, ...]:
-    """Every metric by question of the sets under an attack, the most telling ones first."""
-    found: list[AttackedMetric] = []
-    for measure, name in sorted(_measured(plan, model), key=lambda one: _rank(one[0])):
-        own = tuple(_mean(measure, one) for one in _curve(measure, name, model))
-        if all(value is None for value in own[1:]):
-            continue
-        null = None
-        if retain is not None:
-            null = tuple(_mean(measure, one) for one in _curve(measure, name, retain))
-        known = _at_start(measure, name, start, model)
-        column = measure.column(name, roles[name])
-        found.append(AttackedMetric(column, own, null, known))
-    return tuple(found)
+@dataclass(frozen=True, eq=False)
+class _Measured:
+    """Values of a metric by question of one set: plain, then at each point of the attack."""
+
+    measure: Measure
+    set: str
+    model: Sequence[FloatArray | None]
+    retain: Sequence[FloatArray | None]
+    """Empty without a retain model."""
+    start: FloatArray | None
+    """Plain values of the start model."""
+
+    @property
+    def rank(self) -> int:
+        """The most telling metrics first."""
+        return _ORDER.index(self.measure.name) if self.measure.name in _ORDER else len(_ORDER)
+
+    def means(self, every: Sequence[FloatArray | None]) -> Means:
+        """The metric's number for each evaluation."""
+        return tuple(None if v is None else self.measure.metric.value(v) for v in every)
 
 
-def largest_gain(
-    plan: MetricPlan,
-    roles: Mapping[str, Role],
-    model: Attacked,
-    retain: Attacked | None = None,
-    start: Evaluation | None = None,
-) -> Gain | None:
-    """The gain of the most telling metric of a forget set; None where no metric has values."""
-    chosen = _most_telling(plan, roles, model)
-    if chosen is None:
-        return None
-    measure, name = chosen
-    plain, *points = _curve(measure, name, model)
-    values = {v: one for v, one in zip(model.points, points, strict=True) if one is not None}
-    variant = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
-    after, level = values[variant], 1 - (1 - LEVEL) / len(model.points)
-    gained = after if plain is None else after - plain
-    null: dict[str, FloatArray | None] = {}
-    excess = None
-    if retain is not None:
-        before, *others = _curve(measure, name, retain)
-        null = {"before": before, "after": dict(zip(retain.points, others, strict=True))[variant]}
-        if null["after"] is not None and (before is None) == (plain is None):
-            own = null["after"] if before is None else null["after"] - before
-            excess = bootstrap_mean(gained - own * (own.mean() > 0), level=level)
-    return Gain(
-        variant=variant,
-        label=measure.column(name, roles[name]).label,
-        n=after.size,
-        points=len(model.points),
-        before=_plain_mean(plain),
-        after=float(after.mean()),
-        interval=bootstrap_mean(gained, level=level),
-        start=_at_start(measure, name, start, model),
-        retain_before=_plain_mean(null.get("before")),
-        retain_after=_plain_mean(null.get("after")),
-        excess_interval=excess,
-    )
-
-
-def _measured(plan: MetricPlan, model: Attacked) -> Iterator[tuple[Measure, str]]:
-    there = next(iter(model.points.values())).sets
-    return ((measure, name) for name in there for measure in plan.measures if name in measure.sets)
-
-
-def _most_telling(
-    plan: MetricPlan, roles: Mapping[str, Role], model: Attacked
-) -> tuple[Measure, str] | None:
-    """A measure of a forget set, larger where more is known: one that only the attack makes first.
-
-    An attack that samples leaves the greedy answers, and what is known of them, as they were.
-    """
-    found: list[tuple[bool, int, Measure, str]] = []
-    for measure, name in _measured(plan, model):
-        if roles[name] != "forget" or measure.metric.knows != "higher":
-            continue
-        plain, *points = _curve(measure, name, model)
-        if all(one is None or not np.isfinite(one).all() for one in points):
-            continue
-        found.append((plain is not None, _rank(measure), measure, name))
-    return min(found, key=lambda one: one[:2])[2:] if found else None
-
-
-def _rank(measure: Measure) -> int:
-    return _ORDER.index(measure.name) if measure.name in _ORDER else len(_ORDER)
-
-
-def _questions(name: str, model: Attacked) -> tuple[str, ...]:
-    return next(iter(model.points.values())).sets[name].questions
-
-
-def _curve(measure: Measure, name: str, model: Attacked) -> list[FloatArray | None]:
-    """Values by question, plain and at each point, of the questions that the attack evaluates."""
-    asked = _questions(name, model)
-    evaluations = (model.plain, *model.points.values())
-    return [_values(measure, name, one, asked) for one in evaluations]
+def _measured(
+    plan: MetricPlan, model: Attacked, retain: Attacked | None, start: Evaluation | None
+) -> list[_Measured]:
+    """Every metric of the sets under an attack, on the questions that the attack evaluates."""
+    first = next(iter(model.points.values())).sets
+    found: list[_Measured] = []
+    for name, seen in first.items():
+        for measure in (one for one in plan.measures if name in one.sets):
+            own, null, known = (
+                [_values(measure, name, one, seen.questions) for one in evaluations]
+                for evaluations in (
+                    (model.plain, *model.points.values()),
+                    () if retain is None else (retain.plain, *retain.points.values()),
+                    () if start is None else (start,),
+                )
+            )
+            found.append(_Measured(measure, name, own, null, known[0] if known else None))
+    return sorted(found, key=lambda one: one.rank)
 
 
 def _values(
@@ -215,16 +157,71 @@ def _values(
     return None
 
 
-def _at_start(
-    measure: Measure, name: str, start: Evaluation | None, model: Attacked
-) -> float | None:
-    asked = _questions(name, model)
-    return None if start is None else _mean(measure, _values(measure, name, start, asked))
+def attacked_metrics(
+    plan: MetricPlan,
+    roles: Mapping[str, Role],
+    model: Attacked,
+    retain: Attacked | None = None,
+    start: Evaluation | None = None,
+) -> tuple[AttackedMetric, ...]:
+    """Every metric by question of the sets under an attack, the most telling ones first."""
+    found: list[AttackedMetric] = []
+    for one in _measured(plan, model, retain, start):
+        own, null = one.means(one.model), one.means(one.retain)
+        if any(value is not None for value in own[1:]):
+            column = one.measure.column(one.set, roles[one.set])
+            found.append(AttackedMetric(column, own, null or None, one.means([one.start])[0]))
+    return tuple(found)
 
 
-def _mean(measure: Measure, values: FloatArray | None) -> float | None:
-    return None if values is None else measure.metric.value(values)
+def largest_gain(
+    plan: MetricPlan,
+    roles: Mapping[str, Role],
+    model: Attacked,
+    retain: Attacked | None = None,
+    start: Evaluation | None = None,
+) -> Gain | None:
+    """The gain of the most telling metric of a forget set; None where no metric has values.
+
+    One that only the attack makes comes first: an attack that samples leaves the greedy answers,
+    and what is known of them, as they were.
+    """
+    able = [
+        one
+        for one in _measured(plan, model, retain, start)
+        if roles[one.set] == "forget"
+        and one.measure.metric.knows == "higher"
+        and any(v is not None and np.isfinite(v).all() for v in one.model[1:])
+    ]
+    if not able:
+        return None
+    one = min(able, key=lambda one: (one.model[0] is not None, one.rank))
+    plain, *points = one.model
+    values = {v: of for v, of in zip(model.points, points, strict=True) if of is not None}
+    variant = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
+    after, level = values[variant], 1 - (1 - LEVEL) / len(model.points)
+    gained = after if plain is None else after - plain
+    before_null, after_null, excess = None, None, None
+    if retain is not None:
+        before_null = one.retain[0]
+        after_null = dict(zip(retain.points, one.retain[1:], strict=True))[variant]
+        if after_null is not None and (before_null is None) == (plain is None):
+            null = after_null if before_null is None else after_null - before_null
+            excess = bootstrap_mean(gained - null * (null.mean() > 0), level=level)
+    return Gain(
+        variant=variant,
+        label=one.measure.column(one.set, roles[one.set]).label,
+        n=after.size,
+        points=len(model.points),
+        before=_mean(plain),
+        after=float(after.mean()),
+        interval=bootstrap_mean(gained, level=level),
+        start=one.means([one.start])[0],
+        retain_before=_mean(before_null),
+        retain_after=_mean(after_null),
+        excess_interval=excess,
+    )
 
 
-def _plain_mean(values: FloatArray | None) -> float | None:
+def _mean(values: FloatArray | None) -> float | None:
     return None if values is None else float(values.mean())

@@ -24,19 +24,13 @@ from unlearnbench.analysis.best_settings import (
     OnPanel,
     Panel,
     Setting,
-    at_start,
-    average_seeds,
     mean_of,
     merit_of,
-    on_panel,
-    start_utility,
 )
 from unlearnbench.api.metric import MetricColumn
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.relearning import (
     area_between,
-    largest,
-    relearning_robustness,
     steps_to_half,
     symmetric_relearning_robustness,
 )
@@ -52,6 +46,8 @@ LEAST_REMOVED = 0.25
 """Least (s₀ − m₀) / (s₀ − r₀) of which a share is given: below it the share is noise."""
 START = "0"
 """Point of an attack before its first step."""
+LITTLE = 0.05
+"""Share below which nothing comes back that matters."""
 
 
 def attack_of(variant: str) -> str:
@@ -214,24 +210,10 @@ class RelearningCurve:
         return steps_to_half(self.steps, found, start)
 
     @property
-    def largest(self) -> float | None:
-        """The number at the step where most is memorised."""
-        found = largest(self._oriented(self.mean))
-        return None if found is None else self.sign * found
-
-    @property
-    def robustness(self) -> float | None:
-        """open-unlearning's R at the last step."""
-        return relearning_robustness(*self._ends())
-
-    @property
     def symmetric_robustness(self) -> float | None:
-        """The symmetric form of R at the last step."""
-        return symmetric_relearning_robustness(*self._ends())
-
-    def _ends(self) -> tuple[float | None, float | None, float | None, float | None]:
+        """The symmetric form of open-unlearning's R at the last step."""
         u, r = self._oriented(self.mean), self._oriented(self.retain)
-        return u[0], u[-1], r[0], r[-1]
+        return symmetric_relearning_robustness(u[0], u[-1], r[0], r[-1])
 
     def _oriented(self, values: Sequence[float | None]) -> list[float | None]:
         return [None if value is None else self.sign * value for value in values]
@@ -288,6 +270,24 @@ class AttackedSetting:
         """The setting under a variant."""
         return next((one for one in self.under if one.variant == variant), None)
 
+    @property
+    def gives_little(self) -> bool:
+        """True if by the interval next to nothing comes back: one seed cannot show that."""
+        interval = None if self.worst is None else self.worst.lasting_interval
+        return interval is not None and 1 - interval.low < LITTLE
+
+    @property
+    def comes_back(self) -> bool:
+        """True if the worst attack gives something back, by more than chance over seeds.
+
+        Of fewer than three seeds, the range of values counts; of one seed, its value.
+        """
+        worst = self.worst
+        if worst is None or worst.lasting is None or self.gives_little:
+            return False
+        interval = worst.lasting_interval
+        return 1 - worst.lasting > LITTLE if interval is None else interval.high < 1
+
 
 @dataclass(frozen=True)
 class AttackedPanel(OnPanel):
@@ -323,6 +323,12 @@ class AttackedPanel(OnPanel):
             by_family.setdefault(one.setting.family, []).append(one)
         return tuple(max(several, key=_rank) for several in by_family.values())
 
+    @property
+    def most(self) -> AttackedSetting | None:
+        """The attacked setting of which most comes back; None if nothing does."""
+        back = [one for one in self.settings if one.comes_back and not one.bypassed_by]
+        return min(back, key=lambda one: one.lasting or 0.0, default=None)
+
 
 def _rank(one: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
     forgotten, kept, epoch = merit_of(one.setting) or (0.0, -1.0, 0)
@@ -330,34 +336,33 @@ def _rank(one: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
 
 
 def attacked_panels(
-    rows: Sequence[TableRow],
+    panels: Sequence[Panel],
     attacked: Sequence[TableRow],
     white_box: Callable[[str], bool] = lambda _: False,
     column: str | None = None,
 ) -> tuple[AttackedPanel, ...]:
-    """Compare every attacked setting with both other models, by model and split.
+    """Compare every attacked setting with both other models, by panel.
 
-    rows       the table of plain evaluations, start and retain models included
+    panels     of the table of plain evaluations, start and retain models included
     attacked   `attack_table` of the same records
     white_box  True for an attack, by name, that runs a model without what is put in front of it
     column     number of memorisation (default: `memorization_column`)
     """
+    rows = [row for panel in panels for row in panel.rows]
     column = column or memorization_column(rows, attacked)
     if column is None:
         return ()
-    places = dict.fromkeys((row.model, row.forget_fraction) for row in attacked)
-    found = (_panel(rows, attacked, place, white_box, column) for place in places)
-    return tuple(one for one in found if one.settings)
+    found = (_attacked(panel, attacked, white_box, column) for panel in panels)
+    return tuple(one for one in found if one is not None)
 
 
-def _panel(
-    rows: Sequence[TableRow],
-    attacked: Sequence[TableRow],
-    place: Panel,
-    white_box: Callable[[str], bool],
-    column: str,
-) -> AttackedPanel:
-    here, under = on_panel(rows, place), on_panel(attacked, place)
+def _attacked(
+    panel: Panel, attacked: Sequence[TableRow], white_box: Callable[[str], bool], column: str
+) -> AttackedPanel | None:
+    """The attacked settings of a panel; None without one."""
+    under = [row for row in attacked if row.panel == panel.panel]
+    if not under:
+        return None
     # Start and retain models have a record for each attack, so that runs decide the order.
     ordered = dict.fromkeys(row.variant for row in sorted(under, key=lambda r: r.kind != "run"))
     variants = tuple(v for v in ordered if point_of(v) != START)
@@ -365,8 +370,8 @@ def _panel(
         {row.variant: row.metrics.get(column) for row in under if row.kind == kind}
         for kind in ("retain", "fine-tuned")
     )
-    goals = (row.metrics.get(column) for row in here if row.kind == "retain")
-    plain = next(goals, None), at_start(here, *place, column)
+    goal = panel.row("retain")
+    plain = None if goal is None else goal.metrics.get(column), panel.at_start(column)
     retain, start = (
         {v: _shift(numbers, v, before) for v in variants}
         for numbers, before in zip((retains, starts), plain, strict=True)
@@ -377,9 +382,8 @@ def _panel(
     schema = under[0].schema
     metric = schema.column(column)
     sign = -1.0 if metric.better == "higher" else 1.0
-    utility = start_utility(here, *place)
     settings: list[AttackedSetting] = []
-    for setting in average_seeds(here):
+    for setting in panel.settings:
         of_seeds = [by_run.get((row.run_id, row.epoch), {}) for row in setting.rows]
         seen = {variant for numbers in of_seeds for variant in numbers}
         if not seen:
@@ -397,12 +401,14 @@ def _panel(
             )
             references = retain[variant], start[variant]
             results.append(UnderAttack(variant, shifts, *references, bypassed, sign))
-        kept = setting.kept
-        able = utility is not None and kept is not None and kept >= UTILITY_SHARE * utility
+        kept, least = setting.kept, panel.least_kept
+        able = least is not None and kept is not None and kept >= least
         settings.append(
             AttackedSetting(setting, tuple(results), able, tuple(_curves(results, sign)))
         )
-    return AttackedPanel(*place, metric, variants, tuple(settings), retain, start)
+    if not settings:
+        return None
+    return AttackedPanel(*panel.panel, metric, variants, tuple(settings), retain, start)
 
 
 def _shift(numbers: Mapping[str, float | None], variant: str, before: float | None) -> Shift:
@@ -439,188 +445,3 @@ def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningC
 def _interval(values: Sequence[float | None]) -> Interval | None:
     found = [value for value in values if value is not None]
     return t_interval(found) if len(found) == len(values) else None
-
-
-LITTLE = 0.05
-"""Share below which nothing comes back that matters."""
-
-
-def variant_label(variant: str) -> str:
-    """`relearning, 13 steps` for `relearning@13`; `quantization, nf4` for `quantization@nf4`."""
-    attack, point, step = attack_of(variant), point_of(variant), step_of(variant)
-    if step is not None:
-        return f"{attack}, {step} step{'s' * (step != 1)}"
-    return f"{attack}, {point}" if point else attack
-
-
-def setting_name(setting: Setting) -> str:
-    """`npo at rate 1e-05, epoch 3`."""
-    return f"{_at_rate(setting)}, epoch {setting.epoch}"
-
-
-def sentences(panel: AttackedPanel) -> tuple[str, ...]:
-    """Name the attacked setting of which most comes back, that of the best ones, and the null."""
-    best = [one for one in panel.best if one.under]
-    bypassed = [one for one in best if one.bypassed_by]
-    judged = [one for one in best if one.lasting is not None and one not in bypassed]
-    judged.sort(key=lambda one: (one.lasting or 0.0, one.setting.family))
-    most, lines = _given_back_most(panel), list[str]()
-    if most is not None:
-        lines.append(_most(panel, most))
-    groups = {
-        "Given back of best settings": [one for one in judged if comes_back(one) and one != most],
-        "Of best settings next to nothing comes back": [*filter(_is_little, judged)],
-        "Not more than chance": [o for o in judged if not comes_back(o) and not _is_little(o)],
-    }
-    lines += [f"{title}: {'; '.join(map(_short, some))}." for title, some in groups.items() if some]
-    lines += [
-        f"Bypassed, not robust: {one.setting.method}. It leaves the weights as they are, and "
-        f"{' and '.join(one.bypassed_by)} runs the model without it."
-        for one in bypassed
-    ]
-    lines += _nulls(panel, best)
-    return (
-        *lines,
-        *_not_judged(one for one in best if one.lasting is None and one not in bypassed),
-    )
-
-
-def lasting_sentence(attacked: AttackedPanel | None, leader: Setting | None) -> str:
-    """Describe what comes back of the leading setting, and of the one of which most does.
-
-    attacked  None if no attack was run
-    leader    None if no setting keeps its utility
-    """
-    if attacked is None:
-        advice = "`--set attacks=[relearning]` adds one"
-        return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
-    best = [one for one in attacked.best if one.under]
-    own = next((one for one in best if leader and one.setting.family == leader.family), None)
-    first = "" if leader is None else _lasts_of(attacked, own, leader)
-    most = _given_back_most(attacked)
-    known = None if own is None else own.lasting
-    if most is None or (known is not None and known <= (most.lasting or 0.0)):
-        return first
-    return f"{first} {_most(attacked, most)}".strip()
-
-
-def _lasts_of(panel: AttackedPanel, one: AttackedSetting | None, leader: Setting) -> str:
-    if one is None:
-        return f"Whether it lasts is not known: {leader.method} was not attacked."
-    which = (
-        "" if one.setting == leader else f" (of {setting_name(one.setting)}, which was attacked)"
-    )
-    if one.bypassed_by:
-        return (
-            "It does not last: it leaves the weights as they are, and "
-            f"{' and '.join(one.bypassed_by)} runs the model without it."
-        )
-    worst = one.worst
-    if worst is None or worst.before is None or worst.after is None or worst.null is None:
-        return f"Whether it lasts is not judged: {one.why_not or 'a number is undefined'}{which}."
-    verb = "comes back" if comes_back(one) else "comes back, not more than by chance"
-    if _is_little(one):
-        verb = "comes back, next to nothing"
-    elif worst.lasting_interval is None:
-        verb = "comes back"
-    return (
-        f"Under {variant_label(worst.variant)}, {share_given_back(worst)} of what it removed "
-        f"{verb}{which}: {_numbers(panel, worst)}."
-    )
-
-
-def _not_judged(settings: Iterable[AttackedSetting]) -> Iterator[str]:
-    """The methods without a number, by reason."""
-    by_reason: dict[str, list[str]] = {}
-    for one in settings:
-        by_reason.setdefault(one.why_not, []).append(one.setting.method)
-    for reason, methods in by_reason.items():
-        yield f"Not scored ({reason}): {', '.join(methods)}."
-
-
-def comes_back(one: AttackedSetting) -> bool:
-    """True if the worst attack gives something back, by more than chance over seeds.
-
-    Of fewer than three seeds, the range of values counts; of one seed, its value.
-    """
-    worst = one.worst
-    if worst is None or worst.lasting is None or _is_little(one):
-        return False
-    interval = worst.lasting_interval
-    return 1 - worst.lasting > LITTLE if interval is None else interval.high < 1
-
-
-def _is_little(one: AttackedSetting) -> bool:
-    """True if by the interval next to nothing comes back: one seed cannot say so."""
-    interval = None if one.worst is None else one.worst.lasting_interval
-    return interval is not None and 1 - interval.low < LITTLE
-
-
-def _given_back_most(panel: AttackedPanel) -> AttackedSetting | None:
-    """The attacked setting of which most comes back; None if nothing does."""
-    back = [one for one in panel.settings if comes_back(one) and not one.bypassed_by]
-    return min(back, key=lambda one: one.lasting or 0.0, default=None)
-
-
-def _most(panel: AttackedPanel, one: AttackedSetting) -> str:
-    worst = one.worst
-    return (
-        ""
-        if worst is None
-        else f"Of all attacked settings most comes back of {setting_name(one.setting)}, under "
-        f"{variant_label(worst.variant)}: {share_given_back(worst)}; {_numbers(panel, worst)}."
-    )
-
-
-def _numbers(panel: AttackedPanel, worst: UnderAttack) -> str:
-    """The numbers behind a share that is given back."""
-    values = worst.before, worst.after, worst.retain.before, worst.retain.after, worst.start.before
-    before, after, retain_before, retain_after, start = (
-        "undefined" if v is None else f"{v:.3f}" for v in values
-    )
-    return (
-        f"{panel.column.label.lower()} goes from {before} to {after} (retain model, which never "
-        f"saw these rows: {retain_before} to {retain_after}; start model: {start})"
-    )
-
-
-def _short(one: AttackedSetting) -> str:
-    worst = one.worst
-    return (
-        ""
-        if worst is None
-        else f"{share_given_back(worst)} of {_at_rate(one.setting)} ({worst.variant})"
-    )
-
-
-def share_given_back(worst: UnderAttack) -> str:
-    """`42 % [31, 53 %]`: the share that is given back, with its interval or range over seeds."""
-    share, interval = 1 - (worst.lasting or 0.0), worst.lasting_interval
-    if interval is None:
-        return f"{round(100 * share)} % (one seed: no interval)"
-    ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
-    return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
-
-
-def _at_rate(setting: Setting) -> str:
-    rate = setting.learning_rate
-    return setting.method + ("" if rate is None else f" at rate {rate:g}")
-
-
-def _nulls(panel: AttackedPanel, best: Sequence[AttackedSetting]) -> Iterator[str]:
-    """The largest gain of the retain model itself, under any attack."""
-    if not best:
-        return
-    sign = next((u.sign for one in best for u in one.under), 1.0)
-    gains = {v: sign * one.gain for v, one in panel.retain.items() if one.gain is not None}
-    if not gains:
-        yield "The retain model was not attacked: without that null, nothing can be judged."
-        return
-    most = max(gains, key=lambda v: gains[v])
-    if gains[most] < 0.005:
-        yield "The null: the retain model itself gains nothing, under any attack."
-    else:
-        yield (
-            f"The null: the retain model itself gains at most {gains[most]:.2f}, under "
-            f"{variant_label(most)}."
-        )

@@ -20,25 +20,27 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from statistics import fmean
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlearnbench.analysis.best_settings import UTILITY_SHARE, at_start
+from unlearnbench.analysis.best_settings import UTILITY_SHARE
 from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
 from unlearnbench.api.metric import Better, MetricColumn, number
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.errors import RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
-from unlearnbench.results.records import Record
-from unlearnbench.results.table import TableRow, attack_table
+from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 from unlearnbench.stats.relearning import (
     symmetric_quantization_robustness,
     symmetric_relearning_robustness,
 )
 from unlearnbench.stats.roc import auc, auc_score_interval, best_cut
+
+if TYPE_CHECKING:
+    from unlearnbench.analysis.results import Results
 
 FEWEST = 2
 """Models of each pool without which there is no meta-evaluation."""
@@ -375,21 +377,18 @@ def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> 
     return (preferred or own or [attack])[-1]
 
 
-def attacked_runs(records: Sequence[Record], rows: Sequence[TableRow]) -> tuple[AttackedRun, ...]:
-    """The runs of one sweep under each attack, after the last epoch at which they were attacked.
-
-    rows  the table of the records
+def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
+    """The runs of a sweep under each attack, after the last epoch at which they were attacked.
 
     Raises: DamagedError where an evaluation cannot be read.
     """
-    under = attack_table(records)
-    by_id = {record.id: record for record in records}
-    plain = {(row.run_id, row.epoch): row for row in rows}
-    references = {(row.model, row.forget_fraction): row for row in rows if row.kind == "retain"}
-    goals = {(r.model, r.forget_fraction, r.variant): r for r in under if r.kind == "retain"}
+    by_id = {record.id: record for record in results.records}
+    plain = {(row.run_id, row.epoch): row for row in results.rows}
+    panels = {panel.panel: panel for panel in results.panels}
+    goals = {(row.panel, row.variant): row for row in results.attacked if row.kind == "retain"}
     last = {
         (row.run_id, row.variant): row
-        for row in sorted(under, key=lambda row: row.epoch)
+        for row in sorted(results.attacked, key=lambda row: row.epoch)
         if row.kind == "run" and (row.run_id, row.epoch) in plain
     }
 
@@ -404,11 +403,11 @@ def attacked_runs(records: Sequence[Record], rows: Sequence[TableRow]) -> tuple[
 
     attacked: list[AttackedRun] = []
     for row in last.values():
-        place = row.model, row.forget_fraction
-        own = plain[row.run_id, row.epoch]
-        start = at_start(rows, *place, own.headline.kept.column)
-        retain = pair(references.get(place), goals.get((*place, row.variant)))
-        attacked.append(AttackedRun(own, start, row.variant, *pair(own, row), *retain))
+        own, panel = plain[row.run_id, row.epoch], panels[row.panel]
+        retain = pair(panel.row("retain"), goals.get((row.panel, row.variant)))
+        attacked.append(
+            AttackedRun(own, panel.start.utility, row.variant, *pair(own, row), *retain)
+        )
     return tuple(attacked)
 
 

@@ -6,41 +6,38 @@ Pure, except that the evaluations of the compared settings are read from disk.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import groupby
-from typing import Any
 
 import numpy as np
 
+from unlearnbench.analysis import text
 from unlearnbench.analysis.best_settings import (
     Best,
     OnPanel,
     Panel,
+    PanelKey,
     Setting,
-    average_seeds,
-    best_first,
-    best_per_method,
-    headline_of_rows,
     merit_of,
-    on_panel,
     panel_order,
     shared_places,
-    split_kind,
-    start_corner,
 )
-from unlearnbench.analysis.compare import PanelComparison, compare_match, training_differences
+from unlearnbench.analysis.compare import (
+    LazyEvaluations,
+    PanelComparison,
+    compare_match,
+    training_differences,
+)
 from unlearnbench.analysis.equal_utility import TOLERANCE, Contender, match
-from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.api.observations import Evaluation, FloatArray
+from unlearnbench.api.observations import FloatArray
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import Record
-from unlearnbench.results.table import TableRow
-from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, critical_count, ks_power
+from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power
 from unlearnbench.stats.paired_test import holm
 from unlearnbench.stats.pareto_front import hypervolume
-from unlearnbench.stats.t_interval import ENOUGH_SEEDS, LEVEL, Interval
+from unlearnbench.stats.t_interval import LEVEL, Interval
 
 
 @dataclass(frozen=True)
@@ -80,14 +77,22 @@ class PanelOrder(OnPanel):
 
     methods: tuple[RankedMethod, ...]
     """Best first, by what the best setting has forgotten; methods without one come last."""
-    warnings: tuple[str, ...]
-    """Sentences on neighbours that might change places, and on methods without a best setting."""
     sensitivity: Sensitivity | None
     """None where no test is behind the headline, or none has a number."""
     rivals: Rivals | None
     """Tests of the leading method against the others; None without one, or without a test."""
     unequal: tuple[str, ...]
-    """Sentences on differences in training between the methods."""
+    """Clauses on differences in training between the methods."""
+
+    @property
+    def leader(self) -> RankedMethod | None:
+        """The first method; None if no setting keeps its utility."""
+        return next((one for one in self.methods if one.best is not None), None)
+
+    @property
+    def sentences(self) -> tuple[str, ...]:
+        """Sentences on how sure the order is."""
+        return text.order_sentences(self)
 
 
 @dataclass(frozen=True)
@@ -98,64 +103,37 @@ class OrderConfidence:
     ranks: Ranks
 
 
-def assess_order(rows: Sequence[TableRow], records: Iterable[Record]) -> OrderConfidence:
+def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderConfidence:
     """Order the methods on each panel, with tests of the leading one.
 
     Reads from disk the evaluations of the retain models, of each method's best setting, and of the
     leading method's other settings that were about as good.
     """
     by_id = {one.id: one for one in records}
-    retains = {(r.model, r.forget_fraction): r for r in by_id.values() if r.kind == "retain"}
-    best = best_per_method(rows)
-    panels: list[PanelOrder] = []
-    for place in dict.fromkeys(one.panel for one in best):
-        here = on_panel(rows, place)
-        corner, settings = start_corner(here, *place), average_seeds(here)
-        ordered = sorted(
-            (one for one in best if one.panel == place),
-            key=lambda one: best_first(one.setting, one.family),
-        )
-        places = iter(shared_places([one.setting for one in ordered if one.setting]))
-        methods = [
-            RankedMethod(
-                one.family,
-                one.setting,
-                next(places) if one.setting else None,
-                None if corner is None else hypervolume(_points(settings, one.family), corner),
-            )
-            for one in ordered
-        ]
-        compared = {one.method: by_id[one.best.rows[0].run_id] for one in methods if one.best}
-        unequal = training_differences(compared)
-        panels.append(
-            PanelOrder(
-                *place,
-                methods=tuple(methods),
-                warnings=tuple(_warnings(methods)),
-                sensitivity=_sensitivity(here, retains.get(place)),
-                rivals=rivals(here, by_id.values(), *place),
-                unequal=tuple(f"Trained differently: {one}." for one in unequal),
-            )
-        )
-    return OrderConfidence(tuple(panels), rank_methods(best))
+    orders = tuple(_order(panel, by_id) for panel in panels if panel.best)
+    return OrderConfidence(orders, rank_methods([best for panel in panels for best in panel.best]))
 
 
-def _warnings(methods: Sequence[RankedMethod]) -> Iterator[str]:
-    placed = [one for one in methods if one.best is not None]
-    few = [one for one in placed if one.seeds < ENOUGH_SEEDS]
-    if few:
-        one = max(each.seeds for each in few) == 1
-        seeds = "one seed" if one else "fewer than three seeds"
-        names = ", ".join(each.method + ("" if one else f" ({each.seeds})") for each in few)
-        where = "" if len(few) == len(placed) else f" for {names}"
-        rests, them = ("This order rests", "it") if placed[1:] else ("These numbers rest", "them")
-        yield f"{rests} on {seeds}{where}: other seeds may change {them}."
-    places = groupby(placed, key=lambda one: one.place)
-    shared = [" and ".join(one.method for one in some) for _, some in places]
-    if len(few) < len(placed) and (shared := [names for names in shared if " and " in names]):
-        yield f"Not better beyond chance over seeds, so of one place: {'; '.join(shared)}."
-    if without := [one.method for one in methods if one.best is None]:
-        yield f"Last because no setting keeps its utility: {', '.join(without)}."
+def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
+    places = iter(shared_places([one.setting for one in panel.best if one.setting]))
+    corner = panel.start.corner
+    methods = tuple(
+        RankedMethod(
+            best.family,
+            best.setting,
+            next(places) if best.setting else None,
+            None if corner is None else hypervolume(_points(panel.settings, best.family), corner),
+        )
+        for best in panel.best
+    )
+    compared = {one.method: records[one.best.rows[0].run_id] for one in methods if one.best}
+    return PanelOrder(
+        *panel.panel,
+        methods=methods,
+        sensitivity=_sensitivity(panel, records.values()),
+        rivals=rivals(panel, records.values()),
+        unequal=training_differences(compared),
+    )
 
 
 def _points(settings: Iterable[Setting], family: str) -> list[tuple[float, float]]:
@@ -164,19 +142,26 @@ def _points(settings: Iterable[Setting], family: str) -> list[tuple[float, float
     return [(merit[1], merit[0]) for merit in merits if merit is not None]
 
 
-def _sensitivity(rows: Sequence[TableRow], retain: Record | None) -> Sensitivity | None:
+def _sensitivity(panel: Panel, records: Iterable[Record]) -> Sensitivity | None:
     """Sensitivity by the retain model's truth ratios, or else by their number."""
-    test = headline_of_rows(rows).forgotten.test
-    if test is None:
+    if panel.headline.forgotten.test is None:
         return None
-    if retain is not None and retain.evaluations:
-        first = min(retain.evaluations)
-        try:
-            return ks_power(forget_ratios(retain.evaluations[first]))
-        except EvaluationError:  # a profile of another version, whose ratios cannot be computed
-            pass
-    counts = {int(n) for row in rows if (n := row.metrics.get(test.questions)) is not None}
-    return ks_power(counts.pop()) if len(counts) == 1 else None
+    retains = (r for r in records if r.kind == "retain" and r.panel == panel.panel)
+    # The last one: one that was evaluated under an attack alone has no plain evaluation.
+    if (retain := next((r for r in retains if r.evaluations), None)) is not None:
+        # A profile of another version has ratios that cannot be computed.
+        with suppress(EvaluationError):
+            return ks_power(forget_ratios(retain.evaluations[min(retain.evaluations)]))
+    questions = _questions(panel)
+    return None if questions is None else ks_power(questions)
+
+
+def _questions(panel: Panel) -> int | None:
+    """Number of forget questions behind the headline's test; None where runs differ in it."""
+    test = panel.headline.forgotten.test
+    values = (row.metrics.get(test.questions) for row in panel.rows) if test else ()
+    counts = {int(n) for n in values if n is not None}
+    return counts.pop() if len(counts) == 1 else None
 
 
 SWAPS = 999
@@ -197,135 +182,49 @@ class Rivals:
     """Reasons by method without a test: no equal utility, or unreadable evaluations."""
     runner_up: str
     """The first of the other methods by the headline; empty without one."""
-    near_retain: tuple[str, ...]
-    """Methods whose best setting's D is below `resolution`, the leader included."""
-    questions: int | None
-    """Number of forget questions."""
-    resolution: float | None
-    """Least D at which the headline's test distinguishes a model from the retain model."""
-    measure: str
-    """Name of the headline's number: `Forget Quality`."""
-
-    @property
-    def sentences(self) -> tuple[str, ...]:
-        """The comparison in sentences."""
-        return tuple(self._sentences())
-
-    def _sentences(self) -> Iterator[str]:
-        tests = len(self.same) + len(self.apart)
-        how = (
-            f"paired test{'s' * (tests > 1)} over {self.questions} questions at equal utility, p "
-            "adjusted after Holm and for the number of settings tried"
-            if self.questions
-            else "over seeds, at equal utility"
-        )
-        if self.same:
-            yield (
-                f"{self.leader} leads, but does not forget significantly more than "
-                f"{_count(self.same)}: {', '.join(self.same)} ({how})."
-            )
-        elif tests:
-            yield f"{self.leader} forgets more than {_count(self.apart)} tested ({how})."
-        if self.untested:
-            name, reason = next(iter(self.untested.items()))
-            yield f"Not tested against {self.leader}: {', '.join(self.untested)}. {name}: {reason}."
-        leading = (self.leader, *self.same)
-        near = [one for one in leading if one in self.near_retain]
-        if near and self.resolution is not None:
-            what = (
-                f"{leading[0]} lies"
-                if len(leading) == 1
-                else f"All {len(leading)} of them lie"
-                if len(near) == len(leading)
-                else f"Of them, {', '.join(near)} lie{'s' * (len(near) == 1)}"
-            )
-            yield (
-                f"{what} too close to the retain model for {self.questions} questions to tell "
-                f"apart by {self.measure} (D below {self.resolution:.3g})."
-            )
 
 
-def _count(names: Sequence[str]) -> str:
-    return f"{len(names)} method{'s' * (len(names) != 1)}"
-
-
-class _CachedEvaluations(dict[int, Any]):
-    """Evaluations that are read from disk at most once."""
-
-    def __init__(self, stored: Mapping[int, Evaluation]) -> None:
-        super().__init__(dict.fromkeys(stored))
-        self._stored = stored
-
-    def __getitem__(self, epoch: int) -> Evaluation:
-        if self.get(epoch) is None:
-            self[epoch] = self._stored[epoch]
-        found: Evaluation = super().__getitem__(epoch)
-        return found
-
-
-def rivals(
-    rows: Sequence[TableRow], records: Iterable[Record], model: str, split: SplitKey
-) -> Rivals | None:
+def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     """The leading method of a panel and its rivals; None if no setting keeps its utility.
 
     The leader is tested against each other method as in `compare`: at equal utility, and adjusted
     for the number of its own settings; where the headline has no test, over seeds.
     """
-    place = model, split
-    here = on_panel(rows, place)
-    best = [one.setting for one in best_per_method(here) if one.setting is not None]
-    forgotten = headline_of_rows(here).forgotten
-    test = forgotten.test
-    if not best:
+    families = [best.family for best in panel.best if best.setting is not None]
+    if not families:
         return None
-    best.sort(key=lambda one: best_first(one, one.family))
-    cached = {
-        one.id: replace(one, evaluations=_CachedEvaluations(one.evaluations))
-        for one in records
-        if (one.model, one.forget_fraction) == place
-    }
-    own = [tuple(r for r in here if r.kind == "run" and r.family == one.family) for one in best]
-    leader, *others = (Contender(runs[0].family, runs, here, cached) for runs in own)
-    swaps = max(SWAPS, round(2 * len(best) / SIGNIFICANCE))
+    here: dict[str, Record] = {}
+    for one in (one for one in records if one.panel == panel.panel):
+        read_once = LazyEvaluations(one.evaluations, {k: k for k in one.evaluations})
+        here[one.id] = replace(one, evaluations=read_once)
+    leader, *others = (
+        Contender(family, tuple(r for r in panel.rows if r.family == family), panel.rows, here)
+        for family in families
+    )
+    swaps = max(SWAPS, round(2 * len(families) / SIGNIFICANCE))
     tested: dict[str, PanelComparison] = {}
     untested: dict[str, str] = {}
     for other in others:
         try:
-            found = match(leader, other, place, TOLERANCE)
-            panel = compare_match(leader, other, place, found, only_a=True, swaps=swaps)
+            found = match(leader, other, panel.panel, TOLERANCE)
+            compared = compare_match(leader, other, panel.panel, found, only_a=True, swaps=swaps)
         except (EvaluationError, RecordError) as error:  # which cannot be read, or do not compare
             untested[other.name] = str(error)
             continue
-        if panel.test is None and (panel.over_seeds is None or panel.over_seeds.is_range):
-            untested[other.name] = panel.why_not or "they have fewer than three seeds in common"
+        if compared.test is None and (compared.over_seeds is None or compared.over_seeds.is_range):
+            reason = compared.why_not or "they have fewer than three seeds in common"
+            untested[other.name] = reason
         else:
-            tested[other.name] = panel
+            tested[other.name] = compared
     adjusted = holm([one.test.p_value if one.test else 0.0 for one in tested.values()])
     pairs = zip(tested.items(), adjusted, strict=True)
     apart = [name for (name, one), p in pairs if replace(one, p_adjusted=p).better is one.a]
-    values = (row.metrics.get(test.questions) for row in here) if test else ()
-    counts = {int(n) for n in values if n is not None}
-    questions = counts.pop() if len(counts) == 1 else None
-    critical = critical_count(questions) if questions else None
-    resolution = critical / questions if critical and questions else None
-    near = [
-        one.family
-        for one in best
-        if test
-        and resolution
-        and (d := one.metrics.get(test.distance)) is not None
-        and d < resolution
-    ]
     return Rivals(
         leader=leader.name,
         same=tuple(name for name in tested if name not in apart),
         apart=tuple(apart),
         untested=untested,
         runner_up=others[0].name if others else "",
-        near_retain=tuple(near),
-        measure=test.label if test else forgotten.name,
-        questions=questions,
-        resolution=resolution,
     )
 
 
@@ -352,7 +251,7 @@ class Rank:
 class Ranks:
     """Mean ranks of the methods that ran on every panel, best first."""
 
-    panels: tuple[Panel, ...]
+    panels: tuple[PanelKey, ...]
     ranks: tuple[Rank, ...]
     left_out: tuple[str, ...]
     """Methods that did not run on every panel, whose ranks are not comparable."""
@@ -361,20 +260,7 @@ class Ranks:
     @property
     def summary(self) -> str:
         """Sentences on the data behind the ranks."""
-        count, kind = len(self.panels), split_kind(self.panels)
-        what = f"{count} panels (models × {kind}s)"
-        if count < 2:
-            what = f"one panel: they hold for this model and {kind} only"
-        text = f"Ranks of {len(self.ranks)} methods by their best settings, from {what}."
-        last = [one for one in self.ranks if one.without]
-        if last:
-            named = ", ".join(
-                one.method + (f" ({one.without} of {count})" if count > 1 else "") for one in last
-            )
-            text += f" Last because no setting keeps its utility: {named}."
-        if self.left_out:
-            text += f" Left out because not run on every panel: {', '.join(self.left_out)}."
-        return text
+        return text.ranks_summary(self)
 
 
 def mid_ranks(values: Sequence[float | None]) -> tuple[float, ...]:
@@ -399,7 +285,7 @@ def rank_methods(best: Sequence[Best], level: float = LEVEL) -> Ranks:
     The settings are fixed, so that it does not include the uncertainty of choosing them. Own code:
     `scipy.stats.bootstrap` has no nested resampling.
     """
-    by_panel: dict[Panel, dict[str, Best]] = defaultdict(dict)
+    by_panel: dict[PanelKey, dict[str, Best]] = defaultdict(dict)
     for one in best:
         by_panel[one.panel][one.family] = one
     panels = tuple(sorted(by_panel, key=panel_order))

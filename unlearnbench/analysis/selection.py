@@ -15,19 +15,16 @@ from typing import Any
 
 from unlearnbench.analysis.best_settings import (
     OnPanel,
-    Panel,
     Setting,
-    average_seeds,
+    Start,
     best_of,
     headline_of_rows,
     merit_of,
-    panel_order,
-    start_corner,
-    start_utility,
+    panels,
 )
+from unlearnbench.analysis.text import best_rule, share_kept
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.config.search import SelectSettings
-from unlearnbench.errors import RecordError
 from unlearnbench.files.atomic import write_text
 from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.results.table import TableRow
@@ -66,14 +63,13 @@ def describe_rule(select: SelectSettings, headline: Headline) -> str:
     seeds = ", ".join(map(str, select.seeds))
     if select.rule == "forget-quality":
         rule = (
-            f"the epoch and setting of {forgotten.best_word} {forgotten.plain_label} among those "
-            f"whose {kept.plain_label} is at least {select.utility:g} of the fine-tuned model's; "
-            f"ties go to the higher {kept.plain_short}, then to the earlier epoch"
+            f"{best_rule(headline, select.utility)}; ties go to the higher {kept.plain_short}, "
+            "then to the earlier epoch"
         )
     else:
         corner = select.reference
         above = "above" if forgotten.better == "higher" else "better than"
-        where = f"({corner[0]:g}, {corner[1]:g})" if corner else "(0, the fine-tuned model's)"
+        where = f"({corner[0]:g}, {corner[1]:g})" if corner else "(0, the start model's)"
         rule = (
             f"the setting whose epochs span the largest area of {kept.plain_label} × "
             f"{forgotten.plain_label} {above} {where}, and of them the epoch that spans most by "
@@ -86,25 +82,20 @@ def describe_rule(select: SelectSettings, headline: Headline) -> str:
 def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSetting, ...]:
     """Choose each method's best setting by the rule, from runs on the seeds of the choice alone."""
     rule = _by_quality if select.rule == "forget-quality" else _by_hypervolume
-    seen: dict[Panel, list[TableRow]] = {}
-    for row in rows:
-        if row.kind != "run" or row.seed in select.seeds:
-            seen.setdefault((row.model, row.forget_fraction), []).append(row)
     choices: list[ChosenSetting] = []
-    for model, fraction in sorted(seen, key=panel_order):
-        here = seen[model, fraction]
-        settings = average_seeds(here)
-        for family in sorted({s.family for s in settings}):
-            own = [s for s in settings if s.family == family]
+    for panel in panels(row for row in rows if row.kind != "run" or row.seed in select.seeds):
+        for family in sorted({setting.family for setting in panel.settings}):
             complete = [
-                s
-                for s in own
-                if merit_of(s) is not None and {r.seed for r in s.rows} == set(select.seeds)
+                setting
+                for setting in panel.settings
+                if setting.family == family
+                and merit_of(setting) is not None
+                and {row.seed for row in setting.rows} == set(select.seeds)
             ]
-            tried = len({_trajectory(s) for s in complete})
-            found = rule(complete, select, here) if complete else NO_NUMBERS
+            tried = len({_trajectory(setting) for setting in complete})
+            found = rule(complete, select, panel.start) if complete else NO_NUMBERS
             if isinstance(found, str):
-                choices.append(ChosenSetting(model, fraction, family, tried, why_not=found))
+                choices.append(ChosenSetting(*panel.panel, family, tried, why_not=found))
             else:
                 best, area = found
                 choices.append(_choice(best, area, complete, tried))
@@ -112,28 +103,27 @@ def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSett
 
 
 def _by_quality(
-    settings: Sequence[Setting], select: SelectSettings, rows: Sequence[TableRow]
+    settings: Sequence[Setting], select: SelectSettings, start: Start
 ) -> tuple[Setting, None] | str:
     """The setting that forgets most and keeps its utility, or why there is none."""
-    start = start_utility(rows, settings[0].model, settings[0].forget_fraction)
-    if start is None:
-        return "the fine-tuned model was not evaluated: no utility to keep"
-    found = best_of(settings, select.utility * start)
-    if found is None:
-        return f"no setting keeps {select.utility:g} of the fine-tuned model's utility {start:.4g}"
-    return found, None
+    if start.utility is None:
+        return "the start model was not evaluated: no utility to keep"
+    best = best_of(settings, select.utility * start.utility)
+    if best is None:
+        share = share_kept(start.headline, select.utility)
+        return f"no setting keeps {share}, {start.utility:.4g}"
+    return best, None
 
 
 def _by_hypervolume(
-    settings: Sequence[Setting], select: SelectSettings, rows: Sequence[TableRow]
+    settings: Sequence[Setting], select: SelectSettings, start: Start
 ) -> tuple[Setting, float] | str:
     """The setting of largest area at the epoch of largest own area, or why there is none."""
-    oriented = settings[0].headline.forgotten.oriented
-    reference = start_corner(rows, settings[0].model, settings[0].forget_fraction)
+    oriented, reference = start.headline.forgotten.oriented, start.corner
     if select.reference is not None:
         reference = select.reference[0], oriented(select.reference[1])
     if reference is None:
-        return "the fine-tuned model was not evaluated: give select.reference"
+        return "the start model was not evaluated: give select.reference"
     spanned: dict[Any, list[tuple[float, float]]] = {}
     for one in settings:
         spanned.setdefault(_trajectory(one), []).append(_position(one))
@@ -233,18 +223,9 @@ def write_selection(
 
 
 def read_selection(folder: Path) -> dict[str, Any] | None:
-    """Read what `write_selection` wrote; None if nothing was chosen yet.
-
-    Raises: RecordError if it is damaged.
-    """
+    """Read what `write_selection` wrote; None if nothing was chosen yet."""
     path = folder / SELECTION_FILE
-    try:
-        found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        _ = found["rule"], found["choices"]
-    except FileNotFoundError:
+    if not path.is_file():
         return None
-    except (ValueError, KeyError, TypeError) as error:
-        raise RecordError(
-            f"{path}: damaged ({type(error).__name__}); start the sweep again, which rewrites it"
-        ) from None
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return found

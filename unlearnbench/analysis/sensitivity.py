@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,10 +18,8 @@ from unlearnbench.analysis.best_settings import (
     OnPanel,
     Panel,
     Setting,
-    average_seeds,
-    start_utility,
+    Start,
 )
-from unlearnbench.results.table import TableRow
 
 RATE = "learning rate"
 """Name of the learning rate among the hyper-parameters."""
@@ -57,29 +55,29 @@ class MethodSensitivity(OnPanel):
         return (min(found), max(found)) if len(found) > 1 else None
 
 
-def sensitivities(rows: Sequence[TableRow]) -> tuple[MethodSensitivity, ...]:
+def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
     """List the methods of each panel that left a usable model at several settings."""
-    last: dict[tuple[Any, ...], Setting] = {}
-    for one in average_seeds(rows):
-        key = (one.model, one.forget_fraction, one.method, one.learning_rate)
-        if key not in last or one.epoch > last[key].epoch:
-            last[key] = one
-    groups: dict[tuple[Panel, str], list[Setting]] = defaultdict(list)
-    places = {(row.model, row.forget_fraction) for row in rows}
-    starts = {place: start_utility(rows, *place) for place in places}
-    for one in last.values():
-        if not _is_collapsed(one, starts[one.panel]):
-            groups[one.panel, one.family].append(one)
-    return tuple(
-        MethodSensitivity(*place, family, tuple(settings), _dependences(settings))
-        for (place, family), settings in groups.items()
-        if len(settings) > 1
-    )
+    found: list[MethodSensitivity] = []
+    for panel in panels:
+        last: dict[tuple[str, float | None], Setting] = {}
+        for one in sorted(panel.settings, key=lambda setting: setting.epoch):
+            last[one.method, one.learning_rate] = one
+        groups: dict[str, list[Setting]] = defaultdict(list)
+        for one in panel.settings:
+            if one is last[one.method, one.learning_rate] and not _is_collapsed(one, panel.start):
+                groups[one.family].append(one)
+        found += [
+            MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))
+            for family, settings in groups.items()
+            if len(settings) > 1
+        ]
+    return tuple(found)
 
 
-def _is_collapsed(setting: Setting, start: float | None) -> bool:
+def _is_collapsed(setting: Setting, start: Start) -> bool:
     """True if a seed's run ended so, or too little of what the start model keeps is left."""
-    little = start is not None and (setting.kept or 0.0) < COLLAPSE_SHARE * start
+    least = None if start.utility is None else COLLAPSE_SHARE * start.utility
+    little = least is not None and (setting.kept or 0.0) < least
     return little or any(row.status == "collapsed" for row in setting.rows)
 
 

@@ -65,9 +65,9 @@ def meta(
         chosen_variant,
         meta_evaluation,
     )
-    from unlearnbench.reporting.report import build_report
+    from unlearnbench.analysis.results import Results
 
-    reports = [build_report(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
+    reports = [Results.read(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
     rules = {f"{r.profile}, {r.schema.name or 'tofu'}" for r in reports if r.rows}
     if len(rules) > 1:
         raise RecordError(
@@ -75,7 +75,7 @@ def meta(
             f"{'; '.join(sorted(rules))}; give those of one"
         )
     rows = [row for report in reports for row in report.rows]
-    runs = [run for report in reports for run in attacked_runs(report.records, report.rows)]
+    runs = [run for report in reports for run in attacked_runs(report)]
     attacked = {(run.row.run_id, run.variant): run for run in runs}.values()
     variants = tuple(dict.fromkeys(run.variant for run in attacked))
     results = meta_evaluation(

@@ -50,8 +50,8 @@ def compare(
       unlearnbench compare npo simnpo --under relearning@13
     """
     from unlearnbench.analysis import compare as comparison
-    from unlearnbench.analysis.compare import overview, rule, verdict
     from unlearnbench.analysis.equal_utility import TOLERANCE
+    from unlearnbench.analysis.text import compare_rule, overview, verdict
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
     found = comparison.compare(first, second, within or TOLERANCE)
@@ -59,7 +59,7 @@ def compare(
     verdicts = [verdict(panel, found.a, found.b, tests) for panel in found.panels]
     headline, console = found.headline, Console()
     if as_json:
-        more = {"rule": rule(found.tolerance, headline), "under": under}
+        more = {"rule": compare_rule(found.tolerance, headline), "under": under}
         console.print_json(_json(found, verdicts) | more)
         return
     if summary := overview(found):
@@ -76,7 +76,7 @@ def compare(
         )
         console.table(columns, rows)
         console.print()
-    console.print(_filled(rule(found.tolerance, headline)))
+    console.print(_filled(compare_rule(found.tolerance, headline)))
 
 
 def _filled(text: str) -> str:
@@ -86,23 +86,20 @@ def _filled(text: str) -> str:
 
 def _contender(text: str, folder: str, under: str | None) -> Contender:
     """Find A or B, in `folder` or in the folder that it names itself; `under` an attack."""
-    from unlearnbench.analysis.compare import find_variant, records_under, rows_under
+    from unlearnbench.analysis.compare import under_attack
     from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
-    from unlearnbench.reporting.report import build_report
+    from unlearnbench.analysis.results import Results
 
     place, query = named_in(text, folder)
-    report = build_report(place)
-    rows, records = report.rows, report.records
-    families = sorted({row.family for row in report.rows if row.kind == "run"})
-    full = with_retain_term(query, families)
+    results = Results.read(place)
+    full = with_retain_term(query, results.families)
     label = text.removesuffix(query) + full
     if full != query:
-        Console().note(f"{text}: taken as {label}, the one form in which it ran")
+        Console().note(f"{text}: taken as {label} (only variant in this sweep)")
     if under is not None:
-        variant = find_variant(under, report.attacked, str(place))
-        rows, records = rows_under(rows, report.attacked, variant), records_under(records, variant)
+        variant, results = under_attack(results, under, str(place))
         label += f" under {variant}"
-    return find_contender(full, label, rows, records, report.selection)
+    return find_contender(full, label, results)
 
 
 def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:

@@ -77,9 +77,10 @@ def show(
         check_file(page, "the page", (".html",))
     board, console = _read(files), Console()
     if page:
-        from unlearnbench.reporting.report import make_report, publish
+        from unlearnbench.analysis.results import Results
+        from unlearnbench.reporting.report import publish
 
-        report = make_report(
+        report = Results.of(
             distinguished(board.records),
             name="leaderboard",
             description="Records that several sweeps have put together.",

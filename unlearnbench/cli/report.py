@@ -23,7 +23,7 @@ from unlearnbench.errors import RecordError
 from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
-    from unlearnbench.reporting.report import Report
+    from unlearnbench.analysis.results import Results
 
 app = new_group()
 
@@ -55,7 +55,8 @@ def report(
     if place:
         check_file(place, "the page", (".html",))  # not results.csv, nor a record
     register_plugins(plugins)
-    from unlearnbench.reporting.report import build_report, publish
+    from unlearnbench.analysis.results import Results
+    from unlearnbench.reporting.report import publish
 
     if best:
         if out or show or latex:
@@ -63,11 +64,11 @@ def report(
         from unlearnbench.reporting.best_table import best_table
         from unlearnbench.results.outcomes import outcome
 
-        report = build_report(sweep_folder(folder))
+        report = Results.read(sweep_folder(folder))
         console.out.write(best_table(report.rows, best, map(outcome, report.without_result)))
         return
     source = sweep_folder(folder)
-    made = build_report(source)
+    made = Results.read(source)
     if latex is not None:
         _write_latex(made, Path(latex), console)
         if not (out or show):
@@ -83,7 +84,7 @@ def report(
             console.note("no browser could be started here: open the page in one")
 
 
-def _write_latex(made: Report, path: Path, console: Console) -> None:
+def _write_latex(made: Results, path: Path, console: Console) -> None:
     """Write the scorecard of a report as LaTeX."""
     text: str = load("dashboards", "scorecard-latex")(made)
     if not text:

@@ -5,20 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from unlearnbench.analysis.best_settings import (
-    UTILITY_SHARE,
-    Best,
-    Setting,
-    best_first,
-    best_per_method,
-    headline_of_rows,
-    panel_label,
-    panel_order,
-)
+from unlearnbench.analysis.best_settings import Best, Setting, best_per_method, headline_of_rows
+from unlearnbench.analysis.text import best_rule, share_kept
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
 from unlearnbench.errors import RecordError
 from unlearnbench.reporting.latex import tex
@@ -29,13 +20,6 @@ from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 TableFormat = Literal["latex", "markdown", "csv"]
 
 
-@dataclass(frozen=True)
-class _Column:
-    title: str
-    cell: Callable[[Best], str]
-    is_number: bool = True
-
-
 def best_table(
     rows: Sequence[TableRow],
     kind: TableFormat = "markdown",
@@ -43,123 +27,106 @@ def best_table(
 ) -> str:
     """Write the best setting of each method, best first, with intervals over seeds.
 
-    rows            of a sweep, as `build_report(folder).rows` or a part of them
+    rows            of a sweep, as `Results.read(folder).rows` or a part of them
     without_result  runs that failed or collapsed, to be named where none was evaluated
 
     Raises: RecordError where no run was evaluated.
     """
     headline = headline_of_rows(rows)
-    found = sorted(best_per_method(rows), key=_order)
-    if not found:
+    best = best_per_method(rows)
+    if not best:
         reasons = "; ".join(map(str, without_result)) or "none has ended yet"
         raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
     writers = {"latex": _latex, "markdown": _markdown, "csv": _csv}
-    return writers[kind](found, headline)
+    return writers[kind](best, headline)
 
 
-def _order(one: Best) -> tuple[Any, ...]:
-    return panel_order((one.model, one.forget_fraction)), best_first(one.setting, one.method)
-
-
-def _columns(found: Sequence[Best], headline: Headline) -> list[_Column]:
-    """The columns of LaTeX and Markdown; model and split where there are several."""
-
-    def of(metric: HeadlineMetric) -> Callable[[Best], str]:
-        return lambda one: "" if one.setting is None else _mean(one.setting, metric)
-
-    def rate(one: Best) -> str:
-        value = None if one.setting is None else one.setting.learning_rate
-        return "" if value is None else f"{value:g}"
-
-    columns = [_Column("Method", lambda one: one.method, is_number=False)]
-    if len({one.model for one in found}) > 1:
-        columns.append(_Column("Model", lambda one: one.model, is_number=False))
-    if len({one.forget_fraction for one in found}) > 1:
-        columns.append(_Column("Forget", lambda one: split_percent(one.forget_fraction)))
-    return [
-        *columns,
-        _Column(headline.forgotten.plain_label, of(headline.forgotten)),
-        _Column(headline.kept.plain_label, of(headline.kept)),
-        _Column("Learning rate", rate),
-        _Column("Epoch", lambda one: "" if one.setting is None else str(one.setting.epoch)),
-        _Column("Seeds", lambda one: "" if one.setting is None else str(len(one.setting.rows))),
-    ]
+def _cells(best: Sequence[Best], headline: Headline) -> tuple[list[str], list[list[str]]]:
+    """Titles and lines of LaTeX and Markdown, with the columns of text first; model and split
+    where there are several."""
+    models = len({one.model for one in best}) > 1
+    splits = len({one.forget_fraction for one in best}) > 1
+    metrics = (headline.forgotten, headline.kept)
+    titles = ["Method", *["Model"] * models, *["Forget"] * splits]
+    titles += [*(one.plain_label for one in metrics), "Learning rate", "Epoch", "Seeds"]
+    lines: list[list[str]] = []
+    for one in best:
+        line = [one.method, *[one.model] * models, *[split_percent(one.forget_fraction)] * splits]
+        if (setting := one.setting) is None:
+            line += [""] * 5
+        else:
+            rate = "" if setting.learning_rate is None else f"{setting.learning_rate:g}"
+            line += [*(_mean(setting, metric) for metric in metrics), rate]
+            line += [str(setting.epoch), str(len(setting.rows))]
+        lines.append(line)
+    return titles, lines
 
 
 def _mean(setting: Setting, metric: HeadlineMetric) -> str:
     """A mean and, in brackets, its interval; of two seeds their range, named so."""
-    mean, digits = setting.metrics.get(metric.column), metric.digits
-    if mean is None:
-        return ""
-    interval = setting.interval(metric.column)
-    if interval is None:
-        return f"{mean:.{digits}f}"
+    mean, interval = setting.metrics.get(metric.column), setting.interval(metric.column)
+    if mean is None or interval is None:
+        return "" if mean is None else metric.text(mean)
     name = "min-max " if interval.is_range else ""
-    return f"{mean:.{digits}f} {name}[{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
+    return f"{metric.text(mean)} {name}[{metric.text(interval.low)}, {metric.text(interval.high)}]"
 
 
-def _sentences(found: Sequence[Best], headline: Headline) -> list[str]:
+def _sentences(best: Sequence[Best], headline: Headline) -> list[str]:
     """The table's caption, and notes that stand behind it."""
-    kept, forgotten = headline.kept, headline.forgotten
-    rule = (
-        f"Best setting of each method: {forgotten.best_word} {forgotten.plain_label} of those that "
-        f"keep at least {UTILITY_SHARE:.0%} of the start model's {kept.plain_label}."
-    )
-    panels = list(dict.fromkeys((one.model, one.forget_fraction) for one in found))
-    sentences = [rule, *([f"{panel_label(*panels[0])}."] if len(panels) == 1 else [])]
-    settings = [one.setting for one in found if one.setting is not None]
-    intervals = (s.interval(forgotten.column) or s.interval(kept.column) for s in settings)
+    sentences = [f"Best setting of each method: {best_rule(headline)}."]
+    sentences += {f"{one.place}." for one in best} if len({one.panel for one in best}) == 1 else ()
+    settings = [one.setting for one in best if one.setting is not None]
+    columns = headline.forgotten.column, headline.kept.column
+    intervals = (setting.interval(column) for setting in settings for column in columns)
     names = dict.fromkeys(one.name for one in intervals if one is not None)
     sentences += [f"Brackets: {name}." for name in names]
     if any(len(one.rows) < ENOUGH_SEEDS for one in settings):
         sentences.append("Fewer than three seeds: small differences may be chance.")
-    if len(settings) < len(found):
-        sentences.append(f"Empty: no setting keeps {UTILITY_SHARE:.0%}.")
+    if len(settings) < len(best):
+        sentences.append(f"Empty: no setting keeps {share_kept(headline)}.")
     return sentences
 
 
-def _latex(found: Sequence[Best], headline: Headline) -> str:
-    columns = _columns(found, headline)
-    caption, *notes = _sentences(found, headline)
-    lines = [
+def _latex(best: Sequence[Best], headline: Headline) -> str:
+    titles, lines = _cells(best, headline)
+    caption, *notes = _sentences(best, headline)
+    texts = 1 + ("Model" in titles)
+
+    def cells(line: Sequence[str]) -> str:
+        # A hyphen in mathematics is a minus sign.
+        numbers = (re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", r"$\g<0>$", tex(c)) for c in line[texts:])
+        return " & ".join([*map(tex, line[:texts]), *numbers]) + " \\\\"
+
+    parts = [
         *(f"% {tex(note)}" for note in notes),
         "% \\usepackage{booktabs}",
         "\\begin{table}",
         "\\centering",
         f"\\caption{{{tex(caption)}}}",
-        f"\\begin{{tabular}}{{{''.join('r' if one.is_number else 'l' for one in columns)}}}",
+        f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(titles) - texts)}}}",
         "\\toprule",
-        " & ".join(tex(one.title) for one in columns) + " \\\\",
+        " & ".join(map(tex, titles)) + " \\\\",
         "\\midrule",
-        *(" & ".join(_tex_cell(one, line) for one in columns) + " \\\\" for line in found),
+        *map(cells, lines),
         "\\bottomrule",
         "\\end{tabular}",
         "\\end{table}",
     ]
-    return "\n".join(lines) + "\n"
+    return "\n".join(parts) + "\n"
 
 
-def _tex_cell(column: _Column, line: Best) -> str:
-    text = column.cell(line)
-    if not column.is_number:
-        return tex(text)
-    # A hyphen in mathematics is a minus sign.
-    return re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", lambda found: f"${found[0]}$", tex(text))
+def _markdown(best: Sequence[Best], headline: Headline) -> str:
+    titles, lines = _cells(best, headline)
+    texts = 1 + ("Model" in titles)
+    rule = ["---"] * texts + ["---:"] * (len(titles) - texts)
+    table = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+        for line in (titles, rule, *lines)
+    ]
+    return "\n".join([*table, "", " ".join(_sentences(best, headline)), ""])
 
 
-def _markdown(found: Sequence[Best], headline: Headline) -> str:
-    columns = _columns(found, headline)
-
-    def line(cells: Iterable[str]) -> str:
-        return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
-
-    lines = [line(one.title for one in columns)]
-    lines.append(line("---:" if one.is_number else "---" for one in columns))
-    lines += [line(one.cell(best) for one in columns) for best in found]
-    return "\n".join([*lines, "", " ".join(_sentences(found, headline)), ""])
-
-
-def _csv(found: Sequence[Best], headline: Headline) -> str:
+def _csv(best: Sequence[Best], headline: Headline) -> str:
     """Every number in full, with intervals in columns of their own."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -167,16 +134,14 @@ def _csv(found: Sequence[Best], headline: Headline) -> str:
     titles = [f"{name}{end}" for name in metrics for end in ("", "_low", "_high")]
     first = ("method", "model", "forget_fraction", "learning_rate", "epoch", "seeds")
     writer.writerow([*first, *titles])
-    for one in found:
-        place = [one.method, one.model, one.forget_fraction]
-        if (setting := one.setting) is None:
-            writer.writerow([*place, *[""] * (len(titles) + 3)])
-            continue
-        numbers: list[float | None] = []
-        for name in metrics:
-            interval = setting.interval(name)
-            ends = (None, None) if interval is None else (interval.low, interval.high)
-            numbers += [setting.metrics.get(name), *ends]
-        seeds = " ".join(str(row.seed) for row in setting.rows)
-        writer.writerow([*place, setting.learning_rate, setting.epoch, seeds, *numbers])
+    for one in best:
+        line: list[Any] = [one.method, one.model, one.forget_fraction]
+        if (setting := one.setting) is not None:
+            seeds = " ".join(str(row.seed) for row in setting.rows)
+            line += [setting.learning_rate, setting.epoch, seeds]
+            for name in metrics:
+                interval = setting.interval(name)
+                ends = (None, None) if interval is None else (interval.low, interval.high)
+                line += [setting.metrics.get(name), *ends]
+        writer.writerow([*line, *[""] * (len(first) + len(titles) - len(line))])
     return text.getvalue()

@@ -12,11 +12,10 @@ from typing import Literal
 from unlearnbench.analysis.best_settings import (
     UTILITY_SHARE,
     Setting,
-    average_seeds,
     best_of,
-    start_utility,
 )
-from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
+from unlearnbench.analysis.equal_utility import Contender, find_contender, with_retain_term
+from unlearnbench.analysis.results import Results
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import OutputError, RecordError
 from unlearnbench.files import hub
@@ -24,7 +23,6 @@ from unlearnbench.files.atomic import atomic_folder
 from unlearnbench.files.outputs import check_folder
 from unlearnbench.models.loading import Source
 from unlearnbench.reporting.model_card import model_card
-from unlearnbench.reporting.report import Report, build_report
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.runs.remade_model import RemadeModel, remake, spec_of
@@ -44,7 +42,7 @@ class Choice:
     """After the chosen epoch."""
     setting: Setting
     """With the other seeds."""
-    report: Report
+    results: Results
 
     @property
     def title(self) -> str:
@@ -63,48 +61,43 @@ def choose(folder: Path, run: str, epoch: Epoch = "best") -> Choice:
 
     Raises: RecordError where there is none, or where the name fits several models or splits.
     """
-    report = build_report(folder)
-    families = sorted({row.family for row in report.rows if row.kind == "run"})
-    others = [one for one in report.records if one.kind != "run" and one.id.startswith(run)]
-    if run and others:
-        spec_of(others[0])  # raises
-    name = with_retain_term(run, families)
-    side = find_contender(name, str(folder), report.rows, report.records)
-    panels = list(dict.fromkeys((row.model, row.forget_fraction) for row in side.rows))
-    if len(panels) > 1:
+    results = Results.read(folder)
+    for one in results.records:
+        if run and one.kind != "run" and one.id.startswith(run):
+            spec_of(one)  # raises
+    side = find_contender(with_retain_term(run, results.families), str(folder), results)
+    if len(side.panels) > 1:
         ids = sorted({row.run_id for row in side.rows})
         raise RecordError(
             f"{folder}: {run!r} ran on several models or splits; name one run by its id: "
             f"{', '.join(ids[:8])}{' …' if len(ids) > 8 else ''}"
         )
-    setting = _setting(folder, run, side.rows, report, epoch)
+    setting = _setting(f"{folder}: {run!r}", side, epoch)
     row = min(setting.rows, key=lambda one: one.seed)
-    record = next(one for one in report.records if one.id == row.run_id)
+    record = next(one for one in results.records if one.id == row.run_id)
     # With its other seeds, which the run's own id leaves out.
-    whole = next(one for one in average_seeds(report.rows) if one == setting)
-    return Choice(folder, record, row, whole, report)
+    whole = next(s for panel in results.panels for s in panel.settings if s == setting)
+    return Choice(folder, record, row, whole, results)
 
 
-def _setting(
-    folder: Path, run: str, rows: tuple[TableRow, ...], report: Report, epoch: Epoch
-) -> Setting:
-    settings = average_seeds(rows)
+def _setting(place: str, side: Contender, epoch: Epoch) -> Setting:
+    ((key, panel),) = side.panels.items()
+    settings, floor = panel.settings, side.floor(key)
     if epoch == "best" or len({setting.key[:-1] for setting in settings}) > 1:
-        start = start_utility(report.rows, *settings[0].key[:2]) if settings else None
-        best = None if start is None else best_of(settings, UTILITY_SHARE * start)
+        best = None if floor is None else best_of(settings, floor)
         if best is None:
             raise RecordError(
-                f"{folder}: no epoch of {run!r} keeps {UTILITY_SHARE:.0%} of the start model's "
-                "utility, so none is the best; name a run by its id, with --epoch last or a number"
+                f"{place}: no epoch keeps {UTILITY_SHARE:.0%} of the start model's utility, so "
+                "none is the best; name a run by its id, with --epoch last or a number"
             )
         if epoch == "best":
             return best
         settings = tuple(setting for setting in settings if setting.key[:-1] == best.key[:-1])
     trained = {setting.epoch: setting for setting in settings if setting.epoch > 0}
-    wanted = max(trained, default=None) if epoch == "last" else epoch
+    wanted = max(trained, default=0) if epoch == "last" else epoch
     if wanted not in trained:
         raise RecordError(
-            f"{folder}: {run!r} was not evaluated after epoch {epoch}; choose one of "
+            f"{place} was not evaluated after epoch {epoch}; choose one of "
             f"{', '.join(map(str, sorted(trained))) or 'another run: this one has none'}"
         )
     return trained[wanted]
@@ -140,14 +133,8 @@ def export_model(
     try:
         with atomic_folder(to) as part:
             remade = remake(
-                *(
-                    choice.record,
-                    choice.report.records,
-                    choice.row.epoch,
-                    config,
-                    choice.folder,
-                    part,
-                ),
+                *(choice.record, choice.results.records, choice.row.epoch),
+                *(config, choice.folder, part),
                 adapter=adapter,
                 show=show,
             )

@@ -13,12 +13,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.config.metric_plan import NO_CHOICES
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.files.canonical_json import decode_floats, document_hash, sealed_json
 from unlearnbench.files.outputs import write_file
-from unlearnbench.reporting.report import build_report
 from unlearnbench.results.epoch_metrics import record_schema
 from unlearnbench.results.records import Record, parse_record, record_document
 from unlearnbench.results.table import TableRow, table
@@ -60,7 +60,7 @@ def export_lines(folder: Path) -> Iterator[tuple[str, str]]:
 
     Raises: RecordError if the folder has no record, or a damaged one.
     """
-    for record in build_report(folder).records:
+    for record in Results.read(folder).records:
         if record.status != "failed":
             yield str(folder / "records" / record.place), _line(record)
 

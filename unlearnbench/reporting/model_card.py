@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from importlib.resources import files
@@ -52,7 +51,7 @@ def model_card(choice: Choice, remade: RemadeModel, licence: str | None, *, adap
 
     licence  of the base model, as an identifier of the hub; None where it is not known
     """
-    record, row, report = choice.record, choice.row, choice.report
+    record, row, report = choice.record, choice.row, choice.results
     spec: dict[str, Any] = redact_tree(dict(record.spec))
     base, benchmark = spec["model"]["base"], spec["data"].get("source", "tofu")
     header = {
@@ -65,108 +64,44 @@ def model_card(choice: Choice, remade: RemadeModel, licence: str | None, *, adap
         header["base_model"] = base.partition("@")[0]
     attacked = [other for other in report.attacked if other.run_id == record.id]
     at_epoch = [other for other in attacked if other.epoch == row.epoch]
-    test = row.headline.forgotten.test
+    panel = next(one for one in report.panels if one.panel == row.panel)
     command = ["unlearnbench", "evaluate", "FOLDER", "--data", benchmark]
+    forget = {*row.schema.sets("forget")}
     template = (files("unlearnbench.reporting") / "model_card.md.j2").read_text("utf-8")
     environment = Environment(
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True, undefined=StrictUndefined
     )
+    environment.filters["number"] = _number
     text = environment.from_string(template).render(
         header=header,
         record=record,
         row=row,
+        spec=spec,
+        made=record.provenance,
         base=base,
         benchmark=benchmark,
         split=split_percent(record.forget_fraction),
         licence=licence,
-        untried=sorted(
-            {*names("attacks")} - {other.variant.partition("@")[0] for other in at_epoch}
-        ),
+        untried=sorted({*names("attacks")} - {o.variant.partition("@")[0] for o in at_epoch}),
         private=any(v is not None for k, v in row.metrics.items() if k.startswith("mia_")),
+        setting=choice.setting,
         seeds=len(choice.setting.rows),
-        test=test,
-        questions=row.metrics.get(test.questions) if test else None,
-        part="+rows=" in record.profile or spec["evaluation"].get("rows"),
-        **_numbers(choice),
-        attacks=_attacks(choice, at_epoch),
+        test=row.headline.forgotten.test,
+        references=[one for one in map(panel.row, ("fine-tuned", "retain")) if one is not None],
+        attacks=[row, *at_epoch] if at_epoch else [],
+        under_attack=[
+            name
+            for name in dict.fromkeys((*row.headline.columns, *row.metrics))
+            if any(one.metrics.get(name) is not None for one in at_epoch)
+            and (name in row.headline.columns or row.schema.column(name).set in forget)
+        ],
         attacked_after=max((other.epoch for other in attacked), default=None),
-        making=_making(choice, spec),
+        exported_by=(git_state() or {}).get("commit") or "not known",
         comparison=[*comparison(remade)],
         adapter=adapter,
         command=shlex.join([*command, "--forget", str(record.forget_fraction)]),
     )
     return redact(text)
-
-
-def _numbers(choice: Choice) -> dict[str, Any]:
-    """The lines of the table of metrics, and the name of its intervals over seeds."""
-    row, setting = choice.row, choice.setting
-    titles = {"fine-tuned": "start model", "retain": "retain model"}
-    panel = (row.model, row.forget_fraction)
-    rows = choice.report.rows
-    by_kind = {r.kind: r for r in rows if (r.model, r.forget_fraction) == panel}
-    others = [kind for kind in titles if kind in by_kind]
-    several, interval_name = len(setting.rows) > 1, None
-    heads = ["metric", "better", "this model", *["mean over seeds"] * several]
-    heads += [titles[kind] for kind in others]
-    lines = [heads, ["---"] * len(heads)]
-    for name, value in row.metrics.items():
-        if value is None:
-            continue
-        column = row.schema.column(name)
-        line = [column.label, column.better or "", _number(value)]
-        if several:
-            interval = setting.interval(name)
-            line.append("")
-            if interval is not None:
-                bounds = f"[{_number(interval.low)}, {_number(interval.high)}]"
-                line[-1], interval_name = f"{_number(interval.mean)} {bounds}", interval.name
-        lines.append([*line, *(_number(by_kind[kind].metrics.get(name)) for kind in others)])
-    return {"numbers": lines, "interval": interval_name}
-
-
-def _attacks(choice: Choice, attacked: list[Any]) -> list[list[str]]:
-    """The lines of the table of attacks; none where the model was not attacked."""
-    if not attacked:
-        return []
-    first = attacked[0]
-    forget = {*first.schema.sets("forget")}
-    shown = [
-        name
-        for name in dict.fromkeys((*first.headline.columns, *first.metrics))
-        if first.metrics.get(name) is not None
-        and (name in first.headline.columns or first.schema.column(name).set in forget)
-    ]
-    lines = [["attack", *(first.schema.column(n).label for n in shown)], ["---"] * (len(shown) + 1)]
-    for row in (choice.row, *attacked):
-        lines.append([row.variant or "none", *(_number(row.metrics.get(name)) for name in shown)])
-    return lines
-
-
-def _making(choice: Choice, spec: dict[str, Any]) -> dict[str, Any]:
-    record, row, made = choice.record, choice.row, choice.record.provenance
-    code, lora = made.get("git") or {}, spec["model"].get("lora")
-    state = ", with uncommitted changes" if code.get("dirty") else ""
-    versions = (made.get("versions") or {}).items()
-    return {
-        "record": record.id,
-        "method": row.method,
-        "hyper-parameters": json.dumps(dict(row.hyperparameters), sort_keys=True),
-        "learning rate": f"{row.learning_rate:g}",
-        "epochs": f"{row.epoch} of {spec['epochs']}",
-        "seed": record.seed,
-        "training": json.dumps(spec["training"], sort_keys=True),
-        "LoRA": json.dumps(lora) if lora else "no",
-        "base model": spec["model"]["base"],
-        "start model": spec["model"].get("fine_tuned") or "the base, fine-tuned on all rows",
-        "rows": spec["data_fingerprint"],
-        "evaluation": record.profile,
-        "commit of the run": f"{code.get('commit', 'not known')}{state}",
-        "commit of the export": (git_state() or {}).get("commit") or "not known",
-        "versions": ", ".join(f"{name} {number}" for name, number in versions),
-        "device of the run": made.get("device", "not known"),
-        "finished": made.get("finished", "not known"),
-    }
 
 
 def _number(value: float | None) -> str:

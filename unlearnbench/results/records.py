@@ -129,6 +129,11 @@ class Record:
         return sum(e.training_seconds + e.evaluation_seconds for e in results)
 
     @property
+    def panel(self) -> tuple[str, SplitKey]:
+        """Model and split."""
+        return self.model, self.forget_fraction
+
+    @property
     def place(self) -> str:
         """Name of its folder."""
         return self.id + PROVISIONAL.get(self.status, "")

@@ -82,6 +82,11 @@ class TableRow:
         return self.schema.headline
 
     @property
+    def panel(self) -> tuple[str, SplitKey]:
+        """Model and split."""
+        return self.model, self.forget_fraction
+
+    @property
     def setting(self) -> tuple[Any, ...]:
         """Values that all seeds and epochs of a setting share, in sorting order."""
         rate = -math.inf if self.learning_rate is None else self.learning_rate

@@ -14,9 +14,10 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
-from unlearnbench.analysis.best_settings import Panel
+from unlearnbench.analysis.best_settings import PanelKey
 from unlearnbench.analysis.best_so_far import LiveBest
 from unlearnbench.analysis.conclusion import Conclusion
+from unlearnbench.analysis.text import best_lines
 from unlearnbench.api.benchmark import Headline, split_percent
 from unlearnbench.console import WARNING_STYLE, Console, append_log_line, format_duration
 from unlearnbench.estimates.time_to_go import Clock, Forecast
@@ -54,7 +55,7 @@ class Progress:
         self._running: set[str] = set()
         self.live_best = LiveBest()
         """Takes every record, of this command or an earlier one."""
-        self._printed_best: dict[Panel, list[str]] = {}
+        self._printed_best: dict[PanelKey, list[str]] = {}
         self._labels = Labels()
         self._several_models = self._several_seeds = False
         self.forecast = Forecast((), 1, clock)
@@ -175,9 +176,9 @@ class Progress:
 
     def concluded(self, found: Sequence[Conclusion]) -> None:
         """Print the conclusion about each panel whose start model is valid."""
+        faulty = [panel.panel for panel in self.live_best.panels() if panel.start.fault]
         for one in found:
-            start = self.live_best.starts().get((one.model, one.split))
-            if start is not None and start.fault:
+            if (one.model, one.split) in faulty:
                 continue  # a warning is printed in its place
             self._print(f"result of {one.place}:")
             for number, sentence in enumerate(one.sentences, start=1):
@@ -208,7 +209,7 @@ class Progress:
 
     def no_result(self) -> tuple[str, ...]:
         """Panels whose start model cannot show a method's effect, and why."""
-        starts = self.live_best.starts().values()
+        starts = (panel.start for panel in self.live_best.panels())
         return tuple(f"{start.place}: {start.fault}" for start in starts if start.fault)
 
     def _warn_of_starts(self) -> None:
@@ -221,7 +222,10 @@ class Progress:
         ended = self._done == self._total  # the table at the end follows
         if (soon or ended) and not at_end:
             return
-        best = self.live_best.tables(BEST_AT_END if at_end else BEST, last=at_end)
+        most = BEST_AT_END if at_end else BEST
+        best = {
+            panel.panel: best_lines(panel, most, last=at_end) for panel in self.live_best.panels()
+        }
         for panel, lines in best.items():
             if lines != self._printed_best.get(panel):
                 for line in lines:

@@ -65,34 +65,30 @@ def _name(record: Record) -> str:
 
 def params(record: Record) -> dict[str, str]:
     """Parameters: place in the sweep, model, training, the method's hyper-parameters."""
-    chosen = _place(record)
-    model = record.spec.get("model")
-    if isinstance(model, Mapping):
-        chosen |= {"base": model.get("base"), "dtype": model.get("dtype")}
-        chosen |= {f"lora_{name}": value for name, value in (model.get("lora") or {}).items()}
-    if isinstance(training := record.spec.get("training"), Mapping):
-        chosen |= training
-    method = record.spec.get("method")
-    if isinstance(method, Mapping):
-        chosen |= method.get("hyperparameters") or {}
-        if retain := method.get("retain"):
-            chosen |= {"retain_term": retain["term"], "retain_weight": retain["weight"]}
+    chosen, spec = _place(record), record.spec
+    model: Mapping[str, Any] = spec.get("model") or {}
+    method: Mapping[str, Any] = spec.get("method") or {}
+    chosen |= {"base": model.get("base"), "dtype": model.get("dtype")}
+    chosen |= {f"lora_{name}": value for name, value in (model.get("lora") or {}).items()}
+    chosen |= (spec.get("training") or {}) | (method.get("hyperparameters") or {})
+    if retain := method.get("retain"):
+        chosen |= {"retain_term": retain["term"], "retain_weight": retain["weight"]}
     return _texts(chosen)
 
 
 def tags(record: Record, sweep: str) -> dict[str, str]:
     """Tags, by which runs are searched."""
-    git = record.provenance.get("git")
+    made = record.provenance
     named = _place(record) | {
         "sweep": sweep,
         "kind": record.kind,
         "status": record.status,
         "profile": record.profile,
         "evaluation_precision": record.precision,
-        "data": _fingerprint(record),
-        "device": record.provenance.get("device"),
+        "data": record.spec.get("data_fingerprint") or made.get("data"),
+        "device": made.get("device"),
         "error": _first_line(record.error),
-        "git_commit": git.get("commit") if isinstance(git, Mapping) else None,
+        "git_commit": (made.get("git") or {}).get("commit"),
         "unlearnbench.run_id": record.id,
     }
     return _texts(named)
@@ -122,12 +118,6 @@ def _place(record: Record) -> dict[str, Any]:
         "seed": record.seed,
         "epochs": record.spec.get("epochs"),
     }
-
-
-def _fingerprint(record: Record) -> str | None:
-    """Hash of the rows that a record was trained and evaluated on."""
-    rows = record.spec.get("data_fingerprint") or record.provenance.get("data")
-    return None if rows is None else str(rows)
 
 
 def _first_line(text: str | None) -> str | None:
@@ -163,23 +153,17 @@ def metrics(record: Record, start: float | None = None) -> list[MetricPoint]:
 
     Undefined and infinite values are left out, because stores do not accept them.
     """
-    moments = _moments(record)
-
-    def moment(epoch: int) -> int:
-        """The end of an epoch; for one without evaluation, that of the next evaluated one."""
-        later = [moments[k] for k in sorted(moments) if k >= epoch]
-        return later[0] if later else max(moments.values())
-
     found = [*_by_epoch(record), *_under(record), *_best(record, start), *_by_step(record)]
+    moment = milliseconds(record.provenance.get("finished")) or 0
     return [
-        MetricPoint(name, value, step, moment(epoch))
-        for name, value, step, epoch in found
+        MetricPoint(name, value, step, moment)
+        for name, value, step in found
         if value is not None and math.isfinite(value)
     ]
 
 
-_Point = tuple[str, float | None, int, int]
-"""Name, value, step, epoch."""
+_Point = tuple[str, float | None, int]
+"""Name, value, step."""
 
 
 def metric_name(name: str, known: Mapping[str, MetricColumn], sets: Iterable[str] = ()) -> str:
@@ -200,13 +184,13 @@ def _by_epoch(record: Record) -> Iterator[_Point]:
     for one in record.epochs:
         k = one.epoch
         for column, value in one.metrics.items():
-            yield metric_name(column, known, sets), value, k, k
-        yield "system/training_seconds", one.training_seconds, k, k
-        yield "system/evaluation_seconds", one.evaluation_seconds, k, k
+            yield metric_name(column, known, sets), value, k
+        yield "system/training_seconds", one.training_seconds, k
+        yield "system/evaluation_seconds", one.evaluation_seconds, k
     if record.epochs:
         last = record.epochs[-1].epoch
         for name in ("peak_memory_mib", "estimated_memory_mib"):
-            yield f"system/{name}", record.provenance.get(name), last, last
+            yield f"system/{name}", record.provenance.get(name), last
 
 
 def _under(record: Record) -> Iterator[_Point]:
@@ -217,7 +201,7 @@ def _under(record: Record) -> Iterator[_Point]:
     for one in record.attacked:
         group = re.sub(r"[^\w.-]", "-", one.variant.replace("@", "."))
         for column, value in one.metrics.items():
-            yield f"under.{group}/{column}", value, one.epoch, one.epoch
+            yield f"under.{group}/{column}", value, one.epoch
 
 
 def _best(record: Record, start: float | None) -> Iterator[_Point]:
@@ -225,12 +209,12 @@ def _best(record: Record, start: float | None) -> Iterator[_Point]:
     if best is None:
         return
     k = best.epoch
-    yield "best/epoch", float(k), k, k
+    yield "best/epoch", float(k), k
     test = best.headline.forgotten.test
     for name in (*best.headline.columns[:2], *((test.p_value,) if test else ())):
-        yield f"best/{name}", best.metrics.get(name), k, k
+        yield f"best/{name}", best.metrics.get(name), k
     if best.kept is not None and start:
-        yield "best/utility_kept", best.kept / start, k, k
+        yield "best/utility_kept", best.kept / start, k
 
 
 def _by_step(record: Record) -> Iterator[_Point]:
@@ -238,20 +222,7 @@ def _by_step(record: Record) -> Iterator[_Point]:
         own = {"loss": one.loss, "grad_norm": one.grad_norm, "learning_rate": one.learning_rate}
         terms = {f"loss_{term}": value for term, value in one.terms.items()}
         for name, value in (own | {"epoch": float(one.epoch)} | terms | dict(one.reported)).items():
-            yield f"train/{name}", value, one.step, one.epoch
-
-
-def _moments(record: Record) -> dict[int, int]:
-    """End of each evaluated epoch: of the run, less the seconds of later epochs.
-
-    Time between epochs, such as an interruption, is not included.
-    """
-    end = milliseconds(record.provenance.get("finished")) or 0
-    found = {0: milliseconds(record.provenance.get("started")) or 0}
-    for one in reversed(record.epochs):
-        found[one.epoch] = end
-        end -= round(1000 * (one.training_seconds + one.evaluation_seconds))
-    return found
+            yield f"train/{name}", value, one.step
 
 
 def milliseconds(moment: Any) -> int | None:

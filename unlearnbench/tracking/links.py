@@ -1,20 +1,31 @@
-"""MLflow's pages of a sweep: `unlearnbench ui`."""
+"""Addresses of a sweep's runs in its tracker, and MLflow's pages of them: `unlearnbench ui`.
+
+Addresses of a local store begin with the store, or with # for the one in the sweep's folder.
+"""
 
 from __future__ import annotations
 
+import json
 import os
 import shlex
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NoReturn
 
+from unlearnbench.analysis.results import LINKS_FILE, stored_links
 from unlearnbench.errors import RecordError
-from unlearnbench.reporting.tracker_links import sweep_link
+from unlearnbench.files.atomic import write_text
 
 HOST = "127.0.0.1"
 STORE = "mlflow.db"
 """MLflow's store in a sweep's folder, where no other is configured."""
+
+
+def write_links(folder: Path, sweep: str, runs: Mapping[str, str | None]) -> None:
+    """Store the addresses of the sweep and of each run by record id."""
+    text = json.dumps({"sweep": sweep, "runs": dict(runs)}, indent=1)
+    write_text(folder / LINKS_FILE, text + "\n")
 
 
 def ui_command(folder: Path, *, tracked: bool = True) -> str:
@@ -30,7 +41,7 @@ def show_in_mlflow(folder: Path, port: int, show: Callable[[str], None]) -> None
 
     Raises: RecordError if the sweep is not logged.
     """
-    link = sweep_link(folder)
+    link = stored_links(folder).get("sweep")
     store, _, view = (link or "").partition("#")
     local = not store and not (folder / STORE).is_file()
     if link is None or local:

@@ -13,7 +13,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from unlearnbench.analysis.best_settings import start_utility
+from unlearnbench.analysis.best_settings import Panel
 from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
@@ -24,12 +24,12 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import RecordError, UnlearnbenchError
 from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.plan.plan import PLAN_FILE
-from unlearnbench.reporting.tracker_links import write_links
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.table import TableRow, table
 from unlearnbench.runtime.provenance import git_state
 from unlearnbench.runtime.redaction import redact
 from unlearnbench.tracking.entries import milliseconds, tracked_run
+from unlearnbench.tracking.links import write_links
 
 CLOSE_SECONDS = 60.0
 """Longest wait at the end of a sweep for records that are not logged yet."""
@@ -141,7 +141,8 @@ class SweepTracker:
     def _log(self, tracker: Tracker, record: Record) -> None:
         rows = table([record])
         self._start_rows += rows if record.kind == "fine-tuned" else ()
-        start = start_utility([*self._start_rows, *rows], record.model, record.forget_fraction)
+        here = (row for row in (*self._start_rows, *rows) if row.panel == record.panel)
+        start = Panel(*record.panel, tuple(here)).start.utility
         self.logged += tracker.log(tracked_run(record, self.folder, self.config.name, start))
         self._ids.append(record.id)
 
@@ -239,14 +240,12 @@ def sweep_config(folder: Path) -> SweepConfig:
         return SweepConfig.model_validate_json(json.dumps(plan["config"]))
     except FileNotFoundError:
         raise RecordError(f"{folder} is not a sweep folder: no {PLAN_FILE} in it") from None
-    except ValidationError as error:
-        place, reason = ".".join(map(str, error.errors()[0]["loc"])), error.errors()[0]["msg"]
-        raise RecordError(
-            f"{path}: damaged, or of a plug-in that is not given: config.{place}: {reason}; give "
-            "the plug-in with --plugin, or start the sweep again, which rewrites the plan"
-        ) from None
     except (ValueError, KeyError, TypeError) as error:
+        reason = type(error).__name__
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"config.{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise RecordError(
-            f"{path}: damaged ({type(error).__name__}); start the sweep again, which rewrites "
-            "it and repeats no finished run"
+            f"{path}: damaged, or of a plug-in that is not given: {reason}; give the plug-in with "
+            "--plugin, or start the sweep again, which rewrites it and repeats no finished run"
         ) from None

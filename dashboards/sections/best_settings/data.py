@@ -13,12 +13,10 @@ from unlearnbench.analysis.best_settings import (
     Start,
     average_seeds,
     best_first,
-    best_per_method,
-    start_of,
 )
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Headline, SplitKey
 from unlearnbench.reporting.best_table import TableFormat, best_table
-from unlearnbench.reporting.report import Report
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
@@ -97,13 +95,13 @@ class SettingsTable:
         return min(found, default=None)
 
 
-def settings_tables(report: Report) -> tuple[SettingsTable, ...]:
+def settings_tables(report: Results) -> tuple[SettingsTable, ...]:
     """Compute the tables by the sweep's rule, if it has chosen, and by the page's rule."""
     own = _by_default(report)
     return (own,) if report.selection is None else (_declared(report, report.selection), own)
 
 
-def _by_default(report: Report) -> SettingsTable:
+def _by_default(report: Results) -> SettingsTable:
     rows = report.rows
     tried: dict[Place, set[tuple[str, float | None, int]]] = defaultdict(set)
     for row in rows:
@@ -111,12 +109,9 @@ def _by_default(report: Report) -> SettingsTable:
             place = (row.model, row.forget_fraction, row.family)
             tried[place].add((row.method, row.learning_rate, row.epoch))
     lines: list[SettingsLine] = []
-    starts = {
-        panel: start_of(rows, *panel) for panel in {(r.model, r.forget_fraction) for r in rows}
-    }
-    for best in best_per_method(rows):
+    for best in (best for panel in report.panels for best in panel.best):
         place = (best.model, best.forget_fraction, best.family)
-        start = starts[best.model, best.forget_fraction]
+        start = report.start_of(*best.panel)
         why_not = f"no setting keeps {UTILITY_SHARE:.0%} of {report.headline.kept.short}"
         if not start.utility:
             why_not = "not judged: no start model"
@@ -142,7 +137,7 @@ def _judged(start: Start, setting: Setting | None, why_not: str) -> tuple[Settin
     return setting, "" if setting else why_not
 
 
-def _unevaluated(report: Report) -> list[SettingsLine]:
+def _unevaluated(report: Results) -> list[SettingsLine]:
     """List the methods of which no run was evaluated, for example because the loss was NaN."""
     seen = {(row.model, row.forget_fraction, row.family) for row in report.rows}
     ended: dict[Place, list[Record]] = defaultdict(list)
@@ -152,7 +147,7 @@ def _unevaluated(report: Report) -> list[SettingsLine]:
             ended[place].append(record)
     lines: list[SettingsLine] = []
     for (model, fraction, method), records in ended.items():
-        start = start_of(report.rows, model, fraction)
+        start = report.start_of(model, fraction)
         tried = len({r.learning_rate for r in records})
         reason = outcome(records[0]).reason or "no message"
         why_not = f"no number: {records[0].status}, {reason}"
@@ -160,7 +155,7 @@ def _unevaluated(report: Report) -> list[SettingsLine]:
     return lines
 
 
-def _declared(report: Report, selection: Mapping[str, Any]) -> SettingsTable:
+def _declared(report: Results, selection: Mapping[str, Any]) -> SettingsTable:
     headline = report.headline
     lines: list[SettingsLine] = []
     for choice in selection["choices"]:
@@ -168,7 +163,7 @@ def _declared(report: Report, selection: Mapping[str, Any]) -> SettingsTable:
         here = [r for r in report.rows if r.run_id in ids and r.epoch == choice["epoch"]]
         setting = next(iter(average_seeds(here)), None)
         place = (choice["model"], choice["forget_fraction"])
-        start = start_of(report.rows, *place)
+        start = report.start_of(*place)
         unfinished = "chosen; no run on the other seeds has ended yet"
         judged = _judged(start, setting, choice["why_not"] or unfinished)
         by = (choice[headline.forgotten.column], choice[headline.kept.column])
@@ -199,7 +194,7 @@ def _ordered(lines: Sequence[SettingsLine], rows: Sequence[TableRow]) -> tuple[S
     return tuple(sorted(lines, key=key))
 
 
-def texts(table: SettingsTable, report: Report) -> dict[str, str]:
+def texts(table: SettingsTable, report: Results) -> dict[str, str]:
     """Write the table as the page copies it, by format; empty without a setting."""
     rows = report.rows
     if table.name == "declared":  # these settings alone, whatever the page's rule would choose

@@ -6,7 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.analysis.lasting import AttackedPanel, attack_of, sentences, variant_label
+from unlearnbench.analysis.lasting import AttackedPanel, attack_of
+from unlearnbench.analysis.text import attack_sentences, variant_label
 
 from ...figures.lasting_plot import before_and_under, leaks, relearning
 from ...formatting import interval_names, interval_text, rate_text, signed
@@ -22,7 +23,9 @@ def _values(context: PageContext) -> Mapping[str, Any] | None:
     sampled = [curve for one in panels for curve in leak_curves(context, one).values()]
     stepped = {name for panel in panels for name in _stepped(panel)}
     return {
-        "panels": [(one, sentences(one), *of) for one, of in zip(panels, found, strict=True)],
+        "panels": [
+            (one, attack_sentences(one), *of) for one, of in zip(panels, found, strict=True)
+        ],
         "leaks": next(iter(sampled), None),
         "measure": panels[0].column.label,
         "curves": [one.label for of, _ in found[:1] for one in of if one.attack in stepped],

@@ -12,10 +12,10 @@ from typing import Any
 
 import yaml
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.config.loader import shipped_configs
 from unlearnbench.console import format_duration
 from unlearnbench.reporting.latex import tex
-from unlearnbench.reporting.report import Report
 from unlearnbench.results.records import Record
 
 from ...formatting import flatten
@@ -41,7 +41,7 @@ _LEFT_OUT = {
 """Keys that are summed up over all runs, or are of no use to a reader."""
 
 
-def provenance_groups(report: Report) -> list[tuple[str, Pairs]]:
+def provenance_groups(report: Results) -> list[tuple[str, Pairs]]:
     """List groups of names and values; provenance that belongs to no group comes last."""
     values = _recorded(report.records)
     groups = [("This sweep", _sweep(report))]
@@ -84,7 +84,7 @@ def _pairs(key: str, named: Mapping[str, set[str]]) -> Pairs:
     ]
 
 
-def _sweep(report: Report) -> Pairs:
+def _sweep(report: Results) -> Pairs:
     runs = [r for r in report.records if r.kind == "run"]
     references = len(report.records) - len(runs)
     seeds = sorted({r.seed for r in runs})
@@ -180,7 +180,7 @@ def _entry(key: str, fields: Sequence[tuple[str, str]]) -> str:
     return "\n".join((f"@misc{{{key},", *lines, "}", ""))
 
 
-def citation(report: Report) -> Citation:
+def citation(report: Results) -> Citation:
     """Collect what identifies a report's result."""
     runs = [one for one in report.records if one.kind == "run"]
     methods = sorted({one.method for one in runs})
@@ -208,7 +208,7 @@ def citation(report: Report) -> Citation:
     )
 
 
-def _distinct(report: Report, of: Callable[[Mapping[str, Any]], Any]) -> list[str]:
+def _distinct(report: Results, of: Callable[[Mapping[str, Any]], Any]) -> list[str]:
     """List the distinct values that the records' provenance has."""
     return sorted({str(v) for one in report.records if (v := of(one.provenance))})
 
@@ -236,7 +236,7 @@ def _records(ids: Sequence[str]) -> str:
     return f"{len(ids)}, SHA-256 of their sorted ids {digest[:16]}"
 
 
-def _command(report: Report) -> str:
+def _command(report: Results) -> str:
     """Name the command that repeats the sweep, by its configuration's name."""
     name = str(report.config.get("name") or "")
     if not name:

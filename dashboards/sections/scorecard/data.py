@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, variant_label
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting
+from unlearnbench.analysis.text import variant_label
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricColumn, MetricInputs, Summary

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from importlib.metadata import version
 
 from unlearnbench.analysis.best_settings import panel_label
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.metric import Summary
 from unlearnbench.reporting.latex import tex
-from unlearnbench.reporting.report import Report
 from unlearnbench.stats.t_interval import is_above
 
 from ...formatting import interval_names
@@ -21,7 +21,7 @@ from ..best_settings.data import SettingsTable, settings_tables
 from .data import LASTING, Score, ScorePanel, questions, score_panels
 
 
-def scorecard_latex(report: Report) -> str:
+def scorecard_latex(report: Results) -> str:
     """Write the scorecards of all panels of a report, one table each; empty without a panel."""
     return "\n".join(latex_tables(PageContext.of(report)))
 

@@ -17,7 +17,7 @@ Line = MethodSensitivity
 
 
 def _methods(context: PageContext) -> tuple[MethodSensitivity, ...]:
-    return sensitivities(context.report.rows)
+    return sensitivities(context.report.panels)
 
 
 def _values(context: PageContext) -> Mapping[str, Any] | None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.reporting.report import Report, make_report
+from unlearnbench.analysis.results import Results
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import t_interval
 
@@ -44,12 +44,12 @@ def selected(runs: list[Record], *, why_not: str = "", epoch: int | None = 1) ->
     }
 
 
-def report_of(fabric: Fabric, selection: Any = None) -> Report:
+def report_of(fabric: Fabric, selection: Any = None) -> Results:
     runs = [
         fabric.run(points=((u, q), (0.9, -1.0)), seed=s)
         for s, (u, q) in enumerate([(0.8, -3.0), (0.7, -4.0), (0.75, -6.0), (0.8, -8.0)])
     ]
-    report = make_report([fabric.reference("fine-tuned"), *runs], name="x")
+    report = Results.of([fabric.reference("fine-tuned"), *runs], name="x")
     return replace(report, selection=None if selection is None else selection(runs[1:]))
 
 
@@ -97,7 +97,7 @@ def test_the_copied_table_is_of_the_rules_own_settings(fabric: Fabric) -> None:
 
 
 def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:
-    (table,) = best.settings_tables(make_report(fabric.sweep(epochs=3), name="x"))
+    (table,) = best.settings_tables(Results.of(fabric.sweep(epochs=3), name="x"))
     places = [(line.forget_fraction, line.method) for line in table.lines]
     assert [f for f, _ in places] == sorted(f for f, _ in places)
     here = [q for line in table.lines[:9] if (q := line.forgotten) is not None]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlearnbench.reporting.report import make_report
+from unlearnbench.analysis.results import Results
 from unlearnbench.results.records import EpochResult
 
 from ..conftest import metrics
@@ -23,7 +23,7 @@ section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 
 
 def examples(*records: Record) -> Any:
-    return conclusion.examples(section.PageContext.of(make_report(records, name="x")))
+    return conclusion.examples(section.PageContext.of(Results.of(records, name="x")))
 
 
 def with_recall(record: Record, recall: list[float]) -> Record:

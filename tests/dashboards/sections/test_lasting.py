@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unlearnbench.reporting import report
-from unlearnbench.reporting.report import make_report
+from unlearnbench.analysis import results
+from unlearnbench.analysis.results import Results
 
 from ..attacked_records import RETAIN, SAMPLES, START, STEPS, answers_under, under_attacks
 from ..conftest import with_tokens
@@ -45,17 +45,17 @@ def records(fabric: Fabric) -> tuple[Record, ...]:
 def white_box() -> Iterator[None]:
     """Relearning runs the weights alone, whichever attack of that name is installed."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report, "_is_white_box", "relearning".__eq__)
+        patch.setattr(results, "_is_white_box", "relearning".__eq__)
         yield
 
 
 @pytest.fixture(scope="module")
 def context(records: tuple[Record, ...]) -> Any:
-    return section.PageContext.of(make_report(records, name="x"))
+    return section.PageContext.of(Results.of(records, name="x"))
 
 
 def test_absent_without_attacks(fabric: Fabric) -> None:
-    report = make_report([fabric.reference("fine-tuned"), fabric.run()], name="x")
+    report = Results.of([fabric.reference("fine-tuned"), fabric.run()], name="x")
     context = section.PageContext.of(report)
     assert lasting.SECTION.values(context) is None
     (panel,) = scorecard.score_panels(context)
@@ -66,7 +66,7 @@ def test_no_result_from_an_invalid_start_model(records: tuple[Record, ...]) -> N
     start, *others = records
     blank = {**start.epochs[0].metrics, "model_utility": 0.01}
     start = replace(start, epochs=(replace(start.epochs[0], metrics=blank),))
-    found = section.PageContext.of(make_report([start, *others], name="x"))
+    found = section.PageContext.of(Results.of([start, *others], name="x"))
     assert found.report.lasting == ()
 
 
@@ -77,8 +77,8 @@ def test_sentences_and_numbers(context: Any) -> None:
     assert [one.attack for one in attacks] == [
         *("assistant-prefix", "paraphrase", "quantization", "relearning", "second-turn"),
     ]
-    assert lines[0].startswith("Of all attacked settings most comes back of idk at rate 0.0001")
-    assert any(line.startswith("Bypassed, not robust: eco.") for line in lines)
+    assert lines[0].startswith("Of all attacked settings, idk at learning rate 0.0001")
+    assert any(line.startswith("Bypassed, not robust: it leaves") for line in lines)
     assert (values["bars"], values["stepped"]) == (True, {"relearning"})
     (idk,) = (one for one in panel.best if one.setting.family == "idk")
     assert idk.worst.variant == "relearning@13"
@@ -101,7 +101,7 @@ def test_an_attack_that_changes_no_number_has_no_column(records: tuple[Record, .
             ),
         )
 
-    report = make_report(map(unmoved, records), name="x")
+    report = Results.of(map(unmoved, records), name="x")
     (panel,) = report.lasting
     assert "paraphrase" in panel.attacks
     assert "paraphrase" not in [one.attack for one in data.columns(panel)]
@@ -161,7 +161,7 @@ def test_the_worst_prompt_is_taken_question_by_question(
     }
     found[-1] = replace(found[-1], attacked_evaluations=changed)
     monkeypatch.setattr(data, "_is_prompt", bool)
-    context = section.PageContext.of(make_report(found, name="x"))
+    context = section.PageContext.of(Results.of(found, name="x"))
     (panel,) = context.report.lasting
     worst = data.worst_prompt(context, panel)
     measure, on = context.columns.schema.measures["extraction_strength_forget"]

@@ -6,7 +6,7 @@ import importlib
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from unlearnbench.reporting.report import make_report
+from unlearnbench.analysis.results import Results
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -34,7 +34,7 @@ def test_values_are_grouped_and_have_units(fabric: Fabric) -> None:
         for r in runs
     ]
     found = {
-        title: dict(pairs) for title, pairs in origin.provenance_groups(make_report(runs, name="x"))
+        title: dict(pairs) for title, pairs in origin.provenance_groups(Results.of(runs, name="x"))
     }
     assert found["Code"]["commit"] == (
         "abc (no uncommitted changes in the package), abc (with uncommitted changes in the package)"
@@ -56,7 +56,7 @@ def test_time_of_attacks_is_apart(fabric: Fabric) -> None:
     under = (replace(run.epochs[-1], variant="relearning@13"),)
 
     def spent(attacked: Any) -> dict[str, str]:
-        report = make_report([replace(run, attacked=attacked)], name="x")
+        report = Results.of([replace(run, attacked=attacked)], name="x")
         return dict(dict(origin.provenance_groups(report))["Time and memory"])
 
     assert spent(under) == spent(()) | {"attacks, all models": "6 s"}
@@ -70,7 +70,7 @@ def test_a_citation_identifies_the_result(fabric: Fabric) -> None:
         "finished": "2026-01-02T03:04:05.000+00:00",
     }
     runs = [replace(fabric.run(seed=s), provenance=stored) for s in range(2)]
-    report = make_report(runs, name="a_b", config={"name": "a_b"})
+    report = Results.of(runs, name="a_b", config={"name": "a_b"})
     found = origin.citation(report)
     assert found.text == (
         "a_b: 2 runs of 1 method, unlearnbench sweep. Seeds: 0, 1. Date: 2026-01-02. "
@@ -81,14 +81,14 @@ def test_a_citation_identifies_the_result(fabric: Fabric) -> None:
     assert found.bibtex.startswith("@misc{a-b-2026,\n  title = {{a\\_b: 2 runs of 1 method")
     assert "@misc{unlearnbench,\n" in found.bibtex
     assert found.bibtex.count("{") == found.bibtex.count("}")
-    shipped = make_report(runs, name="quickstart", config={"name": "quickstart"})
+    shipped = Results.of(runs, name="quickstart", config={"name": "quickstart"})
     assert "Repeat: unlearnbench sweep quickstart." in origin.citation(shipped).text
 
 
 def test_many_records_are_cited_by_a_digest_of_their_ids(fabric: Fabric) -> None:
     runs = [fabric.run(seed=s) for s in range(origin.LISTED + 1)]
-    text = origin.citation(make_report(runs, name="x")).text
-    other = origin.citation(make_report([*runs[1:], fabric.run(seed=99)], name="x")).text
+    text = origin.citation(Results.of(runs, name="x")).text
+    other = origin.citation(Results.of([*runs[1:], fabric.run(seed=99)], name="x")).text
     digest = [one.partition("sorted ids ")[2][:16] for one in (text, other)]
     assert "Records: 13, SHA-256 of their sorted ids" in text
     assert digest[0] != digest[1]

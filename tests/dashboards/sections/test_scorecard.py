@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api.metric import EvaluatedModel
-from unlearnbench.reporting.report import make_report
 from unlearnbench.stats.t_interval import t_interval
 
 from ..conftest import with_tokens
@@ -37,7 +37,7 @@ def references(fabric: Fabric) -> list[Record]:
 
 def scored(records: list[Record]) -> list[Record]:
     """Store the numbers of the records' evaluations, where they are not stored."""
-    plan = make_report(records, name="x").schema.plan
+    plan = Results.of(records, name="x").schema.plan
     models = {
         r.kind: EvaluatedModel(r.evaluations[0].sets, plan.values(r.evaluations[0].sets))
         for r in records
@@ -54,12 +54,12 @@ def scored(records: list[Record]) -> list[Record]:
 
 
 def panel(records: list[Record]) -> Any:
-    (found,) = scorecard.score_panels(section.PageContext.of(make_report(records, name="x")))
+    (found,) = scorecard.score_panels(section.PageContext.of(Results.of(records, name="x")))
     return found
 
 
 def test_the_questions_are_declared_by_metrics(fabric: Fabric) -> None:
-    context = section.PageContext.of(make_report([fabric.run()], name="x"))
+    context = section.PageContext.of(Results.of([fabric.run()], name="x"))
     found = scorecard.questions(context.columns.schema)
     assert [one.columns()[0].name for one in found] == ["forgotten", "private", "kept"]
     assert all(one.question.endswith("?") for one in found)
@@ -165,9 +165,7 @@ def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
             run = fabric.run(method, points=ONE, seed=seed)
             stored = {**run.epochs[0].metrics, "kept": value}
             runs.append(replace(run, epochs=(replace(run.epochs[0], metrics=stored),)))
-    text: str = latex.scorecard_latex(
-        make_report([fabric.reference("fine-tuned"), *runs], name="x")
-    )
+    text: str = latex.scorecard_latex(Results.of([fabric.reference("fine-tuned"), *runs], name="x"))
     return text
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.reporting.report import make_report
+from unlearnbench.analysis.results import Results
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
@@ -17,7 +17,7 @@ section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 
 
 def context_of(*records: Any) -> Any:
-    return section.PageContext.of(make_report(records, name="x"))
+    return section.PageContext.of(Results.of(records, name="x"))
 
 
 def test_means_are_a_line_and_seeds_are_points(fabric: Fabric) -> None:

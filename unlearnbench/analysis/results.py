@@ -1,0 +1,269 @@
+"""The results of a sweep: its records and table, and what every view prints of them.
+
+Page, terminal, CSV, LaTeX, tracker, `compare` and `export` read this and derive nothing again.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.analysis.best_settings import Panel, Start, panel_label, panels
+from unlearnbench.analysis.conclusion import Conclusion, conclude
+from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
+from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
+from unlearnbench.analysis.selection import read_selection
+from unlearnbench.api.attack import Attack
+from unlearnbench.api.benchmark import Headline, SplitKey
+from unlearnbench.api.registry import load
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.errors import PluginError, RecordError
+from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
+from unlearnbench.evaluation.privacy_control import control_warning
+from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.plan.plan import PLAN_FILE
+from unlearnbench.results.epoch_metrics import named_metrics
+from unlearnbench.results.outcomes import WITHOUT_RESULT
+from unlearnbench.results.records import Record, planned_records, read_records
+from unlearnbench.results.table import (
+    TableRow,
+    attack_table,
+    mixed_versions,
+    schema_of,
+    table,
+)
+from unlearnbench.runtime.redaction import redact_tree
+
+LINKS_FILE = "links.json"
+"""Addresses of a sweep and its runs in a tracker, in the sweep's folder."""
+
+
+@dataclass(frozen=True)
+class Results:
+    """Everything that is shown of a sweep; what is computed, is computed once."""
+
+    name: str
+    records: tuple[Record, ...]
+    rows: tuple[TableRow, ...]
+    attacked: tuple[TableRow, ...] = ()
+    """The rows of evaluations under attacks."""
+    description: str = ""
+    config: Mapping[str, Any] = field(default_factory=dict)
+    """The resolved configuration."""
+    planned: int | None = None
+    """Number of runs in the plan; None without one."""
+    unplanned: int = 0
+    """Number of records in the folder that are not in the plan, and so not in `rows`."""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """Address of each run in MLflow by record id, if logged to a server."""
+    selection: Mapping[str, Any] | None = None
+    """Content of `selection.json`, if a `select` rule has chosen something."""
+
+    @classmethod
+    def of(
+        cls,
+        records: Iterable[Record],
+        *,
+        name: str,
+        config: Mapping[str, Any] | None = None,
+        planned: Iterable[str] | None = None,
+        references: Collection[str] | None = None,
+        **more: Any,
+    ) -> Results:
+        """Results of `records`; of those in the plan alone, if the ids `planned` are given.
+
+        more  `description`, `links` and `selection`
+        """
+        records = tuple(records)
+        ids = None if planned is None else frozenset(planned)
+        shown = records if ids is None else planned_records(records, ids, references)
+        chosen = None if config is None else named_metrics(config)
+        return cls(
+            name=name,
+            records=tuple(sorted(shown, key=lambda r: r.id)),
+            rows=table(shown, chosen),
+            attacked=attack_table(shown, chosen),
+            config=config or {},
+            planned=None if ids is None else len(ids),
+            unplanned=len(records) - len(shown),
+            **more,
+        )
+
+    @classmethod
+    def read(cls, folder: str | Path) -> Results:
+        """Results of a sweep's folder, finished or not.
+
+        Raises: RecordError if the folder has no record.
+        """
+        folder = Path(folder)
+        records = read_records(folder)
+        if not records:
+            raise RecordError(
+                f"{folder}: no records to report; give a sweep's folder, which contains `records/` "
+                "once its first run has ended"
+            )
+        plan = _plan(folder / PLAN_FILE)
+        config: Mapping[str, Any] = plan.get("config", {})
+        links = stored_links(folder).get("runs", {})
+        return cls.of(
+            records,
+            name=plan.get("name", folder.resolve().name),
+            config=config,
+            planned=[run["id"] for run in plan["runs"]] if plan else None,
+            references=plan.get("references"),
+            description=config.get("description", ""),
+            selection=read_selection(folder),
+            links={run: link for run, link in links.items() if str(link).startswith("http")},
+        )
+
+    @property
+    def finished(self) -> int:
+        """Number of runs that need no further work: finished, collapsed or stopped."""
+        return sum(r.kind == "run" and r.status != "failed" for r in self.records)
+
+    @property
+    def failures(self) -> tuple[Record, ...]:
+        """Runs that ended in an error."""
+        return tuple(r for r in self.records if r.status == "failed")
+
+    @property
+    def without_result(self) -> tuple[Record, ...]:
+        """Runs that failed or collapsed."""
+        return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Methods that ran, each with its retain term."""
+        return tuple(sorted({row.family for row in self.rows if row.kind == "run"}))
+
+    @property
+    def profile(self) -> str:
+        """Name and hash of the evaluation's rules."""
+        return next((r.profile for r in self.records if r.epochs), "")
+
+    @cached_property
+    def schema(self) -> BenchmarkSchema:
+        """The benchmark of the records."""
+        return next((row.schema for row in self.rows), None) or schema_of(self.records)
+
+    @property
+    def headline(self) -> Headline:
+        """The two numbers that methods are ranked by."""
+        return self.schema.headline
+
+    @cached_property
+    def panels(self) -> tuple[Panel, ...]:
+        """The models and splits, with their settings, start model and best settings."""
+        return panels(self.rows)
+
+    @cached_property
+    def valid_panels(self) -> tuple[Panel, ...]:
+        """Those whose start model has no fault."""
+        return tuple(panel for panel in self.panels if not panel.start.fault)
+
+    def start_of(self, model: str, split: SplitKey) -> Start:
+        """The start model of a panel, also of one without any row."""
+        found = {panel.panel: panel for panel in self.panels}.get((model, split))
+        return (found or Panel(model, split, ())).start
+
+    @cached_property
+    def claims(self) -> OrderConfidence:
+        """The order of the methods on valid panels; reads evaluations."""
+        return assess_order(self.valid_panels, self.records)
+
+    @cached_property
+    def lasting(self) -> tuple[AttackedPanel, ...]:
+        """The attacked settings of valid panels."""
+        return attacked_panels(self.valid_panels, self.attacked, _is_white_box)
+
+    @cached_property
+    def conclusions(self) -> tuple[Conclusion, ...]:
+        """Three sentences for each panel with runs."""
+        orders = {order.panel: order for order in self.claims.panels}
+        attacked = {panel.panel: panel for panel in self.lasting}
+        return tuple(
+            conclude(panel, orders.get(panel.panel), attacked.get(panel.panel))
+            for panel in self.panels
+            if any(row.kind == "run" for row in panel.rows)
+        )
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """Lines on what the numbers do not show: of the benchmark, its metrics and its attacks."""
+        controls = (
+            control_warning(r.epochs[0].metrics, r.model, r.forget_fraction)
+            for r in self.records
+            if r.kind == "fine-tuned" and r.epochs
+        )
+        mixed = mixed_versions(self.records, self.schema.plan)
+        lines = (self.schema.warning, mixed, *self._several_starts(), *controls, *self.unobserved())
+        return tuple(dict.fromkeys(line for line in lines if line))
+
+    def _several_starts(self) -> Iterator[str]:
+        """A line for each panel with several start models, as folders of 0.2 may have."""
+        starts = Counter(r.panel for r in self.records if r.kind == "fine-tuned" and r.epochs)
+        for panel, count in starts.items():
+            if count > 1:
+                yield (
+                    f"{panel_label(*panel)}: {count} start models in one table; start the sweep "
+                    "again to keep one"
+                )
+
+    def unobserved(self) -> Iterator[str]:
+        """A line for each chosen metric that reads observations which records do not have."""
+        for name, settings in named_metrics(self.config).items():
+            try:
+                plan = plan_of(TOFU, None, {name: settings})
+            except PluginError:  # it is not installed here
+                continue
+            if not plan.extra:
+                continue
+            columns = self.schema.plan.affected({name})
+            every = {row.run_id for row in self.rows}
+            known = {r.run_id for r in self.rows for c in columns if r.metrics.get(c) is not None}
+            if ids := every - known:
+                yield (
+                    f"{name}: not known of {len(ids)} of {len(every)} records ({min(ids)} for one),"
+                    f" which lack the observation it reads ({', '.join(plan.extra)}), as "
+                    "evaluations do that are older than evaluation.metrics; to make it, delete "
+                    "their folders in records/ and start the sweep again, or give the sweep "
+                    "another name"
+                )
+
+
+def stored_links(folder: Path) -> dict[str, Any]:
+    """Addresses of a `sweep` and its `runs` by record id, as the tracker stored them; or empty."""
+    try:
+        found: dict[str, Any] = json.loads((folder / LINKS_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # a page without links is better than none
+        return {}
+    return found
+
+
+def _is_white_box(name: str) -> bool:
+    """True for an installed attack that runs a model without what is put in front of it."""
+    try:
+        kind: type[Attack] = load("attacks", name)
+    except PluginError:
+        return False
+    return kind.white_box
+
+
+def _plan(path: Path) -> dict[str, Any]:
+    """Read `plan.json`; empty without one, as in a folder of single runs."""
+    if not path.is_file():
+        return {}
+    try:
+        plan: dict[str, Any] = redact_tree(json.loads(path.read_text(encoding="utf-8")))
+        _ = plan["name"], plan["config"]["name"], [run["id"] for run in plan["runs"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise RecordError(
+            f"{path}: damaged ({type(error).__name__}: {error}); start the sweep again, which "
+            "rewrites it and repeats no finished run"
+        ) from None
+    return plan

@@ -1,0 +1,498 @@
+"""The words for results: verdicts, conclusions and rules, each worded once for all views."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    Panel,
+    Setting,
+    Start,
+    p_value,
+    shared_places,
+    split_kind,
+)
+from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.console import aligned
+from unlearnbench.stats.ks_test import SIGNIFICANCE
+from unlearnbench.stats.paired_test import POWER, PairedTest
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval
+
+if TYPE_CHECKING:
+    from unlearnbench.analysis.compare import Comparison, PanelComparison
+    from unlearnbench.analysis.equal_utility import Side
+    from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, UnderAttack
+    from unlearnbench.analysis.order_confidence import PanelOrder, RankedMethod, Ranks
+
+NAMED = 4
+"""Most methods that a sentence names."""
+
+
+def rate_of(setting: Setting) -> str:
+    """`npo at learning rate 1e-05`."""
+    rate = setting.learning_rate
+    return setting.method + ("" if rate is None else f" at learning rate {rate:g}")
+
+
+def setting_name(setting: Setting) -> str:
+    """`npo at learning rate 1e-05, epoch 3`."""
+    return f"{rate_of(setting)}, epoch {setting.epoch}"
+
+
+def variant_label(variant: str) -> str:
+    """`relearning, 13 steps` for `relearning@13`; `quantization, nf4` for `quantization@nf4`."""
+    attack, _, point = variant.partition("@")
+    if point.isdecimal():
+        return f"{attack}, {counted(int(point), 'step')}"
+    return f"{attack}, {point}" if point else attack
+
+
+def counted(count: int, noun: str) -> str:
+    """`1 seed`, `3 seeds`."""
+    return f"{count} {noun}{'s' * (count != 1)}"
+
+
+def quality_text(metric: HeadlineMetric, value: float) -> str:
+    """Number of what is forgotten, in a sentence: `p = 0.82`, or `0.123` where no test is behind.
+
+    value  by the headline, so that of a test it is the logarithm of p
+    """
+    return f"p = {p_value(value)}" if metric.test else metric.text(value)
+
+
+def share_kept(headline: Headline, share: float = UTILITY_SHARE) -> str:
+    """The condition of every best setting."""
+    return f"at least {100 * share:g} % of the start model's {headline.kept.plain_short}"
+
+
+def best_rule(headline: Headline, share: float = UTILITY_SHARE, value: str = "") -> str:
+    """The rule behind every best setting, see `Panel.best`; with the best value in brackets."""
+    forgotten = headline.forgotten
+    return (
+        f"the {forgotten.best_word} {forgotten.name}{value and f' ({value})'} among settings that "
+        f"keep {share_kept(headline, share)}"
+    )
+
+
+def _named(methods: Sequence[str]) -> str:
+    more = len(methods) - NAMED
+    return ", ".join(methods[:NAMED]) + (f" and {more} more" if more > 0 else "")
+
+
+def best_lines(panel: Panel, most: int, *, last: bool) -> list[str]:
+    """The `most` best methods as a table, with the start model; empty without a best setting.
+
+    last  True once all runs have ended
+    """
+    start, headline, forgotten = panel.start, panel.headline, panel.headline.forgotten
+    settings = [best.setting for best in panel.best if best.setting is not None]
+    if start.fault or not settings:
+        return []
+
+    def cells(kept: float | None, quality: float | None) -> list[str]:
+        p = [] if forgotten.test is None else ["-" if quality is None else p_value(quality)]
+        return [headline.kept.text(kept), forgotten.text(quality), *p]
+
+    numbers = [headline.kept.plain_short, forgotten.plain_short, *(["p"] if forgotten.test else [])]
+    rows = [["method", "rate", "epoch", *numbers, "seeds", "place"]]
+    for setting, place in zip(settings[:most], shared_places(settings), strict=False):
+        rate = "-" if setting.learning_rate is None else f"{setting.learning_rate:g}"
+        shown = cells(setting.kept, setting.forgotten)
+        ends = str(len(setting.rows)), str(place)
+        rows.append([setting.method, rate, str(setting.epoch), *shown, *ends])
+    rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
+    if all(row[-2] in ("1", "-") for row in rows[1:]):
+        rows = [row[:-2] for row in rows]
+    heading = f"best {'' if last else 'so far '}of {panel.place}: {best_rule(headline)}"
+    right = [False, *[True] * (len(rows[0]) - 1)]
+    return [heading, *(f"  {line}" for line in aligned(rows, right))]
+
+
+def best_found(panel: Panel, leader: RankedMethod | None) -> str:
+    """The best method of a panel, what it has forgotten and kept; or why there is none.
+
+    leader  the method whose best setting has forgotten most; None if none keeps its utility
+    """
+    start, headline = panel.start, panel.headline
+    kept, forgotten = headline.kept.plain_short, headline.forgotten
+    evaluated = [row for row in panel.rows if row.kind == "run" and row.epoch > 0]
+    if start.fault:
+        return f"No result: {start.fault}."
+    if not evaluated:
+        return "No run has been evaluated yet."
+    if start.utility is None:
+        return f"No best setting: the start model, the reference of {kept}, was not evaluated."
+    if all(row.forgotten is None for row in evaluated):
+        lacking = "" if start.quality is not None else ", which needs an evaluated retain model"
+        return f"No best setting: no run has a {forgotten.name}{lacking}."
+    best = None if leader is None else leader.best
+    if leader is None or best is None:
+        most = max((s for s in panel.settings if s.epoch), key=lambda s: s.kept or 0.0)
+        return (
+            f"No setting keeps {share_kept(headline)} ({start.utility:.2f}). "
+            f"{setting_name(most)}, keeps most: {kept} {most.kept or 0.0:.2f}."
+        )
+    quality = best.forgotten or 0.0
+    if start.quality is not None and start.unmoved(quality):
+        return (
+            f"No method forgot: no setting that keeps {share_kept(headline)} has a "
+            f"{forgotten.better} {forgotten.name} than the start model "
+            f"({quality_text(forgotten, start.quality)})."
+        )
+    return _leader(start, best, quality) + _over_seeds(best, leader.seeds)
+
+
+def _leader(start: Start, best: Setting, quality: float) -> str:
+    forgotten, utility, own = start.headline.forgotten, best.kept or 0.0, ""
+    if start.utility:
+        share = 100 * utility / start.utility
+        own = f" (it keeps {share:.0f} %, {utility:.3f} of {start.utility:.3f})"
+    rule = best_rule(start.headline, value=quality_text(forgotten, quality))
+    lead = f"{setting_name(best)}, has {rule}{own}."
+    test = forgotten.test
+    if test and quality <= math.log10(test.level):
+        return (
+            f"No method forgot enough: {lead} Up to p = {test.level:g} the test still "
+            "distinguishes a model from one that never saw the forget set."
+        )
+    return lead
+
+
+def _over_seeds(best: Setting, seeds: int) -> str:
+    """The smallest and largest value over the seeds; empty for one seed."""
+    forgotten = best.headline.forgotten
+    ends = best.spread(forgotten.column)
+    if ends is None:
+        return ""
+    low, high = (p_value(end) if forgotten.test else forgotten.text(end) for end in ends)
+    name = "p" if forgotten.test else forgotten.name
+    return f" Over its {seeds} seeds {name} is between {low} and {high}."
+
+
+def doubts(order: PanelOrder) -> Iterator[str]:
+    """How sure the leading method's lead is: rivals, seeds, and what the test can detect."""
+    leader = order.leader
+    if leader is None:
+        return
+    if (rivals := order.rivals) is not None:
+        if reason := rivals.untested.get(rivals.runner_up):
+            yield f"Undecided against {rivals.runner_up}, the runner-up: {reason}."
+        tested = len(rivals.same) + len(rivals.apart)
+        if rivals.same:
+            count = f" ({len(rivals.same)} of {tested} tested)" if rivals.apart else ""
+            lead = "Undecided: at" if rivals.runner_up in rivals.same else "At"
+            yield (
+                f"{lead} equal utility it does not forget significantly more than "
+                f"{_named(rivals.same)}{count}."
+            )
+        elif tested:
+            others = "all other methods" if tested > 1 else "the other method"
+            yield f"It forgets significantly more than {others} tested: {_named(rivals.apart)}."
+        if more := [name for name in rivals.untested if name != rivals.runner_up]:
+            yield f"No comparison at equal utility was possible with {_named(more)}."
+    if without := [one.method for one in order.methods if one.best is None]:
+        yield f"No setting keeps {100 * UTILITY_SHARE:g} % of utility: {_named(without)}."
+    if leader.seeds == 1:
+        yield "Only one seed was run: the order may change with another."
+    else:
+        few = " (fewer than three: the order may change with another)"
+        yield f"It rests on {leader.seeds} seeds{few if leader.seeds < ENOUGH_SEEDS else ''}."
+    yield from _resolution(order, leader)
+
+
+def _resolution(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
+    """The smallest distance that the headline's test detects with so many questions."""
+    detects = order.sensitivity
+    if detects is None or leader.best is None:
+        return
+    if detects.distance is None:
+        yield detects.summary
+        return
+    test, unproven = leader.best.headline.forgotten.test, ""
+    distance = None if test is None else leader.best.metrics.get(test.distance)
+    if distance is not None and distance < detects.distance:
+        unproven = (
+            f"; that of {leader.method}, D = {distance:.3f}, is smaller, so that the two may still "
+            "differ"
+        )
+    yield (
+        f"With {detects.n} forget questions the test detects a distance from the retain model of "
+        f"at least D = {detects.distance:.3g}{unproven}."
+    )
+
+
+def order_sentences(order: PanelOrder) -> tuple[str, ...]:
+    """`doubts`, the methods of one place, and differences in training."""
+    by_place: dict[int, list[str]] = {}
+    for one in order.methods:
+        if one.place is not None:
+            by_place.setdefault(one.place, []).append(one.method)
+    shared = [" and ".join(names) for names in by_place.values() if len(names) > 1]
+    lines = [*doubts(order)]
+    if shared:
+        lines.append(f"Not better beyond chance over seeds, so of one place: {'; '.join(shared)}.")
+    return (*lines, *(f"Trained differently: {clause}." for clause in order.unequal))
+
+
+def ranks_summary(ranks: Ranks) -> str:
+    """The data behind the ranks."""
+    count, kind = len(ranks.panels), split_kind(ranks.panels)
+    source = f"{count} panels (models × {kind}s)"
+    if count < 2:
+        source = f"one panel: they hold for this model and {kind} only"
+    text = f"Ranks of {len(ranks.ranks)} methods by their best settings, from {source}."
+    if last := [one for one in ranks.ranks if one.without]:
+        names = (one.method + (f" ({one.without} of {count})" if count > 1 else "") for one in last)
+        text += f" Last because no setting keeps its utility: {', '.join(names)}."
+    if ranks.left_out:
+        text += f" Left out because not run on every panel: {', '.join(ranks.left_out)}."
+    return text
+
+
+# Attacks
+
+
+def share_given_back(worst: UnderAttack) -> str:
+    """`42 % [31, 53 %]`: the share that is given back, with its interval or range over seeds."""
+    share, interval = 1 - (worst.lasting or 0.0), worst.lasting_interval
+    if interval is None:
+        return f"{round(100 * share)} % (one seed: no interval)"
+    ends = f"{round(100 * (1 - interval.high))}, {round(100 * (1 - interval.low))} %"
+    return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
+
+
+def _verdict(one: AttackedSetting) -> str:
+    """Whether something comes back of a setting under its worst attack."""
+    if one.bypassed_by:
+        return (
+            f"bypassed, not robust: it leaves the weights as they are, and "
+            f"{' and '.join(one.bypassed_by)} runs the model without it"
+        )
+    if one.worst is None:
+        return f"not scored ({one.why_not or 'a number is undefined'})"
+    if one.gives_little:
+        return "comes back, next to nothing"
+    return "comes back" if one.comes_back else "comes back, not more than by chance"
+
+
+def _numbers(panel: AttackedPanel, worst: UnderAttack) -> str:
+    """The numbers behind a share that is given back."""
+    values = worst.before, worst.after, worst.retain.before, worst.retain.after, worst.start.before
+    before, after, retain_before, retain_after, start = (
+        "undefined" if v is None else f"{v:.3f}" for v in values
+    )
+    verb = "rises" if (worst.gain or 0.0) > 0 else "falls"
+    return (
+        f"{panel.column.label.lower()} {verb} from {before} to {after} (retain model, which never "
+        f"saw these rows: {retain_before} to {retain_after}; start model: {start})"
+    )
+
+
+def _most(panel: AttackedPanel) -> str:
+    """The attacked setting of which most comes back; empty if nothing does."""
+    one = panel.most
+    if one is None or one.worst is None:
+        return ""
+    return (
+        f"Of all attacked settings, {setting_name(one.setting)}, recovers most, under "
+        f"{variant_label(one.worst.variant)}: {share_given_back(one.worst)}; "
+        f"{_numbers(panel, one.worst)}."
+    )
+
+
+def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
+    """What comes back of the leading setting, and of the one of which most does.
+
+    attacked  None if no attack was run
+    leader    None if no setting keeps its utility
+    """
+    if attacked is None:
+        advice = "`--set attacks=[relearning]` adds one"
+        return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
+    best = [one for one in attacked.best if one.under]
+    own = next((one for one in best if leader and one.setting.family == leader.family), None)
+    first = "" if leader is None else _lasts(attacked, own, leader)
+    most = attacked.most
+    if most is None or (own and own.lasting is not None and own.lasting <= (most.lasting or 0.0)):
+        return first
+    return f"{first} {_most(attacked)}".strip()
+
+
+def _lasts(panel: AttackedPanel, one: AttackedSetting | None, leader: Setting) -> str:
+    if one is None:
+        return f"Whether it lasts is not known: {leader.method} was not attacked."
+    if one.worst is None or one.bypassed_by:
+        return f"Whether it lasts: {_verdict(one)}."
+    name, verb = variant_label(one.worst.variant), _verdict(one)
+    if one.setting != leader:
+        verb += f" (of {setting_name(one.setting)}, which was attacked)"
+    return (
+        f"Under {name}, {share_given_back(one.worst)} of what it removed {verb}: "
+        f"{_numbers(panel, one.worst)}."
+    )
+
+
+def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
+    """The setting of which most comes back, each method's best one by verdict, and the baseline."""
+    most, best = panel.most, [one for one in panel.best if one.under]
+    groups: dict[str, list[str]] = {}
+    for one in sorted(best, key=lambda one: (one.lasting or 0.0, one.setting.family)):
+        if one.worst is None or one.bypassed_by:
+            groups.setdefault(_verdict(one), []).append(one.setting.method)
+        elif one is not most:
+            shown = f"{share_given_back(one.worst)} of {rate_of(one.setting)} ({one.worst.variant})"
+            groups.setdefault(_verdict(one), []).append(shown)
+    by_verdict = (
+        f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(found)}."
+        for verdict, found in groups.items()
+    )
+    return tuple(filter(None, (_most(panel), *by_verdict, _baseline(panel) if best else "")))
+
+
+def _baseline(panel: AttackedPanel) -> str:
+    """The largest gain of the retain model itself, under any attack."""
+    sign = -1.0 if panel.column.better == "higher" else 1.0
+    gains = {v: sign * one.gain for v, one in panel.retain.items() if one.gain is not None}
+    if not gains:
+        return "The retain model was not attacked: without that baseline nothing can be judged."
+    most = max(gains, key=lambda v: gains[v])
+    if gains[most] < 0.005:
+        return "The retain model itself gains nothing, under any attack."
+    return f"The retain model itself gains at most {gains[most]:.2f}, under {variant_label(most)}."
+
+
+# Comparison of two methods
+
+
+def compare_rule(tolerance: float, headline: Headline) -> str:
+    """The rule of a comparison, printed below it."""
+    kept = headline.kept.plain_short
+    return (
+        f"A side's best setting has {best_rule(headline)}. Both sides must have about the same "
+        f"{kept} (within {tolerance:g}): the higher {kept} of the two best settings counts, and "
+        "the other method is represented by its best setting with at least that."
+    )
+
+
+def overview(comparison: Comparison) -> str:
+    """Count the panels won by each side; empty for a single panel."""
+    panels, (a, b) = comparison.panels, (comparison.a, comparison.b)
+    if len(panels) < 2:
+        return ""
+    wins = [panel.better.name for panel in panels if panel.better is not None]
+    return (
+        f"Of {len(panels)} panels (models × {split_kind(one.panel for one in panels)}s), {a} "
+        f"forgets more on {wins.count(a)}, {b} on {wins.count(b)}; undecided: "
+        f"{len(panels) - len(wins)}."
+    )
+
+
+def verdict(panel: PanelComparison, a: str, b: str, tests: int) -> tuple[str, ...]:
+    """The result of one panel: verdict, significance and caveats, a line each.
+
+    tests  number of tested panels, over which p-values are adjusted
+    """
+    a_side, b_side = panel.a, panel.b
+    lacks_test = panel.test is None and panel.headline.forgotten.test is not None
+    if a_side is None or b_side is None or lacks_test:
+        return (f"{panel.place}: {a} and {b} are not compared. {panel.why_not}.",)
+    sure = (
+        _seeds_differ(panel.over_seeds, panel.headline.forgotten)
+        if panel.test is None
+        else _significance(panel, panel.test, tests)
+    )
+    caveats = [*_caveats(panel, a_side, b_side)]
+    lines = [f"{panel.place}: {_claim(panel, a_side, b_side)}", sure]
+    if caveats:
+        lines.append(f"Caveats: {'; '.join(caveats)}.")
+    return (*lines, *([panel.sensitivity.summary] if panel.sensitivity else []))
+
+
+def _claim(panel: PanelComparison, a: Side, b: Side) -> str:
+    """Which side forgets more, with the numbers: of the test, or of the headline without one."""
+    first, second = (b, a) if panel.better is b else (a, b)
+    kept, metric, test = panel.headline.kept, panel.headline.forgotten, panel.test
+    sentence = f"{first.name} forgets more than {second.name}"
+    if panel.better is None:
+        sentence = f"these runs do not show whether {a.name} or {b.name} forgets more"
+    utilities = f"{kept.plain_label} {kept.text(first.utility)} and {kept.text(second.utility)}"
+    if panel.equal_utility:
+        condition = f"at equal {kept.plain_short} ({utilities})"
+    elif panel.better is not None:
+        condition = f"and keeps more {kept.plain_short} ({utilities})"
+    else:
+        keeper = first if first.utility > second.utility else second
+        condition = f"({utilities}: {keeper.name} keeps more)"
+    if test is None:
+        shown = f"{a.name} {metric.text(a.quality)}, {b.name} {metric.text(b.quality)}"
+        return f"{sentence} {condition}. {metric.name}: {shown}; {metric.better} is better."
+    distances = {a.name: test.distance_a, b.name: test.distance_b}
+    return (
+        f"{sentence} {condition}. {first.name} is at D = {distances[first.name]:.3f}, "
+        f"{second.name} at {distances[second.name]:.3f}; D is the distance of a model's truth "
+        "ratios from those of a model that never saw the forget set, 0 at best and 1 at worst."
+    )
+
+
+def _seeds_differ(found: Interval | None, metric: HeadlineMetric) -> str:
+    if found is None:
+        return "One pair of runs gives no interval: run both on at least three seeds."
+    return (
+        f"The difference of {metric.text(found.mean)} lies between {metric.text(found.low)} and "
+        f"{metric.text(found.high)} ({found.name})."
+    )
+
+
+def _significance(panel: PanelComparison, test: PairedTest, tests: int) -> str:
+    low, high = test.low, test.high
+    if test.difference < 0:
+        low, high = -high, -low
+    adjusted = panel.p_adjusted if panel.p_adjusted is not None else test.p_value
+    holm = f" (Holm-adjusted over {tests} panels)" if tests > 1 else ""
+    text = (
+        f"The difference of {abs(test.difference):.3f} has p = {adjusted:.2g}{holm} and a "
+        f"{100 * test.level:.0f} % interval from {low:.3f} to {high:.3f}, over {test.n} questions "
+        f"and {counted(test.seeds, 'seed')}."
+    )
+    if test.seeds > 1:
+        same = sum(one * test.difference > 0 for one in test.by_seed)
+        text += f" It has the same sign in {same} of {test.seeds} seeds."
+    if panel.better is not None:
+        return text
+    if low <= 0 <= high and adjusted <= SIGNIFICANCE:
+        text += " The answers differ, but the interval contains 0."
+    return (
+        f"{text} A difference of about {test.detectable:.2f} would be detected in "
+        f"{100 * POWER:.0f} % of cases; a smaller one may remain undetected."
+    )
+
+
+def _caveats(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
+    test = panel.test
+    if test is not None and test.seeds < ENOUGH_SEEDS:
+        yield (
+            f"there {'is' if test.seeds == 1 else 'are'} only {counted(test.seeds, 'seed')}, and "
+            "the test generalizes to other questions, not to other seeds"
+        )
+    by_numbers = [one for one in (a, b) if not one.chosen_on]
+    if any(one.tried > 1 for one in by_numbers):
+        counts = ", ".join(f"{one.name}: {one.tried}" for one in by_numbers)
+        yield (
+            "settings were chosen by the numbers they are compared on, which favours the method "
+            f"with more settings tried ({counts}, as learning rates × hyper-parameters × epochs); "
+            f"{'p and the interval allow' if test else 'the interval does not allow'} for that"
+        )
+    for one in (a, b):
+        if one.chosen_on:
+            seeds = f"seed{'s' * (len(one.chosen_on) > 1)} {', '.join(map(str, one.chosen_on))}"
+            yield (
+                f"{one.name} was chosen from {one.tried} settings on {seeds}, and is compared on "
+                "other seeds, but over the same questions"
+            )
+    if a.seeds != b.seeds:
+        yield "the sides have no seed in common; runs are paired in seed order"
+    if panel.unequal:
+        yield f"they are trained differently: {', '.join(panel.unequal)}"
