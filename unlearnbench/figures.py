@@ -101,14 +101,9 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
 
 
 def dataframe(table: Table) -> Any:
-    """Make a `pandas` data frame with the columns of `results.csv`, a line per run and epoch.
+    """Make a data frame of pandas, the columns of `results.csv` and a line per run and epoch."""
+    import pandas
 
-    Raises: RecordError where pandas is not installed.
-    """
-    try:
-        import pandas
-    except ImportError:
-        raise RecordError("a data frame needs pandas: pip install pandas") from None
     return pandas.read_csv(io.StringIO(to_csv(rows_of(table))))
 
 
