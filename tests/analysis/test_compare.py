@@ -98,8 +98,7 @@ class TestCompare:
             assert "p = 0.0002 (Holm-adjusted over 2 panels)" in text[1]
         assert found.only_one == ("only near ran on third, forget 10 %",)
         assert overview(found) == (
-            "Of 2 panels (models × forget fractions), near forgets more on 2, far on 0; "
-            "undecided: 0."
+            "Of 2 panels (models × splits), near forgets more on 2, far on 0; undecided: 0."
         )
 
     def test_a_truth_ratio_that_is_not_a_number(self) -> None:

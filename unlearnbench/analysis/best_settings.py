@@ -58,11 +58,6 @@ class OnPanel:
         return self.model, self.forget_fraction
 
 
-def split_kind(panels: Iterable[PanelKey]) -> str:
-    """`forget fraction` or `split`: what panels of one model differ by."""
-    return "split" if any(isinstance(key, str) for _, key in panels) else "forget fraction"
-
-
 def panel_order(panel: PanelKey) -> tuple[str, tuple[bool, SplitKey]]:
     """Sort key of panels."""
     return panel[0], split_order(panel[1])

@@ -22,7 +22,6 @@ from unlearnbench.analysis.best_settings import (
     headline_of_rows,
     panel_label,
     panel_order,
-    split_kind,
 )
 from unlearnbench.analysis.equal_utility import (
     TOLERANCE,
@@ -125,7 +124,7 @@ def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Compari
     at_a, at_b = ({*one.panels} for one in (a, b))
     if not at_a & at_b:
         raise EvaluationError(
-            f"{a.name} and {b.name} have no model and {split_kind(at_a | at_b)} in common: "
+            f"{a.name} and {b.name} have no model and split in common: "
             f"{a.name} ran on {_places(at_a)}, {b.name} on {_places(at_b)}"
         )
     found = [_panel(a, b, key, tolerance) for key in sorted(at_a & at_b, key=panel_order)]

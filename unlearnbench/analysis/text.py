@@ -13,7 +13,6 @@ from unlearnbench.analysis.best_settings import (
     Start,
     p_value,
     shared_places,
-    split_kind,
 )
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.console import aligned
@@ -239,10 +238,10 @@ def order_sentences(order: PanelOrder) -> tuple[str, ...]:
 
 def ranks_summary(ranks: Ranks) -> str:
     """The data behind the ranks."""
-    count, kind = len(ranks.panels), split_kind(ranks.panels)
-    source = f"{count} panels (models × {kind}s)"
+    count = len(ranks.panels)
+    source = f"{count} panels (models × splits)"
     if count < 2:
-        source = f"one panel: they hold for this model and {kind} only"
+        source = "one panel: they hold for this model and split only"
     text = f"Ranks of {len(ranks.ranks)} methods by their best settings, from {source}."
     if last := [one for one in ranks.ranks if one.without]:
         names = (one.method + (f" ({one.without} of {count})" if count > 1 else "") for one in last)
@@ -384,7 +383,7 @@ def overview(comparison: Comparison) -> str:
         return ""
     wins = [panel.better.name for panel in panels if panel.better is not None]
     return (
-        f"Of {len(panels)} panels (models × {split_kind(one.panel for one in panels)}s), {a} "
+        f"Of {len(panels)} panels (models × splits), {a} "
         f"forgets more on {wins.count(a)}, {b} on {wins.count(b)}; undecided: "
         f"{len(panels) - len(wins)}."
     )

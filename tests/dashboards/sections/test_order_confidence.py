@@ -48,7 +48,7 @@ def test_the_page_names_what_an_order_is_based_on(fabric: Fabric) -> None:
     text = section(two_panels(fabric))
     assert "Only one seed was run: the order may change with another." in text
     assert "With 80 forget questions" in text
-    assert "from 2 panels (models × forget fractions)" in text
+    assert "from 2 panels (models × splits)" in text
     assert "Left out because not run on every panel: idk." in text
     assert re.search(
         r"npo\s+1\.5\s+\[1\.0, 2\.0\]\s+1\s+−2\.00\s+11\.44\s+1\s+−8\.00\s+6\.64", text
