@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from unlearnbench.api.membership import MembershipInference
     from unlearnbench.api.method import LossBatch, Method, Needs, Part, References, Sampling, Terms
     from unlearnbench.api.metric import Metric, MetricColumn, MetricInputs, Summary
+    from unlearnbench.api.observation import Observation
     from unlearnbench.api.observations import AnswerTokens, SetEvaluation
     from unlearnbench.api.retain_terms import retain_kl, retain_nll
 
@@ -50,6 +51,7 @@ __all__ = [
     "MetricInputs",
     "MetricUse",
     "Needs",
+    "Observation",
     "Part",
     "Prompt",
     "PromptAttack",
@@ -80,6 +82,7 @@ _MODULES = {
     "membership": ("MembershipInference",),
     "method": ("LossBatch", "Method", "Needs", "Part", "References", "Sampling", "Terms"),
     "metric": ("MetricColumn", "MetricInputs", "Metric", "Summary"),
+    "observation": ("Observation",),
     "observations": ("AnswerTokens", "SetEvaluation"),
     "retain_terms": ("retain_kl", "retain_nll"),
 }
