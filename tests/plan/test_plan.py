@@ -23,7 +23,7 @@ from unlearnbench.config.schema import (
     SweepConfig,
 )
 from unlearnbench.errors import RecordError
-from unlearnbench.estimates.work import SplitSize, count_work
+from unlearnbench.estimates.time_to_go import SplitSize, count_work
 from unlearnbench.plan.plan import Plan, make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import run_record, write_record

@@ -124,7 +124,7 @@ class Report:
             for r in self.records
             if r.kind == "fine-tuned" and r.epochs
         )
-        mixed = mixed_versions(self.records, self.schema.plan)
+        mixed = mixed_versions(self.records)
         lines = (self.schema.warning, mixed, *_several_starts(self), *controls, *_unobserved(self))
         return tuple(dict.fromkeys(line for line in lines if line))
 
