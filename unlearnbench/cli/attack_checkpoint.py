@@ -70,7 +70,6 @@ def attack(
     from unlearnbench.evaluation.evaluate_model import (
         attack_checkpoint,
         data_settings,
-        is_main_process,
     )
     from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
