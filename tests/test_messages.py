@@ -66,7 +66,7 @@ def shelf(
     folder = tmp_path_factory.mktemp("shelf")
     make_model().save_pretrained(folder / "model")
     tokenizer.save_pretrained(folder / "model")
-    shutil.copytree(FILE.parent / "data" / "old_sweep", folder / "runs" / "old")
+    shutil.copytree(FILE.parent / "data" / "small_sweep", folder / "runs" / "old")
     shutil.copytree(FILE.parent / "data" / "open_unlearning", folder / "logs")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.errors import UnlearnbenchError
     from unlearnbench.evaluation.evaluate_model import evaluate_model
+    from unlearnbench.evaluation.logs import read_log
     from unlearnbench.evaluation.summary import summarize
-    from unlearnbench.evaluation.tofu_log import read_log
     from unlearnbench.losses.predictions import Predictions, mean_over_union
     from unlearnbench.results.records import Record, read_records
     from unlearnbench.sweep import run_sweep
@@ -56,7 +56,7 @@ _HOME = {
     "get_profile": "config.profiles",
     "load_config": "config.loader",
     "mean_over_union": "losses.predictions",
-    "read_log": "evaluation.tofu_log",
+    "read_log": "evaluation.logs",
     "read_records": "results.records",
     "run_sweep": "sweep",
     "summarize": "evaluation.summary",

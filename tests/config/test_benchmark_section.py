@@ -22,7 +22,7 @@ from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import ConfigError
 from unlearnbench.files.canonical_json import content_hash
 
-OLD = Path(__file__).parent.parent / "data" / "old_sweep" / "plan.json"
+OLD = Path(__file__).parent.parent / "data" / "small_sweep" / "plan.json"
 PLUGIN = """
 from unlearnbench.api import Benchmark, Headline, HeadlineMetric
 

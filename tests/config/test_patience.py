@@ -94,12 +94,6 @@ def test_run_ends_early_with_a_reason_in_its_record(place: Path) -> None:
     assert (len(through.epochs), through.ended) == (4, None)
     # Up to its end a run is the one without the rule.
     assert [e.metrics for e in through.epochs[:3]] == [e.metrics for e in record.epochs]
-    # Records of versions before patience have no such field.
-    path = folder / "records" / plain.id / "record.json"
-    document = json.loads(path.read_text())
-    del document["ended"], document["sha256"]
-    path.write_text(json.dumps(document))
-    assert read_record(path.parent).ended is None
 
 
 def test_interrupted_runs_end_at_the_same_epoch(place: Path) -> None:

@@ -15,7 +15,7 @@ from unlearnbench.results.records import read_records
 from unlearnbench.tracking import SweepTracker, sweep_config
 
 ROOT = Path(__file__).resolve().parents[2]
-OLD = ROOT / "tests" / "data" / "old_sweep"
+OLD = ROOT / "tests" / "data" / "small_sweep"
 PAGE = (ROOT / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.config.loader import load_config
-from unlearnbench.estimates import machine_time
-from unlearnbench.estimates.machine_time import machine_seconds, measured_flops
+from unlearnbench.estimates import time_to_go
+from unlearnbench.estimates.time_to_go import machine_seconds, measured_flops
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prepared_models import planned_models
 
@@ -34,7 +34,7 @@ def test_seconds_grow_with_work_and_shrink_with_speed(
     def flops(_hidden: int, _inner: int) -> float:
         return rate
 
-    monkeypatch.setattr(machine_time, "measured_flops", flops)
+    monkeypatch.setattr(time_to_go, "measured_flops", flops)
     fixed = machine_seconds(plan, data, [], [])
     one, two = (machine_seconds(plan, data, plan.runs[:n], []) for n in (1, 2))
     assert fixed < one < two

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-import random
-
 import pytest
 
 from unlearnbench.config.method_specs import method_spec
@@ -94,54 +91,3 @@ def test_order_by_model_kind_and_length() -> None:
     longest = [("npo", 0.2), ("npo", 0.1), ("ce-u", 0.2), ("ce-u", 0.1)]
     expected = [(model, *kind, rate) for model in "10" for rate in (1e-5, 2e-5) for kind in longest]
     assert order == expected
-
-
-@pytest.mark.parametrize("slots", [1, 2, 8])
-def test_error_is_below_a_fifth_after_a_quarter_of_the_runs(
-    slots: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    methods = ("ce-u", "npo", "npo+kl", "grpo", "eco", "gradient-difference", "idk", "dpo")
-    runs = some_runs(*methods, fractions=(0.1, 0.2), rates=6)
-    # The hash of a whole spec takes a millisecond, and is asked for ten thousands of times here.
-    ids = {id(run): run.id for run in runs}
-    monkeypatch.setattr(RunSpec, "id", property(lambda run: ids[id(run)]))
-    wrong = 0
-    for seed in range(20):
-        predicted, truth = a_sweep(order_runs(["tiny-0"], runs), slots, random.Random(seed))
-        wrong += abs(predicted / truth - 1) > 0.2
-    assert wrong <= 1
-
-
-def a_sweep(runs: list[RunSpec], slots: int, chance: random.Random) -> tuple[float, float]:
-    """The time to go after a quarter of the runs, and what it turned out to be.
-
-    A method is up to three times as fast or slow as the guess, an epoch by up to a tenth.
-    """
-    factor = {run.method.label: 3 ** chance.uniform(-1, 1) for run in runs}
-    clock, waiting, estimated = Clock(), list(enumerate(runs)), (0.0, 0.0)
-    usual = [cost(run) / run.epochs for run in runs]
-
-    def seconds_of(index: int) -> float:
-        return usual[index] * factor[runs[index].method.label] * chance.uniform(0.9, 1.1)
-
-    forecast = Forecast(runs, slots, clock)
-    under_way: list[tuple[float, int, int, float]] = []  # when, which run, which epoch, how long
-    done = 0
-    while waiting or under_way:
-        while waiting and len(under_way) < slots:
-            index, run = waiting.pop(0)
-            forecast.begin(run)
-            seconds = seconds_of(index)
-            heapq.heappush(under_way, (clock.now + seconds, index, 1, seconds))
-        clock.now, index, epoch, seconds = heapq.heappop(under_way)
-        run = runs[index]
-        forecast.observe(run, epoch, seconds)
-        if epoch < run.epochs:
-            seconds = seconds_of(index)
-            heapq.heappush(under_way, (clock.now + seconds, index, epoch + 1, seconds))
-            continue
-        forecast.end(run)
-        done += 1
-        if done == len(runs) // 4:
-            estimated = (clock.now, forecast.to_go() or 0.0)
-    return estimated[1], clock.now - estimated[0]

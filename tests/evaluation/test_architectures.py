@@ -94,18 +94,3 @@ def test_half_precision_is_near_single(
     np.testing.assert_allclose(half.answer_loss, single.answer_loss, atol=0.1)
     np.testing.assert_allclose(half.answer_loss, one.answer_loss, atol=0.05)
     assert half.answer_loss.dtype == np.float64
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-def test_a_gpu_gives_the_numbers_of_the_cpu(
-    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    evaluator = Evaluator(
-        {"forget": questions}, tokenizer, TEMPLATES["plain"], get_profile("tofu"), 0
-    )
-    cpu, gpu = evaluator(sharp), evaluator(sharp.to("cuda"))
-    assert cpu.answers == gpu.answers
-    for name in ("answer_loss", "base_loss", "perturbed_loss"):
-        found, wanted = (getattr(e.sets["forget"], name) for e in (gpu, cpu))
-        np.testing.assert_allclose(found, wanted, atol=1e-4)

@@ -14,8 +14,7 @@ from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_specs
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.attack_checkpoint import attack_checkpoint
-from unlearnbench.evaluation.evaluate_model import EvaluationSetup, set_up
+from unlearnbench.evaluation.evaluate_model import EvaluationSetup, attack_checkpoint, set_up
 
 TRAINS = """\
 from unlearnbench.api import WeightAttack

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
@@ -16,7 +15,6 @@ from unlearnbench.data.encoding import Encoder, Row, resolve_template
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.packed_attention import can_pack
-from unlearnbench.models.prompt_shift import ShiftedModel, prompt_places
 from unlearnbench.models.row_states import RowReader
 
 TURNS = "{%% for m in messages %%}<s>{{ m.role }}\n{{ m.content }}</s>%s{%% endfor %%}"
@@ -143,42 +141,3 @@ def test_training_is_under_that_mask(
     without = Row(rows[0].ids, rows[0].start)
     assert reader.packs(model, [without]) is can_pack(model, 200)
     assert rows[0].without_first(1).masked == rows[0].masked
-
-
-def test_a_shift_passes_over_masked_tokens(
-    sharp: Any,
-    tokenizer: Any,
-    questions: tuple[Question, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The shift of a prompt is of the tokens that are seen, behind a masked one, too."""
-    assert prompt_places((1, 2), (1, 7, 2, 3), (1,)) == [0, 2]
-    chat, model = chatty(tokenizer, "newline ends"), sharp.double()
-
-    def shift(prompts: Any) -> list[torch.Tensor]:
-        return [torch.linspace(-1, 1, len(p)).double()[:, None].repeat(1, 8) for p in prompts]
-
-    losses: list[Any] = []
-    for pack in (can_pack, lambda *_: False):
-        monkeypatch.setattr("unlearnbench.evaluation.predictor.can_pack", pack)
-        made = Evaluator(
-            {"forget": questions[:2]},
-            chat,
-            resolve_template("chat", chat),
-            OPEN_UNLEARNING,
-            pad_id(chat),
-        )
-        losses.append(made(ShiftedModel(model, shift)).sets["forget"].answer_loss)
-        assert np.all(losses[-1] != made(model).sets["forget"].answer_loss)
-    np.testing.assert_allclose(losses[0], losses[1], rtol=0, atol=1e-9)
-    encoder = made.encoder
-    row, prompt = encoder.row(questions[0]), encoder.prompt(questions[0])
-    places = prompt_places(prompt, row.ids, row.masked)
-    embedded = model.get_input_embeddings()(torch.tensor([row.ids])).clone()
-    embedded[0, places, :8] += shift([prompt])[0]
-    mask = torch.tensor([[i not in row.masked for i in range(len(row.ids))]]).long()
-    with torch.no_grad():
-        logits = model(inputs_embeds=embedded, attention_mask=mask).logits[0, :-1]
-    labels = torch.tensor(row.ids[1:])[:, None]
-    loss = -logits.log_softmax(1).gather(1, labels)[row.start - 1 :].mean()
-    assert losses[0][0] == pytest.approx(loss.item(), abs=1e-9)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError, ModelError
+from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluate_model import data_settings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
@@ -93,19 +92,6 @@ def test_a_model_in_memory_is_left_as_it_was(folder: Path, model: Any, tokenizer
         evaluated(model)
 
 
-def test_progress_and_a_previous_evaluation(folder: Path) -> None:
-    calls: list[tuple[int, int]] = []
-
-    def record(done: int, everything: int) -> None:
-        calls.append((done, everything))
-
-    first = evaluated(folder, progress=record)
-    assert calls[-1][0] == calls[-1][1] > 0
-    assert calls == sorted(calls)
-    again = evaluated(folder, previous=first)
-    assert_same(again, first)
-
-
 def test_data_by_name() -> None:
     assert data_settings("synthetic") == Synthetic()
     assert data_settings("tofu") == TOFU()
@@ -132,11 +118,6 @@ class TestAdapter:
         plain = evaluated(folder)
         assert abs(found.sets["forget"].answer_loss - plain.sets["forget"].answer_loss).max() > 0.01
 
-    def test_has_its_own_tokenizer_or_its_bases(self, adapter: Path, tokenizer: Any) -> None:
-        without = evaluated(adapter)
-        tokenizer.save_pretrained(adapter)
-        assert_same(evaluated(adapter), without)
-
     def test_finds_its_base_beside_itself(
         self, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -146,31 +127,6 @@ class TestAdapter:
         elsewhere.mkdir()
         monkeypatch.chdir(elsewhere)
         assert_same(evaluated(adapter), wanted)
-
-    @pytest.mark.parametrize(
-        ("base", "message"),
-        [
-            ("./gone", "the adapter's base model is missing .*no model folder './gone'"),
-            (None, "base_model_name_or_path is None"),
-        ],
-    )
-    def test_whose_base_is_not_there(self, adapter: Path, base: str | None, message: str) -> None:
-        self.rename(adapter, base)
-        with pytest.raises(ModelError, match=message):
-            evaluated(adapter)
-
-    def test_that_is_damaged(self, adapter: Path) -> None:
-        (adapter / "adapter_model.safetensors").unlink()
-        with pytest.raises(ModelError, match=r"no adapter_model\.safetensors; pickled"):
-            evaluated(adapter)
-        (adapter / "adapter_config.json").write_text("{")
-        with pytest.raises(ModelError, match="not an adapter configuration of peft"):
-            evaluated(adapter)
-
-    def test_without_peft(self, adapter: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setitem(sys.modules, "peft", None)
-        with pytest.raises(ModelError, match=r"needs peft: pip install 'unlearnbench\[lora\]'"):
-            evaluated(adapter)
 
     @staticmethod
     def rename(adapter: Path, base: str | None) -> None:

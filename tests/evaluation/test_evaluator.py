@@ -22,11 +22,9 @@ from unlearnbench.data.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import Answer, Prompt, decode
 from unlearnbench.evaluation.observation_file import read_observations
-from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.predictor import Predictor, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
-from unlearnbench.evaluation.scoring import score
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.evaluation.tofu_log import write_log
 from unlearnbench.models.loading import pad_id
 
 from ..forked import launch
@@ -211,23 +209,6 @@ def test_a_tree_has_shared_prefixes_once(tokenizer: Any, questions: tuple[Questi
             assert tuple(tree.depths[path]) == tuple(range(len(path)))
 
 
-def test_some_drafts_are_kept_whole_some_in_part_and_some_not_at_all(
-    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    """Otherwise the tests above would not reach the paths they are there for."""
-    trees = trees_of(tokenizer, questions)
-    predictor = predictor_of(sharp, trees)
-    with predictor.ready():
-        found = score(predictor, trees)
-    agreed = []
-    for tree, scores in zip(trees, found, strict=True):
-        answer, labels = Answer(), tree.rows[0].ids[tree.rows[0].start :]
-        right = answer.accept(labels, scores.argmax_tokens, scores.tied, 100, 2)
-        agreed.append(right / len(labels))
-    assert 1 in agreed
-    assert any(0 < share < 1 for share in agreed)
-
-
 @pytest.mark.parametrize("batch_tokens", [64, 300, 100_000])
 def test_batch_size_and_row_order_change_nothing(
     batch_tokens: int, sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
@@ -242,14 +223,6 @@ def test_batch_size_and_row_order_change_nothing(
     np.testing.assert_allclose(
         back.perturbed_loss[::-1], whole.sets["forget"].perturbed_loss, atol=1e-5
     )
-
-
-def test_base_of_facts_is_their_answer(
-    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    facts = evaluate(sharp, tokenizer, questions).sets["real_authors"]
-    np.testing.assert_array_equal(facts.base_loss, facts.answer_loss)
-    assert facts.perturbed_loss.shape == (3, 3)
 
 
 def test_greedy_stops_at_eos_and_at_the_limit(
@@ -275,7 +248,6 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM
 from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.evaluation.observation_file import write_observations
-from unlearnbench.evaluation.tofu_log import write_log
 from unlearnbench.runtime.distributed import join_group, leave_group
 
 folder, file = map(Path, sys.argv[1:])
@@ -284,9 +256,8 @@ evaluator = pickle.loads((folder / "evaluator").read_bytes())
 join_group()
 done = []
 found = evaluator(model, progress=lambda now, whole: done.append(now))
-write_log(found, file)
 found = evaluator.with_samples(found, model, RepeatedSampling(samples=3))
-write_observations(found, file.with_suffix(".safetensors"))
+write_observations(found, file)
 s = found.statistics
 file.with_suffix(".txt").write_text(f"{s.generated} {s.ties}")
 leave_group()
@@ -294,7 +265,7 @@ sys.exit(done[-1] >= 20)  # the work is split
 """
 
 
-def test_two_processes_write_the_log_of_one_to_the_last_byte(
+def test_two_processes_find_what_one_does_to_the_last_bit(
     tmp_path: Path, sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:
     sharp.save_pretrained(tmp_path / "model")
@@ -306,14 +277,13 @@ def test_two_processes_write_the_log_of_one_to_the_last_byte(
     (tmp_path / "evaluator").write_bytes(pickle.dumps(evaluator))
     files = launch(TWO_PROCESSES, [str(tmp_path)], tmp_path, 2)
     alone = evaluator(sharp)
-    write_log(alone, tmp_path / "alone.json")
     sampled: Any = evaluator.with_samples(alone, sharp, RepeatedSampling(samples=3))
     s = alone.statistics
     assert s is not None
     for file in files:
-        assert file.read_bytes() == (tmp_path / "alone.json").read_bytes()
         assert file.with_suffix(".txt").read_text() == f"{s.generated} {s.ties}"
-        for name, seen in read_observations(file.with_suffix(".safetensors")).sets.items():
+        for name, seen in read_observations(file).sets.items():
+            assert_equal(seen, alone.sets[name], 0)
             two, one = (cast("Any", s.grad_norm) for s in (seen, alone.sets[name]))
             assert (two is None) == (one is None) == (name not in ("retain", "forget"))
             if one is not None:
@@ -372,7 +342,7 @@ def test_values_by_token_are_those_of_one_sequence_at_a_time(
 
 
 def test_holdout_rows_are_scored_alone_and_change_no_other_number(
-    sharp: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
 ) -> None:
     holdout = tuple(Question(q.question, f"Not {q.answer}") for q in questions[:4])
 
@@ -392,9 +362,8 @@ def test_holdout_rows_are_scored_alone_and_change_no_other_number(
 
     sets = sets_of(questions)
     without, found = evaluated(sets), evaluated({"holdout": holdout, **sets})
-    write_log(without, tmp_path / "without.json")
-    write_log(found, tmp_path / "with.json")
-    assert (tmp_path / "without.json").read_bytes() == (tmp_path / "with.json").read_bytes()
+    for name, seen in without.sets.items():
+        assert_equal(seen, found.sets[name], 0)
     seen, losses = found.sets["holdout"], summarize(found, None, TOFU)
     assert (seen.generated, len(seen.references)) == ((), 4)
     assert np.isnan(seen.rouge_l_recall).all()

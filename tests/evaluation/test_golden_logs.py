@@ -17,8 +17,8 @@ import pytest
 from unlearnbench.analysis.anchors import LOG_TOLERANCE, check_anchor, find_anchor
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs
 from unlearnbench.config.profiles import OPEN_UNLEARNING
+from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.metrics.privleak import PrivLeak
 from unlearnbench.stats.text_overlap import rouge_l_f1
 

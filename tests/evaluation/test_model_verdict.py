@@ -101,10 +101,3 @@ def test_privacy_is_by_the_attack_that_is_farthest_off() -> None:
     assert "AUC 1.00 [1.00, 1.00]; the aim is 0." in found.private
     assert judged(retain, retain).private.startswith("Private? Perhaps: ")
     assert "½, chance" in judged(start, None).private
-
-
-def test_what_is_not_a_number_has_no_interval() -> None:
-    sets = {**START.sets, "forget": answers(np.full(N, np.nan))}
-    found = judged(replace(START, sets=sets), None, None)
-    assert "probability_forget" not in found.intervals
-    assert found.kept

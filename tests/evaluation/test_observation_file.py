@@ -84,19 +84,15 @@ def test_an_evaluation_of_forget10_is_less_than_1_mb(tmp_path: Path) -> None:
     assert path.stat().st_size < 1_000_000
 
 
-@pytest.mark.parametrize("damage", ["cut", "empty", "text", "missing", "short", "flat", "packed"])
+@pytest.mark.parametrize("damage", ["cut", "empty", "missing", "packed"])
 def test_a_damaged_file_is_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "epoch-1.safetensors"
     seen = made(3)
-    if damage == "short":
-        seen = replace(seen, answer_loss=seen.answer_loss[:-1])
-    if damage == "flat":
-        seen = replace(seen, perturbed_loss=seen.answer_loss)
     write_observations(Evaluation(TOFU.id, {"forget": seen}), path)
     if damage == "cut":
         path.write_bytes(path.read_bytes()[:-100])
-    elif damage in ("empty", "text"):
-        path.write_bytes(b"" if damage == "empty" else b"{}" * 50)
+    elif damage == "empty":
+        path.write_bytes(b"")
     elif damage == "packed":
         content = path.read_bytes()
         begin = content.index(b"\x1f\x8b\x08") + 20

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import shutil
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +11,9 @@ import numpy as np
 import pytest
 import torch
 from torch.nn import functional
-from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench import evaluate_model, get_profile, summarize
-from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
@@ -39,12 +35,10 @@ from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.predictor import Predictor, tie_gap
 from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
-from unlearnbench.evaluation.tofu_log import read_log, write_log
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.results.records import (
     EpochResult,
     Record,
-    read_record,
     run_record,
     write_record,
 )
@@ -67,25 +61,6 @@ def test_it_is_that_of_most_weights_and_of_autocast(model: Any) -> None:
     model.to(torch.bfloat16)
     model.model.norm.to(torch.float32)  # as adapters and norms are, around weights of bfloat16
     assert precision_of_model(model) == "bfloat16"
-
-
-def test_an_evaluation_and_its_log_say_it(model: Any, tokenizer: Any, tmp_path: Path) -> None:
-    for precision in ("float32", "bfloat16"):
-        found = evaluated(model.to(getattr(torch, precision)), tokenizer)
-        assert found.precision == precision
-        path = tmp_path / f"{precision}.json"
-        write_log(found, path)
-        assert read_log(path).precision == precision
-    document = json.loads(path.read_text())
-    first = next(iter(document.values()))
-    first["precision"] = "float32"
-    path.write_text(json.dumps(document))
-    with pytest.raises(EvaluationError, match="sets of different precisions"):
-        read_log(path)
-    first["precision"] = 32
-    path.write_text(json.dumps(document))
-    with pytest.raises(EvaluationError, match=r"precision: expected text, got 32"):
-        read_log(path)
 
 
 def test_two_precisions_do_not_compare_and_an_unknown_one_does(model: Any, tokenizer: Any) -> None:
@@ -128,29 +103,6 @@ def test_only_runs_that_were_judged_under_autocast_are_other_runs_now() -> None:
     assert bf16.identity["evaluation"]["precision"] == "float32"
 
 
-def test_a_record_of_an_earlier_version_has_its_models_precision(tmp_path: Path) -> None:
-    record = record_of(model={"dtype": "bfloat16"})
-    assert record.precision == "bfloat16"
-    place = write_record(record, tmp_path)
-    assert read_record(place).precision == "bfloat16"
-    document = json.loads((place / "record.json").read_text())
-    assert document.pop("precision") == "bfloat16"
-    del document["sha256"]
-    (place / "record.json").write_text(json.dumps(document))
-    assert read_record(place).precision == "bfloat16"
-    document["spec"] = {"target": "full"}  # an anchor of the very first versions
-    (place / "record.json").write_text(json.dumps(document))
-    assert read_record(place).precision == "float32"
-
-
-def test_evaluations_of_an_earlier_version_have_the_records(
-    model: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    found = dataclasses.replace(evaluated(model, tokenizer), precision=None)
-    record = dataclasses.replace(record_of(model={"dtype": "bfloat16"}), evaluations={1: found})
-    assert read_record(write_record(record, tmp_path)).evaluations[1].precision == "bfloat16"
-
-
 def test_a_panel_holds_one_precision() -> None:
     run, other = record_of(), record_of(model={"dtype": "bfloat16"})
     with pytest.raises(RecordError, match=r"tiny, forget 10 %: records of different precisions"):
@@ -158,14 +110,6 @@ def test_a_panel_holds_one_precision() -> None:
     named = dataclasses.replace(other, model="tiny-bf16")
     assert len(table([run, named])) == 2, "another model's panel"
     assert len(table([run, anchor_of(None)])) == 2, "not known"
-
-
-def test_a_report_leaves_out_anchors_from_before_the_dtype_was_changed() -> None:
-    old, new = anchor_of("float32"), anchor_of("bfloat16", "6b6b")
-    run = record_of(model={"dtype": "bfloat16"})
-    report = Results.of([old, new, run], name="small", planned=[run.id], references=["6b6b"])
-    assert {record.id for record in report.records} == {"6b6b", run.id}
-    assert report.unplanned == 1
 
 
 @pytest.mark.parametrize(
@@ -193,30 +137,6 @@ def test_an_outer_autocast_has_no_effect(model: Any) -> None:
             assert precision_of_model(model) == found
             assert not model(torch.ones(1, 3, dtype=torch.long)).logits.requires_grad
     assert precision_of_model(model) == "float32"
-
-
-class Conversions(TorchDispatchMode):
-    """Counts conversions of matrices to bfloat16, by what is converted."""
-
-    def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
-        self.seen: Counter[int] = Counter()
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in (torch.ops.aten._to_copy.default, torch.ops.aten.to.dtype):
-            self.seen[args[0].data_ptr()] += 1
-        return func(*args, **(kwargs or {}))
-
-
-def test_weights_are_converted_once_for_all_tokens(model: Any) -> None:
-    """Also those that are not trained: autocast keeps no conversion of these by itself."""
-    layer = model.model.layers[1].requires_grad_(False)
-    with computing_in_precision(model, "bf16"), Conversions() as conversions:
-        for _ in range(3):
-            model(torch.ones(1, 3, dtype=torch.long))
-    for one in (model.model.layers[0], layer):
-        assert conversions.seen[one.mlp.up_proj.weight.data_ptr()] == 1
-    assert not any(p.requires_grad for p in layer.parameters())
 
 
 def test_the_precision_is_that_of_predictions(

@@ -61,12 +61,6 @@ def test_a_retain_set_that_the_start_model_has_not_seen_fails() -> None:
     assert report_of(metrics) == (line,)
 
 
-def test_nothing_is_said_without_holdout_rows() -> None:
-    metrics = start_metrics(3.0)
-    assert control_warning({name: None for name in metrics}, "tiny", 0.1) is None
-    assert control_warning({}, "tiny", 0.1) is None
-
-
 def test_missing_holdout_rows_are_named_with_the_columns_that_need_them() -> None:
     assert holdout_notice([], TOFU, DATA) is None
     assert holdout_notice(["holdout01", "holdout10"], TOFU, DATA) == (

@@ -94,18 +94,6 @@ def test_shifted_equals_the_plain_way(
         assert_equal(evaluator(model).sets["forget"], before.sets["forget"], 0)
 
 
-def test_a_model_without_shifts_is_the_model_itself(
-    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    profile = get_profile("tofu", max_length=80)
-    sets, pad = sets_of(questions), pad_id(tokenizer)
-    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad)
-    alone = evaluator(sharp)
-    shifted = evaluator(ShiftedModel(sharp, lambda prompts: [None] * len(prompts)))
-    for name, found in shifted.sets.items():
-        assert_equal(found, alone.sets[name], 0)
-
-
 @pytest.mark.parametrize(
     ("prompt", "text", "count"),
     [((1, 2), (1, 2, 3), 2), ((1, 2), (1, 9, 3), 1), ((1, 2), (1,), 1), ((1, 2), (5,), 0)],

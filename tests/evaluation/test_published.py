@@ -16,8 +16,8 @@ from scipy.stats import hmean, ks_2samp
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import TOFU, TOFU_PAPER
 from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.logs import FILES, read_log
 from unlearnbench.evaluation.summary import summarize
-from unlearnbench.evaluation.tofu_log import FILES, read_log
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 
 LOGS = [f"{model}_{kind}" for model in ("llama2-7b", "phi") for kind in

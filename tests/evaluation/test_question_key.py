@@ -29,8 +29,8 @@ from unlearnbench.config.schema import (
 )
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
+from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.plan.plan import make_plan
 
 PARAPHRASED = get_profile("tofu", question_key="paraphrased_question")
@@ -98,21 +98,10 @@ def test_tofus_own_files_have_the_column(tofu_folder: Path) -> None:
     assert len(texts["retain"] - written) > 290  # TOFU repeats a few questions as they are
 
 
-def test_a_row_without_the_column_is_one_message() -> None:
-    benchmark = load_benchmark(DATA, (0.25,))
-    split = benchmark.splits[0.25]
-    first, second, *_ = split.sets["retain"]
-    rows = (first, replace(second, paraphrased_question=None))
-    odd = replace(benchmark, splits={0.25: replace(split, sets={**split.sets, "retain": rows})})
-    assert len(evaluation_sets(odd, 0.25, TOFU)["retain"]) == 2
-    with pytest.raises(EvaluationError, match=r"^set retain \(retain_perturbed\): row 2 has no"):
-        evaluation_sets(odd, 0.25, PARAPHRASED)
-
-
 def test_the_command_line_asks_them(
     tmp_path: Path, model: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    place, log = tmp_path / "model", tmp_path / "log.json"
+    place, log = tmp_path / "model", tmp_path / "log.safetensors"
     model.save_pretrained(place)
     tokenizer.save_pretrained(place)
     capsys.readouterr()
@@ -127,19 +116,3 @@ def test_the_command_line_asks_them(
     assert main(["score", str(log), *how]) == 0
     assert json.loads(capsys.readouterr().out)["model_utility"] == printed["model_utility"]
     assert main(["score", str(log), "--rows", "2"]) == 2, "another profile's numbers"
-
-
-def test_profiles_show_and_diff_take_it(capsys: pytest.CaptureFixture[str]) -> None:
-    name = "tofu+question_key=paraphrased_question"
-    assert main(["profiles", "show", name]) == 0
-    out = capsys.readouterr().out
-    assert PARAPHRASED.id in out
-    assert any(
-        line.split()[:2] == ["question_key", "paraphrased_question"] for line in out.splitlines()
-    )
-    assert main(["profiles", "diff", "tofu", name, "--json"]) == 0
-    (differ,) = json.loads(capsys.readouterr().out)["differ"]
-    assert (differ["choice"], differ["values"]) == (
-        "question_key",
-        ["question", "paraphrased_question"],
-    )

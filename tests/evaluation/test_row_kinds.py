@@ -17,7 +17,6 @@ from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.question_table import questions_table
-from unlearnbench.evaluation.tofu_log import write_log
 from unlearnbench.models.loading import pad_id
 
 from ..conftest import QUESTIONS
@@ -108,26 +107,6 @@ def test_they_are_stored_and_shown_by_question(sharp: Any, tokenizer: Any, tmp_p
     assert [len(rows["choices", i]["perturbed_loss"]) for i in range(4)] == [1, 2, 3, 4]
     assert rows["passages", 1]["reference"] == " ".join(ANSWERS[:2])
     assert rows["passages", 1]["generated"] is None
-
-
-def test_a_logs_columns_need_equally_many_wrong_answers(
-    sharp: Any, tokenizer: Any, tmp_path: Path
-) -> None:
-    names = ("retain", "forget", "real_authors", "world_facts")
-    sets = {name: KINDS["choices" if name == "forget" else "chat"] for name in names}
-    with pytest.raises(EvaluationError, match=r"set 'forget' have different numbers of wrong"):
-        write_log(evaluated(sharp, tokenizer, sets), tmp_path / "log.json")
-    assert not [*tmp_path.iterdir()]
-
-
-def test_plain_text_alone_is_scored_again_and_again(sharp: Any, tokenizer: Any) -> None:
-    sets = {"passages": KINDS["passages"][:1]}
-    evaluator = Evaluator(sets, tokenizer, TEMPLATES["plain"], PROFILE, pad_id(tokenizer))
-    first = evaluator(sharp)
-    again = evaluator(sharp, previous=first)
-    assert_alike(first.sets["passages"], again.sets["passages"])
-    assert again.statistics is not None
-    assert (again.statistics.generated, again.statistics.steps) == (0, 0)
 
 
 def test_a_row_longer_than_the_context_is_named(sharp: Any, tokenizer: Any) -> None:

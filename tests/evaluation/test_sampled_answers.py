@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from scipy.stats import chisquare
 
-from unlearnbench.api import registry
-from unlearnbench.api.attack import AttackRows, AttackTools, SamplingAttack
+from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU, get_profile
 from unlearnbench.data.encoding import TEMPLATES, Row
 from unlearnbench.errors import PluginError
-from unlearnbench.evaluation import evaluator as evaluators
 from unlearnbench.evaluation.benchmark_schema import default_schema, filled_columns
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import Prompt
-from unlearnbench.evaluation.kv_slots import SlotCache
+from unlearnbench.evaluation.generation import (
+    Prompt,
+    _key,  # pyright: ignore[reportPrivateUsage]
+    sampled_answers,
+)
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
-from unlearnbench.evaluation.sampled_answers import sampled_answers
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.evaluation.under_attack import evaluations_under
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
@@ -65,14 +62,12 @@ def sampled(
 
 def plain(model: Any, attack: SamplingAttack = WARM) -> list[list[tuple[int, ...]]]:
     """Each prompt encoded again for each answer, and a whole forward pass for each token."""
-    from unlearnbench.evaluation import sampled_answers as module
-
     how = Distribution(attack.temperature, attack.top_p)
     found: list[list[tuple[int, ...]]] = []
     for prompt in PROMPTS:
         found.append([])
         for number in range(attack.samples):
-            key = module._key(prompt.ids)  # pyright: ignore[reportPrivateUsage]
+            key = _key(prompt.ids)
             known = prompt.ids
             for uniform in uniform_numbers((attack.seed, key, number, 7), prompt.limit):
                 with torch.no_grad():
@@ -103,39 +98,6 @@ def test_neither_slots_nor_drafts_change_an_answer(model: Any, batch_tokens: int
     more = sampled(model, WARM.model_copy(update={"samples": 9}), batch_tokens=batch_tokens)
     assert [own[:7] for own in more] == whole, "few samples are the first of many"
     assert sampled(model, WARM.model_copy(update={"seed": 1})) != whole
-
-
-def test_a_prompt_is_computed_once(model: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    tokens: list[int] = []
-    batch = SlotCache.batch
-
-    def watched(self: SlotCache, slots: Any, begins: Any, widths: Any) -> Any:
-        tokens.append(sum(widths))
-        return batch(self, slots, begins, widths)
-
-    monkeypatch.setattr(SlotCache, "batch", watched)
-    answers = sampled(model, WARM.model_copy(update={"samples": 30}), batch_tokens=8)
-    prompts = sum(len(prompt.ids) for prompt in PROMPTS)
-    # Each answer reads the prompt's last token, and each of its own but the last.
-    own = sum(len(one) for each in answers for one in each) - len(PROMPTS)
-    assert sum(tokens) <= prompts + own + 40, "some drafts beside"
-
-
-def test_likely_drafts_save_steps(sharp: Any) -> None:
-    """Of a model that is sure of its answers, a draft is mostly right."""
-    greedy = sampled(sharp, RepeatedSampling(samples=1, temperature=1e-3))
-    attack = RepeatedSampling(samples=3, temperature=0.2)
-    predictor, counts = predictor_of(sharp), list[int]()
-    none: list[list[tuple[int, ...]]] = [[] for _ in PROMPTS]
-    for similar in (none, greedy):
-        given = [
-            replace(prompt, limit=25, similar=tuple(own))
-            for prompt, own in zip(PROMPTS, similar, strict=True)
-        ]
-        with predictor.ready():
-            found = sampled_answers(predictor, given, attack, -7)
-        counts.append(sum(one.drafted for own in found for one in own))
-    assert counts[1] > counts[0] >= 0
 
 
 def test_first_tokens_come_as_often_as_they_are_probable(model: Any) -> None:
@@ -186,52 +148,6 @@ def test_without_temperature_samples_are_the_greedy_answers(
         texts.append(seen.samples.texts)
     assert texts[0][0] != texts[1][0], "its prompt is shifted"
     assert texts[0][1:] == texts[1][1:]
-
-
-def test_the_attack_adds_samples_to_the_evaluation(
-    sharp: Any, tokenizer: Any, questions: tuple[Question, ...]
-) -> None:
-    attack: Any = registry.load("attacks", "sampling")(samples=2)
-    assert attack == RepeatedSampling(samples=2)
-    evaluator = evaluator_of(tokenizer, questions)
-    plain, tools = evaluator(sharp), SimpleNamespace(rows=AttackRows(questions[:3], ()))
-    ((name, found),) = evaluations_under(
-        "sampling", attack, sharp, evaluator, cast("AttackTools", tools), plain
-    )
-    assert name == "sampling"
-    assert [*found.sets] == ["forget"]
-    seen, direct = (
-        one.sets["forget"] for one in (found, evaluator.with_samples(plain, sharp, attack))
-    )
-    assert seen.generated == plain.sets["forget"].generated
-    assert seen.samples is not None
-    assert direct.samples is not None
-    assert seen.samples.texts == direct.samples.texts
-
-
-def test_memory_that_is_short_changes_no_answer(
-    sharp: Any,
-    tokenizer: Any,
-    questions: tuple[Question, ...],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    plain = evaluator_of(tokenizer, questions)(sharp)
-    attack = RepeatedSampling(samples=3, temperature=1.5)
-    whole: Any = evaluator_of(tokenizer, questions).with_samples(plain, sharp, attack)
-    sizes: list[int] = []
-
-    def short(predictor: Predictor, *rest: Any) -> Any:
-        sizes.append(predictor.batch_tokens)
-        if predictor.batch_tokens > 200:
-            raise torch.OutOfMemoryError
-        return sampled_answers(predictor, *rest)
-
-    monkeypatch.setattr(evaluators, "sampled_answers", short)
-    evaluator = evaluator_of(tokenizer, questions, batch_tokens=300)
-    found: Any = evaluator.with_samples(plain, sharp, attack)
-    assert sizes == [300, 150]
-    assert evaluator.batch_tokens == 150
-    assert found.sets["forget"].samples.texts == whole.sets["forget"].samples.texts
 
 
 def test_samples_of_a_model_without_numbers(
@@ -302,8 +218,3 @@ def test_verbatim_leak_is_the_probability_of_a_whole_sample(
     assert found == pytest.approx((1 - (1 - q) ** 2).mean(), rel=1e-4)
     assert (found or 0) > 0.1, "it has learned them"
     assert not [name for name in plan_of(TOFU).values(plain.sets) if "verbatim" in name]
-
-
-def test_chunks_of_logits_change_no_token(model: Any) -> None:
-    whole = sampled(model.double())
-    assert sampled(model, chunk=16) == whole

@@ -158,11 +158,6 @@ def test_infinite_losses_are_undefined_only_where_nothing_can_be_said() -> None:
     assert set_metrics("real_authors", endless, TOFU) == (None, 0.75, None)
 
 
-def test_set_without_questions_is_undefined() -> None:
-    nothing = evaluated(np.empty(0), np.empty(0), np.empty((0, 2)))
-    assert set_metrics("retain", nothing, TOFU) == SetMetrics(None, None, None)
-
-
 def evaluation_of(one: SetEvaluation, profile: Profile = TOFU) -> Evaluation:
     return Evaluation(profile=profile.id, sets=dict.fromkeys(SETS, one))
 

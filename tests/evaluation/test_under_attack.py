@@ -147,25 +147,3 @@ def test_a_model_that_an_attack_destroys_has_results_up_to_there(
     assert notice.startswith("no results for it@2, it@3: fine-tuning by an attack: NaN gr")
     for name, value in sharp.state_dict().items():
         assert torch.equal(value, before[name])
-
-
-def test_weights_that_are_not_finite_are_a_failed_attack(sharp: Any, tokenizer: Any) -> None:
-    class Breaking(WeightAttack):
-        label = "One weight is NaN"
-
-        def points(self) -> tuple[str, ...]:
-            return ("0", "1", "2")
-
-        def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-            del tools
-            yield "0"
-            with torch.no_grad():
-                next(model.parameters()).view(-1)[0] = torch.nan
-            yield from ("1", "2")
-
-    before = {name: value.clone() for name, value in sharp.state_dict().items()}
-    assert [*under(Breaking(), sharp, evaluator(tokenizer))] == ["it@0"]
-    expected = "no results for it@1, it@2: it made weights that are not finite at '1'"
-    assert [*deferred_warnings.drain()] == [expected]
-    for name, value in sharp.state_dict().items():
-        assert torch.equal(value, before[name])

@@ -27,9 +27,9 @@ from unlearnbench.config.schema import (
 )
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.loading import Source, pad_id
 from unlearnbench.runs.prerequisites import model_evaluation
 from unlearnbench.runs.workspace import Workspace
@@ -344,7 +344,7 @@ from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
 from unlearnbench.runtime import distributed as group
-from unlearnbench.evaluation.tofu_log import write_log
+from unlearnbench.evaluation.observation_file import write_observations
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.runtime.fsdp import is_sharded
 from unlearnbench.training.trainer import Trainer
@@ -360,7 +360,7 @@ for precision in ("bf16", "fp32"):
     with trainer.evaluation_model(exact=exact) as model:
         held = {p.dtype for p in model.parameters() if p.ndim == 2}
         assert (torch.bfloat16 in held) == (precision == "bf16")
-        write_log(evaluator(model), Path(f"{sys.argv[2]}.{precision}"))
+        write_observations(evaluator(model), Path(f"{sys.argv[2]}.{precision}.safetensors"))
 group.leave_group()
 """
 
@@ -406,7 +406,9 @@ def test_an_evaluation_has_one_precision(
     file.write_bytes(pickle.dumps((tmp_path / "trained", evaluator, given)))
     for rank, log in enumerate(launch(EVALUATED, [str(file)], tmp_path, 2)):
         for precision in mine:
-            found.append((f"process {rank}", precision, read_log(Path(f"{log}.{precision}"))))
+            found.append(
+                (f"process {rank}", precision, read_log(Path(f"{log}.{precision}.safetensors")))
+            )
     for name, precision, other in found:
         one, what = mine[precision], (name, precision)
         assert other.precision == one.precision, what

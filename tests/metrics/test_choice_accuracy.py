@@ -43,14 +43,6 @@ def test_the_likeliest_option_is_chosen(observe: Observe, normalised: bool, colu
     np.testing.assert_array_equal(found, [case[column] for case in CASES])
 
 
-def test_sums_need_the_numbers_of_tokens(observe: Observe) -> None:
-    """open-unlearning's logs have means alone."""
-    none = {"answer_tokens": np.zeros(1, int), "perturbed_tokens": np.zeros((1, 2), int)}
-    seen = observe([[1.0]], perturbed=2, **none)
-    assert ChoiceAccuracy().per_example(seen).tolist() == [1 / 3]
-    assert np.isnan(ChoiceAccuracy(normalised=False).per_example(seen)).all()
-
-
 READ_OPTIONS = [
     kind()
     for name in registry.names("metrics")

@@ -12,7 +12,7 @@ from unlearnbench.files.canonical_json import content_hash
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 
-OLD = Path(__file__).parent.parent / "data" / "old_sweep" / "plan.json"
+OLD = Path(__file__).parent.parent / "data" / "small_sweep" / "plan.json"
 PUBLISHED = {
     "tofu_llama2_7b": "3b6ab24f3dca259b",
     "tofu_llama2_7b_one_gpu": "815546895387401c",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,25 +9,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation
-from unlearnbench.config.profiles import TOFU, profile_of_id
-from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.summary import summarize
 from unlearnbench.results import epoch_metrics
 from unlearnbench.results.epoch_metrics import numbers, references_of
 from unlearnbench.results.records import (
     EpochResult,
     Record,
+    StoredFile,
     read_record,
-    read_records,
     write_record,
 )
-from unlearnbench.results.table import table, to_csv
+from unlearnbench.results.table import table
 
 from .test_records import a_record, a_set
-
-OLD = Path(__file__).parent.parent / "data" / "old_sweep"
-NEW = ("paraphrased_probability_forget", "truth_ratio_share_retain", "repetition_forget")
 
 
 def evaluation(hits: int, loss: float) -> Evaluation:
@@ -67,52 +61,15 @@ def nothing_known() -> None:
 def read(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The records whose evaluations are read from now on."""
     seen: list[str] = []
-    plain: Any = epoch_metrics._File.read  # pyright: ignore[reportPrivateUsage]
+    plain: Any = StoredFile.read
 
-    def reads(self: Any) -> Any:
-        seen.append(self.folder.name)
+    def reads(self: StoredFile) -> Any:
+        seen.append(self.path.parent.name)
         return plain(self)
 
-    monkeypatch.setattr("unlearnbench.results.epoch_metrics._File.read", reads)
+    monkeypatch.setattr(StoredFile, "read", reads)
     epoch_metrics._reference.cache_clear()  # pyright: ignore[reportPrivateUsage]
     return seen
-
-
-def of_kind(records: tuple[Record, ...], kind: str, split: SplitKey) -> Record:
-    return next(r for r in records if r.kind == kind and r.forget_fraction == split)
-
-
-def test_columns_that_an_early_record_lacks_are_computed_when_they_are_read(
-    read: list[str],
-) -> None:
-    records = read_records(OLD)
-    references = references_of(records)
-    run = next(r for r in records if r.kind == "run")
-    result = run.epochs[-1]
-    columns = {column.name for column in plan_of(profile_of_id(run.profile)).columns}
-    found = numbers(run, result, references)
-    assert {name: found[name] for name in result.metrics} == dict(result.metrics)
-    assert found.keys() == columns | result.metrics.keys()
-
-    retain = of_kind(records, "retain", run.forget_fraction).evaluations[0]
-    start = of_kind(records, "fine-tuned", run.forget_fraction).evaluations[0]
-    now = summarize(run.evaluations[result.epoch], retain, profile_of_id(run.profile), start)
-    assert dict(found) == {**now, **result.metrics}
-    assert all(found[name] is not None for name in NEW)
-    assert found["exact_memorization_forget"] is None, "no values by token in TOFU's log"
-    assert len(read) == 3
-    again = numbers(run, result, references)
-    assert again["repetition_forget"] == found["repetition_forget"]
-    assert len(read) == 3, "computed once in a process"
-
-
-def test_a_table_of_early_records_has_the_columns_of_later_versions(read: list[str]) -> None:
-    records = read_records(OLD)
-    rows = table(records)
-    lines = list(csv.DictReader(io.StringIO(to_csv(rows))))
-    assert {*read} == {record.id for record in records}
-    assert all(line[name] for name in NEW for line in lines)
-    assert "exact_memorization_forget" not in lines[0]
 
 
 def test_a_retain_model_is_compared_with_the_start_model_when_it_is_read(

@@ -27,7 +27,6 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.sweep_folder import lock_folder, remove_leftovers
-from unlearnbench.runtime.provenance import provenance
 from unlearnbench.training.step_result import StepResult
 
 
@@ -83,23 +82,6 @@ def test_a_record_reads_back_exactly_with_numbers_that_are_not_finite(tmp_path: 
     assert finite == a_record(steps=())
 
 
-def test_a_record_is_json_that_others_can_read(tmp_path: Path) -> None:
-    def refuse(name: str) -> float:
-        raise AssertionError(name)
-
-    text = (write_record(a_record(), tmp_path) / "record.json").read_text(encoding="utf-8")
-    assert json.loads(text, parse_constant=refuse)["schema"] == 1
-
-
-def test_evaluations_are_read_when_asked_for(tmp_path: Path) -> None:
-    place = write_record(a_record(), tmp_path)
-    back = read_record(place)
-    assert list(back.evaluations) == [1]
-    assert back.evaluations[1].sets["forget"].questions == ("Who is 0?", "Who is 1?")
-    np.testing.assert_array_equal(back.evaluations[1].sets["retain"].answer_loss, [0.5, 0.5])
-    assert 9 not in back.evaluations
-
-
 def test_the_first_record_of_an_id_stays(tmp_path: Path) -> None:
     write_record(a_record(), tmp_path)
     write_record(a_record(seed=5), tmp_path)
@@ -133,12 +115,6 @@ def test_a_stopped_run_gives_way_to_one_that_goes_to_its_end(tmp_path: Path) -> 
     assert [p.name for p in (tmp_path / "records").iterdir()] == ["0123456789abcdef"]
 
 
-def test_a_failure_beside_a_finished_record_counts_for_nothing(tmp_path: Path) -> None:
-    write_record(a_record(), tmp_path)
-    write_record(a_record(status="failed", error="late"), tmp_path)
-    assert [r.status for r in read_records(tmp_path)] == ["finished"]
-
-
 def test_records_come_in_an_order_of_their_own(tmp_path: Path) -> None:
     ids = ["aa", "bb", "cc", "dd"]
     write_record(a_record("dd", learning_rate=1e-5), tmp_path)
@@ -150,7 +126,7 @@ def test_records_come_in_an_order_of_their_own(tmp_path: Path) -> None:
     assert read_records(tmp_path / "nowhere") == ()
 
 
-def test_an_edited_record_is_refused_and_one_without_a_hash_opens(tmp_path: Path) -> None:
+def test_an_edited_record_is_refused(tmp_path: Path) -> None:
     file = write_record(a_record(), tmp_path) / "record.json"
     document = json.loads(file.read_text(encoding="utf-8"))
     assert len(document["sha256"]) == 64
@@ -162,9 +138,6 @@ def test_an_edited_record_is_refused_and_one_without_a_hash_opens(tmp_path: Path
         read_record(file.parent)
     with pytest.raises(RecordError, match="its content is not what was written"):
         read_records(tmp_path)
-    del document["sha256"]  # as earlier versions wrote it
-    file.write_text(json.dumps(document), encoding="utf-8")
-    assert read_record(file.parent).epochs[0].metrics["model_utility"] == 0.9
 
 
 def test_missing_files_and_changed_evaluations_are_found(tmp_path: Path) -> None:
@@ -194,18 +167,6 @@ def test_a_full_disk_leaves_nothing_half_done(
 
     monkeypatch.setattr(Path, "write_text", full)
     with pytest.raises(RecordError, match="No space left on device; fix that and start"):
-        write_record(a_record(), tmp_path)
-    assert list((tmp_path / "records").iterdir()) == []
-
-
-def test_a_disk_that_fills_up_in_an_evaluation_is_told_alike(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(_path: Path, _content: bytes) -> int:
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(Path, "write_bytes", full)
-    with pytest.raises(RecordError, match="No space left on device"):
         write_record(a_record(), tmp_path)
     assert list((tmp_path / "records").iterdir()) == []
 
@@ -241,16 +202,6 @@ def test_a_folder_has_one_holder_and_the_next_is_told_who(tmp_path: Path) -> Non
         holder.kill()
     with lock_folder(tmp_path):  # the kernel has taken the lock from the dead
         pass
-
-
-def test_provenance_says_what_it_was_made_with() -> None:
-    made = provenance(data="d1", weights="w1", begin=0.0)
-    assert made["started"] == "1970-01-01T00:00:00.000+00:00"
-    assert made["finished"] > "2025"
-    assert made["versions"]["python"] == platform.python_version()
-    assert {"unlearnbench", "torch", "numpy"} <= made["versions"].keys()
-    assert (made["data"], made["weights"], made["device"]) == ("d1", "w1", "cpu")
-    assert json.loads(json.dumps(made)) == made
 
 
 def test_a_commit_is_that_of_the_working_folder_or_none(tmp_path: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -123,33 +122,6 @@ def test_a_storage_that_fails_is_tried_again_and_what_it_had_stays_whole(
     assert contents(here) == {"progress": "3"}
     assert two.fetch(there, changes=True)
     assert contents(there) == {"progress": "2"}
-
-
-def test_a_storage_that_cannot_be_is_said(
-    tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "s3fs", None)
-    with pytest.raises(StorageError, match=r"s3:// needs .*: pip install 'unlearnbench\[s3\]'"):
-        machine("s3://bucket/runs", tmp_path).check()
-    with pytest.raises(StorageError, match="give a path, s3:// or gs://"):
-        machine("moon://bucket", tmp_path).check()
-    (tmp_path / "file").touch()
-    with pytest.raises(StorageError, match="cannot write: "):
-        machine(str(tmp_path / "file" / "runs"), tmp_path).check()
-    assert url
-
-
-def test_without_storage_nothing_happens(tmp_path: Path) -> None:
-    none = Storage(None, {})
-    place = write(tmp_path / "small" / "records" / "a", record="1")
-    none.check()
-    none.push(place)
-    none.share(place.parent)
-    none.put([place / "record"])
-    none.remove(place)
-    assert none.fetch(place)
-    assert not none.has(place)
-    assert not none.fetch(place.with_name("b"))
 
 
 def test_a_run_goes_on_on_a_machine_that_has_nothing_but_the_storage(tmp_path: Path) -> None:

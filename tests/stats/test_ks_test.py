@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from scipy.stats import ks_2samp
 
-from unlearnbench.errors import EvaluationError
 from unlearnbench.stats import FloatArray
 from unlearnbench.stats.ks_test import critical_count, ks_power, ks_test
 
@@ -25,10 +24,6 @@ from unlearnbench.stats.ks_test import critical_count, ks_power, ks_test
 )
 def test_the_least_distance_by_hand(n: int, count: int | None) -> None:
     assert critical_count(n) == count
-
-
-def test_a_p_value_equal_to_the_level_is_significant() -> None:
-    assert (critical_count(3, 0.1), critical_count(3, 0.0999)) == (3, None)
 
 
 @pytest.mark.parametrize("n", [20, 80, 300])
@@ -64,15 +59,6 @@ def test_the_shift_is_detected_with_the_stated_power(n: int, expected_power: flo
     )
 
 
-def test_the_shift_scales_with_the_ratios_and_falls_with_their_number() -> None:
-    values = np.random.default_rng(0).normal(size=300)
-    narrow, wide, few = (ks_power(10**v).shift for v in (values, 2 * values, values[:80]))
-    assert narrow is not None
-    assert few is not None
-    assert wide == pytest.approx(2 * narrow)
-    assert few > 1.5 * narrow
-
-
 def test_two_values_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     # n = 4 needs complete separation, so a pair's least shift is its largest y less its least x.
     class Draws:
@@ -85,38 +71,6 @@ def test_two_values_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("numpy.random.default_rng", draws)
     found = ks_power(np.array([1.0, 10.0, 100.0, 1000.0]))
     assert found.shift == pytest.approx(2.0)
-
-
-def test_few_questions_see_nothing() -> None:
-    found = ks_power(np.array([1.0, 2.0, 3.0]))
-    assert (found.distance, found.shift) == (None, None)
-    assert (
-        found.summary
-        == "3 forget questions are too few: no distance gives Forget Quality p ≤ 0.05."
-    )
-
-
-@pytest.mark.parametrize("odd", [0.0, float("inf"), float("nan")])
-def test_a_ratio_without_a_logarithm_leaves_the_distance_only(odd: float) -> None:
-    found = ks_power(np.array([1.0, 2.0, 3.0, 4.0, 5.0, odd]))
-    assert (found.distance, found.shift) == (5 / 6, None)
-
-
-def test_from_the_number_of_questions_alone() -> None:
-    found = ks_power(80)
-    assert (found.n, found.distance, found.shift) == (80, 0.225, None)
-    assert found.summary.endswith("only if D is at least 0.225.")
-
-
-def test_summary() -> None:
-    text = ks_power(10 ** np.random.default_rng(0).normal(size=80)).summary
-    assert text.startswith("With 80 forget questions, Forget Quality distinguishes a model")
-    assert "in 80 % of cases" in text
-
-
-def test_no_question_is_refused() -> None:
-    with pytest.raises(EvaluationError, match="no truth ratio"):
-        ks_power(np.array([]))
 
 
 def separated(n: int, shared: int = 0) -> tuple[FloatArray, FloatArray]:
@@ -190,19 +144,6 @@ def test_p_value_counts_arrangements(n: int) -> None:
         assert quality.p_value == pytest.approx(share, rel=1e-15)
 
 
-def test_forget_quality_of_a_model_with_itself_is_one() -> None:
-    sample = np.linspace(0, 1, 50)
-    quality = ks_test(sample, sample)
-    assert quality is not None
-    assert (quality.p_value, quality.log10_p, quality.statistic) == (1.0, 0.0, 0.0)
-
-
-def test_forget_quality_does_not_mind_the_direction_of_the_ratio() -> None:
-    rng = np.random.default_rng(1)
-    one, two = rng.lognormal(size=80), rng.lognormal(0.5, size=80)
-    assert ks_test(one, two) == ks_test(1 / one, 1 / two)
-
-
 def test_forget_quality_takes_infinite_ratios_and_leaves_nan_undefined() -> None:
     finite = np.array([1.0, 2.0, 3.0])
     quality = ks_test(np.array([np.inf, np.inf, 0.0]), finite)
@@ -211,8 +152,3 @@ def test_forget_quality_takes_infinite_ratios_and_leaves_nan_undefined() -> None
     assert ks_test(np.array([np.nan, 1.0, 1.0]), finite) is None
     assert ks_test(finite, np.array([np.nan, 1.0, 1.0])) is None
     assert ks_test(finite[:0], finite[:0]) is None
-
-
-def test_unequal_samples_are_refused() -> None:
-    with pytest.raises(EvaluationError, match=r"model has 3 forget questions.*retain model 4"):
-        ks_test(np.zeros(3), np.zeros(4))

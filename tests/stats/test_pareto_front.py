@@ -60,11 +60,3 @@ def test_the_area_equals_a_count_of_cells() -> None:
     points = [(float(rng.randrange(12)), float(rng.randrange(12))) for _ in range(20)]
     cells = {(x, y) for u, v in points for x in range(2, int(u)) for y in range(3, int(v))}
     assert hypervolume(points, (2.0, 3.0)) == len(cells) > 0
-
-
-def test_only_the_front_counts_for_the_area() -> None:
-    rng = random.Random(6)
-    points = [(rng.random(), rng.random()) for _ in range(50)]
-    front = [points[i] for i in pareto_front(points)]
-    assert len(front) < len(points)
-    assert hypervolume(points, (0.0, 0.0)) == hypervolume(front, (0.0, 0.0))

@@ -8,7 +8,6 @@ import pytest
 
 from unlearnbench.stats.relearning import (
     area_between,
-    largest,
     relearning_robustness,
     steps_to_half,
     symmetric_quantization_robustness,
@@ -47,12 +46,6 @@ def test_half_of_the_start_model_lies_between_two_steps() -> None:
     assert steps_to_half(STEPS, (None, math.nan, None), 0.8) is None
     for start in (None, 0.0, -0.1, math.nan):
         assert steps_to_half(STEPS, (0.1, 0.2, 0.3), start) is None
-
-
-def test_the_largest_value() -> None:
-    assert largest((0.1, 0.4, None, 0.2, math.nan)) == 0.4
-    assert largest((None, math.nan)) is None
-    assert largest(()) is None
 
 
 def test_robustness_against_relearning() -> None:
@@ -106,10 +99,3 @@ def test_robustness_against_quantization(
 ) -> None:
     found = symmetric_quantization_robustness(before, after)
     assert found == (expected if expected is None else pytest.approx(expected, abs=1e-14))
-
-
-def test_a_curve_has_a_value_for_each_step() -> None:
-    with pytest.raises(ValueError, match="each of 3 steps, got 3, 2"):
-        area_between(STEPS, (0.1,) * 3, (0.1,) * 2, 0.9)
-    with pytest.raises(ValueError, match="have to increase"):
-        steps_to_half((0, 3, 3), (0.1, 0.2, 0.3), 0.9)

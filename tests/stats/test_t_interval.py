@@ -37,12 +37,6 @@ def test_equal_to_scipy(n: int, level: float) -> None:
     assert (found.low, found.high) == pytest.approx(expected)
 
 
-def test_equal_values_have_no_width() -> None:
-    found = t_interval([0.25] * 4)
-    assert found is not None
-    assert (found.low, found.high, found.spread) == (0.25, 0.25, 0.0)
-
-
 @pytest.mark.parametrize("values", [[], [0.5], [0.5, float("nan")], [0.5, float("-inf")]])
 def test_no_interval(values: list[float]) -> None:
     assert t_interval(values) is None

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from unlearnbench.api.observations import SETS, SetName
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.tofu_log import read_log
+from unlearnbench.evaluation.logs import read_log
 from unlearnbench.stats.text_overlap import rouge_l_f1, rouge_recall
 
 
@@ -37,25 +36,9 @@ def test_by_hand(reference: str, prediction: str, rouge1: float, rouge_l: float)
     np.testing.assert_array_equal(got_l, [rouge_l])
 
 
-def test_order_and_type_of_the_result() -> None:
-    rouge1, rouge_l = rouge_recall(["a b", "c d", "a b"], ["a", "c d", "x"])
-    assert rouge1.tolist() == [0.5, 1.0, 0.0]
-    assert rouge_l.tolist() == [0.5, 1.0, 0.0]
-    assert rouge1.dtype == rouge_l.dtype == np.float64
-
-
 def test_f1_is_the_harmonic_mean_of_recall_and_precision() -> None:
     found = rouge_l_f1(["the cat sat down", "a b", ""], ["the cat", "c", ""])
     assert found.tolist() == [pytest.approx(2 / (1 / 0.5 + 1 / 1)), 0, 0]
-
-
-def test_empty_input() -> None:
-    assert [len(values) for values in rouge_recall([], [])] == [0, 0]
-
-
-def test_answers_without_references_are_refused() -> None:
-    with pytest.raises(EvaluationError, match="2 references and 1 generated"):
-        rouge_recall(["a", "b"], ["a"])
 
 
 @pytest.mark.parametrize("name", SETS)

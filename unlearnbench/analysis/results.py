@@ -200,7 +200,7 @@ class Results:
             for r in self.records
             if r.kind == "fine-tuned" and r.epochs
         )
-        mixed = mixed_versions(self.records, self.schema.plan)
+        mixed = mixed_versions(self.records)
         lines = (self.schema.warning, mixed, *self._several_starts(), *controls, *self.unobserved())
         return tuple(dict.fromkeys(line for line in lines if line))
 

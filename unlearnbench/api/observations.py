@@ -149,17 +149,11 @@ class Statistics:
     """Of these, tokens that were verified as part of a draft."""
     steps: int
     """Forward passes of decoding, summed over batches."""
-    steps_saved: int
-    """Additional passes that the same batches would need at one token per pass."""
     ties: tuple[str, ...]
     """Questions whose greedy answer has a tie (`tie_gap`) at some token: only there may another
     batch size or machine give another answer."""
     not_finite: str | None
     """First question where logits were NaN or infinite."""
-    scoring_seconds: float
-    generation_seconds: float
-    rouge_seconds: float
-    """Seconds of ROUGE after generation has ended."""
     cut: int = 0
     """True answers that are longer than the profile's `max_length` lets them be."""
 

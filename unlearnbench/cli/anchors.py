@@ -67,8 +67,8 @@ def check(
         nearest_anchor,
     )
     from unlearnbench.config.profiles import profile_of_id
+    from unlearnbench.evaluation.logs import read_log
     from unlearnbench.evaluation.summary import summarize
-    from unlearnbench.evaluation.tofu_log import read_log
 
     anchor = None if anchor_id is None else find_anchor(anchor_id)
     if log is not None:
@@ -90,7 +90,7 @@ def check(
 def _published(log: str, anchors: Collection[Anchor]) -> Evaluation:
     """Read a log. Raises: EvaluationError where its rules or rows are of no reference model."""
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.tofu_log import read_log
+    from unlearnbench.evaluation.logs import read_log
 
     evaluation = read_log(log)
     published = {get_profile(anchor.profile).id: anchor.profile for anchor in anchors}

@@ -23,7 +23,7 @@ from unlearnbench.files.outputs import check_folder
 
 if TYPE_CHECKING:
     from unlearnbench.config.entries import AttackSpec
-    from unlearnbench.evaluation.attack_checkpoint import AttackedModel
+    from unlearnbench.evaluation.evaluate_model import AttackedModel
 
 app = new_group()
 
@@ -67,10 +67,13 @@ def attack(
     from unlearnbench.cli.attack_report import AttackReport
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.attack_checkpoint import attack_checkpoint
-    from unlearnbench.evaluation.evaluate_model import data_settings, is_main_process
+    from unlearnbench.evaluation.evaluate_model import (
+        attack_checkpoint,
+        data_settings,
+    )
     from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
+    from unlearnbench.runtime.distributed import is_main_process
 
     if out:
         check_folder(out, "the evaluations")

@@ -22,7 +22,7 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.cli.evaluate import rounded
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.console import Console
-from unlearnbench.evaluation.attack_checkpoint import AttackedModel
+from unlearnbench.evaluation.evaluate_model import AttackedModel
 from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
 from unlearnbench.evaluation.summary import plan_of, summarize
 from unlearnbench.files.atomic import write_text

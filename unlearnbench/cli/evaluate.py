@@ -44,9 +44,9 @@ def evaluate(
     start: Annotated[
         str | None, option("MODEL_OR_LOG", "Model before unlearning, for Forgotten and Kept.")
     ] = None,
-    out: Annotated[str | None, option("FILE", "Log to write, .json or .json.gz.")] = None,
+    out: Annotated[str | None, option("FILE", "Log to write, .safetensors.")] = None,
     questions: Annotated[
-        str | None, option("FILE", "Table of all questions to write: .parquet or .jsonl.")
+        str | None, option("FILE", "Table of all questions to write, .jsonl.")
     ] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -54,22 +54,24 @@ def evaluate(
     r"""Evaluate a model: its scorecard and metrics; its log and answers where they are wanted.
 
     Examples:
-      unlearnbench evaluate ./my-model --data ~/tofu --forget 0.10 --out log.json
+      unlearnbench evaluate ./my-model --data ~/tofu --out log.safetensors
       unlearnbench evaluate ./my-adapter --data ~/tofu --retain ./my-retain90-model \
           --start ./my-full-model
-      unlearnbench evaluate ./my-model --questions answers.parquet
+      unlearnbench evaluate ./my-model --questions answers.jsonl
       unlearnbench evaluate locuslab/tofu_ft_phi-1.5 --tokenizer microsoft/phi-1_5 \
-          --data tofu --retain retain90.json
+          --data tofu --retain retain90.safetensors
     """
     from unlearnbench.api.benchmark import split_name
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.evaluate_model import data_settings, is_main_process
+    from unlearnbench.evaluation.evaluate_model import data_settings
+    from unlearnbench.evaluation.logs import read_log
+    from unlearnbench.evaluation.observation_file import check_path, write_observations
     from unlearnbench.evaluation.privacy_control import holdout_notice
     from unlearnbench.evaluation.question_table import check_questions_path, write_questions
-    from unlearnbench.evaluation.tofu_log import check_sets, read_log, write_log
     from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
+    from unlearnbench.runtime.distributed import is_main_process
 
     rules = get_profile(options.profile, **vars(changes))
     register_for_evaluation(plugins, rules)
@@ -77,8 +79,8 @@ def evaluate(
     if questions:  # an early error saves the model's time
         check_questions_path(questions)
     if out:
-        check_file(out, "the evaluation log")
-        check_sets(benchmark.roles, Path(out))
+        check_file(out, "the evaluation")
+        check_path(Path(out))
     resolve_precision("cpu", options.dtype, options.precision)
     given: dict[Compared, str | None] = {"retain": retain, "start": start}
     places: dict[Compared, str] = {name: place for name, place in given.items() if place}
@@ -107,8 +109,8 @@ def evaluate(
     if line := holdout_notice(missing, rules, benchmark):
         Console().note(line)
     if out:
-        write_log(evaluation, Path(out))
-        Console().note(f"log: {out}")
+        write_observations(evaluation, Path(out))
+        Console().note(f"observations: {out}")
     if questions:
         write_questions(evaluation, questions, benchmark, others.get("retain"))
         Console().note(f"questions: {questions}")
@@ -137,7 +139,7 @@ def score(
     """
     from unlearnbench.config.profiles import TOFU, get_profile, profile_of_id
     from unlearnbench.evaluation.evaluate_model import data_settings
-    from unlearnbench.evaluation.tofu_log import read_log
+    from unlearnbench.evaluation.logs import read_log
 
     given: Profile | None = None
     if any(one is not None for one in (profile, *vars(changes).values())):
@@ -250,7 +252,7 @@ def _print_scorecard(
     from unlearnbench.api.membership import MembershipInference
     from unlearnbench.evaluation.scorecard import scorecard
 
-    plan, given = judged.plan, (judged.model.sets, compared, benchmark.references)
+    plan, given = judged.plan, ({*judged.model.sets}, compared, benchmark.references)
     card = scorecard(plan, judged.roles, judged.values, *given)
     scores = [
         (score.label, rounded(score.value), score.question, " and ".join(score.relative_to))

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.config.schema import HyperParameter, SweepConfig
     from unlearnbench.estimates.run_estimate import Estimate
-    from unlearnbench.estimates.work import SplitSize
+    from unlearnbench.estimates.time_to_go import SplitSize
     from unlearnbench.plan.plan import Plan
     from unlearnbench.plan.run_spec import RunSpec
 
@@ -58,7 +58,7 @@ def plan(
     planned, benchmark = plan_runs(config, overrides, plugins)
     from unlearnbench.config.profiles import profile_of
     from unlearnbench.estimates.run_estimate import estimate_plan
-    from unlearnbench.estimates.work import SplitSize, count_work
+    from unlearnbench.estimates.time_to_go import SplitSize, count_work
     from unlearnbench.evaluation.sets import evaluation_sets
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.sweep_folder import check_owner
@@ -179,7 +179,7 @@ def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[s
     questions  of all evaluations
     """
     from unlearnbench.errors import ModelError
-    from unlearnbench.estimates.machine_time import weights_of
+    from unlearnbench.estimates.time_to_go import weights_of
     from unlearnbench.runs.prepared_models import planned_models
 
     models = list(planned_models(planned, benchmark))
@@ -206,7 +206,7 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
     """Estimate the time of runs and models on this machine from a short measurement."""
     from unlearnbench.api.registry import load
     from unlearnbench.errors import ModelError
-    from unlearnbench.estimates.machine_time import FACTOR, machine_seconds
+    from unlearnbench.estimates.time_to_go import FACTOR, machine_seconds
     from unlearnbench.runs.prepared_models import planned_models
 
     config = planned.config
@@ -265,9 +265,8 @@ def print_memory(
     console: Console,
 ) -> None:
     """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
-    from unlearnbench.estimates.hours import ASSUMED
     from unlearnbench.estimates.preflight import refusals
-    from unlearnbench.estimates.run_estimate import CHARACTERS, TEMPLATE
+    from unlearnbench.estimates.run_estimate import ASSUMED, CHARACTERS, TEMPLATE
     from unlearnbench.models.device import USABLE_SHARE
 
     if estimates:

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unlearnbench.api.registry import load
-from unlearnbench.cli.command import argument, command, flag, new_group, option
+from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import (
     Folder,
     Json,
     Plugins,
-    record_in,
     register_plugins,
     sweep_folder,
 )
@@ -94,31 +93,6 @@ def _write_latex(made: Results, path: Path, console: Console) -> None:
         )
     write_file(path, text, "the scorecard")
     console.print(f"LaTeX {path}")
-
-
-@command(app, "export-log")
-def export_log(
-    folder: Folder,
-    record_id: Annotated[str, argument("RECORD", "Start of its run_id in results.csv.")],
-    out: Annotated[str, option("FILE", "Log to write; gzipped if its name ends in .gz.")],
-    epoch: Annotated[int | None, option("N", "Epoch.", default="the last one evaluated")] = None,
-) -> None:
-    r"""Write an evaluation in a sweep's records as a log like TOFU's.
-
-    A record is a run, or the fine-tuned or retain model, which have epoch 0.
-
-    Examples:
-      unlearnbench export-log runs/quickstart 5f0c --out eval_log_aggregated.json
-      unlearnbench export-log runs/mine 8a1e --epoch 5 --out eval_log_aggregated.json
-    """
-    from unlearnbench.evaluation.tofu_log import write_log
-    from unlearnbench.results.records import evaluated_epoch, read_records
-
-    place = sweep_folder(folder)
-    record = record_in(read_records(place), record_id, place)
-    chosen = evaluated_epoch(record, epoch)
-    write_log(record.evaluations[chosen], Path(out))
-    Console().print(f"log  {out}  {record.method}, epoch {chosen}")
 
 
 @command(app, "track")

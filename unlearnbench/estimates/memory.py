@@ -55,6 +55,10 @@ class Setup:
     resources: Resources
     on_gpu: bool = True
     evaluated_in_bf16: bool = True
+    passes: int = 1
+    """Forward and backward passes of a step: two where a modifier perturbs the weights."""
+    copies: int = 0
+    """Further fp32 tensors of each trained weight: modifiers' gradients by role, masks, offsets."""
 
     @property
     def items(self) -> int:
@@ -134,7 +138,7 @@ def footprint(shape: Shape, method: Method, needs: Needs, setup: Setup) -> Footp
     states = 8 * min(_LOGITS, tokens * shape.vocabulary) + 4 * tokens * shape.hidden * item
     return Footprint(
         weights=shape.weight_bytes // share,
-        gradients=trained + buckets,
+        gradients=trained + buckets + 4 * setup.copies * shape.trained // share,
         optimizer=optimizer_bytes(shape, setup) // share,
         reference=_reference(shape, needs, setup),
         copies=trained if scaled else 0,

@@ -92,22 +92,12 @@ def config_of(settings: ModelSettings, source: Source) -> Any:
         )
     source.check()
     quiet_transformers()
-    try:
-        folder = source.files()
-        check_code(source, settings)
-        with reading("config", source):
-            config: Any = AutoConfig.from_pretrained(
-                folder, trust_remote_code=settings.trust_remote_code
-            )
-    except ModelError as error:
-        cause = error.__cause__
-        if cause is None:
-            raise
-        reason = (str(cause).strip().splitlines() or [type(cause).__name__])[0]
-        raise ModelError(
-            f"{source.place}: its config cannot be read ({reason}), so its memory is not "
-            "known; allow the hub, or give a folder that has a whole config.json"
-        ) from None
+    folder = source.files()
+    check_code(source, settings)
+    with reading("config", source):
+        config: Any = AutoConfig.from_pretrained(
+            folder, trust_remote_code=settings.trust_remote_code
+        )
     check_causal(source.place, config)
     return config
 

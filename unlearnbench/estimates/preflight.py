@@ -17,10 +17,6 @@ from unlearnbench.plan.run_spec import RunSpec
 _FLOPS = 1.0  # hours are not used
 _SHOWN = 3
 """Methods that a message names."""
-_FIX = (
-    "give models.*.gradient_checkpointing: true, a higher resources.gpu or training.optimizer: "
-    "paged-adamw-8bit; dtype: bfloat16 and lora: {} need less, too, and give other numbers"
-)
 
 
 def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:

@@ -1,20 +1,39 @@
-"""The order of runs, and the remaining time of a sweep from the times of similar runs.
+"""The order of runs, the work of a plan, its time on this machine, and what is left of a sweep.
 
 At first a run's share of the work is guessed from its rows. Measured times replace the guess, first
 for runs of the same kind, and through them for all others.
+
+Before the first run, the time on the CPUs of this machine follows from a measurement of what a core
+does with matrices of a model's widths. Of attacks the evaluations are counted, and not what they
+train.
 """
 
 from __future__ import annotations
 
 import heapq
+import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
+from statistics import fmean
 
-from unlearnbench.config import method_specs
-from unlearnbench.config.schema import MethodSpec
+from unlearnbench.api.attack import SamplingAttack
+from unlearnbench.api.benchmark import Dataset, SplitKey
+from unlearnbench.api.method import Method
+from unlearnbench.config.entries import attack_from_spec
+from unlearnbench.config.method_specs import method_from_spec
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.resources import LOCAL_RUNS
+from unlearnbench.config.schema import MethodSpec, ModelSettings
+from unlearnbench.estimates.model_shape import Shape, config_of, shape_of
+from unlearnbench.estimates.run_estimate import effort_of, row_tokens
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.loading import Source
+from unlearnbench.plan.plan import Plan
 from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.training.objective import Objective
 
 Clock = Callable[[], float]
 Kind = tuple[str | float, ...]
@@ -27,6 +46,15 @@ NAMED = 0.1
 """Share of the rows that a named split forgets; its size is no part of a run's specification."""
 EVALUATED = 1.0
 """Cost of an evaluation: about as many rows as the full set, scored and answered once."""
+FACTOR = 2
+"""The estimate may be off by this factor."""
+_MEASURED = 0.3  # seconds of a measurement
+_TOKENS = 1024  # of a pass of it: a batch of short rows
+_WIDTH = 64  # tokens of a row, of which activations are counted that nobody reads here
+_REACHED = 0.8  # share of the measured rate: attention, norms and the optimiser are no products
+_SAMPLED_ALONE = 4.0  # cost of a token that is sampled alone, in tokens that are scored in a batch
+_STARTED = 20.0  # seconds to start Ray and its processes, and to write the page
+_LOADED = 3.5  # seconds of a run that are no work on tokens: the quickstart's on two cores
 
 
 def cost(run: RunSpec) -> float:
@@ -45,11 +73,8 @@ def rows_per_item(run: RunSpec) -> tuple[int, int]:
 
 @lru_cache(maxsize=4096)
 def _rows_per_item(text: str) -> tuple[int, int]:
-    from unlearnbench.api.method import Method
-    from unlearnbench.training.objective import Objective
-
     spec = MethodSpec.model_validate_json(text)
-    method = method_specs.method_from_spec(spec)
+    method = method_from_spec(spec)
     if not isinstance(method, Method):
         return 0, 0
     needs = Objective(method, spec.retain).needs
@@ -149,3 +174,162 @@ class Forecast:
 def _kinds(run: RunSpec) -> tuple[Kind, ...]:
     model, fraction = run.model.name, run.forget_fraction
     return (model, fraction, run.method.label), (model, fraction), (model,), ()
+
+
+@dataclass(frozen=True)
+class SplitSize:
+    """Number of rows of one split."""
+
+    forget: int
+    evaluated: int
+    """Questions of one evaluation, all four sets together."""
+
+
+@dataclass(frozen=True)
+class PlannedWork:
+    """The work of a plan as counts, which do not depend on the machine."""
+
+    runs: int
+    optimiser_steps: int
+    training_rows: int
+    """Rows that go through the model forward and back: forget, retain and refusal parts."""
+    evaluations: int
+    evaluated_questions: int
+    attacked_evaluations: int
+    """Evaluations of the runs under attacks, of the sets that each attack is about.
+
+    After the best epoch so far (`at: best`) as if each were the best.
+    """
+
+
+def count_work(plan: Plan, rows: Mapping[SplitKey, SplitSize]) -> PlannedWork:
+    """Count the work of a plan, given the rows of each split."""
+    steps = training_rows = evaluations = questions = attacked = 0
+    for run in plan.runs:
+        size, (trained, _) = rows[run.forget_fraction], rows_per_item(run)
+        if trained:
+            schedule = run.schedule(size.forget)
+            steps += schedule.steps
+            training_rows += schedule.rows_drawn * trained
+        evaluations += len(run.evaluate_at)
+        questions += len(run.evaluate_at) * size.evaluated
+        for attack in map(attack_from_spec, run.attacks):
+            times = 1 if attack.at == "last" else len(run.evaluate_at)
+            attacked += len(attack.points()) * times
+    return PlannedWork(len(plan.runs), steps, training_rows, evaluations, questions, attacked)
+
+
+def machine_seconds(
+    plan: Plan,
+    benchmark: Dataset,
+    runs: Sequence[RunSpec],
+    prepared: Iterable[tuple[str, int, bool]],
+) -> float:
+    """Seconds of a sweep of `runs` on the CPUs of this machine, from its command to its end.
+
+    prepared  models to train first: the name of their settings, their rows in all epochs, and
+              whether all others wait for it
+
+    Raises: ModelError where a model's shape is not known.
+    """
+    slots = min(plan.config.ray.concurrent or LOCAL_RUNS, os.cpu_count() or 1)
+    before = 0.0
+    first = {run.model.name: run for run in runs}
+    for model, rows, alone in prepared:
+        if model in first:
+            run = first[model]
+            weights, speed = _size_and_speed(run.model)
+            seconds = _LOADED + 6 * weights * rows * _row_length(run, benchmark) / speed
+            before += seconds if alone else seconds / slots
+    for name, run in first.items():  # evaluations of the start model and the retain models
+        weights, speed = _size_and_speed(run.model)
+        splits = len({one.forget_fraction for one in runs if one.model.name == name})
+        work = _evaluation(run, benchmark, weights) * (1 + _attacked(run, benchmark))
+        before += 2 * splits * work / speed
+    return _STARTED + before + sum(_run_seconds(run, benchmark) for run in runs) / slots
+
+
+def _run_seconds(run: RunSpec, benchmark: Dataset) -> float:
+    weights, speed = _size_and_speed(run.model)
+    rows = len(benchmark.splits[run.forget_fraction].forget) * run.epochs
+    each, sampled = rows_per_item(run)
+    trains = isinstance(method_from_spec(run.method), Method)
+    length = _row_length(run, benchmark) if trains else 0.0
+    training = rows * length * weights * (6 * each + 2 * _SAMPLED_ALONE * sampled)
+    times = len(run.evaluate_at) + _attacked(run, benchmark)
+    evaluations = times * _evaluation(run, benchmark, weights)
+    return _LOADED + (training + evaluations) / speed
+
+
+def _evaluation(run: RunSpec, benchmark: Dataset, weights: int) -> float:
+    """FLOP of one evaluation."""
+    effort = effort_of(run, benchmark, 0.0, 0)
+    # Most decoded tokens are verified drafts, and cost what scored ones do.
+    return 2 * weights * (effort.scored + effort.answers * effort.decoded)
+
+
+def _attacked(run: RunSpec, benchmark: Dataset) -> float:
+    """The evaluations of a run under its attacks, as a number of whole plain evaluations."""
+    found, roles = 0.0, run.data.roles
+    sets = evaluation_sets(benchmark, run.forget_fraction, profile_of(run.evaluation))
+    questions = sum(map(len, sets.values()))
+    for attack in map(attack_from_spec, run.attacks):
+        about = sum(len(its) for name, its in sets.items() if roles[name] in attack.roles)
+        epochs = 1 if attack.at == "last" else len(run.evaluate_at)
+        answers = attack.samples if isinstance(attack, SamplingAttack) else 1
+        found += epochs * len(attack.points()) * answers * about / questions
+    return found
+
+
+def _row_length(run: RunSpec, benchmark: Dataset) -> float:
+    """Mean tokens of a trained row."""
+    split = benchmark.splits[run.forget_fraction]
+    most = run.training.max_length
+    return fmean(row_tokens(row, most)[0] for row in (*split.forget, *split.retain))
+
+
+@lru_cache(maxsize=64)
+def _shape(text: str) -> Shape:
+    model = ModelSettings.model_validate_json(text)
+    place = model.fine_tuned or model.base
+    source = Source.parse(place, None if model.fine_tuned else model.revision)
+    return shape_of(config_of(model, source), model, _all, autocast=False, width=_WIDTH)
+
+
+def _all(_name: str, _layers: int) -> bool:
+    return True
+
+
+def weights_of(model: ModelSettings) -> int:
+    """Weights of a model. Raises: ModelError where they are not known."""
+    return _shape(model.model_dump_json(exclude={"preparation"})).weights
+
+
+def _size_and_speed(model: ModelSettings) -> tuple[int, float]:
+    """Weights that a token is multiplied with, and FLOP/s that a core reaches with them."""
+    shape = _shape(model.model_dump_json(exclude={"preparation"}))
+    return shape.matrices, _REACHED * measured_flops(shape.hidden, 4 * shape.hidden)
+
+
+@lru_cache(maxsize=8)
+def measured_flops(hidden: int, inner: int) -> float:
+    """Measure the FLOP/s of one thread with matrices of a model's widths, forward and back."""
+    import torch
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        rows = torch.ones(_TOKENS, hidden)
+        up = torch.ones(hidden, inner, requires_grad=True)
+        down = torch.ones(inner, hidden, requires_grad=True)
+        passes, begin = -1, time.perf_counter()
+        while passes < 1 or time.perf_counter() - begin < _MEASURED:
+            torch.autograd.grad(((rows @ up).relu() @ down).sum(), (up, down))
+            passes += 1
+            if not passes:  # the first allocates
+                begin = time.perf_counter()
+        spent = time.perf_counter() - begin
+    finally:
+        torch.set_num_threads(threads)
+    # Two products forward, and for each two back, but none for the gradient of the rows.
+    return passes * 10 * _TOKENS * hidden * inner / spent

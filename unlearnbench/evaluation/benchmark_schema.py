@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -121,29 +120,16 @@ class BenchmarkSchema:
 def version_entry(
     benchmark: Benchmark, profile: Profile, chosen: MetricChoices = NO_CHOICES
 ) -> dict[str, Any]:
-    """Entry of a record's provenance from which `stored_versions` reads; none if all are 1.
+    """Entry of a record's provenance: versions other than 1, by column, of its metrics.
 
     chosen  metrics that the configuration names
     """
-    versions = metric_versions(plan_of(profile, benchmark, chosen))
+    plan = plan_of(profile, benchmark, chosen)
+    versions = {f"{m.name}_{on}": m.metric.version for m in plan.measures for on in m.sets}
+    for summary in plan.summaries.values():
+        versions |= {column.name: summary.version for column in summary.columns()}
     later = {name: version for name, version in versions.items() if version != 1}
     return {VERSIONS: later} if later else {}
-
-
-def metric_versions(plan: MetricPlan) -> dict[str, int]:
-    """The version of the metric behind each column."""
-    versions = {f"{m.name}_{on}": m.metric.version for m in plan.measures for on in m.sets}
-    return versions | {
-        one.name: summary.version
-        for summary in plan.summaries.values()
-        for one in summary.columns()
-    }
-
-
-def stored_versions(provenance: Mapping[str, Any]) -> Mapping[str, int]:
-    """The versions other than 1, by column, of the metrics that a record has numbers of."""
-    versions: Mapping[str, int] = provenance.get(VERSIONS, {})
-    return versions
 
 
 def recorded_schema(
@@ -196,17 +182,14 @@ def _profile(identity: str) -> Profile:
 
 @lru_cache(maxsize=64)
 def _made(name: str, text: str, on_offer: tuple[Offer, ...]) -> Benchmark:
-    """The benchmark, with the settings of the section as far as this version takes them.
+    """The benchmark with the settings of the section.
 
     Raises: PluginError where it cannot be used here.
     """
     del on_offer  # a key of the cache
-    section = {**json.loads(text), "source": name}
     load("benchmarks", name)
-    with suppress(ValidationError):
-        return benchmark_of(section, stored=True)
     try:
-        return benchmark_named(name)
+        return benchmark_of({**json.loads(text), "source": name}, stored=True)
     except ValidationError:
         raise PluginError(f"benchmark {name!r} does not take the settings of the records") from None
 

@@ -1,17 +1,21 @@
-"""Evaluation of one model in one call, for a script or a notebook.
+"""Evaluation of one model in one call, plain or under attacks: for a script or a notebook.
 
     from unlearnbench import evaluate_model, get_profile, summarize
     evaluation = evaluate_model("./my-model", data="../tofu", forget=0.10)
     metrics = summarize(evaluation, None, get_profile("tofu"))
 
+    setup = set_up("./my-model", data="../tofu")
+    attacked = attack_checkpoint("./my-model", attack_specs({"relearning": {}}), setup)
+    attacked.under["relearning@13"]  # an Evaluation, as attacked.plain is
+
 Needs neither Ray nor MLflow nor Plotly. Under `torchrun` every process calls it and gets the same
-evaluation.
+evaluation. The model's files are not changed.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,20 +23,29 @@ from typing import Any
 
 import torch
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, SplitKey
+from unlearnbench.api.attack import AttackRows
+from unlearnbench.api.benchmark import Benchmark, Dataset, Question, SplitKey
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import names
-from unlearnbench.config.entries import benchmark_named, benchmark_of
+from unlearnbench.config.entries import (
+    AttackSpec,
+    attack_from_spec,
+    benchmark_named,
+    benchmark_of,
+)
 from unlearnbench.config.precision import Precision
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.data.encoding import TemplateArgs, resolve_template
+from unlearnbench.config.training_settings import TrainingSettings
+from unlearnbench.data.encoding import Encoder, TemplateArgs, resolve_template
 from unlearnbench.data.loading import load_benchmark
+from unlearnbench.data.other_rows import other_rows
 from unlearnbench.errors import EvaluationError, did_you_mean, shortened
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
 from unlearnbench.models.device import cuda_variables, disable_cudnn_attention
 from unlearnbench.models.loading import (
     Source,
@@ -44,6 +57,7 @@ from unlearnbench.models.loading import (
 )
 from unlearnbench.models.lora import adapter_base, is_adapter, load_any_model
 from unlearnbench.runtime.distributed import join_group
+from unlearnbench.training.fine_tuning import FineTuner
 
 
 def evaluate_model(
@@ -58,7 +72,6 @@ def evaluate_model(
     dtype: str = "float32",
     precision: Precision | None = None,
     batch_tokens: int | None = None,
-    previous: Evaluation | None = None,
     progress: ProgressCallback | None = None,
 ) -> Evaluation:
     """Evaluate a causal LM on the benchmark's sets.
@@ -75,7 +88,6 @@ def evaluate_model(
     precision     bf16 (autocast, where weights are float32) or fp32; default: bf16 on CUDA, the
                   weights' own elsewhere. Numbers of different precisions do not compare.
     batch_tokens  tokens of one batch; default: fast on the device; changes no number
-    previous      evaluation of a model with similar answers: saves time, changes no number
     progress      called with the work done and the work in all
     """
     setup = set_up(
@@ -91,7 +103,7 @@ def evaluate_model(
         batch_tokens=batch_tokens,
     )
     with setup.ready(model) as loaded:
-        return setup.evaluator(loaded, previous, progress)
+        return setup.evaluator(loaded, None, progress)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +225,74 @@ def find_tokenizer(place: str, settings: ModelSettings) -> Any:
     return load_tokenizer(source, settings)
 
 
-def is_main_process() -> bool:
-    """True if this process is the one that prints and writes."""
-    return os.environ.get("RANK", "0") == "0"
+@dataclass(frozen=True, eq=False)
+class AttackedModel:
+    """The evaluations of one model."""
+
+    plain: Evaluation
+    """On every set of the benchmark."""
+    under: Mapping[str, Evaluation]
+    """By variant, on the sets and rows that the attack is about."""
+
+
+@dataclass(eq=False)
+class CheckpointTools:
+    """Help for attacks on a checkpoint, see `api.attack.AttackTools`."""
+
+    rows: AttackRows
+    fine_tune: FineTuner
+    """With the length and precision that runs have by default."""
+    _setup: EvaluationSetup
+    _start: str | Path | None
+    """Folder or hub id of the model before unlearning."""
+    _loaded: Any = None
+
+    @classmethod
+    def of(cls, setup: EvaluationSetup, start: str | Path | None) -> CheckpointTools:
+        """The tools for models that are evaluated by `setup`."""
+        own = setup.evaluator
+        length = TrainingSettings().max_length
+        encoder = Encoder(own.encoder.tokenizer, own.encoder.template, length)
+        return cls(attack_rows(setup.rows, setup.forget), FineTuner(encoder, own.pad), setup, start)
+
+    def start_model(self) -> Any:
+        """The start model, loaded once. Raises: EvaluationError where none is given."""
+        if self._start is None:
+            raise EvaluationError(
+                "an attack reads the start model, the one before unlearning: give it with --start"
+            )
+        if self._loaded is None:
+            self._loaded = self._setup.loaded(self._start)
+        return self._loaded
+
+    def other_rows(self, source: Benchmark | str) -> tuple[Question, ...]:
+        """The training rows of another benchmark, or the rows of a file."""
+        return other_rows(source)
+
+
+def attack_checkpoint(
+    model: Any,
+    attacks: Sequence[AttackSpec],
+    setup: EvaluationSetup,
+    *,
+    start: str | Path | None = None,
+    progress: ProgressCallback | None = None,
+    done: Callable[[str], None] = lambda _: None,
+) -> AttackedModel:
+    """Evaluate a model, then attack it in each way and evaluate it again.
+
+    model     folder, hub id, or a model in memory, whose weights are restored bit for bit
+    start     folder or hub id of the start model, for attacks that read it
+    progress  of the plain evaluation
+    done      called with the name of each variant that has been evaluated
+    """
+    tools = CheckpointTools.of(setup, start)
+    with setup.ready(model) as loaded:
+        plain = setup.evaluator(loaded, None, progress)
+        under: dict[str, Evaluation] = {}
+        for spec in attacks:
+            how = spec.name, attack_from_spec(spec), loaded, setup.evaluator, tools, plain
+            for name, found in evaluations_under(*how):
+                under[name] = found
+                done(name)
+    return AttackedModel(plain, under)

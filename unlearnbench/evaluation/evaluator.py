@@ -6,11 +6,9 @@ text, and sets of which no metric reads generated answers (`metric.SCORED_ONLY`)
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -23,6 +21,7 @@ from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
     FloatArray,
+    Samples,
     SetEvaluation,
     SetName,
     Statistics,
@@ -32,12 +31,15 @@ from unlearnbench.config.precision import Precision
 from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.generation import Answer, Prompt, decode, min_steps
+from unlearnbench.evaluation.generation import (
+    Answer,
+    Prompt,
+    decode,
+    sampled_answers,
+)
 from unlearnbench.evaluation.gradient_norms import gradient_norms
-from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.evaluation.predictor import Predictor, QuestionScores, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
-from unlearnbench.evaluation.sampled_answers import sampled_answers, samples_of
-from unlearnbench.evaluation.scoring import QuestionScores, score
 from unlearnbench.evaluation.sets import is_answered
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
@@ -50,6 +52,8 @@ from unlearnbench.runtime.out_of_memory import (
     retry_with_fewer_tokens,
 )
 from unlearnbench.stats.text_overlap import rouge_recall
+
+_Found = TypeVar("_Found")
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,11 +167,6 @@ class Evaluator:
         found = {"masked_tokens": masked, "behind_answer": self.encoder.template.end}
         return {"eos_as_padding": found}
 
-    def asks(self, sets: Mapping[SetName, Sequence[Question]]) -> bool:
-        """True if these are its rows."""
-        own = {name: [item.question for item in items] for name, items in self.sets.items()}
-        return own == {name: [*rows] for name, rows in sets.items()}
-
     def __call__(
         self,
         model: Any,
@@ -184,22 +183,25 @@ class Evaluator:
         In a torch.distributed group every process must call it, with the same model; the work is
         split, and every process returns the same evaluation.
         """
+        found = self._retried(
+            model, lambda tokens: self._evaluated(model, previous, progress, tokens)
+        )
+        return self._with_gradients(found, model) if "grad_norm" in self.extra else found
+
+    def _retried(self, model: Any, work: Callable[[int], _Found]) -> _Found:
+        """Call `work` with the tokens of a batch, and again with fewer until they fit."""
         inner = model.model if isinstance(model, ShiftedModel) else model
         tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
-        found, fitting = retry_with_fewer_tokens(
-            lambda tokens: self._evaluated(model, previous, progress, tokens), tokens
-        )
+        found, fitting = retry_with_fewer_tokens(work, tokens)
         if fitting != tokens:
             self.batch_tokens = fitting  # for good
-        return self._with_gradients(found, model) if "grad_norm" in self.extra else found
+        return found
 
     def _with_gradients(self, found: Evaluation, model: Any) -> Evaluation:
         """Add the gradient norms of the sets that are compared by them."""
         names = [name for name in self.sets if self.roles.get(name) in GRADIENTS]
         items = [item for name in names for item in self.sets[name]]
-        shifts = None
-        if isinstance(model, ShiftedModel):
-            shifts, model = _shifts(model, items), model.model
+        model, shifts = _unshifted(model, items)
         rows = [(item.rows[0], item.prompt) for item in items]
         try:
             norms = gradient_norms(model, rows, self.encoder.eos, self.precision, shifts)
@@ -213,10 +215,19 @@ class Evaluator:
                 "larger device"
             )
             return found
-        parts = np.split(norms, np.cumsum([len(self.sets[name]) for name in names])[:-1])
-        own = zip(names, parts, strict=True)
-        sets = {name: replace(found.sets[name], grad_norm=part) for name, part in own}
-        return replace(found, sets={**found.sets, **sets})
+        return self._with_column(found, "grad_norm", names, norms)
+
+    def _with_column(
+        self, found: Evaluation, column: str, names: Sequence[SetName], values: FloatArray
+    ) -> Evaluation:
+        """Add a column to the sets `names`, from the values of all their questions."""
+        sizes = [len(self.sets[name]) for name in names]
+        parts = zip(names, np.split(values, np.cumsum(sizes)[:-1]), strict=True)
+        changed: dict[SetName, SetEvaluation] = {}
+        for name, part in parts:
+            new: dict[str, Any] = {column: part}
+            changed[name] = replace(found.sets[name], **new)
+        return replace(found, sets={**found.sets, **changed})
 
     def with_start_losses(self, found: Evaluation, start: Any) -> Evaluation:
         """Add the losses of greedy answers under the start model. Collective.
@@ -237,21 +248,11 @@ class Evaluator:
         longest = max(len(row.ids) for row in rows)
 
         def losses(batch_tokens: int) -> FloatArray:
-            how: Any = {"pad": self.pad, "longest": longest, "batch_tokens": batch_tokens}
-            predictor = raise_oom_everywhere(
-                lambda: Predictor(start, trees[0], precision=self.precision, **how)
-            )
+            predictor = self._predictor(start, trees[0], longest, batch_tokens, None)
             with predictor.ready():
                 return np.array([one.losses[0].mean() for one in score(predictor, trees)])
 
-        tokens = self.batch_tokens or fast_batch_tokens(next(start.parameters()).device)
-        parts = np.split(
-            retry_with_fewer_tokens(losses, tokens)[0],
-            np.cumsum([len(self.sets[name]) for name in names])[:-1],
-        )
-        own = zip(names, parts, strict=True)
-        sets = {name: replace(found.sets[name], start_loss=part) for name, part in own}
-        return replace(found, sets={**found.sets, **sets})
+        return self._with_column(found, "start_loss", names, self._retried(start, losses))
 
     def with_samples(
         self,
@@ -274,35 +275,31 @@ class Evaluator:
         items = [item for name in names for item in self.sets[name]]
         if not items:
             return found
-        shifts = None
-        if isinstance(model, ShiftedModel):
-            shifts, model = _shifts(model, items), model.model
-        prompts = self._prompts(items, _checked_context(model, items), found)
+        inner, shifts = _unshifted(model, items)
+        prompts = self._prompts(items, _checked_context(inner, items), found)
         longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
 
         def sampled(batch_tokens: int) -> list[list[Answer]]:
-            predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
-            done = 0
-
-            def count(answers: int) -> None:
-                nonlocal done
-                done += answers
-                if progress is not None:
-                    progress(done, len(prompts) * attack.samples)
-
+            predictor = self._predictor(inner, items[0].tree, longest, batch_tokens, shifts)
+            count = _counter(progress, len(prompts) * attack.samples)
             with predictor.ready():
                 return sampled_answers(predictor, prompts, attack, self.encoder.eos, count)
 
-        tokens = self.batch_tokens or fast_batch_tokens(next(model.parameters()).device)
-        answers, fitting = retry_with_fewer_tokens(sampled, tokens)
-        if fitting != tokens:
-            self.batch_tokens = fitting
-        own, sets = iter(answers), dict(found.sets)
+        rows, sets = iter(self._retried(model, sampled)), dict(found.sets)
         for name in names:
             references = [item.reference for item in self.sets[name]]
-            samples = samples_of([next(own) for _ in references], references, self.encoder)
+            samples = self._samples([next(rows) for _ in references], references)
             sets[name] = replace(sets[name], samples=samples)
         return replace(found, sets=sets)
+
+    def _samples(self, answers: Sequence[Sequence[Answer]], references: Sequence[str]) -> Samples:
+        """The texts of n lists of s answers, and their ROUGE-L recall against n references."""
+        texts = [tuple(self.encoder.decode(tuple(one.ids)) for one in row) for row in answers]
+        rouge = np.full((len(answers), len(answers[0])), np.nan)
+        for i, (row, reference) in enumerate(zip(texts, references, strict=True)):
+            rouge[i] = rouge_recall([reference] * len(row), row)[1]
+        rouge[~np.array([[one.finite for one in row] for row in answers])] = np.nan
+        return Samples(tuple(texts), rouge)
 
     def _predictor(
         self, model: Any, trial: Tree, longest: int, batch_tokens: int, shifts: Shifts | None
@@ -331,25 +328,14 @@ class Evaluator:
         batch_tokens: int,
     ) -> Evaluation:
         items = [item for rows in self.sets.values() for item in rows]
-        shifts = None
-        if isinstance(model, ShiftedModel):
-            shifts, model = _shifts(model, items), model.model
+        model, shifts = _unshifted(model, items)
         answered = [item for item in items if item.answered]
         prompts = self._prompts(answered, _checked_context(model, items), previous)
         longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
         predictor = self._predictor(model, items[0].tree, longest, batch_tokens, shifts)
-        done = 0
-
-        def count(questions: int) -> None:
-            nonlocal done
-            done += questions
-            if progress is not None:
-                progress(done, 2 * len(items))
-
-        clock = [time.monotonic()]
+        count = _counter(progress, 2 * len(items))
         with predictor.ready():
             scores = _scores(predictor, items, count, self.observations)
-            clock.append(time.monotonic())
             verified = [
                 self._verified(item, prompt, scores[item])
                 for item, prompt in zip(answered, prompts, strict=True)
@@ -358,7 +344,6 @@ class Evaluator:
             done_with = sum(not answer.unfinished(p.limit) for answer, p in pairs)
             count((done_with + len(items) - len(answered)) // world_size())
             answers, steps = decode(predictor, prompts, verified, self.encoder.eos, count)
-            clock.append(time.monotonic())
         # ROUGE follows at the end: in a thread beside the model's work it would delay the start of
         # a GPU's operations, which needs the interpreter.
         sets: dict[SetName, SetEvaluation] = {}
@@ -368,14 +353,11 @@ class Evaluator:
             own = [found[item] for item in rows if item.answered]
             sets[name] = self._result(rows, [scores[item] for item in rows], own)
             ids[name] = tuple(tuple(answer.ids) for answer in own)
-        clock.append(time.monotonic())
-        one_by_one = min_steps([a.tokens for a in answers], prompts, predictor.slot_tokens)
-        statistics = _statistics(scores, found, (steps, one_by_one - steps), clock)
         # A row that was cut has no EOS, or one beyond the length.
         most, eos = self.profile.max_length, self.encoder.eos
         true = [(item.rows[0].ids, most + item.room) for item in items]
         cut = sum(tokens[-1] != eos or len(tokens) > limit for tokens, limit in true)
-        statistics = replace(statistics, cut=cut)
+        statistics = _statistics(scores, found, steps, cut)
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _prompts(
@@ -483,9 +465,25 @@ class Evaluator:
         )
 
 
-def _shifts(model: ShiftedModel, items: Sequence[_Item]) -> Shifts:
-    """The shifts of all prompts; plain text has none."""
-    return Shifts(model.shift, [i.prompt for i in items if not i.question.is_plain_text])
+def _unshifted(model: Any, items: Sequence[_Item]) -> tuple[Any, Shifts | None]:
+    """The model itself, and the shifts of all prompts; plain text has none."""
+    if not isinstance(model, ShiftedModel):
+        return model, None
+    prompts = [item.prompt for item in items if not item.question.is_plain_text]
+    return model.model, Shifts(model.shift, prompts)
+
+
+def _counter(progress: ProgressCallback | None, total: int) -> Callable[[int], None]:
+    """A function that adds to the work done, of `total`."""
+    done = 0
+
+    def count(more: int) -> None:
+        nonlocal done
+        done += more
+        if progress is not None:
+            progress(done, total)
+
+    return count
 
 
 def _checked_context(model: Any, items: Sequence[_Item]) -> int | None:
@@ -522,27 +520,19 @@ def _scores(
 
 
 def _statistics(
-    scores: Mapping[_Item, QuestionScores],
-    answers: Mapping[_Item, Answer],
-    steps: tuple[int, int],
-    clock: Sequence[float],
+    scores: Mapping[_Item, QuestionScores], answers: Mapping[_Item, Answer], steps: int, cut: int
 ) -> Statistics:
-    """`steps` taken and saved; `clock` at the start and the end of each phase."""
     broken = [
         item.question.opening
         for item, found in scores.items()
         if (item in answers and not answers[item].finite)
         or not all(np.isfinite(each).all() for each in found.losses)
     ]
-    scoring, generation, rouge = (b - a for a, b in pairwise(clock))
     return Statistics(
         generated=sum(answer.tokens for answer in answers.values()),
         drafted=sum(answer.drafted for answer in answers.values()),
-        steps=steps[0],
-        steps_saved=steps[1],
+        steps=steps,
         ties=tuple(item.question.question for item, answer in answers.items() if answer.tied),
         not_finite=broken[0] if broken else None,
-        scoring_seconds=scoring,
-        generation_seconds=generation,
-        rouge_seconds=rouge,
+        cut=cut,
     )

@@ -7,24 +7,29 @@ other one is corrected. So the answers are those of decoding one token at a time
 Sampling differs in how a token is chosen: by its logits and by a random number of the answer and
 the place, see `models/token_sampling.py`. So drafts serve there too. The samples of one prompt
 share its keys and values, which are computed for the first one, and copied.
+
+Keys and values are in slots, one for each growing text: position p of a text is column p of its
+slot. The right token overwrites a wrong draft, and the slot of a finished text serves the next one,
+so that nothing is moved and no gap has to be masked.
 """
 
 from __future__ import annotations
 
-import math
+import hashlib
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 import torch
+from torch import Tensor, nn
 
+from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.observations import FloatArray
-from unlearnbench.evaluation.draft_lookup import DraftLookup
-from unlearnbench.evaluation.kv_slots import SlotCache
-from unlearnbench.evaluation.padded_shapes import padded_size
 from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
+from unlearnbench.evaluation.prefix_tree import padded_size
+from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import Span
 from unlearnbench.models.token_sampling import Distribution, uniform_numbers
 from unlearnbench.runtime.distributed import world_size
@@ -38,6 +43,58 @@ _MINIMUM_ELSEWHERE = 4
 _FREE_TOKENS = 256
 # Slots of finished answers are filled again when this share of them is free.
 _REFILL = 1 / 4
+_GROWTH = 64
+"""Columns of slots added at a time on a CPU, where the longest text is rarely reached. A GPU's have
+all columns from the start: memory is reserved for them, and growing would take it twice."""
+_WORD = 7
+"""The last word of the seeds; other draws have others, see `training/answer_sampling.py`."""
+
+
+class DraftLookup:
+    """Drafts the next tokens of one answer from other texts and from the answer itself.
+
+    The answer's last two tokens are looked up; what followed them there is the draft. A text serves
+    again once the answer has come back to it, and a repetitive answer drafts itself. A draft has as
+    many tokens as the latest ones in a row that the lookup would have predicted, so that an answer
+    unlike any text costs next to nothing and a repetition is soon decoded in large steps.
+    """
+
+    def __init__(self, texts: Sequence[Sequence[int]], answer: Iterable[int] = ()) -> None:
+        self.answer: list[int] = []
+        self.predicted = 0
+        """The latest tokens in a row that the lookup would have predicted."""
+        self._after: dict[tuple[int, int], tuple[Sequence[int], int]] = {}
+        """By pair of tokens: a text, and the index of what followed the pair in it."""
+        # The first text takes precedence, and within one the first occurrence.
+        for text in reversed(texts):
+            for i in range(len(text) - 2, 0, -1):
+                self._after[text[i - 1], text[i]] = text, i + 1
+        self.append(answer)
+
+    def append(self, tokens: Iterable[int]) -> None:
+        """Add `tokens` to the answer."""
+        answer = self.answer
+        for token in tokens:
+            if len(answer) >= 2:
+                pair = answer[-2], answer[-1]
+                self.predicted = self.predicted + 1 if self._follow(pair, 1) == (token,) else 0
+                self._after[pair] = answer, len(answer)
+            answer.append(token)
+
+    def draft(self, most: int, minimum: int = 0) -> tuple[int, ...]:
+        """At most `most` tokens that may come next; `minimum` however few were predicted lately."""
+        tokens = min(most, max(self.predicted, minimum))
+        if tokens < 1 or len(self.answer) < 2:
+            return ()
+        return self._follow((self.answer[-2], self.answer[-1]), tokens)
+
+    def _follow(self, pair: tuple[int, int], tokens: int) -> tuple[int, ...]:
+        text, begin = self._after.get(pair, ((), 0))
+        if text is not self.answer:
+            return tuple(text[begin : begin + tokens])
+        # Past the answer's end the repetition goes on from `begin`: its period may be short.
+        period = len(text) - begin
+        return tuple(text[begin + i % period] for i in range(tokens))
 
 
 @dataclass
@@ -148,17 +205,161 @@ def decode(
     return finished, steps
 
 
-def min_steps(tokens: Sequence[int], prompts: Sequence[Prompt], slot_tokens: int) -> int:
-    """Steps that answers of so many tokens take at least, decoded one token at a time."""
-    if not tokens:
-        return 0
-    slots = _slots(prompts, slot_tokens)
-    return max(math.ceil(sum(tokens) / slots), max(tokens))
+def sampled_answers(
+    predictor: Predictor,
+    prompts: Sequence[Prompt],
+    attack: SamplingAttack,
+    eos: int,
+    count: Callable[[int], None] = lambda _: None,
+) -> list[list[Answer]]:
+    """`attack.samples` answers to each prompt. Collective.
+
+    The random numbers of an answer are made from the attack's seed, the prompt's tokens, and the
+    answer's number. So the answers depend neither on the batches and the processes, except for
+    rounding, nor on the other questions; 20 samples are the first 20 of 200; and models are
+    compared under the same numbers.
+
+    predictor  ready
+    prompts    with the limits of greedy answers; a `draft` is not used
+    count      called with the number of answers that this process has finished
+    """
+    each = [
+        replace(prompt, draft=(), seed=(attack.seed, _key(prompt.ids), number, _WORD))
+        for prompt in prompts
+        for number in range(attack.samples)
+    ]
+    how = Distribution(attack.temperature, attack.top_p)
+    answers, _ = decode(predictor, each, [Answer() for _ in each], eos, count, how)
+    own = iter(answers)
+    return [[next(own) for _ in range(attack.samples)] for _ in prompts]
+
+
+def _key(prompt: Sequence[int]) -> int:
+    """A number of 64 bits for a prompt."""
+    digest = hashlib.sha256(np.array(prompt, dtype=np.int64).tobytes())
+    return int.from_bytes(digest.digest()[:8], "little")
 
 
 def _slots(prompts: Sequence[Prompt], slot_tokens: int) -> int:
     longest = max(len(prompt.ids) + prompt.limit for prompt in prompts)
     return min(max(slot_tokens // longest, 1), len(prompts))
+
+
+@dataclass(frozen=True, eq=False)
+class SlotBatch:
+    """N new tokens of some slots, and how they go through attention: G slots of w queries each.
+
+    A slot's queries see its t first columns up to themselves. G, w and t may be padded.
+    """
+
+    positions: Tensor
+    """[N] of each token in its text, which is its column."""
+    slots: Tensor
+    """[N] slot of each token."""
+    read: Tensor | None
+    """[G] slots whose keys and values are read; None for all slots in order."""
+    queries: Tensor
+    """[G, w] index of each query among the N tokens; of any token where padded."""
+    outputs: Tensor
+    """[N] place of each token among the G · w queries."""
+    mask: Tensor
+    """[G, 1, w, t] added to attention scores: 0 where a query sees a column, else −inf."""
+
+    @property
+    def columns(self) -> int:
+        """t"""
+        return self.mask.shape[3]
+
+
+class SlotCache:
+    """The keys and values of each layer, in slots."""
+
+    def __init__(self, slots: int, longest: int, dtype: torch.dtype, device: torch.device) -> None:
+        """`longest`: tokens of the longest text that a slot will store."""
+        self.slots, self.longest, self.dtype, self.device = slots, longest, dtype, device
+        self._stores: dict[nn.Module, tuple[Tensor, Tensor]] = {}  # [slots, columns, kv heads, d]
+
+    def batch(
+        self, slots: Sequence[int], begins: Sequence[int], widths: Sequence[int]
+    ) -> SlotBatch:
+        """Lay out the next `widths` tokens of each of `slots`, from positions `begins` on."""
+        kind, lengths = self.device.type, np.array(widths)
+        ends = np.cumsum(lengths)
+        column = np.arange(ends[-1]) - np.repeat(ends - lengths, lengths)  # [N] among own new ones
+        positions = np.repeat(np.array(begins), lengths) + column  # [N]
+        # With most slots in use, reading all of them is cheaper than picking those in use.
+        read_all = 2 * len(slots) > self.slots
+        group = np.array(slots) if read_all else np.arange(len(slots))
+        count = self.slots if read_all else min(padded_size(len(slots), kind), self.slots)
+        shape = (count, padded_size(int(lengths.max()), kind))  # G, w
+        row = np.repeat(group, lengths)  # [N]
+        queries, last_seen = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.int64)
+        queries[row, column] = np.arange(ends[-1])
+        last_seen[row, column] = positions
+        columns = min(padded_size(int(positions.max()) + 1, kind), self.longest)  # t
+        hidden = self._to_device(np.arange(columns) > last_seen[:, :, None])  # [G, w, t]
+        mask = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        return SlotBatch(
+            positions=self._to_device(positions),
+            slots=self._to_device(np.repeat(np.array(slots), lengths)),
+            read=None if read_all else self._to_device(np.resize(slots, count)),  # some twice
+            queries=self._to_device(queries),
+            outputs=self._to_device(row * shape[1] + column),
+            mask=mask.masked_fill_(hidden, float("-inf")).unsqueeze(1),
+        )
+
+    def _to_device(self, array: np.ndarray[tuple[int, ...], np.dtype[np.generic]]) -> Tensor:
+        return torch.from_numpy(array).to(self.device)
+
+    def attend(
+        self,
+        batch: SlotBatch,
+        layer: nn.Module,
+        kernel: AttentionKernel,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+    ) -> Tensor:
+        """Attention of one layer for `batch`, a `Layout`; stores its keys and values."""
+        query, key, value = (t.to(self.dtype) for t in (query, key, value))
+        stores = self._grown(layer, key, value, batch.columns)
+        for store, new in zip(stores, (key, value), strict=True):
+            store[batch.slots, batch.positions] = new
+        keys, values = (store[:, : batch.columns] for store in stores)
+        if batch.read is not None:
+            keys, values = keys[batch.read], values[batch.read]
+        return kernel(query[batch.queries], keys, values, batch.mask).flatten(0, 1)[batch.outputs]
+
+    def _grown(
+        self, layer: nn.Module, key: Tensor, value: Tensor, needed: int
+    ) -> tuple[Tensor, Tensor]:
+        """The stores of a layer, with at least `needed` columns."""
+        before = self._stores.get(layer)
+        have = 0 if before is None else before[0].shape[1]
+        if needed > have:
+            columns = -(-needed // _GROWTH) * _GROWTH
+            columns = columns if self.device.type == "cpu" else self.longest
+            # Zeros, not uninitialised: a hidden value counts 0 times, and 0 × NaN is NaN.
+            grown = tuple(t.new_zeros(self.slots, columns, *t.shape[1:]) for t in (key, value))
+            for old, new in zip(before or (), grown, strict=False):
+                new[:, :have] = old
+            self._stores[layer] = (grown[0], grown[1])
+        return self._stores[layer]
+
+    def copy(self, sources: Sequence[int], targets: Sequence[int], columns: int) -> None:
+        """Copy the first `columns` of some slots, which they have, to others."""
+        sent = np.array([sources, targets], dtype=np.int64)
+        source, target = self._to_device(sent).unbind()
+        for stores in self._stores.values():
+            for store in stores:
+                store[target, :columns] = store[source, :columns]
+
+    def compact(self, slots: Sequence[int]) -> None:
+        """Drop all slots but these, which are renumbered from 0."""
+        index = self._to_device(np.array(slots, dtype=np.int64))
+        self.slots = len(slots)
+        for layer, (keys, values) in self._stores.items():
+            self._stores[layer] = (keys[index], values[index])
 
 
 class _Decoding:
@@ -287,7 +488,7 @@ class _Decoding:
             self.count(finished)
 
     def _choose(
-        self, states: torch.Tensor, chosen: Sequence[int], drafts: Sequence[tuple[int, ...]]
+        self, states: Tensor, chosen: Sequence[int], drafts: Sequence[tuple[int, ...]]
     ) -> tuple[list[int], list[bool]]:
         """The token in each place with `states` [P, ·], and whether it hung on a tie."""
         if self.how is None:
@@ -308,7 +509,7 @@ class _Decoding:
         texts: Sequence[tuple[int, ...]],
         cached: Sequence[int],
         begins: Sequence[int],
-    ) -> torch.Tensor:
+    ) -> Tensor:
         """States [P, ·] at `begins` and after, text by text."""
         predictor = self.predictor
         prompts = [self.prompts[i].ids for i in (self.slots[s] for s in slots) if i is not None]

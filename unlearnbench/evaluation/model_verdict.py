@@ -66,13 +66,18 @@ def judge(of: Judged) -> ModelVerdict:
     attack = _strongest_attack(of)
     if attack is not None and attack[3] is not None:
         intervals[attack[1]] = attack[3]
-    options = {"--retain": of.retain, "--start": of.start}
-    missing = [name for name, found in options.items() if found is None]
     needed = {
-        "--retain": "is it forgotten and private, against a model that never saw the forget rows",
-        "--start": "how much is kept of the model before unlearning",
+        "--retain": (
+            of.retain,
+            "is it forgotten and private, against a model that never saw the forget rows",
+        ),
+        "--start": (of.start, "how much is kept of the model before unlearning"),
     }
-    lacking = "; ".join(f"pass {name} to answer: {needed[name]}" for name in missing)
+    lacking = "; ".join(
+        f"pass {option} to answer: {question}"
+        for option, (given, question) in needed.items()
+        if given is None
+    )
     return ModelVerdict(
         " ".join(_forgotten(of)),
         _private(of, attack),
@@ -89,24 +94,21 @@ def _forgotten(of: Judged) -> Iterator[str]:
     if test is not None:
         yield from _tested(of, test)
     for measure, name in _memorization(of):
-        own, goal = (measure.per_example(one.sets[name]) for one in (of.model, of.retain))
-        if own is None or goal is None or own.shape != goal.shape:
+        model, goal = (measure.per_example(one.sets[name]) for one in (of.model, of.retain))
+        if model is None or goal is None or model.shape != goal.shape:
             continue
-        ends = bootstrap_mean(own - goal)
+        ends = bootstrap_mean(model - goal)
         if ends is None:
             continue
-        label = measure.column(name, of.roles[name]).label
-        more = (
-            "more is memorised than there"
-            if ends[0] > 0
-            else "less than there"
-            if ends[1] < 0
-            else "no more and no less than there, as far as these questions show"
-        )
-        difference = float((own - goal).mean())
+        more = "no more and no less than there, as far as these questions show"
+        if ends[0] > 0:
+            more = "more is memorised than there"
+        elif ends[1] < 0:
+            more = "less than there"
         yield (
-            f"{label}: {own.mean():.3f}, the retain model's {goal.mean():.3f}; difference "
-            f"{difference:+.3f} [{ends[0]:+.3f}, {ends[1]:+.3f}], {more}."
+            f"{measure.column(name, of.roles[name]).label}: {model.mean():.3f}, the retain model's "
+            f"{goal.mean():.3f}; difference {(model - goal).mean():+.3f} "
+            f"[{ends[0]:+.3f}, {ends[1]:+.3f}], {more}."
         )
         return
 
@@ -116,27 +118,27 @@ def _tested(of: Judged, test: HeadlineTest) -> Iterator[str]:
     p, distance, n = (of.values.get(one) for one in (test.p_value, test.distance, test.questions))
     if of.retain is None or p is None or distance is None or n is None:
         return
-    answer = "No" if p <= test.level else "Perhaps"
-    how = "distinguishes" if p <= test.level else "does not distinguish"
+    answer, verb = (
+        ("No", "distinguishes") if p <= test.level else ("Perhaps", "does not distinguish")
+    )
     least = None
     with suppress(EvaluationError, KeyError):
         least = ks_power(forget_ratios(of.retain)).distance
     finest = "none, they are too few" if least is None else f"{least:.3g}"
     yield (
-        f"Forgotten? {answer}: {test.label} p = {p:.2g} {how} it from the retain model "
+        f"Forgotten? {answer}: {test.label} p = {p:.2g} {verb} it from the retain model "
         f"(D = {distance:.3g}; with {n:.0f} questions the smallest D that shows: {finest})."
     )
 
 
 def _memorization(of: Judged) -> Iterator[tuple[Measure, str]]:
     """Measures of what is memorised of a forget set, the most telling ones first."""
-    known = ("extraction_strength", "exact_memorization", "probability", "rouge")
-    telling = [one for one in of.plan.measures if one.name in known]
-    for measure in sorted(telling, key=lambda one: known.index(one.name)):
-        for name in measure.sets:
-            both = of.retain is not None and name in of.retain.sets and name in of.model.sets
-            if of.roles.get(name) == "forget" and both:
-                yield measure, name
+    for key in ("extraction_strength", "exact_memorization", "probability", "rouge"):
+        for measure in (one for one in of.plan.measures if one.name == key):
+            for name in measure.sets:
+                both = of.retain is not None and {*of.retain.sets} & {*of.model.sets} & {name}
+                if of.roles.get(name) == "forget" and both:
+                    yield measure, name
 
 
 Attack = tuple[MembershipInference, str, float | None, Ends | None]
@@ -247,12 +249,10 @@ def _kept_share(of: Judged) -> tuple[float, Ends] | None:
     of_model, of_start = (_drawn(of, one) for one in (of.model, of.start))
     if not own or not begin or of_model is None or of_start is None or not of_start.all():
         return None
-    sizes = [
-        {name: len(seen.answer_loss) for name, seen in one.sets.items()}
-        for one in (of.model, of.start)
-    ]
-    if any(sizes[1].get(name) != size for name, size in sizes[0].items() if name != "holdout"):
-        return None
+    for name in of.model.sets.keys() - {"holdout"}:
+        other = of.start.sets.get(name)
+        if other is None or len(other.answer_loss) != len(of.model.sets[name].answer_loss):
+            return None
     return own / begin, _percentiles(of_model / of_start)
 
 

@@ -39,12 +39,16 @@ _TOKENS, _VALUES, _SAMPLES, _OBSERVED = "tokens", "values", "samples", "observed
 _APART = {*_TEXTS, "token_columns", "values", "samples", *EXTRA}
 _COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
 _TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)} - {_OBSERVED}
-_PER_ANSWER = ("perturbed_loss", "perturbed_tokens")
-"""Columns [n, k]; the others are [n], or [T] by token."""
 _DAMAGE = (
     *(SafetensorError, KeyError, TypeError, ValueError, AttributeError, EOFError),
     *(IndexError, zlib.error),
 )
+
+
+def check_path(path: Path) -> None:
+    """Raise EvaluationError for a name by which a file is not recognised again."""
+    if path.suffix != SUFFIX:
+        raise EvaluationError(f"{path}: observations are written as {SUFFIX}; name the file so")
 
 
 def write_observations(evaluation: Evaluation, path: Path | str) -> None:
@@ -123,39 +127,13 @@ def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) ->
     known: dict[str, Any] = {key: tuple(texts[key]) for key in _TEXTS}
     known |= {key: columns[key] for key in _COLUMNS}
     known |= {key: columns[key] for key in EXTRA & columns.keys()}
-    found = SetEvaluation(
+    samples = None
+    if _SAMPLES in texts:
+        rouge = columns[f"{_SAMPLES}.rouge_l_recall"]
+        samples = Samples(tuple(map(tuple, texts[_SAMPLES])), rouge)
+    return SetEvaluation(
         **known,
         token_columns=AnswerTokens(**tokens, observed=part(f"{_OBSERVED}.")) if tokens else None,
-        samples=_samples(texts[_SAMPLES], columns) if _SAMPLES in texts else None,
+        samples=samples,
         values=part(f"{_VALUES}."),
     )
-    _check_lengths(found)
-    return found
-
-
-def _samples(texts: list[list[str]], columns: Mapping[str, NDArray[Any]]) -> Samples:
-    rouge = columns[f"{_SAMPLES}.rouge_l_recall"]
-    if rouge.ndim != 2 or {*map(len, texts)} - {rouge.shape[1]} or len(texts) != len(rouge):
-        raise ValueError("sampled answers of unequal number")
-    return Samples(tuple(map(tuple, texts)), rouge)
-
-
-def _check_lengths(seen: SetEvaluation) -> None:
-    n = len(seen.answer_loss)
-    there = {*_COLUMNS, *(key for key in EXTRA if getattr(seen, key) is not None)}
-    if any(getattr(seen, key).ndim != 1 + (key in _PER_ANSWER) for key in there):
-        raise ValueError("columns of another shape")
-    of_questions = [*(getattr(seen, key) for key in there), *seen.values.values()]
-    of_questions += [] if seen.samples is None else [seen.samples.texts]
-    of_questions += [part for part in (getattr(seen, key) for key in _TEXTS) if part]
-    tokens = seen.token_columns
-    if tokens is not None:
-        of_questions += [tokens.lengths, tokens.ended]
-    if any(len(column) != n for column in of_questions):
-        raise ValueError("columns of unequal length")
-    if tokens is not None:
-        total = int(tokens.lengths.sum())
-        by_token = [getattr(tokens, key) for key in _TOKEN_COLUMNS - {"lengths", "ended"}]
-        by_token += tokens.observed.values()
-        if any(column is not None and len(column) != total for column in by_token):
-            raise ValueError("token columns of unequal length")

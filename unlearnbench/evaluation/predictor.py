@@ -7,8 +7,9 @@ chunk of positions at a time, so that [chunk, vocabulary] is the largest tensor.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ from unlearnbench.models.packed_attention import (
 )
 from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
 from unlearnbench.models.token_sampling import Distribution, choose
-from unlearnbench.runtime.out_of_memory import empty_cache
+from unlearnbench.runtime.out_of_memory import empty_cache, map_over_ranks
 
 NOT_FINITE = -1
 """The most probable token where logits are NaN or infinite."""
@@ -337,3 +338,100 @@ def _greedy(
 def tie_gap(dtype: torch.dtype) -> float:
     """Distance below which two logits are a tie: about what another batch changes in `dtype`."""
     return _TIES.get(dtype, _TIE)
+
+
+@dataclass(frozen=True, eq=False)
+class QuestionScores:
+    """One question's rows under the model."""
+
+    losses: tuple[FloatArray, ...]
+    """For each row, the negative log-likelihood of its scored tokens, EOS included, in nats; NaN
+    where undefined."""
+    argmax_tokens: tuple[int, ...]
+    """The most probable token in place of each scored token of the first row, or NOT_FINITE."""
+    tied: tuple[bool, ...]
+    """For each of these, True if another was nearer than `predictor.tie_gap`."""
+    moments: FloatArray | None
+    """[T, 2] mean and variance of the log-probability in these places; None where not wanted."""
+    observed: FloatArray
+    """[T, O] what each observation gives there."""
+
+
+def score(
+    predictor: Predictor,
+    trees: Sequence[Tree],
+    count: Callable[[int], None] = lambda _: None,
+    moments: Sequence[bool] = (),
+    observations: Sequence[Observation] = (),
+) -> list[QuestionScores]:
+    """Score all rows of all questions.
+
+    count         called with the number of questions that this process has scored
+    moments       for each question, whether those of its first row are wanted; default: of none
+    observations  made of the tokens of every first row
+    """
+    batches = [*_batches(trees, predictor.batch_tokens)]
+
+    def score_batch(batch: list[int]) -> list[QuestionScores]:
+        wanted = [moments[i] if moments else False for i in batch]
+        found = _score_batch(predictor, [trees[i] for i in batch], wanted, observations)
+        count(len(batch))
+        return found
+
+    scores: dict[int, QuestionScores] = {}
+    for batch, found in zip(batches, map_over_ranks(score_batch, batches), strict=True):
+        scores |= zip(batch, found, strict=True)
+    return [scores[i] for i in range(len(trees))]
+
+
+def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
+    """Trees of similar size, largest first, of `budget` tokens together where that is possible."""
+    batch: list[int] = []
+    tokens = 0
+    for i in sorted(range(len(trees)), key=lambda i: -len(trees[i].ids)):
+        if batch and tokens + len(trees[i].ids) > budget:
+            yield batch
+            batch, tokens = [], 0
+        batch.append(i)
+        tokens += len(trees[i].ids)
+    if batch:
+        yield batch
+
+
+def _score_batch(
+    predictor: Predictor,
+    trees: Sequence[Tree],
+    moments: Sequence[bool],
+    observations: Sequence[Observation],
+) -> list[QuestionScores]:
+    offsets = np.cumsum([0, *(len(tree.predicting) for tree in trees)])
+    rows = [
+        (places + offset, row.ids[row.start :])
+        for tree, offset in zip(trees, offsets, strict=False)
+        for row, places in zip(tree.rows, tree.places, strict=True)
+    ]
+    answers = [tree.places[0] + offset for tree, offset in zip(trees, offsets, strict=False)]
+    wanted = [places for places, is_wanted in zip(answers, moments, strict=True) if is_wanted]
+    labels = [np.array(tree.rows[0].ids[tree.rows[0].start :]) for tree in trees]
+    losses, argmax, tied, found, observed = predictor.score_positions(
+        predictor.tree_states(trees),
+        np.concatenate([places for places, _ in rows]),
+        np.concatenate([labels for _, labels in rows]),
+        np.concatenate(answers),
+        np.concatenate([_NO_INDICES, *wanted]),
+        observations,
+        np.concatenate(labels) if observations else _NO_INDICES,
+    )
+    by_row = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
+    by_answer = iter(np.split(found, np.cumsum([*map(len, wanted)])))
+    ends = np.cumsum([0, *map(len, answers)]).tolist()
+    return [
+        QuestionScores(
+            losses=tuple(next(by_row) for _ in tree.rows),
+            argmax_tokens=tuple(argmax[begin:end]),
+            tied=tuple(tied[begin:end]),
+            moments=next(by_answer) if is_wanted else None,
+            observed=observed[begin:end],
+        )
+        for tree, is_wanted, begin, end in zip(trees, moments, ends, ends[1:], strict=False)
+    ]

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from unlearnbench.api.observations import IntArray
 from unlearnbench.data.encoding import Row
-from unlearnbench.evaluation.padded_shapes import padded_size
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import prompt_places
 
@@ -24,6 +23,18 @@ from unlearnbench.models.prompt_shift import prompt_places
 # many keep a GPU busy.
 _GROUP = {"cpu": 8}
 _GROUP_ELSEWHERE = 256
+_STEP = 64
+
+
+def padded_size(size: int, device: str) -> int:
+    """`size` itself on a CPU; else the next power of two, above 64 the next multiple of 64.
+
+    On a GPU each new shape allocates memory blocks of a new size and, for some kernels, makes a
+    plan; texts that grow by a token would bring one at every step. Padding is masked.
+    """
+    if device == "cpu":
+        return size
+    return -(-size // _STEP) * _STEP if size > _STEP else 1 << (size - 1).bit_length()
 
 
 @dataclass(frozen=True, eq=False)

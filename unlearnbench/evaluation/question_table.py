@@ -1,8 +1,7 @@
 """An evaluation as a table: a row per question, for a notebook.
 
-Parquet or JSON lines, by the name of the file; `pandas.read_parquet(path)` and
-`pandas.read_json(path, lines=True)` read them. The perturbed answers' values are lists, so that
-there is one row per question whatever their number.
+JSON lines, which `pandas.read_json(path, lines=True)` reads. The perturbed answers' values are
+lists, so that there is one row per question whatever their number.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
 from unlearnbench.files.outputs import writing
 
-SUFFIXES = (".parquet", ".jsonl")
+SUFFIX = ".jsonl"
 
 
 def questions_table(
@@ -109,11 +108,9 @@ def _of_each(seen: SetEvaluation, column: NDArray[Any]) -> list[list[Any]]:
 
 
 def check_questions_path(path: Path | str) -> None:
-    """Raise EvaluationError unless `write_questions` knows the kind of file."""
-    if Path(path).suffix not in SUFFIXES:
-        raise EvaluationError(
-            f"{path}: questions are written as {' or '.join(SUFFIXES)}; choose by the file's ending"
-        )
+    """Raise EvaluationError unless it is a name of JSON lines."""
+    if Path(path).suffix != SUFFIX:
+        raise EvaluationError(f"{path}: questions are written as {SUFFIX}; name the file so")
 
 
 def write_questions(
@@ -122,28 +119,13 @@ def write_questions(
     benchmark: Benchmark | None = None,
     retain: Evaluation | None = None,
 ) -> None:
-    """Write `questions_table` to `path`, Parquet or JSON lines; whole or not at all."""
+    """Write `questions_table` to `path` as JSON lines; whole or not at all."""
     path = Path(path)
     check_questions_path(path)
     rows = questions_table(evaluation, benchmark, retain)
-    with writing(path, "the questions") as part:
-        if path.suffix == ".parquet":
-            _write_parquet(rows, part, evaluation.profile)
-        else:
-            finite = ({key: _finite(value) for key, value in row.items()} for row in rows)
-            lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in finite)
-            with part.open("w", encoding="utf-8") as file:
-                file.writelines(lines)
-
-
-def _write_parquet(rows: list[dict[str, Any]], path: Path, profile: str) -> None:
-    import pyarrow
-    from pyarrow import parquet
-
-    table = pyarrow.Table.from_pylist(rows)
-    # Numbers without their rules are worth little: they go with the file.
-    table = table.replace_schema_metadata({"unlearnbench.profile": profile})
-    parquet.write_table(table, path, compression="zstd")
+    finite = ({key: _finite(value) for key, value in row.items()} for row in rows)
+    with writing(path, "the questions") as part, part.open("w", encoding="utf-8") as file:
+        file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in finite)
 
 
 def _finite(value: Any) -> Any:

@@ -7,27 +7,10 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from unlearnbench.api.membership import MembershipInference
-from unlearnbench.api.metric import (
-    UNDER_ATTACK,
-    Compared,
-    Measure,
-    MetricColumn,
-    Role,
-    Summary,
-    Values,
-)
-from unlearnbench.api.observations import SetEvaluation
+from unlearnbench.api.metric import UNDER_ATTACK, Compared, Role, Summary, Values
 from unlearnbench.config.metric_plan import MetricPlan, columns_of
 
-_LACKS: Mapping[str, str] = {
-    "tokens": "no values by token in it",
-    "moments": "no moments of log-probabilities in it",
-    "paraphrase": "no paraphrased answers in it",
-    "perturbed": "no perturbed answers in it",
-    "generated": "no generated answers in it",
-    "rouge": "no ROUGE in it",
-}
-UNDEFINED = "undefined: a value that is read is missing, or not a number"
+UNDEFINED = "what they read is missing here, or not a number"
 
 
 @dataclass(frozen=True)
@@ -62,103 +45,72 @@ def scorecard(
     plan: MetricPlan,
     roles: Mapping[str, Role],
     values: Values,
-    sets: Mapping[str, SetEvaluation],
+    sets: Set[str],
     compared: Set[Compared],
-    references: Set[Compared] = frozenset({"start", "retain"}),
+    references: Set[Compared],
 ) -> Scorecard:
     """Group the metrics of a model.
 
     roles       of the evaluation sets of the benchmark
     values      by column, as `plan.values` gives them
-    sets        the model's, of which reasons are read
+    sets        the names of the model's
     compared    models whose evaluations were given beside it
     references  models that the benchmark has
     """
     # First what is relative to the retain model: what was to be forgotten; then what is kept.
     ordered = sorted(plan.summaries.values(), key=lambda one: "retain" not in one.relative_to)
-    scored = [(one, columns_of(one)) for one in ordered if one.question]
-    summaries = [(one, columns_of(one)) for one in plan.summaries.values() if not one.question]
     scores = tuple(
-        ScoreOfQuestion(
-            _plain(columns[0].label), values.get(columns[0].name), one.question, _order(one)
-        )
-        for one, columns in scored
+        ScoreOfQuestion(_plain(column.label), values.get(column.name), one.question, _order(one))
+        for one in ordered
+        if one.question
+        for column in columns_of(one)[:1]
     )
-    numbers = [
-        (_plain(column.label), value)
-        for one, columns in summaries
-        if not isinstance(one, MembershipInference)
-        for column in columns
-        if (value := values.get(column.name)) is not None
-    ]
-    attacks = [
-        (one.label, tuple(values.get(c.name) for c in columns) + (None,) * (3 - len(columns)))
-        for one, columns in summaries
-        if isinstance(one, MembershipInference) and values.get(columns[0].name) is not None
-    ]
-    names = tuple(n for n in roles if any(_value(values, m, n) is not None for m in plan.measures))
+    attacks: list[tuple[str, tuple[float | None, ...]]] = []
+    numbers: list[tuple[str, float]] = []
+    missing: dict[str, dict[str, None]] = {}
+    for summary in plan.summaries.values():
+        columns = columns_of(summary)
+        found = [values.get(column.name) for column in columns]
+        attack = summary.label if isinstance(summary, MembershipInference) else ""
+        if columns and found[0] is None and not summary.reads & UNDER_ATTACK:
+            title = f"{attack} attack" if attack else _plain(columns[0].label)
+            missing.setdefault(_why_not(summary, compared, references), {})[title] = None
+        elif attack:
+            attacks.append((attack, (*found, *[None] * (3 - len(found)))))
+        elif not summary.question:
+            pairs = zip(columns, found, strict=True)
+            numbers += [(_plain(column.label), v) for column, v in pairs if v is not None]
+    by_set: dict[str, dict[str, float | None]] = {}
     labels: dict[str, str] = {}
     for measure in plan.measures:
         labels.setdefault(measure.name, measure.metric.label)
-    rows = ((label, tuple(values.get(f"{m}_{n}") for n in names)) for m, label in labels.items())
-    found: dict[str, dict[str, None]] = {}
-    there: set[Role] = {roles[name] for name in sets if name in roles}
-    for summary in plan.summaries.values():
-        its = columns_of(summary)
-        if not summary.reads & UNDER_ATTACK and its and values.get(its[0].name) is None:
-            reason = _why_not(summary, there, compared, references, values)
-            found.setdefault(reason, {})[_plain(_title(summary, its))] = None
-    for measure in plan.measures:
-        if measure.metric.reads & UNDER_ATTACK:  # no fault of a plain evaluation
-            continue
         for name in measure.sets:
-            if _value(values, measure, name) is None:
-                reason = _lack(measure, sets.get(name), name)
-                found.setdefault(reason, {})[measure.metric.label] = None
+            value = values.get(f"{measure.name}_{name}")
+            by_set.setdefault(measure.name, {})[name] = value
+            # What only an attack observes is no fault of a plain evaluation.
+            if value is None and not measure.metric.reads & UNDER_ATTACK:
+                reason = UNDEFINED if name in sets else f"no {name.replace('_', ' ')} set"
+                missing.setdefault(reason, {})[measure.metric.label] = None
+    names = tuple(n for n in roles if any(row.get(n) is not None for row in by_set.values()))
+    rows = ((labels[key], tuple(map(row.get, names))) for key, row in by_set.items())
     return Scorecard(
         scores,
         tuple(numbers),
         names,
         tuple((label, row) for label, row in rows if any(v is not None for v in row)),
         tuple(attacks),
-        tuple((reason, tuple(labels)) for reason, labels in found.items()),
+        tuple((reason, tuple(labels)) for reason, labels in missing.items()),
     )
 
 
-def _why_not(
-    summary: Summary,
-    there: Set[Role],
-    compared: Set[Compared],
-    references: Set[Compared],
-    values: Values,
-) -> str:
-    if rows := sorted(summary.roles - there):
-        return f"no {' and '.join(rows)} rows"
-    if models := [name for name in _order(summary) if name not in compared | references]:
-        return f"not known without a {' and a '.join(models)} model, which the benchmark lacks"
-    if models := [name for name in _order(summary) if name not in compared]:
-        options = ", ".join(f"--{name}" for name in models)
-        return f"need the {' and the '.join(models)} model: {options}"
-    if columns := [name for name in summary.parts() if values.get(name) is None]:
-        return f"needs {', '.join(columns)}"
-    return UNDEFINED
-
-
-def _lack(measure: Measure, seen: SetEvaluation | None, name: str) -> str:
-    if seen is None:
-        return f"no {name.replace('_', ' ')} set"
-    lacking = measure.lacks(seen)
-    return _LACKS.get(lacking[0], f"no {lacking[0]} in it") if lacking else UNDEFINED
-
-
-def _value(values: Values, measure: Measure, name: str) -> float | None:
-    return values.get(f"{measure.name}_{name}")
-
-
-def _title(summary: Summary, columns: tuple[MetricColumn, ...]) -> str:
-    if isinstance(summary, MembershipInference):
-        return f"{summary.label} attack"
-    return columns[0].label
+def _why_not(summary: Summary, compared: Set[Compared], references: Set[Compared]) -> str:
+    models = [name for name in _order(summary) if name not in compared]
+    if not models:
+        return UNDEFINED
+    if lacking := [name for name in models if name not in references]:
+        return f"not known without a {lacking[0]} model, which the benchmark lacks"
+    options = ", ".join(f"--{name}" for name in models)
+    return f"need the {' and the '.join(models)} model: {options}"
 
 
 def _order(summary: Summary) -> tuple[Compared, ...]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -112,54 +112,41 @@ def _reached(
     Not those from a loss or weights on that are not finite: the attack has failed, which is no
     fault of the run. A notice names them.
     """
-    reached: list[str] = []
+    if not isinstance(attack, WeightAttack):
+        yield from attack.points()
+        return
+    expected, reached = attack.points(), 0
+    steps: Iterator[str] = iter(())
     try:
-        with closing(_changed(name, attack, model, tools)) as points:
-            for point in points:
-                if isinstance(attack, WeightAttack) and not _is_finite(model):
+        with _guarded(name, attack, "change"):
+            steps = attack.change(model, tools)
+            for point in steps:
+                if (point,) != expected[reached : reached + 1]:
+                    raise PluginError(
+                        f"`change` of attack {name!r} yields {point!r} where `points` declares "
+                        f"{', '.join(expected[reached:]) or None!r}; yield each of `points` once, "
+                        "in their order"
+                    )
+                if not _is_finite(model):
                     raise NonFiniteError(f"it made weights that are not finite at {point!r}")
-                reached.append(point)
+                reached += 1
                 yield point
+            if reached < len(expected):
+                raise PluginError(
+                    f"`change` of attack {name!r} ends before its point {expected[reached]!r}"
+                )
     except NonFiniteError as error:
-        left = ", ".join(variant(name, point) for point in attack.points()[len(reached) :])
+        left = ", ".join(variant(name, point) for point in expected[reached:])
         warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
+    finally:  # what a plug-in's generator changed is put back at once
+        if isinstance(steps, Generator):
+            steps.close()
 
 
 def _is_finite(model: Any) -> bool:
     """Return whether all weights are finite. Collective."""
     parts = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
     return all(all_gather(all(bool(part.isfinite().all()) for part in parts)))
-
-
-def _changed(
-    name: str, attack: Attack, model: Any, tools: AttackTools
-) -> Generator[str, None, None]:
-    """The points of the attack, for each of which it has changed the model."""
-    if not isinstance(attack, WeightAttack):
-        yield from attack.points()
-        return
-    with _guarded(name, attack, "change"):
-        expected = iter(attack.points())
-        with _closed(attack.change(model, tools)) as changes:
-            for point in changes:
-                if point != (wanted := next(expected, None)):
-                    raise PluginError(
-                        f"`change` of attack {name!r} yields {point!r} where `points` declares "
-                        f"{wanted!r}; yield each of `points` once, in their order"
-                    )
-                yield point
-        if (missing := next(expected, None)) is not None:
-            raise PluginError(f"`change` of attack {name!r} ends before its point {missing!r}")
-
-
-@contextmanager
-def _closed(steps: Iterator[str]) -> Generator[Iterator[str], None, None]:
-    """Close a plug-in's generator on leaving, so that what it changed is put back at once."""
-    try:
-        yield steps
-    finally:
-        if isinstance(steps, Generator):
-            steps.close()
 
 
 def _asking(
@@ -174,8 +161,7 @@ def _asking(
                 of: tuple(attack.asked(question, point, rows) for question in found)
                 for of, found in sets.items()
             }
-        same = (one for one in evaluator.derived.values() if one.asks(asked))
-        own = next(same, None) or evaluator.with_sets(asked, sets)
+        own = evaluator.with_sets(asked, sets)
         if not attack.reads_answers:
             evaluator.derived[key] = own
     own.batch_tokens = evaluator.batch_tokens

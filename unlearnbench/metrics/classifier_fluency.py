@@ -66,8 +66,6 @@ def _classifier(
 
     try:
         folder = Path(name)
-        if not folder.is_dir() and name.startswith((".", "/", "~")):
-            raise OSError("there is no such folder")
         if not folder.is_dir():
             repository = hub.Repository("model", name, revision)
             folder = hub.snapshot(repository, (*hub.SMALL, *hub.WEIGHTS))

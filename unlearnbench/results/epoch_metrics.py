@@ -11,8 +11,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
@@ -20,7 +19,7 @@ from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPla
 from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, recorded_schema
 from unlearnbench.evaluation.summary import values_of
-from unlearnbench.results.records import EpochResult, Record, StoredEvaluations
+from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile
 
 Values = Mapping[str, float | None]
 References = Mapping[tuple[str, str, SplitKey], Record]
@@ -85,7 +84,7 @@ def chosen_of(record: Record) -> MetricChoices:
 
 
 def named_metrics(stored: Mapping[str, Any]) -> MetricChoices:
-    """The metrics that a stored configuration names; none in those of earlier versions."""
+    """The metrics that a stored configuration names."""
     found: MetricChoices = stored.get("evaluation", {}).get("metrics", NO_CHOICES)
     return found
 
@@ -102,55 +101,41 @@ def _computed(
     """All metrics of an epoch, from the files; empty where they do not give them."""
     place = (record.model, record.forget_fraction)
     others = (references.get((kind, *place)) for kind in ("retain", "fine-tuned"))
-    own = _file_of(record, result.epoch)
-    retain, start = (None if one is None else _file_of(one, 0) for one in others)
-    if own is None:
+    model = _file_of(record, result.epoch)
+    retain, start = (None if other is None else _file_of(other, 0) for other in others)
+    if model is None:
         return {}
     try:
-        forget, what = schema.sets("forget"), schema.headline.forgotten.name
-        return _compute(schema.plan, forget, what, own, retain, start)
+        forget, headline = schema.sets("forget"), schema.headline.forgotten.name
+        return _compute(schema.plan, forget, headline, model, retain, start)
     # Damage is reported where the files are needed; other versions may have other sets and rules.
     except (UnlearnbenchError, OSError, LookupError, ValueError):
         return {}
 
 
-class _File(NamedTuple):
-    """An evaluation on disk."""
-
-    folder: Path
-    epoch: int
-    digest: str
-    precision: str | None
-
-    def read(self) -> Evaluation:
-        return StoredEvaluations(self.folder, {self.epoch: self.digest}, self.precision)[self.epoch]
-
-
-def _file_of(record: Record, epoch: int) -> _File | None:
+def _file_of(record: Record, epoch: int) -> StoredFile | None:
     stored = record.evaluations
-    if not isinstance(stored, StoredEvaluations) or epoch not in stored:
-        return None
-    return _File(stored.folder, epoch, stored.digests[epoch], stored.precision)
+    return stored.files.get(epoch) if isinstance(stored, StoredEvaluations) else None
 
 
 @lru_cache(maxsize=4096)
 def _compute(
     plan: MetricPlan,
     forget: tuple[str, ...],
-    what: str,
-    own: _File,
-    retain: _File | None,
-    start: _File | None,
+    headline: str,
+    model: StoredFile,
+    retain: StoredFile | None,
+    start: StoredFile | None,
 ) -> Values:
     """All metrics of an evaluation; kept, since several tables are made in a process.
 
-    forget  sets whose questions are compared with the retain model's
-    what    name of the comparison, for error messages
+    forget    sets whose questions are compared with the retain model's
+    headline  name of the comparison, for error messages
     """
-    retained, started = (None if file is None else _reference(file) for file in (retain, start))
-    return values_of(plan, forget, what, own.read(), retained, started)
+    others = (None if file is None else _reference(file) for file in (retain, start))
+    return values_of(plan, forget, headline, model.read(), *others)
 
 
 @lru_cache(maxsize=8)
-def _reference(file: _File) -> Evaluation:
+def _reference(file: StoredFile) -> Evaluation:
     return file.read()

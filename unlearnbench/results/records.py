@@ -10,8 +10,7 @@ On disk a record is a folder that is written whole or not at all:
     records/<id>.damaged/               a record that a sweep has set aside, and made again
 
 The first record of an id stays: equal ids are equal runs. A failed run is tried again by the next
-command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`. Records
-of earlier versions hold TOFU's logs, `epoch-<k>.json.gz`, in place of the observations.
+command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field, PlainValidator, TypeAdapter, ValidationError
 
@@ -33,6 +32,7 @@ from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.errors import DamagedError, OutputError, RecordError, shortened
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
+from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.files.atomic import atomic_folder, fsync
 from unlearnbench.files.canonical_json import decode_floats, document_hash, sealed_json
 from unlearnbench.files.hashing import file_hash
@@ -68,7 +68,7 @@ class EpochResult:
     """Attack and point (`relearning@13`) of an evaluation under an attack."""
 
     def to_json(self) -> dict[str, Any]:
-        """Every field; no variant where there is no attack, as in records of earlier versions."""
+        """Every field; no variant where there is no attack."""
         return {key: value for key, value in vars(self).items() if key != "variant" or value}
 
 
@@ -139,6 +139,24 @@ class Record:
         return self.id + PROVISIONAL.get(self.status, "")
 
 
+class StoredFile(NamedTuple):
+    """The evaluation of an epoch on disk."""
+
+    path: Path
+    digest: str
+    """SHA-256 of its content."""
+
+    def check(self) -> None:
+        """Raise DamagedError unless the file is as it was written."""
+        if file_hash(self.path) != self.digest:
+            raise _damaged(self.path, "its content is not what was written")
+
+    def read(self) -> Evaluation:
+        """Read the evaluation. Raises: DamagedError."""
+        self.check()
+        return read_observations(self.path)
+
+
 @dataclass(frozen=True)
 class StoredEvaluations(Mapping[_Key, Evaluation]):
     """Evaluations of a record on disk; each is read, and checked by its hash, when used.
@@ -147,50 +165,36 @@ class StoredEvaluations(Mapping[_Key, Evaluation]):
     """
 
     folder: Path
-    digests: Mapping[_Key, str]
-    """SHA-256 of each file."""
-    precision: str | None = None
-    """The record's, for logs of versions that did not write it."""
+    files: Mapping[_Key, StoredFile]
 
     def __getitem__(self, key: _Key) -> Evaluation:
-        from unlearnbench.evaluation.tofu_log import read_log
-
-        found = read_log(self.path(key))
-        return found if found.precision else replace(found, precision=self.precision)
-
-    def path(self, key: _Key) -> Path:
-        """The file, whole. Raises: DamagedError."""
-        return _whole(_evaluation_file(self.folder, key), self.digests[key])
+        return self.files[key].read()
 
     def __iter__(self) -> Iterator[_Key]:
-        return iter(self.digests)
+        return iter(self.files)
 
     def __contains__(self, key: object) -> bool:
-        return key in self.digests  # the inherited one would read the file
+        return key in self.files  # the inherited one would read the file
 
     def __len__(self) -> int:
-        return len(self.digests)
+        return len(self.files)
 
 
-def _whole(path: Path, digest: str) -> Path:
-    """The file, if it has this hash. Raises: DamagedError."""
-    if file_hash(path) != digest:
-        raise _damaged(path, "its content is not what was written")
-    return path
-
-
-def run_record(run: RunSpec, **found: Any) -> Record:
+def run_record(run: RunSpec, **fields: Any) -> Record:
     """Make the record of a run from its spec and the other fields."""
     spec = run.to_json()
-    own: dict[str, Any] = {
+    fields = {
         "profile": profile_of(run.evaluation).id,
         "provenance": provenance(data=run.data_fingerprint),
-        **found,
+        **fields,
     }
-    measured = next((one.precision for one in own.get("evaluations", {}).values()), None)
-    # The device of a run that came to no evaluation was its worker's, and is unknown here.
-    devices = ("cpu", "cuda") if own["status"] in PROVISIONAL else ("cpu",)
-    possible = {measured or precision_of_spec(spec, device) for device in devices}
+    if evaluations := [*fields.get("evaluations", {}).values()]:
+        precision = evaluations[0].precision
+    else:
+        # The device of a run that came to no evaluation was its worker's, and is unknown here.
+        devices = ("cpu", "cuda") if fields["status"] in PROVISIONAL else ("cpu",)
+        possible = {precision_of_spec(spec, device) for device in devices}
+        precision = possible.pop() if len(possible) == 1 else None
     return Record(
         id=run.id,
         kind="run",
@@ -200,8 +204,8 @@ def run_record(run: RunSpec, **found: Any) -> Record:
         learning_rate=run.learning_rate,
         seed=run.seed,
         spec=spec,
-        precision=possible.pop() if len(possible) == 1 else None,
-        **own,
+        precision=precision,
+        **fields,
     )
 
 
@@ -211,29 +215,27 @@ def write_record(record: Record, folder: Path) -> Path:
     A finished record that is there already stays; a provisional one gives way to any other.
     Raises: RecordError where the disk is full or cannot be written; nothing is left behind then.
     """
-    from unlearnbench.evaluation.observation_file import write_observations
-
     place = folder / "records" / record.place
     try:
         if place.name == record.id and place.is_dir():
             return place
         shutil.rmtree(place, ignore_errors=True)
         with atomic_folder(place) as part:
-            digests: dict[str, str] = {}
-            under: dict[str, str] = {}
-            plain = (((epoch, ""), one) for epoch, one in record.evaluations.items())
+            digests: dict[str, dict[str, str]] = {"evaluations": {}, "attacked_evaluations": {}}
             for (epoch, variant), evaluation in sorted(
-                (*plain, *record.attacked_evaluations.items()), key=lambda pair: pair[0]
+                (
+                    *(((epoch, ""), seen) for epoch, seen in record.evaluations.items()),
+                    *record.attacked_evaluations.items(),
+                ),
+                key=lambda pair: pair[0],
             ):
                 path = part / evaluation_name(epoch, variant)
                 write_observations(evaluation, path)
-                key = f"{epoch} {variant}" if variant else str(epoch)
-                (under if variant else digests)[key] = file_hash(path)
                 fsync(path)
-            document = record_document(record) | {"evaluations": digests}
-            if record.attacked:
-                document["attacked_evaluations"] = under
-            else:  # as in records of earlier versions
+                kind = "attacked_evaluations" if variant else "evaluations"
+                digests[kind][f"{epoch} {variant}".strip()] = file_hash(path)
+            document = record_document(record) | digests
+            if not record.attacked:
                 del document["attacked"], document["attacked_evaluations"]
             (part / "record.json").write_text(sealed_json(document), encoding="utf-8")
             fsync(part / "record.json")
@@ -270,19 +272,17 @@ def read_record(path: str | Path) -> Record:
                 "use the version that wrote it, or give the sweep another name"
             )
         record = parse_record(path, document)
-        # Records of earlier versions have no hash.
-        sealed = "sha256" in document
-        whole = not sealed or document["sha256"] == document_hash(json.loads(content))
+        whole = document["sha256"] == document_hash(json.loads(content))
     except FileNotFoundError:
         raise _damaged(file, "it is missing") from None
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise _damaged(file, f"{type(error).__name__}: {error}") from None
     if record.id != path.name.partition(".")[0]:
         raise _damaged(file, f"it is the record of {record.id!r}")
-    keys: list[Any] = [*record.evaluations, *record.attacked_evaluations]
-    for stored in (_evaluation_file(path, key) for key in keys):
-        if not stored.is_file():
-            raise _damaged(stored, "it is missing")
+    for kind in (record.evaluations, record.attacked_evaluations):
+        for stored in kind.files.values() if isinstance(kind, StoredEvaluations) else ():
+            if not stored.path.is_file():
+                raise _damaged(stored.path, "it is missing")
     if not whole:
         raise _damaged(file, "its content is not what was written")
     return record
@@ -293,16 +293,17 @@ def parse_record(path: Path, document: dict[str, Any]) -> Record:
 
     Raises: ValueError that names the key, KeyError.
     """
-    # Before there was a choice, models were evaluated in the precision of their settings.
-    early = {"precision": precision_of_spec(document["spec"]) or "float32"}
-    document = early | document
-    digests = {int(epoch): str(digest) for epoch, digest in document["evaluations"].items()}
-    stored = StoredEvaluations(path, dict(sorted(digests.items())), document["precision"])
-    under: dict[tuple[int, str], str] = {}
+    plain: dict[int, StoredFile] = {}
+    for key, digest in document["evaluations"].items():
+        plain[int(key)] = StoredFile(path / evaluation_name(int(key)), digest)
+    under: dict[tuple[int, str], StoredFile] = {}
     for key, digest in document.get("attacked_evaluations", {}).items():
         epoch, _, variant = key.partition(" ")
-        under[int(epoch), _file_part(variant)] = str(digest)
-    files = {"evaluations": stored, "attacked_evaluations": StoredEvaluations(path, under)}
+        under[int(epoch), variant] = StoredFile(path / evaluation_name(int(epoch), variant), digest)
+    files = {
+        "evaluations": StoredEvaluations(path, dict(sorted(plain.items()))),
+        "attacked_evaluations": StoredEvaluations(path, under),
+    }
     try:
         return _reader().validate_python(document | files)
     except ValidationError as error:
@@ -347,7 +348,7 @@ def planned_records(
 ) -> tuple[Record, ...]:
     """The records of a plan's runs and of the start and retain models that it refers to.
 
-    references  ids of the latter; None in plans of earlier versions, where all of them count
+    references  ids of the latter; None in plans of 0.2, and without the hub: all of them count
     """
     known = {*runs, *(references or ())}
     return tuple(r for r in records if r.id in known or (references is None and r.kind != "run"))
@@ -369,21 +370,6 @@ def _order(record: Record) -> tuple[Any, ...]:
 def evaluation_name(epoch: int, variant: str = "") -> str:
     """Name of the file with the evaluation after `epoch`, in a record and while its run goes on."""
     return f"epoch-{epoch}.{variant}.safetensors" if variant else f"epoch-{epoch}.safetensors"
-
-
-def _file_part(variant: str) -> str:
-    """The variant. Raises: ValueError where it cannot be a part of a file's name."""
-    if not variant or "/" in variant:
-        raise ValueError(f"{shortened(variant)} is no name of a variant")
-    return variant
-
-
-def _evaluation_file(folder: Path, key: int | tuple[int, str]) -> Path:
-    """The evaluation in a record; the file need not be there."""
-    if isinstance(key, tuple):
-        return folder / evaluation_name(*key)
-    early = folder / f"epoch-{key}.json.gz"
-    return early if early.is_file() else folder / evaluation_name(key)
 
 
 def _damaged(file: Path, what: str) -> DamagedError:

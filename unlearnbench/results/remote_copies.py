@@ -168,13 +168,11 @@ class Storage:
             raise StorageError(
                 f"storage: {protocol}:// needs a package that is not here: {fix}"
             ) from None
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             raise StorageError(
                 f"storage: {redact(url)}: {error}; give a path, s3:// or gs://"
-            ) from None
-        except OSError as error:  # some connect as soon as they are made
-            raise StorageError(f"storage {redact(url)}: cannot open: {error}") from error
-        return files, str(root)
+            ) from error
+        return files, str(root).rstrip("/")
 
     @property
     def _files(self) -> Any:
@@ -182,7 +180,7 @@ class Storage:
 
     @property
     def _root(self) -> str:
-        return self._opened[1].rstrip("/")
+        return self._opened[1]
 
     def _key(self, place: Path) -> str:
         for name, root in self.roots.items():

@@ -24,13 +24,7 @@ from unlearnbench.files.atomic import PART
 from unlearnbench.files.locks import LOCK_EX, LOCK_NB, LOCK_SH, flock
 from unlearnbench.files.outputs import write_file
 from unlearnbench.plan.plan import PLAN_FILE, Plan
-from unlearnbench.results.records import (
-    DAMAGED,
-    Record,
-    StoredEvaluations,
-    read_record,
-    read_records,
-)
+from unlearnbench.results.records import DAMAGED, StoredEvaluations, read_record
 from unlearnbench.runtime.deferred_warnings import warn_later
 
 LOCK_FILE = ".lock"
@@ -40,16 +34,8 @@ STALE_SECONDS = 3600.0
 
 FIX = "choose another with --set name=… or --set output=…"
 VIEWS = {
-    *(
-        "report.html",
-        "results.csv",
-        "attacks.csv",
-        "sweep.log",
-        "selection.json",
-        "search.jsonl",
-        "state",
-    ),
-    *("mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
+    *("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json", "search.jsonl"),
+    *("state", "mlflow.db", "mlflow.json", "links.json", "mlruns", "mlartifacts"),
 }
 """Other files of a sweep than its plan and records; none of them identifies it."""
 
@@ -59,8 +45,7 @@ def claim_folder(plan: Plan) -> Path:
 
     A folder is this sweep's if its plan has the same name and, on the splits of both,
     the same data. The grid may differ: a sweep can be extended, and finished runs are recognised
-    by their ids. A lost or damaged plan is written again from the configuration, if the records in
-    the folder are of the same data.
+    by their ids. A lost or damaged plan is written again from the configuration.
     """
     folder = plan.folder
     check_owner(plan)
@@ -79,8 +64,8 @@ def _warn_of_changed_metrics(plan: Plan) -> None:
     try:
         written = json.loads((plan.folder / PLAN_FILE).read_text(encoding="utf-8"))["metric_files"]
         changed = [n for n, text in plan.metric_files.items() if written.get(n, text) != text]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return  # none yet, of an earlier version, or damaged, which `check_owner` reports
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return  # none yet, or damaged
     for name in changed:
         warn_later(
             f"metric {name!r}: its file has changed since this sweep began; finished runs keep "
@@ -97,10 +82,9 @@ def check_owner(plan: Plan) -> None:
         written = json.loads(path.read_text(encoding="utf-8"))
         name, data = str(written["name"]), dict(written["data"])
     except FileNotFoundError:
-        name, data = plan.config.name, _data_of_records(folder, f"has no {PLAN_FILE}")
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        state = f"holds a {PLAN_FILE} that is damaged ({error})"
-        name, data = plan.config.name, _data_of_records(folder, state)
+        return _check_known_files(folder, f"has no {PLAN_FILE}")
+    except (ValueError, KeyError, TypeError) as error:
+        return _check_known_files(folder, f"holds a {PLAN_FILE} that is damaged ({error})")
     if name != plan.config.name:
         raise RecordError(f"{folder} holds sweep {name!r}, not {plan.config.name!r}; {FIX}")
     for fraction, fingerprint in plan.fingerprints.items():
@@ -112,32 +96,11 @@ def check_owner(plan: Plan) -> None:
             )
 
 
-def _data_of_records(folder: Path, state: str) -> dict[str, str]:
-    """Hashes of the data by split, as `plan.json` has them, from the folder's records.
-
-    Raises: RecordError where there are none, and the folder holds what no sweep has made.
-    """
-
-    def whole(place: Path) -> Record | None:
-        try:
-            return read_record(place)
-        except RecordError:  # set aside when the sweep starts
-            return None
-
-    found: dict[str, str] = {}
-    for record in read_records(folder, whole):
-        hashed = record.spec.get("data_fingerprint") or record.provenance.get("data")
-        if isinstance(hashed, str):
-            key = record.forget_fraction
-            if found.setdefault(split_text(key), hashed) != hashed:
-                raise RecordError(
-                    f"{folder} {state}, and its records are of different data at "
-                    f"{split_label(key)}; {FIX}"
-                )
+def _check_known_files(folder: Path, state: str) -> None:
+    """Raise RecordError for a folder with files of others, and no records, whose plan is lost."""
     strange = [p.name for p in folder.glob("[!.]*") if p.name not in VIEWS | {PLAN_FILE, "records"}]
-    if strange and not found:
+    if strange and not (folder / "records").is_dir():
         raise RecordError(f"{folder} {state} and holds {min(strange)!r}: not a sweep folder; {FIX}")
-    return found
 
 
 @contextmanager
@@ -171,19 +134,17 @@ def lock_folder(folder: Path) -> Generator[None, None, None]:
 
 def lock_owner(folder: Path) -> str | None:
     """Return the process that has locked the folder, as `lock_folder` writes it, or None."""
-    owner = ""
-    try:
-        with (folder / LOCK_FILE).open(encoding="utf-8") as file:
-            owner = file.read().strip()
-            # A driver that starts now must find the lock free, so it is tried only if the file
-            # names a process: one that was killed left its name, but not the lock.
-            if not owner:
-                return None
-            flock(file.fileno(), LOCK_SH | LOCK_NB, folder)
-    except FileNotFoundError:
+    path = folder / LOCK_FILE
+    # A driver that starts now must find the lock free, so it is tried only if the file names a
+    # process: one that was killed left its name, but not the lock.
+    owner = path.read_text(encoding="utf-8").strip() if path.is_file() else ""
+    if not owner:
         return None
-    except BlockingIOError:
-        return owner
+    with path.open(encoding="utf-8") as file:
+        try:
+            flock(file.fileno(), LOCK_SH | LOCK_NB, folder)
+        except BlockingIOError:
+            return owner
     return None
 
 
@@ -207,8 +168,8 @@ def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
         try:
             evaluations = read_record(place).evaluations
             if isinstance(evaluations, StoredEvaluations):
-                for epoch in evaluations:
-                    evaluations.path(epoch)
+                for file in evaluations.files.values():
+                    file.check()
         except DamagedError as error:
             aside = place.with_name(place.name + DAMAGED)
             shutil.rmtree(aside, ignore_errors=True)

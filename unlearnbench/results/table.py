@@ -16,17 +16,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
-from unlearnbench.config.metric_plan import MetricChoices, MetricPlan
+from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import (
+    VERSIONS,
     BenchmarkSchema,
     StoredBenchmark,
     default_schema,
     filled_columns,
-    metric_versions,
     recorded_schema,
-    stored_versions,
 )
 from unlearnbench.evaluation.precision import distinct_precisions
 from unlearnbench.files.canonical_json import json_ready
@@ -113,17 +112,13 @@ def table(records: Iterable[Record], chosen: MetricChoices | None = None) -> tup
     """
     records = tuple(records)
     _refuse_mixed(records)
-    schema, labels, references = (
-        schema_of(records, chosen),
-        Labels(records),
-        references_of(records),
-    )
-    found = [
+    references = references_of(records)
+    results = [
         (record, result, numbers(record, result, references, chosen))
         for record in records
         for result in record.epochs
     ]
-    return _rows(found, labels, schema)
+    return _rows(results, Labels(records), schema_of(records, chosen))
 
 
 def attack_table(
@@ -137,13 +132,13 @@ def attack_table(
     Raises: RecordError as `table`.
     """
     records = tuple(records)
-    results = [(record, result) for record in records for result in record.attacked]
+    results = [
+        (record, result, finite(result.metrics)) for record in records for result in record.attacked
+    ]
     if not results:
         return ()
     _refuse_mixed(records)
-    schema, labels = schema_of(records, chosen), Labels(records)
-    found = [(record, result, finite(result.metrics)) for record, result in results]
-    return _rows(found, labels, schema)
+    return _rows(results, Labels(records), schema_of(records, chosen))
 
 
 def _rows(
@@ -195,49 +190,39 @@ def schema_of(records: Sequence[Record], metrics: MetricChoices | None = None) -
 
     Raises: RecordError where evaluated ones are ranked by different numbers.
     """
-    evaluated = sorted((r for r in records if r.epochs), key=lambda r: r.id)
     if not records:
         return default_schema()
     by_section: dict[str, list[Record]] = defaultdict(list)
-    for record in evaluated or sorted(records, key=lambda r: r.id):
+    for record in sorted((r for r in records if r.epochs), key=lambda r: r.id) or records:
         section = json_ready(record.spec.get("data", {}))
         by_section[json.dumps(section, sort_keys=True)].append(record)
-    firsts = {
-        section: record_schema(same[0], chosen_of(same[0]) if metrics is None else metrics)
-        for section, same in by_section.items()
+    schemas = {
+        same[0].id: record_schema(same[0], chosen_of(same[0]) if metrics is None else metrics)
+        for same in by_section.values()
     }
-    if len({schema.headline for schema in firsts.values()}) > 1:
+    if len({schema.headline for schema in schemas.values()}) > 1:
         listed = ", ".join(
-            f"{' and '.join(schema.headline.columns[:2])} (record {by_section[section][0].id})"
-            for section, schema in firsts.items()
+            f"{' and '.join(schema.headline.columns[:2])} (record {id_})"
+            for id_, schema in schemas.items()
         )
         raise RecordError(
             f"records of benchmarks that are ranked by different numbers do not compare: {listed}; "
             "report them from separate folders"
         )
-    return firsts[max(firsts, key=lambda section: (section != "{}", len(by_section[section])))]
+    most = max(by_section, key=lambda section: (section != "{}", len(by_section[section])))
+    return schemas[by_section[most][0].id]
 
 
-def mixed_versions(records: Iterable[Record], plan: MetricPlan) -> str:
-    """A line about the metrics of which the records have numbers of several versions; else "".
-
-    A column that a record does not have is computed here, by the version that is installed.
-    """
-    installed = metric_versions(plan)
-    evaluated = [r for r in records if r.epochs]
-    later = {name for r in evaluated for name in stored_versions(r.provenance)}
-    names = later | {name for name, version in installed.items() if version != 1}
-    found: dict[str, set[int]] = defaultdict(set)
-    for record in evaluated:
-        stored = stored_versions(record.provenance)
-        for name in names:
-            has = name in record.epochs[-1].metrics
-            found[name].add(stored.get(name, 1) if has else installed.get(name, 1))
-    mixed = [
-        f"{name} ({' and '.join(map(str, sorted(versions)))})"
-        for name, versions in sorted(found.items())
-        if len(versions) > 1
-    ]
+def mixed_versions(records: Iterable[Record]) -> str:
+    """A line about the metrics of which the records have numbers of several versions; else ""."""
+    evaluated = [record for record in records if record.epochs]
+    stored = {record.id: record.provenance.get(VERSIONS, {}) for record in evaluated}
+    mixed: list[str] = []
+    for name in sorted({name for versions in stored.values() for name in versions}):
+        having = (record.id for record in evaluated if name in record.epochs[-1].metrics)
+        versions = sorted({stored[id_].get(name, 1) for id_ in having})
+        if len(versions) > 1:
+            mixed.append(f"{name} ({' and '.join(map(str, versions))})")
     if not mixed:
         return ""
     return (
@@ -328,11 +313,7 @@ def to_csv(rows: Iterable[TableRow]) -> str:
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow((*FIRST, *((VARIANT,) if attacked else ()), *columns, *LAST))
     for row in rows:
-        hyperparameters = (
-            json.dumps(json_ready(row.hyperparameters), sort_keys=True)
-            if row.hyperparameters
-            else ""
-        )
+        settings = json.dumps(json_ready(row.hyperparameters), sort_keys=True)
         writer.writerow(
             (
                 row.method,
@@ -343,7 +324,7 @@ def to_csv(rows: Iterable[TableRow]) -> str:
                 row.kind,
                 row.status,
                 row.run_id,
-                hyperparameters,
+                settings if row.hyperparameters else "",
             )
         )
     return text.getvalue()

@@ -26,7 +26,7 @@ from unlearnbench.errors import (
     TrainingError,
     UnlearnbenchError,
 )
-from unlearnbench.evaluation.metric_trial import try_metrics
+from unlearnbench.evaluation.made_up_sets import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.files import hub

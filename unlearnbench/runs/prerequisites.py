@@ -16,9 +16,9 @@ from unlearnbench.config.precision import precision_of_spec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.loading import fingerprint
 from unlearnbench.evaluation.benchmark_schema import version_entry
+from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.privacy_control import control_warning
-from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.device import deterministic, use_device
 from unlearnbench.models.loading import (
     Source,

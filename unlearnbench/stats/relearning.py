@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -33,7 +32,6 @@ def area_between(
     before the attack. Points at which a curve is undefined are left out. None with fewer than two
     points left, where r(s_0) or `start` is undefined, and where the two are equal.
     """
-    _check_lengths(steps, unlearned, retain)
     u, r = _array(unlearned), _array(retain)
     there = np.isfinite(u) & np.isfinite(r)
     if start is None or there.sum() < 2 or not np.isfinite(r[0]):
@@ -55,7 +53,6 @@ def steps_to_half(steps: Sequence[float], values: Sequence[Value], start: Value)
     first value is as high already, infinity where none is. None where no value is defined, or
     `start` is undefined or not above 0.
     """
-    _check_lengths(steps, values)
     y = _array(values)
     there = np.isfinite(y)
     if start is None or not math.isfinite(start) or start <= 0 or not there.any():
@@ -130,11 +127,3 @@ def _finite(*values: Value) -> list[float] | None:
 
 def _array(values: Sequence[Value]) -> FloatArray:
     return np.array([math.nan if value is None else value for value in values], np.float64)
-
-
-def _check_lengths(steps: Sequence[float], *curves: Sequence[Value]) -> None:
-    if any(len(curve) != len(steps) for curve in curves):
-        counts = ", ".join(str(len(curve)) for curve in curves)
-        raise ValueError(f"a curve has a value for each of {len(steps)} steps, got {counts}")
-    if any(b <= a for a, b in pairwise(steps)):
-        raise ValueError(f"steps have to increase, got {list(steps)}")

@@ -8,7 +8,6 @@ from typing import Literal
 
 import numpy as np
 
-from unlearnbench.errors import EvaluationError
 from unlearnbench.stats import FloatArray
 
 
@@ -38,11 +37,7 @@ def worst_case(
     A maximum over more variants is never smaller, also of a model that never knew: compare it with
     the retain model's over the same variants. Patil, Hase and Bansal 2024 (arXiv:2309.17410) count
     a fact as deleted if no attack of a set recovers it: this maximum for values of 0 and 1.
-
-    Raises: EvaluationError without a variant.
     """
-    if not by_variant:
-        raise EvaluationError("worst case: no variant is given; evaluate the model under one")
     names = tuple(by_variant)
     questions = tuple(dict.fromkeys(q for values in by_variant.values() for q in values))
     sign = 1.0 if knows == "higher" else -1.0

@@ -25,7 +25,7 @@ from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
 from unlearnbench.data.encoding import Encoder, resolve_template
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.evaluation.attack_checkpoint import CheckpointTools
+from unlearnbench.evaluation.evaluate_model import CheckpointTools
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
 from unlearnbench.models.loading import pad_id

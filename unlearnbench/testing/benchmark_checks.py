@@ -21,7 +21,7 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.data import dataset_rules as rules
 from unlearnbench.data.loading import fingerprint as fingerprint_of
 from unlearnbench.errors import DataError
-from unlearnbench.evaluation.metric_trial import try_metrics
+from unlearnbench.evaluation.made_up_sets import try_metrics
 from unlearnbench.files.hub import HubError
 from unlearnbench.runtime.fresh_process import FreshError, fresh_process
 from unlearnbench.testing import declarations, fresh

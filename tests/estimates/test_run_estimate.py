@@ -1,0 +1,68 @@
+"""Estimates of hours, worked by hand."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.config.resources import Resources
+from unlearnbench.estimates.memory import Setup, footprint
+from unlearnbench.estimates.model_shape import Shape
+from unlearnbench.estimates.run_estimate import Effort
+
+from .test_memory import SETTINGS, setup_of, shape
+
+EFFORT = Effort(
+    trained=1000.0, steps=10, evaluations=2, scored=500.0, answers=40, decoded=30.0, limit=50,
+    text=80.0,
+)  # fmt: skip
+
+
+def test_hours_by_hand() -> None:
+    """On a CPU, where nothing but FLOP is counted."""
+    found, setup, n = shape(), setup_of(SETTINGS, 4, "fp32", 1), shape().weights
+    setup = replace(setup, evaluated_in_bf16=False)
+    method = registry.load("methods", "ce-u")()
+    memory = footprint(found, method, method.needs, setup)
+    assert EFFORT.flop(found, checkpointing=False) == 1000 * 6 * n
+    assert EFFORT.flop(found, checkpointing=True) == 1000 * 8 * n
+    half = replace(found, trained=n // 2)
+    assert EFFORT.flop(half, checkpointing=False) == 1000 * (4 * n + n)
+
+    def hours(shape: Shape, setup: Setup, limit: int | None = None) -> tuple[float, ...]:
+        made = EFFORT.hours(shape, setup, memory, 1e9, limit)
+        seconds = [value * 3600 for value in asdict(made).values()]
+        assert made.total * 3600 == pytest.approx(sum(seconds))
+        return tuple(seconds)
+
+    training, scoring, decoding = 6000 * n / 1e9, 2 * 500 * 2 * n / 1e9, 2 * 50 * 40 * 2 * n / 1e9
+    loading, save = 2 * n / 2e9, 12 * n / 250e6
+    saved = save * int(8 * (training + scoring + decoding) / (10 * save))
+    wanted = (8 * training, 8 * scoring, 8 * decoding, loading, saved)
+    assert hours(found, setup) == pytest.approx(wanted), "all of it in fp32"
+    assert saved >= save
+    quick = EFFORT.hours(found, setup, memory, 1e12, None)
+    assert quick.checkpoints == 0, "what is soon done again is not kept"
+    two = replace(setup, resources=Resources(processes=2))
+    assert hours(found, two)[:3] == pytest.approx((4 * training, 4 * scoring, 4 * decoding))
+    autocast = replace(setup, autocast=True)
+    assert hours(found, autocast)[:2] == pytest.approx((training, 8 * scoring))
+    judged = replace(setup, evaluated_in_bf16=True)
+    assert hours(found, judged)[1:3] == pytest.approx((scoring, decoding))
+
+
+def test_gpu_hours_include_launches_and_bandwidth() -> None:
+    found, method = shape(), registry.load("methods", "ce-u")()
+    setup = replace(setup_of(SETTINGS, 4, "bf16", 1), on_gpu=True)
+    memory = footprint(found, method, method.needs, setup)
+    four = EFFORT.hours(found, setup, memory, 1e15, None)
+    whole = EFFORT.hours(found, replace(setup, micro_batch_size=None), memory, 1e15, None)
+    assert four.training == pytest.approx(4 * whole.training, rel=0.1), "16 rows in 4 parts"
+    assert four.decoding * 3600 == pytest.approx(2 * 50 * 6 * 0.6e-3)
+    # Four slots in place of forty: ten times as many steps, of at least 30 tokens each.
+    room = int(4.5 * 80 * found.keys * 2 / 0.7)
+    limit = memory.constant + memory.evaluation + room
+    few = EFFORT.hours(found, setup, memory, 1e15, limit)
+    assert few.decoding / four.decoding == pytest.approx(40 * 30 / 4 / 50)

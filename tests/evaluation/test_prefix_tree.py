@@ -1,0 +1,72 @@
+"""On a GPU attention is given few different shapes, and guesses only while they are free."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.nn import functional
+
+from unlearnbench.api.observations import SETS, Evaluation
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.profiles import get_profile
+from unlearnbench.config.schema import Architecture
+from unlearnbench.data.encoding import TEMPLATES
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.evaluation import generation
+from unlearnbench.evaluation import prefix_tree as tree
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.prefix_tree import padded_size
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.tiny import build_model, build_tokenizer
+
+
+def test_sizes_are_unpadded_on_a_cpu_and_rounded_up_elsewhere() -> None:
+    assert [padded_size(n, "cpu") for n in (1, 37, 300)] == [1, 37, 300]
+    sizes = {n: padded_size(n, "cuda") for n in range(1, 400)}
+    assert [sizes[n] for n in (1, 2, 3, 5, 17, 64, 65, 129)] == [1, 2, 4, 8, 32, 64, 128, 192]
+    assert all(size >= n for n, size in sizes.items())
+    assert len(set(sizes.values())) == 13
+
+
+def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And gives the numbers of unpadded sizes."""
+    data = Synthetic(authors=10, questions_per_author=6, pretraining_authors=2)
+    benchmark = load_benchmark(data, (0.5,))
+    profile = get_profile("tofu", max_length=110)
+    sets = evaluation_sets(benchmark, 0.5, profile)
+    text = [f"{q.question} {q.answer}" for rows in sets.values() for q in rows]
+    tokenizer = build_tokenizer(text, 900)
+    shape = Architecture(vocabulary=900, hidden_size=32, layers=1, heads=2, intermediate_size=32)
+    model = build_model(shape, tokenizer, seed=3).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(6 if parameter.ndim == 2 else 1)
+    seen: set[tuple[int, ...]] = set()
+    attention = functional.scaled_dot_product_attention
+
+    def record(query: Any, key: Any, *given: Any, **how: Any) -> torch.Tensor:
+        seen.add((query.shape[0], query.shape[2], key.shape[2]))
+        return attention(query, key, *given, **how)
+
+    monkeypatch.setattr(functional, "scaled_dot_product_attention", record)
+    monkeypatch.setattr(tree, "_GROUP", {})
+    monkeypatch.setattr(generation, "_MINIMUM", {})
+    found: list[Evaluation] = []
+    counts: list[int] = []
+    for pads in (lambda size, _: size, lambda size, _: padded_size(size, "cuda")):
+        for module in (tree, generation):
+            monkeypatch.setattr(module, "padded_size", pads)
+        seen.clear()
+        found.append(Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, 0, 1024)(model))
+        counts.append(len(seen))
+    assert counts[0] > 40 >= counts[1]
+    exact, padded = found
+    assert exact.answers == padded.answers
+    for name in SETS:
+        for key in ("answer_loss", "base_loss", "perturbed_loss"):
+            np.testing.assert_allclose(
+                getattr(exact.sets[name], key), getattr(padded.sets[name], key), rtol=1e-5
+            )

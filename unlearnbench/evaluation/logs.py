@@ -1,0 +1,275 @@
+"""Evaluation logs of others, read: TOFU's and open-unlearning's; our own observations, too.
+
+TOFU's `eval_log_aggregated.json` has four top-level keys, one per set, and in each set a table per
+metric, {"0": value, "1": value, …}. Of losses that it stores twice, as sum and mean, the means are
+read. Version 0.2 wrote such logs, too, with `question`, `profile` and `precision` inside the sets.
+
+open-unlearning's TOFU_EVAL.json has a key per metric, and in each `value_by_index`: {"0":
+{"avg_loss": …, "prob": …}, …}, where the perturbed answers have a list in place of each number. The
+losses that a truth ratio is made of are logged as metrics of their own: these are read, and no
+reduced value is. There are no token counts (0 here), no values by token and no questions. A set is
+read when its losses are complete; a log of the forget set alone serves as a retain model's.
+Memorization and membership inference are logged as one number per question.
+Source: locuslab/open-unlearning, src/evals/base.py, metrics/base.py, metrics/memorization.py.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import zlib
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
+from unlearnbench.api.profile import Profile
+from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
+from unlearnbench.errors import EvaluationError, shortened
+from unlearnbench.evaluation.observation_file import SUFFIX, read_observations
+
+FILES: dict[SetName, str] = {
+    "retain": "eval_log.json",
+    "real_authors": "eval_real_author_wo_options.json",
+    "world_facts": "eval_real_world_wo_options.json",
+    "forget": "eval_log_forget.json",
+}
+"""Names of the sets in TOFU's log, in the order of the published ones."""
+_TEMPLATES = (("[INST] ", " [/INST]"), ("Question: ", "\n"))
+"""Prompts of the published logs, as (before, after) the question."""
+
+_SETS: dict[SetName, tuple[str, str]] = {
+    "retain": ("retain", "Q_A_PARA_Prob"),
+    "forget": ("forget", "Q_A_PARA_Prob"),
+    "real_authors": ("ra", "Q_A_Prob"),
+    "world_facts": ("wf", "Q_A_Prob"),
+}
+"""Prefix of a set's metrics in open-unlearning, and the one that its truth ratio is about."""
+_MEMORIZATION = {
+    "exact_memorization": "exact_memorization",
+    "extraction_strength_ou": "extraction_strength",
+}
+"""Our metrics of the forget set, and their names in open-unlearning."""
+_ATTACK = "mia_"
+_RENAMED = {"mia_gradnorm": "mia_grad_norm"}
+"""Attacks that have another name here."""
+
+
+def read_log(path: Path | str, *, profile: Profile = TOFU) -> Evaluation:
+    """Read a log of TOFU or open-unlearning, gzipped or not, or our own `.safetensors`.
+
+    profile  of a log that names none, as TOFU's published ones
+
+    Raises: EvaluationError that names the place.
+    """
+    path = Path(path)
+    if path.suffix == SUFFIX:
+        return read_observations(path)
+    document = _read_object(path)
+    if any(isinstance(table, dict) and "value_by_index" in table for table in document.values()):
+        return _open_unlearning(path, document)
+    if missing := [file for file in FILES.values() if not isinstance(document.get(file), dict)]:
+        raise EvaluationError(
+            f"{path}: no {missing[0]!r} in it; expected an eval_log_aggregated.json with the keys "
+            f"{', '.join(FILES.values())}"
+        )
+    rules = {
+        (str(tables.get("profile", profile.id)), tables.get("precision"))
+        for tables in (document[file] for file in FILES.values())
+    }
+    if len(rules) > 1:
+        listed = shortened(sorted(map(str, rules)))
+        raise EvaluationError(f"{path}: sets of different rules ({listed}); evaluate again")
+    ((name, precision),) = rules
+    sets = {n: _tofu_set(_Columns(f"{path}: {f}.", document[f])) for n, f in FILES.items()}
+    return Evaluation(name, sets, precision=precision)
+
+
+def _read_object(path: Path) -> dict[str, Any]:
+    try:
+        content = path.read_bytes()
+        is_gzip = content.startswith(b"\x1f\x8b")
+        document = json.loads(gzip.decompress(content) if is_gzip else content)
+    except (OSError, EOFError, ValueError, zlib.error) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise EvaluationError(
+            f"{path}: cannot read the evaluation log: {reason}; copy or write it again"
+        ) from error
+    if not isinstance(document, dict):
+        raise EvaluationError(f"{path}: expected a JSON object, got a {type(document).__name__}")
+    return document
+
+
+class _Columns:
+    """Tables {index: value} by name, aligned by question; every error names the place."""
+
+    def __init__(self, place: str, tables: Mapping[str, Any]) -> None:
+        self.place, self.tables = place, tables
+        self._order: list[str] = []
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.tables
+
+    def error(self, key: str, message: str) -> EvaluationError:
+        return EvaluationError(
+            f"{self.place}{key}: {message}; the log is incomplete: evaluate again"
+        )
+
+    def rows(self, key: str) -> list[Any]:
+        """[n] values by index. A merged log of several processes may have them in no order."""
+        table = self.tables.get(key)
+        if not isinstance(table, dict) or not table:
+            raise self.error(key, "missing" if table is None else "not a table by index")
+        if not all(map(str.isdecimal, table)):
+            raise self.error(key, "expected {index: value} with indices 0, 1, …")
+        self._order = self._order or sorted(table, key=int)
+        if table.keys() != {*self._order}:
+            raise self.error(key, f"{len(table)} entries for {len(self._order)} questions")
+        return [table[index] for index in self._order]
+
+    def numbers(
+        self, key: str, field: str = "", *, whole: bool = False, per_answer: bool = False
+    ) -> Any:
+        """[n], or [n, k] where each question has a value per perturbed answer.
+
+        field  whose values are read, where a question has several
+        """
+        rows, name = self.rows(key), f"{key}.{field}".rstrip(".")
+        if field:
+            rows = [row.get(field) if isinstance(row, dict) else None for row in rows]
+        try:
+            values = np.array(rows)
+        except ValueError:  # lists of several lengths
+            values = np.empty(0)
+        if values.ndim != 1 + per_answer or not values.size:
+            raise self.error(name, "expected equally many numbers for every question")
+        if values.dtype.kind not in ("iu" if whole else "iuf"):
+            raise self.error(name, f"expected {'whole ' * whole}numbers")
+        return values.astype(np.int64 if whole else np.float64)
+
+
+def _tofu_set(tables: _Columns) -> SetEvaluation:
+    questions: tuple[str, ...] = ()
+    generated: tuple[str, ...] = ()
+    references: tuple[str, ...] = ()
+    answer_loss = tables.numbers("avg_gt_loss")
+    if "generated_text" in tables:
+        try:
+            texts = [
+                (_question_of(prompt), *rest) for prompt, *rest in tables.rows("generated_text")
+            ]
+            questions, generated, references = zip(*texts, strict=True)
+        except (TypeError, ValueError, AttributeError):
+            message = "expected [prompt, generated, reference]"
+            raise tables.error("generated_text", message) from None
+        questions = questions if any(questions) else ()
+    if "question" in tables:
+        questions = tuple(map(str, tables.rows("question")))
+    return SetEvaluation(
+        questions=questions,
+        generated=generated,
+        references=references,
+        answer_loss=answer_loss,
+        answer_tokens=tables.numbers("num_token_gt", whole=True),
+        base_loss=tables.numbers("avg_paraphrased_loss"),
+        base_tokens=tables.numbers("num_token_paraphrased", whole=True),
+        perturbed_loss=tables.numbers("average_perturb_loss", per_answer=True),
+        perturbed_tokens=tables.numbers("num_token_perturb", whole=True, per_answer=True),
+        rouge1_recall=tables.numbers("rouge1_recall"),
+        rouge_l_recall=tables.numbers("rougeL_recall"),
+    )
+
+
+def _question_of(prompt: str) -> str:
+    """The question inside a prompt of the published logs; other prompts unchanged."""
+    for before, after in _TEMPLATES:
+        if prompt.startswith(before) and prompt.endswith(after):
+            return prompt[len(before) : -len(after)]
+    return prompt
+
+
+def _open_unlearning(path: Path, document: Mapping[str, Any]) -> Evaluation:
+    """The sets of such a log, under profile `open-unlearning`; the forget set must be there."""
+    tables = {
+        key: table["value_by_index"]
+        for key, table in document.items()
+        if isinstance(table, dict) and "value_by_index" in table
+    }
+    sets: dict[SetName, SetEvaluation] = {}
+    for name, (prefix, base) in _SETS.items():
+        needed = {base, "Q_A_PERT_Prob"}
+        needed |= set() if name == "forget" else {"Q_A_Prob", "Q_A_ROUGE"}
+        missing = sorted(f"{prefix}_{key}" for key in needed if f"{prefix}_{key}" not in tables)
+        if not missing:
+            sets[name] = _open_unlearning_set(_Columns(f"{path}: ", tables), prefix, base)
+        elif name == "forget":
+            raise EvaluationError(
+                f"{path}: no {missing[0]!r} in it; Forget Quality needs the losses that "
+                "open-unlearning logs with forget_truth_ratio in TOFU_EVAL.json"
+            )
+    scores = _Columns(f"{path}: ", tables)
+    values = {
+        name: scores.numbers(key, "score") for name, key in _MEMORIZATION.items() if key in tables
+    }
+    members, others = (_attack_scores(path, document, group) for group in ("forget", "holdout"))
+    sets["forget"] = replace(sets["forget"], values={**sets["forget"].values, **values, **members})
+    if others:
+        sets["holdout"] = _scores_alone(others)
+    return Evaluation(OPEN_UNLEARNING.id, sets)
+
+
+def _attack_scores(path: Path, document: Mapping[str, Any], group: str) -> dict[str, FloatArray]:
+    """[n] by attack, the scores of the forget or the holdout rows."""
+    tables = {
+        key: groups[group].get("value_by_index")
+        for key, groups in document.items()
+        if key.startswith(_ATTACK) and isinstance(groups, dict) and group in groups
+    }
+    columns = _Columns(f"{path}: {group} rows of ", tables)
+    return {_RENAMED.get(key, key): columns.numbers(key, "score") for key in tables}
+
+
+def _scores_alone(values: Mapping[str, FloatArray]) -> SetEvaluation:
+    """A set of which attacks' scores are known, and nothing else."""
+    n = len(next(iter(values.values())))
+    unknown, none = np.full(n, np.nan), np.zeros(n, dtype=np.int64)
+    return SetEvaluation(
+        questions=(),
+        generated=(),
+        references=(),
+        answer_loss=values.get("mia_loss", unknown),
+        answer_tokens=none,
+        base_loss=unknown,
+        base_tokens=none,
+        perturbed_loss=np.empty((n, 0)),
+        perturbed_tokens=np.empty((n, 0), dtype=np.int64),
+        rouge1_recall=unknown,
+        rouge_l_recall=unknown,
+        values=values,
+    )
+
+
+def _open_unlearning_set(columns: _Columns, prefix: str, base: str) -> SetEvaluation:
+    answer, rouge = f"{prefix}_Q_A_Prob", f"{prefix}_Q_A_ROUGE"
+    perturbed = columns.numbers(f"{prefix}_Q_A_PERT_Prob", "avg_loss", per_answer=True)
+    tokens, unknown = np.zeros(len(perturbed), dtype=np.int64), np.full(len(perturbed), np.nan)
+    rows = columns.rows(rouge) if rouge in columns else []
+    texts = rows if all("generation" in row and "ground_truth" in row for row in rows) else []
+    with_f1 = bool(rows) and all("rougeL_f1" in row for row in rows)
+    return SetEvaluation(
+        questions=(),
+        generated=tuple(str(row["generation"]) for row in texts),
+        references=tuple(str(row["ground_truth"]) for row in texts),
+        answer_loss=columns.numbers(answer, "avg_loss") if answer in columns else unknown,
+        answer_tokens=tokens,
+        base_loss=columns.numbers(f"{prefix}_{base}", "avg_loss"),
+        base_tokens=tokens,
+        perturbed_loss=perturbed,
+        perturbed_tokens=np.zeros(perturbed.shape, dtype=np.int64),
+        rouge1_recall=columns.numbers(rouge, "rouge1_recall") if rows else unknown,
+        rouge_l_recall=columns.numbers(rouge, "rougeL_recall") if rows else unknown,
+        values={"rouge_l_f1": columns.numbers(rouge, "rougeL_f1")} if with_f1 else {},
+    )
