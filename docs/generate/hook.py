@@ -1,7 +1,8 @@
-"""Pages that are made from the code while the site is built, and their place in the navigation."""
+"""Pages that are made from the code while the site is built; links to papers on all pages."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,6 +12,7 @@ import method_pages
 from mkdocs.config.defaults import MkDocsConfig
 from mkdocs.structure.files import File, Files
 
+_PAPER = re.compile(r"arXiv:(\d{4}\.\d{4,5})")
 _made: dict[str, str] = {}
 """Their texts by path; the code does not change while `make docs-serve` runs."""
 
@@ -24,6 +26,15 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     methods = [path for path in _made if path.startswith("methods/")]
     _section(config.nav, "Methods")[:] = methods
     return files
+
+
+def on_page_content(html: str, **_: Any) -> str:
+    """Link papers, outside of code and links."""
+    parts = re.split(r"(<(pre|code|a)\b.*?</\2>)", html, flags=re.DOTALL)
+    parts[::3] = [
+        _PAPER.sub(r'<a href="https://arxiv.org/abs/\1">\g<0></a>', p) for p in parts[::3]
+    ]
+    return "".join(p for i, p in enumerate(parts) if i % 3 != 2)
 
 
 def _pages() -> Iterator[tuple[str, str]]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from itertools import takewhile
+
+from mathml import equation
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
@@ -32,15 +35,19 @@ def code(value: object) -> str:
 
 
 def from_docstring(text: str) -> str:
-    """A docstring as Markdown: formulas and aligned lists keep their lines, prose flows.
+    """A docstring as Markdown: equations are set, aligned lists keep their lines, prose flows.
 
-    Lines of an equation, and those with a run of spaces inside or before them, are kept; so is all
-    that stands before them in their paragraph. The rest of it is prose.
+    Lines with a run of spaces inside or before them are kept; so is all that stands before them in
+    their paragraph. The rest of it is prose.
     """
     made: list[str] = []
     for part in re.split(r"\n\s*\n", text.strip("\n")):
         lines = part.splitlines()
-        kept = max((i for i, line in enumerate(lines, start=1) if _is_set(line)), default=0)
+        equations = [*takewhile(_is_equation, lines)]
+        if equations:
+            made.append(f'<div class="equations">{"".join(map(equation, equations))}</div>')
+            lines = lines[len(equations) :]
+        kept = max((i for i, line in enumerate(lines, start=1) if _is_aligned(line)), default=0)
         if kept:
             made.append("```{.text .formula}\n" + "\n".join(lines[:kept]) + "\n```")
         if kept < len(lines):
@@ -48,6 +55,9 @@ def from_docstring(text: str) -> str:
     return "\n\n".join(made)
 
 
-def _is_set(line: str) -> bool:
-    equation = re.match(r"\S{1,12} = ", line) and not line.endswith(".")
-    return bool(equation or re.search(r"\S  +\S|^  ", line))
+def _is_equation(line: str) -> bool:
+    return bool(re.match(r"\S{1,12} = ", line)) and not line.endswith(".")
+
+
+def _is_aligned(line: str) -> bool:
+    return bool(re.search(r"\S  +\S|^  ", line))

@@ -28,6 +28,7 @@ from typing import ClassVar, Literal, cast
 import numpy as np
 
 from unlearnbench.api.hyperparameters import HyperParameters
+from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.errors import PluginError
@@ -108,6 +109,8 @@ class Metric(HyperParameters, ABC):
     """Name for people: `Exact memorization`."""
     reads: ClassVar[frozenset[Reads]] = frozenset()
     """Observations without which the metric is undefined, besides the answers' losses."""
+    observes: ClassVar[tuple[Observation, ...]] = ()
+    """Further ones by token, which the metric brings along."""
     roles: ClassVar[frozenset[Role]] = frozenset()
     """Sets on which every benchmark reports it; none: only where a benchmark names it, or a
     configuration (`evaluation.metrics`, see `ON_REQUEST`)."""
@@ -150,9 +153,11 @@ class Measure:
         better, bounds = metric.better(role), metric.bounds
         return MetricColumn(f"{self.name}_{name}", label, better, bounds, name)
 
-    def lacks(self, seen: SetEvaluation) -> tuple[Reads, ...]:
+    def lacks(self, seen: SetEvaluation) -> tuple[str, ...]:
         """The observations of a set that the metric reads and that are not there."""
-        return tuple(sorted(what for what in self.metric.reads if not _HAS[what](seen)))
+        known = {} if seen.token_columns is None else seen.token_columns.observed
+        brought = {observation.name for observation in self.metric.observes} - known.keys()
+        return tuple(sorted(brought.union(r for r in self.metric.reads if not _HAS[r](seen))))
 
     def per_example(self, seen: SetEvaluation) -> FloatArray | None:
         """[n] the values of a set; None where they can neither be read nor computed.

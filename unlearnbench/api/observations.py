@@ -41,6 +41,8 @@ class AnswerTokens:
     """[T] μ = Σ_v p_v log p_v over the vocabulary; None where not asked for."""
     logprob_variance: Float32Array | None = None
     """[T] Σ_v p_v (log p_v − μ)²."""
+    observed: Mapping[str, Float32Array] = field(default_factory=dict[str, Float32Array])
+    """[T] by name: what the `Observation`s of metrics gave."""
 
     def by_answer(self, column: NDArray[_T], *, eos: bool) -> list[NDArray[_T]]:
         """[n] the part [T_i] of a column [T] that belongs to each answer.

@@ -29,6 +29,7 @@ from unlearnbench.api.metric import (
     guarded,
     number,
 )
+from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
@@ -106,6 +107,12 @@ class MetricPlan:
         metrics: list[Metric | Summary] = [one.metric for one in self.measures]
         metrics += self.summaries.values()
         return EXTRA & {what for one in metrics for what in one.reads}
+
+    @property
+    def observations(self) -> tuple[Observation, ...]:
+        """What the metrics bring along, one of each name."""
+        found = {o.name: o for measure in self.measures for o in measure.metric.observes}
+        return tuple(found.values())
 
     def affected(self, metrics: Set[str]) -> frozenset[str]:
         """Columns of some metrics, and of the summaries that read them."""

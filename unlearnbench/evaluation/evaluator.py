@@ -18,6 +18,7 @@ from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.metric import GRADIENTS, MOMENTS, Reads, Role
+from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import (
     AnswerTokens,
     Evaluation,
@@ -95,6 +96,7 @@ class Evaluator:
         moments: Collection[Role] = MOMENTS,
         extra: Collection[Reads] = frozenset(),
         plain: Mapping[SetName, Sequence[Question]] | None = None,
+        observations: Sequence[Observation] = (),
     ) -> None:
         """Encode the sets.
 
@@ -105,10 +107,12 @@ class Evaluator:
         precision     default: bf16 on CUDA, the weights' own elsewhere, see `precision.py`
         plain         the rows as they are asked without an attack: `max_length` is for these, and a
                       row whose prompt is longer has as many tokens more
+        observations  columns by token that metrics bring along
         """
         self.profile, self.pad, self.batch_tokens = profile, pad, batch_tokens
         self.precision: Precision | None = precision
         self.extra = frozenset(extra)
+        self.observations = tuple(observations)
         self.roles: Mapping[SetName, Role] = dict(roles or {})
         self.encoder = Encoder(
             tokenizer,
@@ -147,7 +151,7 @@ class Evaluator:
         """
         own = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
         how = (self.batch_tokens, self.precision, self.roles, self._moments)
-        return Evaluator(sets, *own, *how, plain=plain)
+        return Evaluator(sets, *own, *how, plain=plain, observations=self.observations)
 
     @property
     def padding_entry(self) -> dict[str, Any]:
@@ -344,7 +348,7 @@ class Evaluator:
 
         clock = [time.monotonic()]
         with predictor.ready():
-            scores = _scores(predictor, items, count)
+            scores = _scores(predictor, items, count, self.observations)
             clock.append(time.monotonic())
             verified = [
                 self._verified(item, prompt, scores[item])
@@ -465,6 +469,8 @@ class Evaluator:
         found = [s.moments for s in scores if s.moments is not None]
         moments = column(found, np.float32) if found else None  # [T, 2]
         greedy = column((s.argmax_tokens for s in scores), np.int64)
+        observed = column((s.observed for s in scores), np.float32)  # [T, O]
+        names = [observation.name for observation in self.observations]
         return AnswerTokens(
             lengths=np.array([len(one) for one in labels]),
             ended=np.array([row.ids[-1] == self.encoder.eos for row in rows]),
@@ -473,6 +479,7 @@ class Evaluator:
             tied=column((s.tied for s in scores), np.bool_),
             mean_logprob=None if moments is None else moments[:, 0],
             logprob_variance=None if moments is None else moments[:, 1],
+            observed={name: observed[:, i] for i, name in enumerate(names)},
         )
 
 
@@ -496,7 +503,10 @@ def _checked_context(model: Any, items: Sequence[_Item]) -> int | None:
 
 
 def _scores(
-    predictor: Predictor, items: Sequence[_Item], count: Callable[[int], None]
+    predictor: Predictor,
+    items: Sequence[_Item],
+    count: Callable[[int], None],
+    observations: Sequence[Observation],
 ) -> dict[_Item, QuestionScores]:
     """The scores of all items, in their order.
 
@@ -507,7 +517,7 @@ def _scores(
     for answered in (True, False):
         group = [item for item in items if item.answered is answered]
         trees, moments = [item.tree for item in group], [item.moments for item in group]
-        found |= zip(group, score(predictor, trees, count, moments), strict=True)
+        found |= zip(group, score(predictor, trees, count, moments, observations), strict=True)
     return {item: found[item] for item in items}
 
 

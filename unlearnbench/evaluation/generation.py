@@ -291,7 +291,7 @@ class _Decoding:
     ) -> tuple[list[int], list[bool]]:
         """The token in each place with `states` [P, ·], and whether it hung on a tie."""
         if self.how is None:
-            _, argmax, tied, _ = self.predictor.score_positions(states)
+            _, argmax, tied, *_ = self.predictor.score_positions(states)
             return argmax, tied
         numbers: list[FloatArray] = []
         for i, draft in zip(chosen, drafts, strict=True):

@@ -35,10 +35,10 @@ from unlearnbench.files.outputs import writing
 
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")
-_TOKENS, _VALUES, _SAMPLES = "tokens", "values", "samples"
+_TOKENS, _VALUES, _SAMPLES, _OBSERVED = "tokens", "values", "samples", "observed"
 _APART = {*_TEXTS, "token_columns", "values", "samples", *EXTRA}
 _COLUMNS = {f.name for f in fields(SetEvaluation)} - _APART
-_TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)}
+_TOKEN_COLUMNS = {f.name for f in fields(AnswerTokens)} - {_OBSERVED}
 _PER_ANSWER = ("perturbed_loss", "perturbed_tokens")
 """Columns [n, k]; the others are [n], or [T] by token."""
 _DAMAGE = (
@@ -59,6 +59,8 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
         if seen.token_columns is not None:
             own = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
             columns |= {f"{_TOKENS}.{k}": value for k, value in own.items() if value is not None}
+            observed = sorted(seen.token_columns.observed.items())
+            columns |= {f"{_OBSERVED}.{key}": value for key, value in observed}
         if seen.samples is not None:
             texts[name][_SAMPLES] = [list(own) for own in seen.samples.texts]
             columns[f"{_SAMPLES}.rouge_l_recall"] = seen.samples.rouge_l_recall
@@ -123,7 +125,7 @@ def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) ->
     known |= {key: columns[key] for key in EXTRA & columns.keys()}
     found = SetEvaluation(
         **known,
-        token_columns=AnswerTokens(**tokens) if tokens else None,
+        token_columns=AnswerTokens(**tokens, observed=part(f"{_OBSERVED}.")) if tokens else None,
         samples=_samples(texts[_SAMPLES], columns) if _SAMPLES in texts else None,
         values=part(f"{_VALUES}."),
     )
@@ -153,6 +155,7 @@ def _check_lengths(seen: SetEvaluation) -> None:
         raise ValueError("columns of unequal length")
     if tokens is not None:
         total = int(tokens.lengths.sum())
-        by_token = (getattr(tokens, key) for key in _TOKEN_COLUMNS - {"lengths", "ended"})
+        by_token = [getattr(tokens, key) for key in _TOKEN_COLUMNS - {"lengths", "ended"}]
+        by_token += tokens.observed.values()
         if any(column is not None and len(column) != total for column in by_token):
             raise ValueError("token columns of unequal length")

@@ -16,6 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.config.choices import Precision
 from unlearnbench.data.batching import fast_batch_tokens
@@ -63,6 +64,8 @@ class PositionScores(NamedTuple):
     """[S] True if the two largest logits are so close that batching may exchange them."""
     moments: FloatArray
     """[Q, 2] mean and variance of the log-probability over the vocabulary, in nats."""
+    observed: FloatArray
+    """[S, O] what each observation gives."""
 
 
 class Predictor:
@@ -230,6 +233,8 @@ class Predictor:
         labels: IntArray = _NO_INDICES,
         argmax_at: IntArray | None = None,
         moments_at: IntArray = _NO_INDICES,
+        observations: Sequence[Observation] = (),
+        observed_labels: IntArray = _NO_INDICES,
     ) -> PositionScores:
         """Losses of labels, and greedy tokens, at positions with `states` [P, ·].
 
@@ -237,19 +242,24 @@ class Predictor:
         labels           [M]
         argmax_at        [S] positions, ascending, whose most probable token is wanted; default: all
         moments_at       [Q] positions, ascending, whose moments are wanted
+        observations     made at the positions `argmax_at`
+        observed_labels  [S] the label in each of these, for observations
         """
         argmax_at = np.arange(len(states)) if argmax_at is None else argmax_at
         order = np.argsort(label_positions, kind="stable")
         label_chunks = self._by_chunk(label_positions[order], len(states))
         argmax_chunks = self._by_chunk(argmax_at, len(states))
         moment_chunks = self._by_chunk(moments_at, len(states))
-        indices = (label_positions[order], labels[order], argmax_at, moments_at)
+        indices = (label_positions[order], labels[order], argmax_at, moments_at, observed_labels)
         sent = torch.from_numpy(np.concatenate(indices)).to(self.device)  # one copy to a GPU
-        position, label, argmax_position, moment_position = sent.split([*map(len, indices)])
+        position, label, argmax_position, moment_position, own_label = sent.split(
+            [*map(len, indices)]
+        )
         losses: list[Tensor] = []
         best: list[Tensor] = []
         tokens: list[Tensor] = []
         moments: list[Tensor] = []
+        observed: list[Tensor] = []
         for i, part in enumerate(states.split(self.chunk)):
             logits = part if self.layer is None else self.layer(part)  # [chunk, V]
             begin, own, at, of = i * self.chunk, label_chunks[i], argmax_chunks[i], moment_chunks[i]
@@ -261,9 +271,14 @@ class Predictor:
                 top = logits[argmax_position[at] - begin].topk(2, dim=1)  # [s, 2]
                 best.append(top.values)
                 tokens.append(top.indices[:, 0])
+                if observations:
+                    chosen = logits[argmax_position[at] - begin]
+                    made = [each.per_token(chosen, own_label[at]) for each in observations]
+                    observed.append(torch.stack([column.float() for column in made], dim=1))
         greedy = _greedy(best, tokens, tie_gap(self.dtype))
         found = torch.cat(moments).double().cpu().numpy() if moments else np.empty((0, 2))
-        return PositionScores(_in_order(losses, order), *greedy, found)
+        seen = torch.cat(observed).double().cpu().numpy() if observed else np.empty((0, 0))
+        return PositionScores(_in_order(losses, order), *greedy, found, seen)
 
     def sample_tokens(self, states: Tensor, uniform: FloatArray, how: Distribution) -> list[int]:
         """[P] a token sampled at each position with `states` [P, ·], or NOT_FINITE.

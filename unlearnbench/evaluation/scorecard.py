@@ -12,7 +12,6 @@ from unlearnbench.api.metric import (
     Compared,
     Measure,
     MetricColumn,
-    Reads,
     Role,
     Summary,
     Values,
@@ -20,7 +19,7 @@ from unlearnbench.api.metric import (
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.config.metric_plan import MetricPlan, columns_of
 
-_LACKS: Mapping[Reads, str] = {
+_LACKS: Mapping[str, str] = {
     "tokens": "no values by token in it",
     "moments": "no moments of log-probabilities in it",
     "paraphrase": "no paraphrased answers in it",
@@ -149,7 +148,7 @@ def _lack(measure: Measure, seen: SetEvaluation | None, name: str) -> str:
     if seen is None:
         return f"no {name.replace('_', ' ')} set"
     lacking = measure.lacks(seen)
-    return _LACKS[lacking[0]] if lacking else UNDEFINED
+    return _LACKS.get(lacking[0], f"no {lacking[0]} in it") if lacking else UNDEFINED
 
 
 def _value(values: Values, measure: Measure, name: str) -> float | None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import Tree
@@ -28,6 +29,8 @@ class QuestionScores:
     """For each of these, True if another was nearer than `predictor.tie_gap`."""
     moments: FloatArray | None
     """[T, 2] mean and variance of the log-probability in these places; None where not wanted."""
+    observed: FloatArray
+    """[T, O] what each observation gives there."""
 
 
 def score(
@@ -35,17 +38,19 @@ def score(
     trees: Sequence[Tree],
     count: Callable[[int], None] = lambda _: None,
     moments: Sequence[bool] = (),
+    observations: Sequence[Observation] = (),
 ) -> list[QuestionScores]:
     """Score all rows of all questions.
 
-    count    called with the number of questions that this process has scored
-    moments  for each question, whether those of its first row are wanted; default: of none
+    count         called with the number of questions that this process has scored
+    moments       for each question, whether those of its first row are wanted; default: of none
+    observations  made of the tokens of every first row
     """
     batches = [*_batches(trees, predictor.batch_tokens)]
 
     def score_batch(batch: list[int]) -> list[QuestionScores]:
         wanted = [moments[i] if moments else False for i in batch]
-        found = _score_batch(predictor, [trees[i] for i in batch], wanted)
+        found = _score_batch(predictor, [trees[i] for i in batch], wanted, observations)
         count(len(batch))
         return found
 
@@ -70,7 +75,10 @@ def _batches(trees: Sequence[Tree], budget: int) -> Iterator[list[int]]:
 
 
 def _score_batch(
-    predictor: Predictor, trees: Sequence[Tree], moments: Sequence[bool]
+    predictor: Predictor,
+    trees: Sequence[Tree],
+    moments: Sequence[bool],
+    observations: Sequence[Observation],
 ) -> list[QuestionScores]:
     offsets = np.cumsum([0, *(len(tree.predicting) for tree in trees)])
     rows = [
@@ -80,12 +88,15 @@ def _score_batch(
     ]
     answers = [tree.places[0] + offset for tree, offset in zip(trees, offsets, strict=False)]
     wanted = [places for places, is_wanted in zip(answers, moments, strict=True) if is_wanted]
-    losses, argmax, tied, found = predictor.score_positions(
+    labels = [np.array(tree.rows[0].ids[tree.rows[0].start :]) for tree in trees]
+    losses, argmax, tied, found, observed = predictor.score_positions(
         predictor.tree_states(trees),
         np.concatenate([places for places, _ in rows]),
         np.concatenate([labels for _, labels in rows]),
         np.concatenate(answers),
         np.concatenate([_NONE, *wanted]),
+        observations,
+        np.concatenate(labels) if observations else _NONE,
     )
     by_row = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
     by_answer = iter(np.split(found, np.cumsum([*map(len, wanted)])))
@@ -96,6 +107,7 @@ def _score_batch(
             argmax_tokens=tuple(argmax[begin:end]),
             tied=tuple(tied[begin:end]),
             moments=next(by_answer) if is_wanted else None,
+            observed=observed[begin:end],
         )
         for tree, is_wanted, begin, end in zip(trees, moments, ends, ends[1:], strict=False)
     ]

@@ -128,6 +128,7 @@ class Workspace:
                 self.config.evaluation.precision,
                 self.config.data.roles,
                 extra=self.metrics.extra,
+                observations=self.metrics.observations,
             )
         return self._evaluators[key]
 

@@ -30,14 +30,21 @@ def _taken(column: Any, order: list[int]) -> Any:
     if isinstance(column, Samples):
         return Samples(_taken(column.texts, order), _taken(column.rouge_l_recall, order))
     if isinstance(column, AnswerTokens):
-        by_token = {
-            name: np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
-            for name, values in vars(column).items()
-            if values is not None
+
+        def by_token(values: Any) -> Any:
+            return np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
+
+        per_answer: dict[str, Any] = {
+            "lengths": column.lengths[order],
+            "ended": column.ended[order],
         }
-        return replace(
-            column, **by_token | {"lengths": column.lengths[order], "ended": column.ended[order]}
-        )
+        observed = {name: by_token(values) for name, values in column.observed.items()}
+        rest: dict[str, Any] = {
+            name: by_token(values)
+            for name, values in vars(column).items()
+            if isinstance(values, np.ndarray) and name not in per_answer
+        }
+        return AnswerTokens(**per_answer, **rest, observed=observed)
     return column
 
 

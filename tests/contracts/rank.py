@@ -1,0 +1,34 @@
+"""A metric with an observation of its own, as an outsider writes it: one file."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+from torch import Tensor
+
+from unlearnbench.api.metric import Metric, Role
+from unlearnbench.api.observation import Observation
+from unlearnbench.api.observations import FloatArray, SetEvaluation
+
+
+class Rank(Observation):
+    """How many tokens are more probable than the true one."""
+
+    name = "rank"
+
+    def per_token(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return (logits > logits.gather(1, labels[:, None])).sum(1)
+
+
+class TopTen(Metric):
+    """Share of the true answer's tokens that are among the ten most probable ones."""
+
+    label = "Top ten"
+    reads = frozenset({"tokens"})
+    observes: ClassVar = (Rank(),)
+    roles: ClassVar[frozenset[Role]] = frozenset({"forget", "retain"})
+
+    def per_example(self, seen: SetEvaluation) -> FloatArray:
+        ranks = seen.tokens.by_answer(seen.tokens.observed["rank"], eos=False)
+        return np.array([np.mean(rank < 10) if rank.size else np.nan for rank in ranks])

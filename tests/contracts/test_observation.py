@@ -1,0 +1,71 @@
+"""A metric that brings an observation: its column is made in the pass, stored and read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.observation_file import read_observations, write_observations
+from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.models.loading import pad_id
+
+FILE = Path(__file__).with_name("rank.py")
+
+
+@pytest.fixture(autouse=True)
+def _no_other_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry, "_files", {})
+
+
+def test_it_equals_the_definition_after_a_way_through_a_file(
+    model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
+) -> None:
+    registry.register_file(FILE)
+    metrics = plan_of(TOFU, None, {})
+    assert [observation.name for observation in metrics.observations] == ["rank"]
+    evaluator = Evaluator(
+        {"forget": questions[:4], "retain": questions[4:]},
+        tokenizer,
+        TEMPLATES["plain"],
+        TOFU,
+        pad_id(tokenizer),
+        observations=metrics.observations,
+    )
+    write_observations(evaluator(model.eval()), tmp_path / "e.safetensors")
+    seen = read_observations(tmp_path / "e.safetensors").sets["forget"]
+
+    encoder, ranks = Encoder(tokenizer, TEMPLATES["plain"], TOFU.max_length), list[int]()
+    for question in questions[:4]:
+        row = encoder.row(question)
+        logits = model(torch.tensor([row.ids])).logits[0]
+        ranks += [
+            int((logits[t - 1] > logits[t - 1, row.ids[t]]).sum())
+            for t in range(row.start, len(row.ids))
+        ]
+    np.testing.assert_array_equal(seen.tokens.observed["rank"], ranks)
+
+    measure = next(m for m in metrics.measures if m.name == "rank")
+    assert measure.value(seen) == pytest.approx(
+        np.mean([np.mean(r < 10) for r in seen.tokens.by_answer(np.array(ranks), eos=False)])
+    )
+
+
+def test_without_it_the_metric_is_undefined(
+    questions: tuple[Question, ...], model: Any, tokenizer: Any
+) -> None:
+    registry.register_file(FILE)
+    plain = Evaluator(
+        {"forget": questions[:2]}, tokenizer, TEMPLATES["plain"], TOFU, pad_id(tokenizer)
+    )
+    measure = next(m for m in plan_of(TOFU, None, {}).measures if m.name == "rank")
+    seen = plain(model.eval()).sets["forget"]
+    assert (measure.value(seen), measure.lacks(seen)) == (None, ("rank",))
