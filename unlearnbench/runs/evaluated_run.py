@@ -44,8 +44,8 @@ class EvaluatedRun:
         self.state = RunState()
         self.peak = Peak()
         self.oom_retry = OomRetry()
-        self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
-        self.start = space.full_evaluation(spec.model.name, spec.forget_fraction)
+        self.retain = space.evaluation(spec.model.name, "retain", spec.forget_fraction)
+        self.start = space.evaluation(spec.model.name, "full", spec.forget_fraction)
         self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
 
     def _evaluate(self, model: Any, epoch: int, training: float) -> EpochResult:

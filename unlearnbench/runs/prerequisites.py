@@ -194,7 +194,7 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
     retain: Evaluation | None = evaluation
     start: Evaluation | None = None
     if is_start:  # a retain model's is made before: `numbers` gives what is relative to the start
-        retain, start = space.retain_evaluation(model, fraction), evaluation
+        retain, start = space.evaluation(model, "retain", fraction), evaluation
     metrics = space.summary(evaluation, retain, start)
     if is_start and (line := control_warning(metrics, model, fraction)):
         warn_later(line)

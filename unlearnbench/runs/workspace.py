@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
@@ -188,25 +188,6 @@ class Workspace:
         self._identities[model, target, fraction] = identity
         return identity
 
-    def retain_evaluation(self, model: str, fraction: SplitKey) -> Evaluation | None:
-        """Evaluation of the retain model, which models are compared with; None without one."""
-        if "retain" not in self.config.data.references:
-            return None
-        place = self.evaluation_record(model, split_name("retain", fraction), fraction)
-        self.storage.fetch(place)
-        return self._evaluation_in(place)
-
-    def full_evaluation(self, model: str, fraction: SplitKey) -> Evaluation | None:
-        """Evaluation of the start model; None before there is one."""
-        place = self.evaluation_record(model, "full", fraction)
-        return self._evaluation_in(place) if self.storage.fetch(place) else None
-
-    def _evaluation_in(self, place: Path) -> Evaluation:
-        # The same object for all runs: what is computed of it is computed once.
-        if place.name not in self._compared:
-            self._compared[place.name] = read_record(place).evaluations[0]
-        return self._compared[place.name]
-
     def attack(self, name: str) -> AttackSpec:
         """The attack of the configuration with this name."""
         return next(attack for attack in self.config.attacks if attack.name == name)
@@ -218,27 +199,37 @@ class Workspace:
         identity = self.evaluation_identity(model, target, fraction)
         return self.record(attack_id(identity, attack, self.config.training))
 
-    def attacked_evaluation(
-        self, model: str, target: str, fraction: SplitKey, attack: AttackSpec, variant: str
+    def evaluation(
+        self,
+        model: str,
+        target: Literal["full", "retain"],
+        fraction: SplitKey,
+        attack: AttackSpec | None = None,
+        variant: str = "",
     ) -> Evaluation | None:
-        """Evaluation of the start model (`full`) or the retain model (`retain`) under an attack.
+        """Evaluation of the start model (`full`) or the retain model, under an attack or without.
 
-        None where there is no such model, or none yet.
+        None where there is no such model, or none yet. Raises: RecordError where the plain
+        evaluation of the retain model is missing.
         """
-        if target == "retain":
-            if "retain" not in self.config.data.references:
-                return None
-            target = split_name("retain", fraction)
-        place = self.attack_record(model, target, fraction, attack)
-        if not self.storage.fetch(place):
+        if target == "retain" and "retain" not in self.config.data.references:
             return None
+        name = "full" if target == "full" else split_name("retain", fraction)
+        if attack is None:
+            place = self.evaluation_record(model, name, fraction)
+        else:
+            place = self.attack_record(model, name, fraction, attack)
+        if not self.storage.fetch(place) and (attack or target == "full"):
+            return None
+        # The same object for all runs: what is computed of it is computed once.
         key = f"{place.name} {variant}"
         if key not in self._compared:
-            found = read_record(place).attacked_evaluations
-            if (0, variant) not in found:
-                return None
-            self._compared[key] = found[0, variant]
-        return self._compared[key]
+            record = read_record(place)
+            if attack is None:
+                self._compared[key] = record.evaluations[0]
+            elif (0, variant) in record.attacked_evaluations:
+                self._compared[key] = record.attacked_evaluations[0, variant]
+        return self._compared.get(key)
 
     def fetch_models(self, model: str, *targets: str) -> None:
         """Copy from the storage the base and `targets` (`full`, retain models) that it has."""
