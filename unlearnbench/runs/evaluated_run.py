@@ -54,8 +54,8 @@ class EvaluatedRun:
         before = self.evaluator.batch_tokens
         evaluation = self.evaluator(model, self._last_evaluation())
         self.oom_retry.evaluation(epoch, before, self.evaluator.batch_tokens)
-        place = self.spec.model.name, self.spec.forget_fraction
-        evaluation = self.space.with_start_losses(*place, evaluation)
+        reference = self.spec.model.name, self.spec.forget_fraction
+        evaluation = self.space.with_start_losses(*reference, evaluation)
         metrics = self.space.summary(evaluation, self.retain, self.start)
         result = EpochResult(epoch, metrics, training, time.monotonic() - begin)
         self.state = self.state.evaluated(result, evaluation)
@@ -83,10 +83,10 @@ class EvaluatedRun:
 
     def _attack(self, model: Any, epoch: int, attacks: Iterable[AttackSpec]) -> None:
         """Evaluate `model` under attacks; each is stored when it is done. Collective."""
-        place = self.spec.model.name, self.spec.forget_fraction
+        reference = self.spec.model.name, self.spec.forget_fraction
         for spec in attacks:
             plain = self.state.evaluations[epoch, ""]
-            for made in [*results_under(spec, self.space, *place, model, plain, epoch)]:
+            for made in [*results_under(spec, self.space, *reference, model, plain, epoch)]:
                 self.state = self.state.evaluated(*made)
             self._save()
 
