@@ -66,8 +66,10 @@ class EvaluatedRun:
 
         last  those of the run's last epoch; else those of each epoch, and of each best one so far
         """
-        when = {"last"} if last else {"every", "best"} if self._is_best(epoch) else {"every"}
-        due = [spec for spec in self.spec.attacks if spec.settings["at"] in when]
+        moments = ["last"] if last else ["every"]
+        if not last and self._is_best(epoch):
+            moments.append("best")
+        due = [spec for spec in self.spec.attacks if spec.settings["at"] in moments]
         done = {result.variant for result in self.state.attacked if result.epoch == epoch}
         return [spec for spec in due if not done.issuperset(variants_of(spec))]
 
