@@ -13,7 +13,6 @@ from torch.nn.functional import softplus
 
 from unlearnbench.api.hyperparameters import refuse_unused
 from unlearnbench.api.inference_method import Prompt, Prompts, Shift, Wrapper
-from unlearnbench.models.prompt_shift import mean_states
 
 Corruption = Literal[
     "rand_noise_first_n",
@@ -103,10 +102,8 @@ class ECO(Wrapper):
 
     def fit(self, model: Any, prompts: Prompts) -> Shift:
         """Train the classifier; corrupt what it flags."""
-        forget = mean_states(model, prompts.forget, prompts.pad)
-        classify = _Classifier(
-            forget, mean_states(model, prompts.retain, prompts.pad), self.penalty
-        )
+        forget, retain = map(prompts.mean_states, (prompts.forget, prompts.retain))
+        classify = _Classifier(forget, retain, self.penalty)
         layer = model.get_input_embeddings()
         table = layer.weight.detach()
         size = float(torch.linalg.vector_norm(table, dtype=torch.float32)) / table.numel() ** 0.5
@@ -114,7 +111,7 @@ class ECO(Wrapper):
 
         @torch.no_grad()
         def shift(questions: Sequence[Prompt]) -> list[Tensor | None]:
-            flagged = classify(mean_states(model, questions, prompts.pad)) > self.threshold
+            flagged = classify(prompts.mean_states(questions)) > self.threshold
             found: list[Tensor | None] = []
             for prompt, chosen in zip(questions, flagged.tolist(), strict=True):
                 # The layer's output, not the table's rows: some models scale it.

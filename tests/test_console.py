@@ -4,21 +4,7 @@ from __future__ import annotations
 
 import io
 
-import pytest
-
-from unlearnbench.console import Console, format_duration, progress_bar
-
-
-def test_a_terminal_gets_a_drawn_table() -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    out = Terminal()
-    console = Console(out, io.StringIO())
-    console.table(("name", "value"), [("a[b]", 1.5), ("c", None)], "title")
-    assert "a[b]" in out.getvalue()
-    assert "1.5" in out.getvalue()
+from unlearnbench.console import Console, progress_bar
 
 
 def test_a_plain_table_is_aligned() -> None:
@@ -43,11 +29,3 @@ def test_a_bar_on_a_terminal_and_nothing_elsewhere() -> None:
         for done in range(9):
             bar(done, 8)
     assert plain.getvalue() == ""
-
-
-@pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0 s"), (59, "59 s"), (200, "3 min 20 s"), (7500, "2 h 05 min")],
-)
-def test_durations(seconds: float, text: str) -> None:
-    assert format_duration(seconds) == text

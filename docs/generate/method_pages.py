@@ -114,7 +114,7 @@ def _page(name: str, one: Mapping[str, Any], profiles: GradientProfiles) -> str:
             code(field["default"]),
             f"{escaped(field['meaning'])} <br><small>{escaped(field['source'])}</small>",
         )
-        for field in one["hyperparameters"]
+        for field in one["settings"]
     ]
     headings = ("setting", "type", "default", "meaning, and where the default is from")
     kwargs = "" if registry.trains(name) else " # trains nothing: no learning rate"

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
 import subprocess
 import sys
 from collections.abc import Callable
-from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -58,16 +55,6 @@ def _nothing(*_: object) -> tuple[()]:
 @pytest.fixture(autouse=True)
 def _no_plugin_files(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_files", {})
-    monkeypatch.setattr(registry, "_recorded", {})
-
-
-def test_the_built_in_methods_are_offered_with_their_package() -> None:
-    names = {"ce-u", "dpo", "general-ce-u", "gradient-ascent", "gradient-difference"}
-    assert names | {"idk", "kl-minimization", "npo"} <= set(registry.names("methods"))
-    offer = registry.find("methods", "npo")
-    assert offer.package == "unlearnbench"
-    assert offer.version
-    assert "builtin" in registry.names("configs")
 
 
 def test_listing_imports_no_torch() -> None:
@@ -97,12 +84,12 @@ def test_third_party_methods_load_like_built_in_ones(install: Install) -> None:
 def test_empty_unknown_duplicate_and_broken_have_own_messages(
     install: Install, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    install("another", GOOD, "[unlearnbench.methods]\nnpo = another:Shy\nfine = another:Shy\n")
+    install("wrong", "value = 3\nraise OSError('no disk')", "[unlearnbench.methods]\nbad = wrong:X")
     with pytest.raises(PluginError, match=r"unknown method 'ceu'; did you mean 'ce-u'\? Available"):
         registry.load("methods", "ceu")
-    install("another", GOOD, "[unlearnbench.methods]\nnpo = another:Shy\nfine = another:Shy\n")
     with pytest.raises(PluginError, match=r"more than one package: another 0.1 .* unlearnbench"):
         registry.load("methods", "npo")
-    install("wrong", "value = 3\nraise OSError('no disk')", "[unlearnbench.methods]\nbad = wrong:X")
     with pytest.raises(
         PluginError, match=r"'bad' of wrong 0.1 \(wrong:X\) is broken: OSError: no disk"
     ):
@@ -111,25 +98,6 @@ def test_empty_unknown_duplicate_and_broken_have_own_messages(
     monkeypatch.setattr(registry, "_installed", _nothing)
     with pytest.raises(PluginError, match=r"no methods are installed.*pip install -e"):
         registry.load("methods", "npo")
-
-
-def test_entry_points_are_cached_until_a_package_is_added(
-    install: Install, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install("first", GOOD, "[unlearnbench.methods]\none = first:Shy\n")
-    count = itertools.count(1)
-
-    def counted() -> Any:
-        next(count)
-        return entry_points()
-
-    monkeypatch.setattr(registry, "entry_points", counted)
-    for _ in range(3):
-        assert registry.load_method("one").__name__ == "Shy"
-        assert registry.offers("metrics")
-    assert next(count) == 2, "read once"
-    install("second", GOOD, "[unlearnbench.methods]\ntwo = second:Shy\n")
-    assert registry.load_method("two").__name__ == "Shy"
 
 
 @pytest.mark.parametrize(
@@ -148,15 +116,6 @@ def test_invalid_methods_are_broken(install: Install, attribute: str, fault: str
     install("odd", code, f"[unlearnbench.methods]\nodd = odd:{attribute}\n")
     with pytest.raises(PluginError, match=fault):
         registry.load("methods", "odd")
-
-
-def test_configs_and_dashboards_have_their_own_types(install: Install) -> None:
-    points = "[unlearnbench.configs]\nmine = odd2:value\n[unlearnbench.dashboards]\nd = odd2:value"
-    install("odd2", "value = 3\n", points)
-    with pytest.raises(PluginError, match=r"config 'mine' .* expected a package"):
-        registry.load("configs", "mine")
-    with pytest.raises(PluginError, match=r"dashboard 'd' .* expected a function"):
-        registry.load("dashboards", "d")
 
 
 def test_a_spec_of_another_version_is_refused() -> None:
@@ -232,19 +191,6 @@ class TestPluginFile:
         assert place.parent != tmp_path, "the file is not what it was"
         assert place.read_bytes() == texts[0][1]
         assert (place.parent / "shy_parts" / "one.py").is_file()
-
-    def test_a_file_that_a_sweep_names_is_in_messages_and_is_not_run(self, tmp_path: Path) -> None:
-        path = tmp_path / "the files" / "shy.py"
-        path.parent.mkdir()
-        path.write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n{GOOD}")
-        assert registry.recorded_file("shy") == ""
-        registry.remember_files([str(path), "gone/other_one.py", f"{'x' * 300}.py"])
-        with pytest.raises(PluginError, match=f"it from a file: add --plugin '{path}'$"):
-            registry.find("methods", "shy")
-        assert "from gone/other_one.py, which is gone" in registry.recorded_file("other-one")
-        assert "which is gone" in registry.recorded_file("x" * 300)
-        assert registry.plugin_files() == ()
-        assert not (tmp_path / "ran").exists()
 
 
 def test_inference_methods_refuse_retain_terms(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.fine_tuning import UnrelatedFineTuning
 from unlearnbench.benchmarks.passages import Passages
-from unlearnbench.config.attack_entries import attack_from_spec, attack_spec
+from unlearnbench.config.entries import attack_from_spec, attack_spec
 from unlearnbench.errors import DataError
 
 from .conftest import PlainTools

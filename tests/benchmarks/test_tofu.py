@@ -109,12 +109,6 @@ def test_only_configured_fractions_are_read(tmp_path: Path) -> None:
         load(tmp_path, 0.05, 0.1)
 
 
-def test_a_fraction_is_matched_to_rounding(tmp_path: Path) -> None:
-    write(tmp_path, small_tables())
-    near = 0.3 / 3 + 1e-10
-    assert load(tmp_path, near).splits[near].name == "forget10"
-
-
 def test_line_ends_blank_lines_and_separators_inside_a_text(tmp_path: Path) -> None:
     tables = small_tables()
     tables["full"][0]["answer"] = "One\u2028two\x85three."
@@ -143,27 +137,6 @@ def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
     assert load(tmp_path) == plain
 
 
-def test_files_called_jsonl_are_to_be_renamed(tmp_path: Path) -> None:
-    write(tmp_path, small_tables())
-    for path in tmp_path.glob("*.json"):
-        path.rename(path.with_suffix(".jsonl"))
-    with pytest.raises(
-        DataError, match=r"lacks full\.json, .*; it has \.jsonl; rename those to \.j"
-    ):
-        load(tmp_path)
-
-
-def test_unreadable_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(_: Path, mode: str) -> bytes:
-        assert mode == "rb"
-        raise PermissionError(13, "Permission denied")
-
-    write(tmp_path, small_tables())
-    monkeypatch.setattr(Path, "open", refuse)
-    with pytest.raises(DataError, match=r"full\.json: cannot be read \(Permission denied\)"):
-        load(tmp_path)
-
-
 def publish(hub: Any, folder: Path, name: str, tables: dict[str, Rows]) -> None:
     """A data set of the hub with these tables."""
     folder.mkdir()
@@ -177,28 +150,6 @@ def test_hub_gives_the_same_as_a_folder(fake_hub: Any, tmp_path: Path) -> None:
     assert benchmark == load(tmp_path / "hub")
     fetched = [path.rpartition("/")[2] for path in fake_hub.requests if "/resolve/" in path]
     assert set(fetched) == {f"{name}.json" for name in small_tables()}
-
-
-def test_holdout_rows_on_the_hub(fake_hub: Any, tmp_path: Path) -> None:
-    publish(fake_hub, tmp_path / "hub", "some/where", small_tables() | {"holdout10": UNSEEN})
-    benchmark = TOFU(hub_id="some/where").load((0.1,))
-    assert len(benchmark.splits[0.1].sets["holdout"]) == 2
-
-
-def test_bad_row_on_the_hub(fake_hub: Any, tmp_path: Path) -> None:
-    tables = small_tables()
-    tables["forget10"][1] = {"question": "Question 9?", "answer": ""}
-    publish(fake_hub, tmp_path / "hub", "locuslab/TOFU", tables)
-    with pytest.raises(DataError, match=r"^locuslab/TOFU/forget10.json:2: column 'answer' is bla"):
-        TOFU().load((0.1,))
-
-
-def test_other_hub_data_sets_are_refused(fake_hub: Any, tmp_path: Path) -> None:
-    tables = small_tables()
-    del tables["forget10"]
-    publish(fake_hub, tmp_path / "hub", "locuslab/TOFU", tables)
-    with pytest.raises(DataError, match=r"locuslab/TOFU: the hub's data set lacks forget10\.json;"):
-        TOFU().load((0.1,))
 
 
 def test_unreachable_hub_is_an_error(fake_hub: Any, monkeypatch: pytest.MonkeyPatch) -> None:

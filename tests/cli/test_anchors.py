@@ -9,15 +9,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import pytest
 import torch
-from huggingface_hub import set_client_factory
 
-from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.schema import Architecture
-from unlearnbench.evaluation import evaluate_model
-from unlearnbench.evaluation.tofu_log import read_log
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
 Run = Callable[..., tuple[int, str, str]]
@@ -64,50 +59,6 @@ def test_a_number_that_differs_ends_with_code_1(run: Run, logs: tuple[str, str])
     assert line.startswith("exact_memorization_forget")
     assert code == 1
     assert "outside: exact_memorization_forget" in err
-
-
-class Checkpoints:
-    """Stands in for the evaluation of a checkpoint: gives a log, and notes what it was given."""
-
-    def __init__(self, full: str, retain: str) -> None:
-        self.full, self.retain = read_log(full), read_log(retain)
-        self.calls: list[tuple[str, dict[str, Any]]] = []
-
-    def __call__(self, model: str, **how: Any) -> Evaluation:
-        how["progress"](1, 1)
-        self.calls.append((model, how))
-        return self.full if "full" in model else self.retain
-
-
-def test_a_checkpoint_is_evaluated_as_the_table_says(
-    run: Run, logs: tuple[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    evaluate = Checkpoints(*logs)
-    monkeypatch.setattr(evaluate_model, "evaluate_model", evaluate)
-    code, out, err = run(
-        *("anchors", "check", "llama-3.2-1b-full-forget01", "--data", "there"),
-        *("--retain", logs[1], "--batch-tokens", "4096"),
-    )
-    assert code == 0
-    assert "privleak" in out
-    assert "25 of 25 metrics within tolerance" in err
-    ((model, how),) = evaluate.calls
-    assert model == "open-unlearning/tofu_Llama-3.2-1B-Instruct_full"
-    assert how["profile"].name == "open-unlearning"
-    assert how["template"] == "chat"
-    assert how["template_args"] == {
-        "system_prompt": "You are a helpful assistant.",
-        "date_string": "10 Apr 2025",
-    }
-    assert (how["data"], how["forget"], how["batch_tokens"]) == ("there", 0.01, 4096)
-    assert how["dtype"] == "bfloat16"
-    # Without the retain model, what is relative to it is not measured, and that is no failure.
-    code, out, err = run("anchors", "check", "llama-3.2-1b-full-forget01")
-    assert code == 0
-    assert "3 not measured" in err
-    assert [line.split()[0] for line in out.splitlines() if line.endswith("not measured")] == [
-        *("log10_forget_quality", "ks_statistic", "privleak"),
-    ]
 
 
 @pytest.fixture
@@ -167,37 +118,6 @@ def test_a_checkpoint_from_the_hub_is_evaluated_on_tofu(
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert "template: chat, but the tokenizer has none" in line
-
-
-@pytest.mark.parametrize(
-    ("status", "code", "message"),
-    [
-        (404, "RepoNotFound", "the hub has no such model"),
-        (403, "GatedRepo", "it is gated: accept its terms"),
-        (None, "", "the Hub could not be reached"),
-    ],
-)
-def test_a_checkpoint_that_the_hub_does_not_give_is_one_line(
-    run: Run,
-    fake_hub: Any,
-    tofu_folder: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    status: int | None,
-    code: str,
-    message: str,
-) -> None:
-    def answer(_: Any) -> Any:
-        if status is None:
-            raise httpx2.ConnectError("no route")
-        return httpx2.Response(status, headers={"X-Error-Code": code})
-
-    monkeypatch.setattr(fake_hub, "answer", answer)
-    set_client_factory(lambda: httpx2.Client(transport=httpx2.MockTransport(answer)))
-    ended, out, err = run("anchors", "check", "llama-3.2-1b-retain99", "--data", str(tofu_folder))
-    assert (ended, out) == (2, "")
-    (line,) = err.splitlines()
-    assert line.startswith("open-unlearning/tofu_Llama-3.2-1B-Instruct_retain99: ")
-    assert message in line
 
 
 def test_the_list_has_every_model(run: Run) -> None:

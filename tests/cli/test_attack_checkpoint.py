@@ -46,7 +46,7 @@ def test_a_table_and_a_sentence_for_each_attack(
         monkeypatch.setitem(sys.modules, name, None)
     Path("plea.py").write_text(PLEA)
     code, out, err = run(
-        *("attack", folder, *SMALL, "--retain", folder, "--start", folder, "--answers", "1"),
+        *("attack", folder, *SMALL, "--retain", folder, "--start", folder),
         *("--attack", "paraphrase", "--attack", "plea", "--plugin", "plea.py", "--out", "found"),
         *("--set", "plea.pleas=[Please., Now!]"),
     )
@@ -64,9 +64,6 @@ def test_a_table_and_a_sentence_for_each_attack(
     seen = [line for line in lines if line.startswith("No sign that anything comes back: +0.000")]
     assert len(seen) == 2
     assert "evaluated" in err
-    assert "warning: --retain is the model itself" in err
-    labels = [line.split("  ")[1] for line in lines if line[:2] == "  " != line[1:3]]
-    assert labels[:3] == ["true answer", "plain", "paraphrase"]
     document = json.loads(Path("found/attack.json").read_text())
     (paraphrase, plea) = document["attacks"]
     assert [*paraphrase["variants"]] == ["paraphrase"]
@@ -119,18 +116,10 @@ class Broken(WeightAttack):
 
 def test_an_attack_that_breaks_the_weights_has_failed(run: Run, folder: str) -> None:
     Path("broken.py").write_text(BROKEN)
-    options = (*SMALL, "--retain", folder, "--plugin", "broken.py", "--answers", "1")
+    options = (*SMALL, "--retain", folder, "--plugin", "broken.py")
     code, out, err = run("attack", folder, *options, "--out", "found")
     assert code == 0
     assert out.splitlines()[-1] == "broken: no metric of the forget set could be measured under it"
     assert "no results for broken: it made weights that are not finite" in " ".join(err.split())
     (found,) = json.loads(Path("found/attack.json").read_text())["attacks"]
     assert (found["variants"], found["largest_gain"]) == ({}, None)
-
-
-def test_nothing_is_written_into_the_models_folder(run: Run, folder: str) -> None:
-    before = {*Path(folder).iterdir()}
-    code, out, err = run("attack", folder, "--attack", "paraphrase", "--out", f"{folder}/.")
-    assert (code, out) == (2, "")
-    assert "cannot write the evaluations: it is read; choose another place" in err
-    assert {*Path(folder).iterdir()} == before

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from unlearnbench.config.json_schema import schema_text
-from unlearnbench.config.loader import load_config
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -40,13 +39,3 @@ def test_a_new_config_plans_as_it_is_and_is_never_written_over(run: Run) -> None
     assert (code, "choose another name" in err) == (2, True)
     assert Path("mine.yaml").read_text() == "name: kept\n"
     assert run("configs", "new", "_x")[0] == 2
-
-
-def test_a_new_config_names_own_models_and_data(run: Run) -> None:
-    run("configs", "new", "own", "--model", "./my model: 1", "--data", "~/my-data")
-    config = load_config("own.yaml")
-    assert (config.models[0].base, config.models[0].name) == ("./my model: 1", "my model: 1")
-    assert config.data.folder == "~/my-data"
-    assert config.learning_rates == (1e-5, 3e-5)
-    run("configs", "new", "texts", "--data", "passages")
-    assert load_config("texts.yaml").data.source == "passages"

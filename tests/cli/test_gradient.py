@@ -35,18 +35,3 @@ def test_only_the_page_of_gradients_needs_plotly(run: Run, monkeypatch: pytest.M
     assert "dashboard 'gradient'" in err
     assert "plotly" in err
     assert not Path("g.html").exists()
-
-
-@pytest.mark.parametrize(
-    ("args", "message"),
-    [
-        (["gradient", "nothing"], "unknown method 'nothing'"),
-        (["gradient", "ce-u", "--csv", "no/where.csv"], "the folder no does not exist"),
-    ],
-)
-def test_gradients_of_unknown_methods_and_folders_are_refused(
-    run: Run, args: list[str], message: str
-) -> None:
-    code, _, err = run("methods", *args)
-    assert code == 2
-    assert message in err

@@ -9,18 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.config import method_specs
-
 Run = Callable[..., tuple[int, str, str]]
-
-
-def test_default_values_are_printed_when_a_grid_varies_them(run: Run) -> None:
-    _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: [0.1, 0.5]}]")
-    assert method_specs.default_hyperparameters("npo")["beta"] == 0.1
-    assert [line.split()[3] for line in out.splitlines()[2:4]] == ["beta=0.1", "beta=0.5"]
-    assert "beta=0.1 (default)" in out
-    _, out, _ = run("plan", "small.yaml", "--set", "methods=[{method: npo, beta: 0.1}]")
-    assert "beta" not in out, "a single default value is not listed"
 
 
 def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
@@ -33,7 +22,7 @@ def test_plan_has_a_line_per_method_and_the_work(run: Run) -> None:
     assert any("npo+nll" in line and "beta=0.5, retain.weight=2.0" in line for line in lines)
     # 2 of 20 rows and 4 of 20: a step an epoch. NPO with a retain term reads both parts.
     assert lines[8] == "training: 24 optimiser steps, 120 rows"
-    assert lines[9].startswith("evaluation: 24 evaluations of ")
+    assert lines[9].startswith("evaluation: 24 evaluations, ")
     assert lines[10] == "models trained first, each once:"
     assert lines[11].startswith("  tiny: tiny base model, 8 epochs of ")
     assert lines[12].startswith("  tiny: start model, on all rows, 10 epochs of ")
@@ -106,21 +95,17 @@ def test_plan_counts_recorded_runs_and_estimates_the_others(run: Run) -> None:
     record = run_record(
         plan.runs[3], status="finished", profile="tofu", epochs=(result,), error=None
     )
-    place = write_record(record, claim_folder(plan))
+    write_record(record, claim_folder(plan))
     _, out, _ = run("plan", "small.yaml")
-    assert out.splitlines()[-2:] == [
-        "1 of 12 runs are recorded already and are not run again",
-        "the others take about 1 min 04 s, 2 at a time, as those did",
-    ]
-    (place / "record.json").write_text("{}")
-    _, out, _ = run("plan", "small.yaml")
-    assert out.splitlines()[-1].startswith("how long the others take is not known: ")
+    recorded, time = out.splitlines()[-2:]
+    assert recorded == "1 of 12 runs are recorded already and are not run again"
+    assert time.startswith("time: about ")
 
 
 def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:
     code, out, _ = run("plan", "small.yaml", "--memory", "--flops", "50e9")
     assert code == 0
-    for word in ("gradients", "peak GiB", "hours a run", "npo+nll", "assumed: 5e+10 FLOP/s"):
+    for word in ("gradients", "peak GiB", "hours a run", "npo+nll", "5e+10 FLOP/s"):
         assert word in out
     code, out, _ = run("plan", "small.yaml", "--memory", "--json")
     memory = json.loads(out)["memory"]
@@ -135,14 +120,3 @@ def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:
     slow = {(kind["model"], kind["method"]): kind for kind in json.loads(out)["memory"]["kinds"]}
     assert slow["tiny", "npo+nll"]["hours"] > slow["tiny", "ce-u"]["hours"]
     assert memory["unknown"] == []
-
-
-def test_models_whose_size_is_unknown_are_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    code, out, _ = run(
-        "plan", "small.yaml", "--memory", "--set", "models.0.base=nobody/nothing@main"
-    )
-    assert code == 0
-    assert "not known: tiny: nobody/nothing: its config cannot be read" in out
-    assert "GPU hours" not in out

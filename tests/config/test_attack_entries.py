@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from unlearnbench.config.attack_entries import attack_from_spec
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import PluginError

@@ -12,11 +12,10 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.config.benchmark_section import (
+from unlearnbench.config.entries import (
     benchmark_named,
     benchmark_of,
     earlier_section,
-    whole_benchmark,
 )
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
@@ -91,13 +90,6 @@ def test_stored_sections_of_earlier_versions_are_read() -> None:
     )
 
 
-def test_a_configuration_survives_json(write: Write) -> None:
-    config = load_config(write("{source: tofu, path: x, seed: 3}"))
-    again = SweepConfig.model_validate_json(config.model_dump_json())
-    assert again.data == TOFU(path="x", seed=3)
-    assert SweepConfig.model_validate(config.model_dump()).data == again.data
-
-
 @pytest.mark.usefixtures("riddles")
 def test_a_benchmark_in_a_file_has_its_own_fields_and_splits(write: Write) -> None:
     wrong = problems(write("{source: riddles, rows: 2}"))
@@ -109,25 +101,3 @@ def test_a_benchmark_in_a_file_has_its_own_fields_and_splits(write: Write) -> No
     ((line, key, text),) = problems(write("{source: riddles, authors: 2}", fraction=0.5))
     assert (line, key) == ("2", "data.authors")
     assert "data takes: source, refusals, rows, kinds" in text
-
-
-def test_whole_benchmark_needs_every_known_key_right() -> None:
-    assert whole_benchmark({"authors": 20, "autors": 3}) == Synthetic(authors=20)
-    assert whole_benchmark({"authors": 1}) is None
-    assert whole_benchmark(3) is None
-    assert whole_benchmark({"source": "tofuu"}) is None
-
-
-def test_splits_of_the_built_in_benchmarks() -> None:
-    assert TOFU().split_problem(0.05) == ""
-    assert TOFU().split_problem(0.2).endswith("got 0.2; the nearest is 0.10")
-    assert Synthetic(authors=4).split_problem(0.25) == ""
-    assert Synthetic(authors=4).split_problem(0.3).endswith("the nearest is 0.25 (1)")
-
-
-def test_each_reads_from_its_own_place() -> None:
-    assert (Synthetic().folder, Synthetic().repository) == (None, None)
-    assert (TOFU(path="x").folder, TOFU(path="x").repository) == ("x", None)
-    hub = TOFU(revision="r").repository
-    assert hub is not None
-    assert hub.label == "dataset locuslab/TOFU@r"

@@ -10,8 +10,7 @@ from jsonschema import Draft202012Validator
 
 from unlearnbench.api import registry
 from unlearnbench.config.json_schema import schema_text
-from unlearnbench.config.loader import shipped_configs
-from unlearnbench.config.yaml_tree import read_yaml
+from unlearnbench.config.loader import read_yaml, shipped_configs
 
 SCHEMA: dict[str, Any] = json.loads(schema_text())
 VALIDATOR = Draft202012Validator(SCHEMA)
@@ -19,8 +18,7 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 
 def values(text: str) -> Any:
     """A YAML text as a program for JSON has it; None where it is not YAML."""
-    root = read_yaml("x", text, [])
-    return None if root is None else json.loads(json.dumps(root.plain()))
+    return json.loads(json.dumps(read_yaml("x", text).values))
 
 
 def test_the_schema_is_one_of_its_draft() -> None:

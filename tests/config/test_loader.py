@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.loader import load_config, shipped_configs
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
 from unlearnbench.errors import ConfigError
@@ -60,29 +59,6 @@ def test_every_shipped_config_loads_and_is_short(name: str) -> None:
     assert len(lines) <= 41
     assert source.purpose == lines[0].removeprefix("# ")
     assert f"unlearnbench {'' if name == 'quickstart' else 'sweep '}{name}" in lines[1]
-
-
-def test_every_method_has_every_built_in_method() -> None:
-    config = load_config("every_method")
-    names = [spec.name for grid in config.methods for spec in grid.specs]
-    assert sorted(names) == list(registry.names("methods"))
-
-
-@pytest.mark.parametrize("name", ["quickstart", "every_method"])
-def test_first_sweeps_have_enough_forget_questions(name: str) -> None:
-    config = load_config(name)
-    assert isinstance(config.data, Synthetic)
-    rows = config.data.authors * config.data.questions_per_author
-    assert max(config.forget_fractions) * rows >= 80
-
-
-def test_quickstart_ranks_eight_methods_by_three_seeds_under_an_attack() -> None:
-    config = load_config("quickstart")
-    assert len(config.method_names) == len(config.methods) == 8
-    assert isinstance(config.learning_rates, tuple)
-    assert (len(config.learning_rates), len(config.seeds)) == (2, 3)
-    assert [attack.name for attack in config.attacks] == ["relearning"]
-    assert config.evaluated_epochs == (4, 8)
 
 
 def test_defaults_and_conversions(write: Write) -> None:
@@ -156,12 +132,6 @@ class TestExtends:
         assert (config.training.batch_size, config.training.max_length) == (4, 64)
         assert [grid.specs[0].name for grid in config.methods] == ["idk"]
 
-    def test_takes_a_shipped_config_by_name(self, write: Write) -> None:
-        Path(write()).write_text("extends: quickstart\nname: mine\nepochs: 1\n")
-        config = load_config("bench.yaml")
-        assert (config.name, config.epochs) == ("mine", 1)
-        assert config.models == load_config("quickstart").models
-
     def test_is_relative_to_the_file(self, write: Write) -> None:
         write()
         Path("sub").mkdir()
@@ -171,12 +141,6 @@ class TestExtends:
 
 class TestTiny:
     """A model that is built here has a preparation at which random weights learn."""
-
-    def test_defaults_equal_the_quickstart(self, write: Write) -> None:
-        (model,) = load_config(write()).models
-        (quick,) = load_config("quickstart").models
-        assert model.preparation == quick.preparation
-        assert model.preparation.optimizer == "muon"
 
     def test_stated_values_override_defaults(self, write: Write) -> None:
         stated = "models.0.preparation={epochs: 2, rehearse_facts: false}"
@@ -194,29 +158,6 @@ class TestTiny:
         again = ModelSettings.model_validate_json(stored.model_dump_json())
         assert again == stored
         assert again.preparation.optimizer == "adamw"
-
-
-def test_exponent_without_a_dot_is_a_float(write: Write) -> None:
-    assert load_config(write(("1.0e-5", "1e-4"))).learning_rates == (1e-4,)
-    assert load_config(write(), ["learning_rates=[1e-4]"]).learning_rates == (1e-4,)
-
-
-def test_method_model_data_and_selection_are_reported_together(write: Write) -> None:
-    from unlearnbench.runs.plan_sweep import input_problems
-
-    path = write(
-        ("{authors: 40}", "{source: tofu, path: /no/data, refusals: /no/file}"),
-        ("base: tiny", "base: https://user:secret@host/model"),
-        ("[ce-u]", "[{method: npo, beta: -1}]"),
-        add="select: {utility: 2, seeds: [7]}\n",
-    )
-    with pytest.raises(ConfigError) as caught:
-        load_config(path, (), input_problems)
-    assert "secret" not in str(caught.value)
-    assert {p.key for p in caught.value.problems} == {
-        *("data.path", "data.refusals", "models.0.base", "methods.0.beta"),
-        *("select.utility", "select.seeds"),
-    }
 
 
 def test_metrics_are_named_with_their_settings_or_in_a_list(write: Write) -> None:

@@ -146,11 +146,6 @@ def test_a_metric_that_cannot_be_used_is_left_out(
     assert str(fault).startswith(message)
 
 
-def test_a_benchmarks_own_metric_is_never_left_out() -> None:
-    with pytest.raises(PluginError, match="'required' cannot be made"):
-        metric_plan(ROLES, [MetricUse("required", ("forget",))], {"required": Required})
-
-
 class Quiet(Loss):
     """Own work."""
 
@@ -170,28 +165,6 @@ def test_a_metric_without_roles_is_reported_where_a_configuration_names_it() -> 
     assert [c.name for c in plan.columns] == ["loss_forget", "quiet_forget", "quiet_retain"]
     values = plan.values({name: made_up_set() for name in ROLES})
     assert values["quiet_retain"] == pytest.approx(3 * made_up_set().answer_loss.mean())
-
-
-@pytest.mark.parametrize(
-    ("chosen", "message"),
-    [
-        ({"loss": {"share": 1}}, "'loss' is one of the benchmark's own, whose settings follow"),
-        ({"quiet": {"factor": "x"}}, "'quiet' cannot be made: factor: expected a list, got"),
-        ({"mia-loss": {}}, "'mia-loss' reads a holdout set, which this benchmark does not have"),
-        ({"typo": {}}, "'typo': reads has 'token'; did you mean"),
-    ],
-)
-def test_a_chosen_metric_is_never_left_out(chosen: dict[str, Any], message: str) -> None:
-    uses: list[MetricUse] = [MetricUse("loss", ("forget",))]
-    attack = registry.load("metrics", "mia-loss")
-    metrics: Any = {"loss": Loss, "quiet": Quiet, "mia-loss": attack, "typo": Typo}
-    with pytest.raises(PluginError, match=message):
-        metric_plan(ROLES, uses, metrics, chosen=chosen)
-
-
-def test_names_of_columns_are_names_in_every_file() -> None:
-    (fault,) = planned(**{"My Metric": Loss}).faults
-    assert "its column is called 'My Metric_forget'; use small letters" in str(fault)
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.config.patience import Patience
-from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.schema import Patience, SweepConfig
 from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.results.records import read_record
 from unlearnbench.runs import workspace
@@ -117,13 +116,6 @@ def test_interrupted_runs_end_at_the_same_epoch(place: Path) -> None:
         assert without_times(run_single(spec, config, folder, lambda _: None)) == through
 
 
-def test_ending_after_the_last_epoch_is_not_early(place: Path) -> None:
-    config = patient(place, epochs=3)
-    (spec,) = runs_of(config)
-    record = run_single(spec, config, place / "runs" / "small", lambda _: None)
-    assert (len(record.epochs), record.ended) == (4, None)
-
-
 PROGRAM = """
 import json, sys
 from pathlib import Path
@@ -154,9 +146,3 @@ def test_all_processes_of_a_run_end_early_together(place: Path) -> None:
     assert found[0] == found[1]
     assert (found[0][0], found[0][2]) == (2, 2)
     assert found[0][1].startswith("epoch 2: ")
-
-
-def test_patience_does_not_change_ids_of_inference_methods(place: Path) -> None:
-    (spec,) = runs_of(patient(place))
-    without = spec.model_copy(update={"learning_rate": None})
-    assert "patience" not in without.identity["evaluation"]

@@ -15,11 +15,9 @@ import torch
 import transformers
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config, shipped_configs
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.errors import ConfigError, TrainingError
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.runtime.optional_packages import import_optional
@@ -107,11 +105,6 @@ def test_a_training_may_end_within_an_epoch() -> None:
     assert [made.factor(step) for step in range(made.steps)] == [1, 0.75, 0.5, 0.25]
 
 
-def test_fewer_rows_than_a_batch_are_refused() -> None:
-    with pytest.raises(TrainingError, match=r"31 rows do not fill a batch of 32.*31 or less"):
-        Schedule("tofu", 31, 32, 5)
-
-
 def test_the_first_step_of_tofu_changes_no_weight(
     model: Any, tokenizer: Any, questions: tuple[Question, ...], tmp_path: Path
 ) -> None:
@@ -172,18 +165,6 @@ class TestConfiguration:
         (tmp_path / "x.yaml").write_text(head + text)
         return load_config(str(tmp_path / "x.yaml"))
 
-    def problem(self, tmp_path: Path, text: str) -> tuple[str, str]:
-        with pytest.raises(ConfigError) as caught:
-            self.load(tmp_path, text)
-        (problem,) = caught.value.problems
-        return problem.key, problem.message
-
-    def test_is_one_word(self, tmp_path: Path) -> None:
-        found = self.load(tmp_path, "methods: [ce-u]\ntraining: {schedule: tofu}\n")
-        assert found.training.schedule == "tofu"
-        assert found.training.weight_decay == 0.0, "the schedule alone"
-        assert self.load(tmp_path, "methods: [ce-u]\n").training.schedule == "constant"
-
     def test_a_method_changes_a_part_of_the_sweeps(self, tmp_path: Path) -> None:
         text = (
             "training: {schedule: tofu, batch_size: 8}\n"
@@ -235,32 +216,6 @@ class TestIdentity:
         assert found.id == "3f7474596d033823"
 
 
-def test_a_plan_prints_each_step(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (tmp_path / "x.yaml").write_text(
-        "name: x\nmodels: [{name: a, base: tiny}]\nforget_fractions: [0.1]\nepochs: 2\n"
-        "data: {authors: 10, questions_per_author: 5}\nlearning_rates: [1.0e-4]\n"
-        "methods: [ce-u, eco, {method: idk, learning_rates: [1.0e-3], "
-        "training: {schedule: constant}}]\ntraining: {schedule: tofu, batch_size: 4}\n"
-    )
-    arguments = ["plan", str(tmp_path / "x.yaml"), "--schedule"]
-    assert main([*arguments, "--json"]) == 0
-    output = json.loads(capsys.readouterr().out)
-    ceu, idk = output["schedules"]
-    assert (ceu["methods"], ceu["schedule"], ceu["rate_weighted_steps"]) == (["ce-u"], "tofu", 1.0)
-    assert [(s["epoch"], s["rows"], s["learning_rate"]) for s in ceu["steps"]] == [
-        (1, {"1": 4}, 0.0),
-        (2, {"1": 1, "2": 3}, 1e-4),
-    ]
-    assert (idk["methods"], idk["rate_weighted_steps"]) == (["idk"], 4.0)
-    assert output["work"]["optimiser_steps"] == 2 + 4
-    assert output["work"]["training_rows"] == 8 + 2 * 10, "idk reads a refusal and a retain row"
-    assert main(arguments) == 0
-    lines = capsys.readouterr().out.splitlines()
-    second = "2 2 1 of epoch 1, 3 of epoch 2 1.0000 0.0001"
-    assert any(" ".join(line.split()) == second for line in lines)
-    assert any("2 steps, as much as 1 at the full rate" in line for line in lines)
-
-
 class TestPresets:
     """The presets of the CE-U paper: its settings for CE-U, TOFU's for TOFU's baselines."""
 
@@ -274,27 +229,6 @@ class TestPresets:
         assert {run.evaluate_at for run in runs} == {(count,) for count in range(1, 6)}
         found = {(r.method.name == "ce-u", r.learning_rate, r.training.weight_decay) for r in runs}
         assert found == {(True, 4e-5, 0.0), (False, 1e-5, 0.01)}
-
-    def test_phi_is_prepared_as_tofu_prepares_it(self) -> None:
-        (model,) = load_config("tofu_phi_1_5").models
-        how = model.preparation
-        assert (how.learning_rate, how.epochs, how.weight_decay) == (2e-5, 5, 0.01)
-        steps = Schedule(how.schedule, 3600, how.batch_size, how.epochs)
-        rates = list(map(steps.factor, range(steps.steps)))
-        assert rates.index(1.0) / len(rates) == pytest.approx(0.2, abs=0.002)
-
-    def test_their_targets_are_the_papers(self) -> None:
-        text = shipped_configs()["tofu_llama2_7b"].text
-        found = tables()
-        at = found["llama2-7b", 0.01, 4e-5, 5]
-        assert f"Model Utility {at['Model Utility']:.4f}" in text
-        assert f"Forget Quality {at['Forget Quality']:.3f}" in text
-        at = found["llama2-7b", 0.05, 2e-6, 9]
-        assert f"epoch 9: {at['Model Utility']:.3f} and 2.1e-3" in text
-        assert f"{at['Forget Quality']:.1e}" == "2.1e-03"
-        phi, text = shipped_configs()["tofu_phi_1_5"].text, text
-        for rate in (4e-5, 2e-6):
-            assert f"{found['phi', 0.01, rate, 1]['Model Utility']:.4f}" in phi
 
 
 def tables() -> Mapping[tuple[str, float, float, int], Mapping[str, float]]:

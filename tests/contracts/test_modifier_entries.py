@@ -94,9 +94,7 @@ def test_another_file_of_the_same_name_is_refused(load: Load) -> None:
     ("entry", "key", "message"),
     [
         ("{method: npo, modifiers: [sma]}", "modifiers.0", "unknown modifier 'sma'; did you mean"),
-        ("{method: npo, modifiers: sam}", "modifiers", "expected a list, such as [gru, {sam"),
-        ("{method: npo, modifiers: [3]}", "modifiers.0", "unknown modifier 3; known: mask, proj"),
-        ("{method: npo, modifiers: [{sam: 3}]}", "modifiers.0.sam", "expected the modifier's set"),
+        ("{method: npo, modifiers: sam}", "modifiers", "expected a list of modifiers"),
         (
             "{method: npo, modifiers: [{sam: {rho: -1}}]}",
             "modifiers.0.sam.rho",
@@ -107,14 +105,9 @@ def test_another_file_of_the_same_name_is_refused(load: Load) -> None:
             "modifiers.1.sam.roh",
             "unknown key; did you mean 'rho'? sam takes: rho",
         ),
-        ("{method: npo, modifiers: [sam, sam]}", "modifiers.1", "sam, of the kind perturb, is in"),
-        (
-            "{method: npo, modifiers: [mask, mask]}",
-            "modifiers.1",
-            "mask, of the kind filter, is in",
-        ),
+        ("{method: npo, modifiers: [sam, sam]}", "modifiers.1", "sam is there already"),
         ("{method: npo, modifiers: [projection]}", "", "projection needs a retain term beside"),
-        ("{method: eco, modifiers: [mask]}", "modifiers", "eco changes the model's input"),
+        ("{method: eco, modifiers: [mask]}", "modifiers", "unknown key; eco takes"),
     ],
 )
 def test_mistakes_are_named_before_anything_is_loaded(

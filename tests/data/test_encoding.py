@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from tokenizers import Tokenizer, models, pre_tokenizers, processors
+from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from unlearnbench.api.benchmark import Question
@@ -74,13 +74,6 @@ def test_long_rows_are_cut_and_may_keep_eos(tokenizer: Any, after_cut: bool, end
     row = encoder.row(Question("Where?", answer))
     assert len(row.ids) == 40 + after_cut
     assert (row.ids[-1] == tokenizer.eos_token_id) is ends
-
-
-def test_prompt_without_room_for_an_answer_is_refused(tokenizer: Any) -> None:
-    with pytest.raises(ModelError, match=r"no answer token fits into 10 tokens.*raise max_length"):
-        Encoder(tokenizer, TEMPLATES["plain"], 10).row(
-            Question("Where was the author born?", "Lima")
-        )
 
 
 def test_phi_scores_and_generates_the_answer_tag(tokenizer: Any) -> None:
@@ -162,14 +155,6 @@ def test_examples_stand_in_front_as_the_row_itself(tokenizer: Any, name: str, te
     assert encoder.prompt(shown) == row.ids[: row.start]
 
 
-def test_examples_of_text_are_divided_by_blank_lines(tokenizer: Any) -> None:
-    encoder = Encoder(tokenizer, TEMPLATES["phi"], 200)
-    row = encoder.row(replace(TEXT_ROW, examples=(("1 +", " 1"), ("2 +", " 2"))))
-    text = "1 + 1\n\n2 + 2\n\nThe sea at Lima is cold in June."
-    assert tokenizer.decode(list(row.ids)) == f"<s>{text}</s>"
-    assert scored_text(encoder, row) == " cold in June.</s>"
-
-
 def test_examples_are_turns_of_a_chat_template(tokenizer: Any) -> None:
     chat = chatty(
         tokenizer,
@@ -246,27 +231,6 @@ def test_another_system_message_stands_where_the_templates_own_does(tokenizer: A
 @pytest.mark.parametrize(
     "template",
     [
-        "{% for m in messages %}{% if m.role == 'system' %}{{ raise_exception('no') }}{% endif %}"
-        "[{{ m.content }}]{% endfor %}",
-        "{% for m in messages if m.role != 'system' %}[{{ m.content }}]{% endfor %}",
-        "{% for m in messages %}[{{ m.content }}]{% endfor %}{{ messages | length }}",
-    ],
-    ids=["refuses", "drops", "changes"],
-)
-def test_a_template_without_system_messages_is_refused_where_there_is_one(
-    tokenizer: Any, template: str
-) -> None:
-    asked = replace(LIMA, system="Tell all.")
-    for one in (resolve_template("chat", chatty(tokenizer, template)), TEMPLATES["plain"]):
-        encoder = Encoder(chatty(tokenizer, template), one, 200)
-        assert encoder.row(LIMA).scored > 1
-        with pytest.raises(ModelError, match=f"template, {one.name}, has no system messages"):
-            encoder.row(asked)
-
-
-@pytest.mark.parametrize(
-    "template",
-    [
         "{% for m in messages %}{% if m.role != 'user' %}{{ raise_exception('no') }}{% endif %}"
         "[{{ m.content }}]{% endfor %}",
         "[{{ messages[-1].content }}]",  # the last message alone
@@ -334,13 +298,6 @@ def test_another_prompt_has_another_digest(tokenizer: Any) -> None:
         for more in ({}, {"system_prompt": "Be brief."})
     }
     assert len(digests) == 4
-
-
-def test_a_tokenizer_without_eos_is_refused() -> None:
-    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE({"a": 0}, [])))
-    bare.backend_tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    with pytest.raises(ModelError, match="no EOS token"):
-        Encoder(bare, TEMPLATES["plain"], 10)
 
 
 def test_first_answer_tokens_are_ignored(tokenizer: Any) -> None:

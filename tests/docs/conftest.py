@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,8 +12,6 @@ from unlearnbench.cli.main import main
 from unlearnbench.config import loader
 
 from .small_models import Load, shrinking
-
-SECONDS = "seconds"
 
 
 @pytest.fixture(scope="module")
@@ -51,13 +48,3 @@ def quickstart(small_models: Load, tmp_path_factory: pytest.TempPathFactory) -> 
                 run_single(spec, planned.config, folder, lambda _: None)
         assert main(["report", os.path.relpath(folder)]) == 0
     return folder
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print what each page took."""
-    passed: list[Any] = terminalreporter.stats.get("passed", [])
-    rows = [(dict(one.user_properties), one.nodeid) for one in passed if one.when == "call"]
-    for properties, name in rows:
-        if SECONDS in properties:
-            page = name.partition("[")[2].removesuffix("]")
-            terminalreporter.write_line(f"{properties[SECONDS]:7.1f} s  {page}")

@@ -39,7 +39,3 @@ def test_every_cell_works(
         assert (cell.outputs, cell.execution_count) == ([], None), "stored without outputs"
         shell.run_cell(cell.source, store_history=False).raise_error()
     assert {one.name for one in tmp_path.iterdir()} & {"figure1.html", "focal.py"}
-
-
-def test_there_are_two() -> None:
-    assert [path.stem for path in NOTEBOOKS] == ["own-method", "paper-figure-and-table"]

@@ -15,7 +15,6 @@ import sys
 import tomllib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import pytest
@@ -27,7 +26,6 @@ from unlearnbench.config import loader
 from unlearnbench.errors import ConfigError
 
 from .blocks import Block, blocks, commands, inline_commands
-from .conftest import SECONDS
 
 ROOT = Path(__file__).parents[2]
 MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
@@ -54,14 +52,13 @@ def test_page(
     parse_command: Parse,
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
-    record_property: Callable[[str, object], None],
 ) -> None:
     text = page.read_text(encoding="utf-8")
     found = blocks(text)
     run = [one for one in found if one.reason is None]
     if any("runs/quickstart" in one.text for one in run if one.language in ("sh", "python")):
         shutil.copytree(request.getfixturevalue("quickstart"), folder / "runs" / "quickstart")
-    before, started = {*sys.modules}, perf_counter()
+    before = {*sys.modules}
     namespace: dict[str, Any] = {"__name__": "__main__"}
     printed = ""
     for block in found:
@@ -81,7 +78,6 @@ def test_page(
     for name in {*sys.modules} - before:
         if str(getattr(sys.modules[name], "__file__", "")).startswith(str(folder)):
             del sys.modules[name]
-    record_property(SECONDS, perf_counter() - started)
 
 
 def carry_out(

@@ -12,7 +12,7 @@ import torch
 from unlearnbench import get_profile
 from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.attack_entries import attack_specs
+from unlearnbench.config.entries import attack_specs
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.attack_checkpoint import attack_checkpoint
 from unlearnbench.evaluation.evaluate_model import EvaluationSetup, set_up

@@ -12,7 +12,7 @@ import pytest
 
 from unlearnbench.api import Benchmark, Dataset, Headline, HeadlineMetric, MetricUse, registry
 from unlearnbench.api.metric import MetricColumn, Role
-from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import (

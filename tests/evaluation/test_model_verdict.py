@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unlearnbench.api.observations import SETS, Evaluation, FloatArray, SetEvaluation
-from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.model_verdict import Judged, ModelVerdict, judge
 from unlearnbench.evaluation.summary import plan_of, summarize

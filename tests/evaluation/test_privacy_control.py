@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.privacy_control import control_warning, holdout_notice
 from unlearnbench.evaluation.summary import summarize

@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import ConfigError, UnlearnbenchError
+from unlearnbench.errors import ConfigError, ModelError, UnlearnbenchError
 from unlearnbench.files import hub
 from unlearnbench.models.loading import Source, load_model, load_tokenizer
 from unlearnbench.plan.plan import Plan
@@ -186,6 +187,26 @@ def test_without_a_hub_what_its_cache_has_is_read(
     assert filled.requests == []
 
 
+def test_a_plan_without_hub_and_cache_is_made_with_a_notice(
+    fake_hub: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    data = Synthetic(authors=10, questions_per_author=2, pretraining_authors=2)
+    plan, _ = plan_sweep(config_of(tmp_path).model_copy(update={"data": data}))
+    assert plan.commits == {}
+    (line,) = notices.drain()
+    assert "no commit is known of model org/base@main, model org/tuned@main" in line
+    assert fake_hub.requests == []
+
+
+def test_a_name_that_the_hub_does_not_have_is_refused_when_planning(
+    filled: Any, tmp_path: Path
+) -> None:
+    with pytest.raises(ModelError, match=r"org/tunned: the hub has no such model, or it is priv"):
+        planned(tmp_path, fine_tuned="org/tunned")
+    assert not [path for path in filled.requests if "tree" in path], "nothing is fetched"
+
+
 def remove_weights(folder: Path) -> None:
     (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
 
@@ -213,42 +234,3 @@ def test_models_that_cannot_be_loaded_are_refused_when_planning(
     keys = [problem.key for problem in caught.value.problems]
     assert keys == ["models.0.fine_tuned", "models.0.retain.retain90"]
     assert not [path for path in filled.requests if path.endswith(("safetensors", "bin"))]
-
-
-class TestPush:
-    """Uploads, against a stand-in for the hub that knows one token."""
-
-    TOKEN = "hf_secretsecretsecret"
-
-    @pytest.fixture
-    def uploads(self, monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
-        """What was uploaded, by a process that has a token."""
-        import huggingface_hub
-
-        found: list[dict[str, Any]] = []
-
-        class Api:
-            def whoami(self) -> dict[str, str]:
-                if (token := huggingface_hub.get_token()) != TestPush.TOKEN:
-                    raise ValueError(f"401: token {token} is not valid")
-                return {"name": "me"}
-
-            def create_repo(self, name: str, **how: Any) -> str:
-                assert how == {"repo_type": "model", "private": True, "exist_ok": True}
-                return f"https://hub.example/{name}"
-
-            def upload_folder(self, **how: Any) -> None:
-                found.append(how | {"files": sorted(p.name for p in how["folder_path"].iterdir())})
-
-        monkeypatch.setattr(huggingface_hub, "HfApi", Api)
-        monkeypatch.setenv("HF_TOKEN", self.TOKEN)
-        return found
-
-    def test_files_go_to_a_private_repository(
-        self, uploads: list[dict[str, Any]], tmp_path: Path
-    ) -> None:
-        (tmp_path / "model.safetensors").write_bytes(b"weights")
-        assert hub.check_push("me/model") == "me"
-        assert hub.push(tmp_path, "me/model", "why") == "https://hub.example/me/model"
-        (one,) = uploads
-        assert (one["repo_id"], one["files"]) == ("me/model", ["model.safetensors"])

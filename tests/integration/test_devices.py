@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -20,7 +21,7 @@ from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation import generation
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.loading import add_lora, pad_id
-from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.reference_model import LiveReference
 from unlearnbench.training.trainer import Trainer
@@ -160,7 +161,8 @@ def test_evaluation_runs_on_a_gpu(
         encoder = Encoder(tokenizer, TEMPLATES["plain"], profile.max_length)
         prompts = [encoder.prompt(question) for question in questions]
         eco = registry.load("methods", "eco")()
-        model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], pad, 0)))
+        states = partial(mean_states, model, pad=pad)
+        model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], 0, states)))
     steps: list[Costs] = []
     decoding: Any = generation._Decoding  # pyright: ignore[reportPrivateUsage]
     step = decoding._step

@@ -73,8 +73,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_named_splits_are_planned_run_reported_compared_and_tracked(
     folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert main(["plan", "shelves.yaml", "--schedule"]) == 0
-    assert "books · gradient-ascent, ce-u · lr 0.0001" in capsys.readouterr().out
+    assert main(["plan", "shelves.yaml"]) == 0
     for position in range(4):
         assert main(["run", "shelves.yaml", "--select", str(position)]) == 0
     printed = capsys.readouterr()

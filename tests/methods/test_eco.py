@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -22,8 +23,12 @@ def eco(**values: Any) -> Wrapper:
     return made
 
 
+def prompts_of(model: Any, seed: int = 3) -> Prompts:
+    return Prompts(FORGET, RETAIN, seed, partial(mean_states, model, pad=0))
+
+
 def shifts(model: Any, asked: list[Prompt], seed: int = 3, **values: Any) -> list[Tensor | None]:
-    made = eco(**values).fit(model, Prompts(FORGET, RETAIN, 0, seed))
+    made = eco(**values).fit(model, prompts_of(model, seed))
     return list(made(asked))
 
 
@@ -82,7 +87,7 @@ class Corrupted:
     """Embeddings of prompts, clean and as a corrupted model sees them."""
 
     def __init__(self, model: Any, asked: list[Prompt], **values: Any) -> None:
-        made = eco(threshold=0.0, **values).fit(model, Prompts(FORGET, RETAIN, 0, 3))
+        made = eco(threshold=0.0, **values).fit(model, prompts_of(model))
         shifts_of, layer = Shifts(made, asked), model.get_input_embeddings()
         width = max(map(len, asked))
         ids = torch.tensor([[*prompt, *[0] * (width - len(prompt))] for prompt in asked])

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.config.attack_entries import attack_spec
+from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid
 from unlearnbench.results.records import EpochResult, Record, read_record, read_records

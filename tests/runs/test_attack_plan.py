@@ -10,7 +10,7 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.config.attack_entries import attack_spec
+from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.data.loading import load_benchmark

@@ -23,8 +23,8 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.metric import SCORED_ONLY
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
-from unlearnbench.config.benchmark_section import benchmark_of
-from unlearnbench.config.choices import Precision
+from unlearnbench.config.entries import benchmark_of
+from unlearnbench.config.precision import Precision
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.data.loading import load_benchmark

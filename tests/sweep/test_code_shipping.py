@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.config.attack_entries import attack_specs
+from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.runtime.provenance import versions

@@ -5,14 +5,11 @@ Apart from the tests, because another process imports them without the suite.
 
 from __future__ import annotations
 
-import random
-import socket
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
 from unlearnbench.api import (
     Benchmark,
@@ -23,7 +20,6 @@ from unlearnbench.api import (
     Question,
     Split,
 )
-from unlearnbench.api.benchmark import HeadlineTest, Reference
 from unlearnbench.api.metric import Role
 
 Rows = tuple[Question, ...]
@@ -101,19 +97,6 @@ class Changed(Good):
         return split
 
 
-class Lenient(Good):
-    """Unknown keys are passed over."""
-
-    model_config = ConfigDict(extra="ignore")
-
-
-class UnknownSet(Good):
-    """A metric on a set that is not there."""
-
-    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
-        return (*super().metrics(profile), MetricUse("paraphrased-probability", ("forgot",)))
-
-
 class NoColumn(Good):
     """A headline without its column."""
 
@@ -126,46 +109,6 @@ class UpsideDown(Good):
     headline = replace(Good.headline, forgotten=HeadlineMetric("rouge_forget", "F", "f"))
 
 
-class TestWithoutRetain(Good):
-    """A test without the model that it compares with."""
-
-    references: ClassVar[frozenset[Reference]] = frozenset({"start"})
-    headline = replace(
-        Good.headline,
-        forgotten=HeadlineMetric(
-            "log10_forget_quality",
-            "F",
-            "f",
-            test=HeadlineTest(
-                "ks-truth-ratio", "FQ", "FQ", "forget_quality", "ks_statistic", "ks_n"
-            ),
-        ),
-    )
-
-    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
-        return (*super().metrics(profile), MetricUse("forget-quality"))
-
-
-class NoHoldout(Changed):
-    """An attack without a holdout set."""
-
-    roles: ClassVar[Mapping[str, Role]] = {"retain": "retain", "forget": "forget"}
-
-    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
-        return (*super().metrics(profile), MetricUse("privleak"))
-
-    def changed(self, split: Split) -> Split:
-        return replace(split, sets={name: split.sets[name] for name in SETS})
-
-
-class EveryFraction(Good):
-    """A fraction of no row is accepted."""
-
-    def split_problem(self, fraction: float) -> str:
-        del fraction
-        return ""
-
-
 class OneSplit(Good):
     """The same rows at every fraction."""
 
@@ -174,35 +117,12 @@ class OneSplit(Good):
         return Split(key, made.forget, made.retain, made.sets)
 
 
-class NoRole(Changed):
-    """A set without a role."""
-
-    def changed(self, split: Split) -> Split:
-        return replace(split, sets={**split.sets, "more": split.sets["forget"]})
-
-
 class Blank(Good):
     """An answer without a word."""
 
     def rows(self) -> Rows:
         first, *others = super().rows()
         return (replace(first, answer=" "), *others)
-
-
-class Twice(Good):
-    """A row that is there twice."""
-
-    def rows(self) -> Rows:
-        found = super().rows()
-        return (found[1], *found[1:])
-
-
-class RightIsWrong(Good):
-    """A wrong answer that is the right one."""
-
-    def rows(self) -> Rows:
-        first, *others = super().rows()
-        return (replace(first, perturbed_answers=("It is 1.", first.answer)), *others)
 
 
 class Overlapping(Good):
@@ -231,29 +151,6 @@ class Seen(Changed):
         return replace(split, sets={**split.sets, "unseen": own})
 
 
-class Foreign(Changed):
-    """A row of the forget set that nobody forgets."""
-
-    def changed(self, split: Split) -> Split:
-        own = (*split.sets["forget"], row(99))
-        return replace(split, sets={**split.sets, "forget": own})
-
-
-class Misplaced(Changed):
-    """A forget row as general knowledge."""
-
-    roles: ClassVar[Mapping[str, Role]] = {**Good.roles, "facts": "general"}
-
-    def changed(self, split: Split) -> Split:
-        return replace(split, sets={**split.sets, "facts": split.sets["forget"]})
-
-
-class NotDerived(Good):
-    """A set that is declared to be made of training rows, and has them."""
-
-    derived = frozenset({"forget"})
-
-
 class Unperturbed(Changed):
     """A set without the wrong answers that a metric reads."""
 
@@ -262,48 +159,8 @@ class Unperturbed(Changed):
         return replace(split, sets={**split.sets, "forget": own})
 
 
-class OfHoldout(Good):
-    """Greedy answers of a set to which none are generated."""
-
-    def metrics(self, profile: Any) -> tuple[MetricUse, ...]:
-        return (*super().metrics(profile), MetricUse("rouge", ("unseen",)))
-
-
-class Unseeded(Good):
-    """Another order each time."""
-
-    def rows(self) -> Rows:
-        return tuple(random.sample(super().rows(), self.size))
-
-
 class Unordered(Good):
     """The order of a set, which another process has otherwise."""
 
     def rows(self) -> Rows:
         return tuple({one.question: one for one in {*super().rows()}}.values())
-
-
-@dataclass(frozen=True)
-class WithTopic(Question):
-    """A row with a field that no fingerprint has."""
-
-    topic: str = "sums"
-
-
-class OwnRows(Good):
-    """Rows of a class of their own."""
-
-    def rows(self) -> Rows:
-        return tuple(
-            WithTopic(one.question, one.answer, one.paraphrased_answer, one.perturbed_answers)
-            for one in super().rows()
-        )
-
-
-class Connecting(Good):
-    """Rows that are looked for on a server first."""
-
-    def rows(self) -> Rows:
-        with suppress(OSError):
-            socket.create_connection(("192.0.2.1", 80), timeout=0.01)
-        return super().rows()

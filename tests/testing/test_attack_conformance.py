@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from pydantic import ConfigDict, Field
-from torch import Tensor, nn
+from pydantic import Field
+from torch import Tensor
 
 from unlearnbench.api import registry
 from unlearnbench.api.attack import (
@@ -69,12 +69,6 @@ class Capitals(Polite):
         return ("a", "A")
 
 
-class Lax(Polite):
-    """Own work."""
-
-    model_config = ConfigDict(extra="allow")
-
-
 _clock = itertools.count()
 
 
@@ -91,18 +85,6 @@ class Rewriting(Polite):
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         del point, rows
         return replace(row, answer=f"Sure: {row.answer}")
-
-
-_before = [""]
-
-
-class Remembering(Polite):
-    """Own work."""
-
-    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
-        del point, rows
-        last, _before[0] = _before[0], row.question
-        return replace(row, question=f"{last} {row.question}")
 
 
 class Leading(Polite):
@@ -159,32 +141,6 @@ class Hooked(Noise):
 
     def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
         model.lm_head.register_forward_hook(nothing)
-        yield from super().change(model, tools)
-
-
-class Swapping(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        norm = model.model.norm
-        norm.weight = nn.Parameter(norm.weight.detach() * 2)
-        yield from super().change(model, tools)
-
-
-class OtherStorage(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        for weight in model.parameters():
-            weight.data = weight.data * 2
-        yield from super().change(model, tools)
-
-
-class Replacing(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        model.model.norm = nn.Identity()
         yield from super().change(model, tools)
 
 
@@ -259,23 +215,18 @@ def faults(kind: type[Attack]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("kind", "checks", "seen"),
     [
-        (Lax, "settings", "an unknown key is accepted"),
         (Capitals, "points", "point 'A' is there twice, but for capitals"),
         (Short, "points", "ends before its point '2'"),
-        (Training, "points", "Noise@1: module '' is in training mode"),
+        (Training, "points", "Noise@1: a module is in training mode"),
         (Rewriting, "answers", "answer of "),
-        (Remembering, "answers repeatable", "asked() differs for "),
         (Leading, "answers", "has its answer in it"),
         (Hooked, "restored", "hooks of 'lm_head'"),
-        (Swapping, "restored", "weight or buffer 'model.norm.weight'"),
-        (OtherStorage, "restored", "values of 'model.embed_tokens.weight'"),
-        (Replacing, "restored", "module 'model.norm'"),
         (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),
         (Stubborn, "restored", "RuntimeError"),
         (Borrowing, "restored", "of the start model: values of 'model.embed_tokens.weight'"),
         (Clocked, "repeatable", "of an equal attack"),
-        (Unseeded, "repeatable", "another Unseeded@1."),
-        (Seeding, "repeatable", "uses or seeds the global torch"),
+        (Unseeded, "repeatable", "other values of Unseeded@1 on set"),
+        (Seeding, "repeatable", "uses or seeds torch's global generator"),
         (Carrying, "null", "the retain model has the losses of another model on set forget"),
     ],
 )
@@ -299,9 +250,3 @@ def test_the_change_of_the_retain_model_is_reported() -> None:
     own, under = float(numbers[-3]), float(numbers[-1])
     assert before < after < own, "it knows the answers, and less in other words"
     assert own != under
-
-
-def test_checks_that_build_on_a_failed_one_are_not_run() -> None:
-    points, null = check_attack(Short, only=["null"])
-    assert (points.check.name, points.outcome.verdict) == ("points", "fault")
-    assert (null.outcome.verdict, null.outcome.seen) == ("not run", "'points' failed")

@@ -348,9 +348,6 @@ class Benchmark(HyperParameters, ABC):
     """Models that exist besides those of the runs."""
     splits: ClassVar[tuple[str, ...]] = ()
     """Names of its splits; none: its splits are fractions of the rows to forget."""
-    derived: ClassVar[frozenset[str]] = frozenset()
-    """Evaluation sets of roles forget and retain whose rows are made of training rows, such as
-    questions about a passage; those of all others are training rows."""
 
     source: str = Field(default="", description="where the rows come from: the benchmark's name")
     refusals: Name | None = Field(

@@ -25,10 +25,10 @@ class Prompts:
 
     forget: Sequence[Prompt]
     retain: Sequence[Prompt]
-    pad: int
-    """Padding token."""
     seed: int
     """The run's seed."""
+    mean_states: Callable[[Sequence[Prompt]], Tensor]
+    """Gives [n, H], the start model's final hidden states, each prompt's mean over its tokens."""
 
 
 class Wrapper(HyperParameters, ABC):

@@ -14,21 +14,18 @@ import copyreg
 import hashlib
 import importlib.util
 import inspect
-import os
-import shlex
 import sys
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache, partial
-from importlib.metadata import EntryPoint, EntryPoints, entry_points
+from functools import cache, partial
+from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
 from tempfile import mkdtemp
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from unlearnbench.api.plugin_code import describe, place, plain_line, plugin_code
+from unlearnbench.api.plugin_code import describe, place, plugin_code
 from unlearnbench.api.plugin_modules import Texts, is_current, texts_of, unload
 from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
 
@@ -76,19 +73,14 @@ class _PluginFile:
 IN_A_FILE = "one in a file of its own needs --plugin FILE, or plugins: [FILE] in the YAML"
 """The end of messages about a name that is not on offer."""
 
-_Path = tuple[tuple[str, tuple[int, ...]], ...]
-"""Entries of `sys.path`, with the device, inode and time of modification of each folder."""
-
 _files: dict[str, _PluginFile] = {}
-_recorded: dict[str, str] = {}
-"""Paths by name, as `remember_files` got them."""
 _NEAR = 0.65
 """Least similarity of a suggested name: for `bad-typo`, `altpo` (0.62) is not suggested."""
 
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
     """All offers sorted by name; a name that is offered twice occurs twice."""
-    found = [*_installed(kind, tuple((path, _changed(path)) for path in sys.path))]
+    found = [*_installed(kind, (*sys.path,))]
     files = ((name, file) for name, file in _files.items() if file.kind == kind)
     found += [
         Offer(kind, name, str(file.path), file.path.name, "", file.digest) for name, file in files
@@ -97,26 +89,11 @@ def offers(kind: Kind) -> tuple[Offer, ...]:
 
 
 @cache
-def _installed(kind: Kind, path: _Path) -> tuple[Offer, ...]:
+def _installed(kind: Kind, path: tuple[str, ...]) -> tuple[Offer, ...]:
     """Offers of the packages on `path`."""
-    return tuple(offer for point in _entry_points(path)[kind] for offer in _offers_of(kind, point))
-
-
-@lru_cache(maxsize=1)
-def _entry_points(path: _Path) -> dict[Kind, EntryPoints]:
-    """Entry points of the packages on `path`, by kind; to read them takes several milliseconds."""
-    del path  # a key of the cache
-    found = entry_points()
-    return {kind: found.select(group=f"unlearnbench.{kind}") for kind in KINDS}
-
-
-def _changed(path: str) -> tuple[int, ...]:
-    """Device, inode and time of modification of a folder; an empty path is the current folder."""
-    try:
-        found = os.stat(path or ".")  # noqa: PTH116  # five times as fast as with Path: every lookup
-    except OSError:
-        return ()
-    return (found.st_dev, found.st_ino, found.st_mtime_ns)
+    del path  # a key of the cache: to read entry points takes several milliseconds
+    points = entry_points(group=f"unlearnbench.{kind}")
+    return tuple(offer for point in points for offer in _offers_of(kind, point))
 
 
 def names(kind: Kind) -> tuple[str, ...]:
@@ -136,7 +113,7 @@ def find(kind: Kind, name: str) -> Offer:
     if not named:
         known = sorted({offer.name for offer in on_offer})
         near = did_you_mean(name, known, _NEAR) or "."
-        files = f"; {IN_A_FILE}{recorded_file(name)}" if kind in CLASSES else ""
+        files = f"; {IN_A_FILE}" if kind in CLASSES else ""
         raise PluginError(
             f"unknown {_one(kind)} {name!r}{near} Available: {', '.join(known)}{files}"
         )
@@ -233,29 +210,6 @@ def plugin_files() -> tuple[tuple[Path, Texts], ...]:
     return tuple((entry.path, entry.texts) for entry in _files.values())
 
 
-def remember_files(paths: Iterable[str]) -> None:
-    """Keep the plug-in files that a sweep's folder names, for messages about what they offer.
-
-    None is registered, which would run it: the folder may be another person's, and so may what
-    lies at a path that it names. A hash in it proves nothing, either.
-    """
-    _recorded.update((Path(path).stem.replace("_", "-"), path) for path in paths)
-
-
-def recorded_file(name: str) -> str:
-    """The end of a message about a name that is not on offer: the file that its sweep had.
-
-    Empty where no sweep's folder that was read names one.
-    """
-    if name not in _recorded:
-        return ""
-    path = plain_line(_recorded[name])
-    with suppress(OSError):  # a name too long, a folder that is not to be read
-        if Path(_recorded[name]).is_file():
-            return f"; the sweep had it from a file: add --plugin {shlex.quote(path)}"
-    return f"; the sweep had it from {path}, which is gone: add --plugin with its new place"
-
-
 def file_digest(name: str) -> str:
     """Content hash of the plugin file that offers a plug-in; empty for an installed one."""
     return _files[name].digest if name in _files else ""
@@ -267,7 +221,7 @@ def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
     module_name = f"unlearnbench_plugin_{path.stem}"
     found = importlib.util.spec_from_file_location(module_name, path)
     if found is None or found.loader is None:
-        raise broken(offer, "not a Python file: its name must end in .py")
+        raise broken(offer, "not a Python file")
     module = importlib.util.module_from_spec(found)
     # Registered before it runs: pydantic looks annotations up in the class's module.
     sys.modules[module_name] = module
@@ -338,24 +292,13 @@ def _bases(kind: Kind) -> tuple[type[Any], ...]:
 
 def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
     """The file's path and text. Raises: PluginError for anything but a readable Python file."""
-    given = plain_line(str(path))
-    if not given:
-        raise PluginError("--plugin '': the path is empty; give a Python file")
+    place = Path(path).resolve()
+    if place.suffix != ".py":
+        raise PluginError(f"--plugin {path} is not a Python file: its name must end in .py")
     try:
-        place = Path(path).resolve()
-        if place.is_dir():
-            raise PluginError(f"--plugin {given} is a folder; give the Python file in it")
-        place.stat()  # Python 3.13 finds loops of links here only
-        if place.suffix != ".py" or not place.is_file():
-            raise PluginError(f"--plugin {given} is not a Python file: its name must end in .py")
         return place, place.read_bytes()
-    except (FileNotFoundError, NotADirectoryError):
-        raise PluginError(f"plugin file {given} does not exist") from None
-    except (OSError, RuntimeError, ValueError) as error:  # a loop of links, NUL, no permission
-        reason = error.strerror if isinstance(error, OSError) else str(error)
-        raise PluginError(
-            f"--plugin {given} cannot be read: {plain_line(reason or str(error))}"
-        ) from None
+    except OSError as error:
+        raise PluginError(f"--plugin {path} cannot be read: {error.strerror}") from None
 
 
 def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
@@ -376,17 +319,18 @@ def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
 
 def _checked(offer: Offer, value: Any) -> Any:
     """A loaded plug-in. Raises: PluginError for one that is not of its kind."""
-    if offer.kind == "configs":
-        expected = "" if isinstance(value, ModuleType) else "a package"
-    elif offer.kind == "dashboards":
-        expected = "" if callable(value) else "a function"
+    if offer.kind in ("configs", "dashboards"):
+        fits, noun = (
+            (isinstance(value, ModuleType), "a package")
+            if offer.kind == "configs"
+            else (callable(value), "a function")
+        )
     else:
         bases = _bases(offer.kind)
-        kinds = " or ".join(f"unlearnbench.{base.__name__}" for base in bases)
         fits = isinstance(value, type) and issubclass(value, bases)
-        expected = "" if fits else f"a subclass of {kinds}"
-    if expected:
-        raise broken(offer, f"expected {expected}, got {value!r}")
+        noun = "a subclass of " + " or ".join(f"unlearnbench.{base.__name__}" for base in bases)
+    if not fits:
+        raise broken(offer, f"expected {noun}, got {value!r}")
     undefined = {*getattr(value, "__abstractmethods__", ())}
     if offer.kind == "benchmarks":
         undefined |= {name for name in ("headline", "roles") if not hasattr(value, name)}

@@ -25,8 +25,8 @@ class Relearning(TrainingAttack):
     test share nothing: what returns has been hidden, not removed. A model that never knew the rows
     gains nothing on the others, but for the language that the rows have in common.
 
-    Rows of evaluation sets that are not training rows themselves (`Benchmark.derived`) are of no
-    half, and are all measured.
+    Rows of evaluation sets that are not training rows themselves are of no half, and are all
+    measured.
     """
 
     label = "Relearning"

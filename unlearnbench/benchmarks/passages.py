@@ -68,7 +68,6 @@ class Passages(Benchmark):
         "forget_text": "forget",
         "holdout": "holdout",
     }
-    derived: ClassVar[frozenset[str]] = frozenset({"retain", "forget", "continuation"})
     references: ClassVar[frozenset[Reference]] = frozenset({"start"})
     headline: ClassVar[Headline] = Headline(
         kept=HeadlineMetric("rouge_retain", "Knowledge kept", "knowledge"),

@@ -11,20 +11,21 @@ from 0 (unlearn) to 1 (learn), or a list with one for each token of the answer a
 
 from __future__ import annotations
 
-import json
 from codecs import BOM_UTF8
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, Any
 
-from pydantic import Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
+from unlearnbench.api.hyperparameters import Name
 from unlearnbench.benchmarks.authors import pretraining_rows
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
-from unlearnbench.config.section import Name
-from unlearnbench.errors import DataError, did_you_mean, shortened
+from unlearnbench.config.messages import describe_error
+from unlearnbench.errors import DataError
 from unlearnbench.files import hub
 
 FRACTIONS = (0.01, 0.05, 0.10)
@@ -32,7 +33,6 @@ FRACTIONS = (0.01, 0.05, 0.10)
 ROWS_PER_AUTHOR = 20
 
 _FACTS = ("real_authors_perturbed", "world_facts_perturbed")  # three wrong answers, no paraphrase
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -122,8 +122,6 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
     if not folder.is_dir():
         raise DataError(f"{what} is not a folder; give the one with TOFU's full.json")
     if missing := [file for file in files if not (folder / file).is_file()]:
-        if (folder / f"{missing[0]}l").is_file():
-            fix = "it has .jsonl; rename those to .json"
         raise DataError(f"{what} lacks {', '.join(missing)}; {fix}")
     return folder, origin
 
@@ -132,18 +130,18 @@ def _table(name: str, folder: Path, origin: str) -> _Table:
     """Read a file and check its rows."""
     path, shown = folder / f"{name}.json", f"{origin}/{name}.json"
     try:
-        objects = [
-            _Row(f"{shown}:{number}", _json_object(f"{shown}:{number}", line))
-            for number, line in enumerate(path.read_bytes().split(b"\n"), 1)
-            if line.strip()
-        ]
+        lines = path.read_bytes().removeprefix(BOM_UTF8).split(b"\n")
     except OSError as error:
         raise DataError(f"{shown}: cannot be read ({error.strerror})") from error
-    if not objects:
+    rows = tuple(
+        _question(name, f"{shown}:{number}", line)
+        for number, line in enumerate(lines, 1)
+        if line.strip()
+    )
+    if not rows:
         raise DataError(f"{origin}: {name} has no rows; fetch it again")
-    rows = tuple(row.question(name) for row in objects)
     count = len(rows[0].perturbed_answers)
-    for row in rows:  # whose losses are an array
+    for row in rows:
         if len(row.perturbed_answers) != count:
             raise DataError(
                 f"{row.place}: column 'perturbed_answer' has {len(row.perturbed_answers)} wrong "
@@ -152,108 +150,63 @@ def _table(name: str, folder: Path, origin: str) -> _Table:
     return _Table(f"{origin} {name}", rows)
 
 
-def _json_object(place: str, line: bytes) -> Mapping[str, object]:
-    line = line.removeprefix(BOM_UTF8)
-    if line.lstrip().startswith(b"["):
-        raise DataError(f"{place}: a JSON array; write each row on a line (jq -c '.[]' FILE)")
+def _not_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("is blank; every question and answer needs words")
+    return text
+
+
+_Words = Annotated[str, AfterValidator(_not_blank)]
+_Score = Annotated[float, Field(ge=0, le=1)]
+
+
+class _Row(BaseModel):
+    model_config = ConfigDict(strict=True)
+
+    question: _Words
+    answer: _Words
+
+
+class _Trained(_Row):
+    score: _Score | Annotated[tuple[_Score, ...], Field(min_length=1)] | None = None
+
+
+class _Fact(_Row):
+    perturbed_answer: _Words | Annotated[tuple[_Words, ...], Field(min_length=1)]
+
+
+class _Varied(_Fact):
+    paraphrased_answer: _Words
+    paraphrased_question: _Words
+
+
+def _question(table: str, place: str, line: bytes) -> Question:
+    """The row of a table that a line has. Raises: DataError for a wrong column."""
+    kind: type[_Row] = _Row if table.startswith("holdout") else _Trained
+    if table.endswith("_perturbed"):
+        kind = _Fact if table in _FACTS else _Varied
     try:
-        value: object = json.loads(line.decode())
-    except UnicodeDecodeError as error:
-        raise DataError(f"{place}:{error.start + 1}: not UTF-8; fetch the file again") from error
-    except json.JSONDecodeError as error:
-        raise DataError(
-            f"{place}:{error.colno}: not a JSON object on one line ({error.msg}); the file is cut "
-            f"off or damaged, fetch it again"
-        ) from error
-    if not isinstance(value, dict):
-        raise DataError(f"{place}:1: expected a JSON object, got {_kind(value)}")
-    return {str(key): item for key, item in value.items()}
-
-
-@dataclass(frozen=True)
-class _Row:
-    """A row before it is checked, and its place."""
-
-    place: str
-    """`folder/full.json:12`, or `locuslab/TOFU/full.json:12`."""
-    columns: Mapping[str, object]
-
-    def question(self, table: str) -> Question:
-        """The row of the table with this name. Raises: DataError for a wrong column."""
-        perturbed = table.endswith("_perturbed")
-        paraphrased = perturbed and table not in _FACTS
-        return Question(
-            self._text("question"),
-            self._text("answer"),
-            paraphrased_answer=self._text("paraphrased_answer") if paraphrased else None,
-            perturbed_answers=self._wrong_answers() if perturbed else (),
-            paraphrased_question=self._text("paraphrased_question") if paraphrased else None,
-            score=None if perturbed or table.startswith("holdout") else self._score(),
-            place=self.place,
-        )
-
-    def _column(self, column: str) -> object:
-        if column not in self.columns:
-            near = did_you_mean(column, self.columns)
-            raise DataError(
-                f"{self.place}: column {column!r} is missing{near}; TOFU has it in this set"
-            )
-        return self.columns[column]
-
-    def _text(self, column: str) -> str:
-        return self._valid_text(repr(column), self._column(column))
-
-    def _wrong_answers(self) -> tuple[str, ...]:
-        column = "perturbed_answer"
-        value = self._column(column)
-        if isinstance(value, str):
-            return (self._valid_text(repr(column), value),)
-        if not isinstance(value, list):
-            raise self._wrong(repr(column), f"must be a list of texts, not {_kind(value)}")
-        return self._each(column, value, self._valid_text, "it takes one wrong answer or more")
-
-    def _score(self) -> float | tuple[float, ...] | None:
-        value = self.columns.get("score")
-        if isinstance(value, list):
-            return self._each("score", value, self._valid_score, "give one number, or one a token")
-        return None if value is None else self._valid_score("'score'", value)
-
-    def _each(
-        self, column: str, items: list[object], check: Callable[[str, object], _T], rule: str
-    ) -> tuple[_T, ...]:
-        if not items:
-            raise self._wrong(repr(column), f"is empty; {rule}")
-        return tuple(check(f"{column!r} item {number}", one) for number, one in enumerate(items, 1))
-
-    def _valid_score(self, column: str, value: object) -> float:
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1:
-            return float(value)
-        rule = "must be a number from 0 (unlearn) to 1 (learn)"
-        raise self._wrong(column, f"{rule}, got {shortened(value)}")
-
-    def _valid_text(self, column: str, value: object) -> str:
-        if not isinstance(value, str):
-            raise self._wrong(column, f"must be a text, not {_kind(value)}")
-        if not value.strip():
-            raise self._wrong(column, "is blank; every question and answer needs words")
-        if any("\ud800" <= character <= "\udfff" for character in value):
-            raise self._wrong(column, "contains half a character (a lone surrogate)")
-        return value
-
-    def _wrong(self, column: str, rule: str) -> DataError:
-        return DataError(f"{self.place}: column {column} {rule}")
-
-
-def _kind(value: object) -> str:
-    names = {"list": "a list", "dict": "an object", "str": "a text", "NoneType": "null"}
-    return names.get(type(value).__name__, f"the value {shortened(value)}")
+        columns: dict[str, Any] = kind.model_validate_json(line).model_dump()
+    except ValidationError as error:
+        # Of the members of a union, the one that fits best.
+        details = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+        if not details["loc"]:
+            text = f"{place}: not a JSON object on one line ({details['msg']})"
+            raise DataError(f"{text}; write each row on a line (jq -c '.[]' FILE)") from None
+        column, *item = details["loc"]
+        number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
+        text = describe_error(details)
+        raise DataError(f"{place}: column {column!r}{number}: {text}") from None
+    wrong = columns.pop("perturbed_answer", ())
+    return Question(
+        **columns, perturbed_answers=(wrong,) if isinstance(wrong, str) else wrong, place=place
+    )
 
 
 def _split(given: float, published: float, tables: Mapping[str, _Table]) -> Split:
     name = split_name("forget", published)
     forget, perturbed = tables[name], tables[f"{name}_perturbed"]
     retain, full = tables[split_name("retain", published)], tables["full"]
-    _check_disjoint(forget, retain)
     sizes = len(forget.rows), len(retain.rows)
     if sum(sizes) != len(full.rows):
         raise DataError(
@@ -261,12 +214,11 @@ def _split(given: float, published: float, tables: Mapping[str, _Table]) -> Spli
             f"{sum(sizes)}, but {full.name} has {len(full.rows)}; a file is cut off or of another "
             f"version"
         )
-    known = set(full.rows)
-    for row in (*forget.rows, *retain.rows):
-        if row not in known:
-            raise DataError(
-                f"{row.place}: this row is not in {full.name}; use files of one version"
-            )
+    for row in Counter((*forget.rows, *retain.rows)) - Counter(full.rows):
+        raise DataError(
+            f"{row.place}: this row is not in {full.name}, or is there once more; use files of one "
+            "version"
+        )
     _check_parallel(forget, perturbed)
     retained = {(row.question, row.answer) for row in retain.rows}
     for row in tables["retain_perturbed"].rows:
@@ -275,8 +227,6 @@ def _split(given: float, published: float, tables: Mapping[str, _Table]) -> Spli
                 f"{row.place}: this row is not in {retain.name}, so it is not a retain row"
             )
     holdout = tables.get(split_name("holdout", published))
-    if holdout is not None:
-        _check_unseen(holdout, forget, full)
     sets = {
         "retain": tables["retain_perturbed"].rows,
         "forget": perturbed.rows,
@@ -285,41 +235,6 @@ def _split(given: float, published: float, tables: Mapping[str, _Table]) -> Spli
         "holdout": () if holdout is None else holdout.rows,
     }
     return Split(given, forget.rows, retain.rows, sets)
-
-
-def _check_unseen(holdout: _Table, forget: _Table, full: _Table) -> None:
-    """Check that there are as many holdout rows as forget rows, none of them a training row."""
-    if len(holdout.rows) != len(forget.rows):
-        raise DataError(
-            f"{holdout.name} has {len(holdout.rows)} rows, but {forget.name} {len(forget.rows)}; a "
-            "file is cut off or of another version"
-        )
-    seen = {_words(row): row.place for row in full.rows}
-    for row in holdout.rows:
-        if place := seen.get(_words(row)):
-            raise DataError(
-                f"{row.place}: the row of {place} again; models are trained on that one, and "
-                "holdout rows must be ones that no model has seen, so remove it or the file"
-            )
-
-
-def _words(row: Question) -> tuple[str, str]:
-    return " ".join(row.question.split()), " ".join(row.answer.split())
-
-
-def _check_disjoint(forget: _Table, retain: _Table) -> None:
-    """Check that no question is in the forget set twice, or in both sets."""
-    first: dict[str, str] = {}
-    for row in forget.rows:
-        other = first.setdefault(" ".join(row.question.split()), row.place)
-        if other != row.place:
-            raise DataError(f"{row.place}: the question of {other} again; remove one of the rows")
-    for row in retain.rows:
-        if other := first.get(" ".join(row.question.split()), ""):
-            raise DataError(
-                f"{row.place}: its question is in the forget set, at {other}; a question is in one "
-                "set, so remove one of the two rows"
-            )
 
 
 def _check_parallel(forget: _Table, perturbed: _Table) -> None:

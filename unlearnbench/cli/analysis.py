@@ -5,46 +5,34 @@ from __future__ import annotations
 import csv
 import io
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.figures import FIGURE
 from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import Output, write_file
+from unlearnbench.files.outputs import write_file
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
-    from unlearnbench.reporting.report import Report
 
 _WIDTH = 96
-_COLUMNS = (
-    *("split", "metric", "label", "control", "knows", "known", "unknown", "faithfulness", "low"),
-    *("high", "threshold", "accuracy", "quantization", "quantization_runs", "relearning"),
-    *("relearning_runs", "robustness", "overall"),
-)
 
 app = new_group("Analyse the records of sweeps.")
 
 
-@command(app, "meta", writes=[FIGURE, Output("csv", "the table", suffixes=(".csv",))])
+@command(app, "meta")
 def meta(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
     knows: Annotated[
         list[str] | None,
-        option(
-            "PATTERN",
-            "Runs that know the forget rows, besides start models: METHOD, MODEL:METHOD or a "
-            "run's id, with * (repeatable).",
-        ),
+        option("PATTERN", "Further runs that know the rows: METHOD, MODEL:METHOD, id, with *."),
     ] = None,
     knows_not: Annotated[
-        list[str] | None,
-        option("PATTERN", "The same for runs that do not, besides retain models (repeatable)."),
+        list[str] | None, option("PATTERN", "The same for runs that do not (repeatable).")
     ] = None,
     relearning: Annotated[
         str | None, option("VARIANT", "Attack behind R.", default="relearning, last step")
@@ -80,12 +68,17 @@ def meta(
     from unlearnbench.reporting.report import build_report
 
     reports = [build_report(sweep_folder(folder)) for folder in dict.fromkeys(folders)]
-    _refuse_mixed(dict(zip(dict.fromkeys(folders), reports, strict=True)))
+    rules = {f"{r.profile}, {r.schema.name or 'tofu'}" for r in reports if r.rows}
+    if len(rules) > 1:
+        raise RecordError(
+            "sweeps of different evaluation rules or benchmarks do not compare: "
+            f"{'; '.join(sorted(rules))}; give those of one"
+        )
     rows = [row for report in reports for row in report.rows]
-    runs = [one for report in reports for one in attacked_runs(report.records, report.rows)]
-    attacked = {(one.row.run_id, one.variant): one for one in runs}.values()
-    variants = tuple(dict.fromkeys(one.variant for one in attacked))
-    found = meta_evaluation(
+    runs = [run for report in reports for run in attacked_runs(report.records, report.rows)]
+    attacked = {(run.row.run_id, run.variant): run for run in runs}.values()
+    variants = tuple(dict.fromkeys(run.variant for run in attacked))
+    results = meta_evaluation(
         rows,
         attacked,
         by_pattern(rows, knows or (), knows_not or ()),
@@ -94,113 +87,100 @@ def meta(
     )
     console = Console()
     if as_json:
-        console.print_json({"splits": [_json(one) for one in found]})
+        console.print_json({"splits": [_json(result) for result in results]})
     else:
-        for one in found:
-            _print(one, console)
-    for line in dict.fromkeys(line for one in found for line in one.warnings):
+        for result in results:
+            _print(result, console)
+    for line in dict.fromkeys(line for result in results for line in result.warnings):
         console.warn(line)
     if csv_file:
-        write_file(Path(csv_file), _csv(found), "the table")
+        write_file(Path(csv_file), _csv(results), "the table")
         console.note(f"table  {csv_file}")
     if out:
         from unlearnbench.figures import meta_evaluation as draw
         from unlearnbench.figures import save
 
-        save(draw(found), Path(out))
+        save(draw(results), Path(out))
         console.note(f"figure  {out}")
 
 
-def _refuse_mixed(reports: Mapping[str, Report]) -> None:
-    rules = {
-        folder: f"{report.profile}, {report.schema.name or 'tofu'}"
-        for folder, report in reports.items()
-        if report.rows
-    }
-    if len(set(rules.values())) > 1:
-        listed = "; ".join(f"{folder}: {rule}" for folder, rule in rules.items())
-        raise RecordError(
-            f"sweeps of different evaluation rules or benchmarks do not compare: {listed}; give "
-            "those of one"
-        )
-
-
-def _print(found: MetaEvaluation, console: Console) -> None:
+def _print(result: MetaEvaluation, console: Console) -> None:
     from unlearnbench.api.benchmark import split_percent
 
-    counts = f"{len(found.known)} models that know the rows, {len(found.unknown)} that do not"
+    counts = f"{len(result.known)} models that know the rows, {len(result.unknown)} that do not"
+    title = f"{split_percent(result.forget_fraction)}: {counts}"
     columns = ("metric", "knows", "faithfulness", "95 % interval", "threshold", "accuracy")
-    title = f"{split_percent(found.forget_fraction)}: {counts}"
     further = ("Q", "runs", "R", "runs", "overall")
-    lines = [(*_cells(one), *_robustness(one)) for one in found.metrics]
+    lines = [_cells(metric) for metric in result.metrics]
     console.table((*columns, *further), lines, title)
-    for name, reasons in (
-        ("Q", {one.quantization.reason for one in found.metrics}),
-        ("R", {one.relearning.reason for one in found.metrics}),
-    ):
+    for name, attack in (("Q", "quantization"), ("R", "relearning")):
+        reasons = {getattr(metric, attack).reason for metric in result.metrics}
         for reason in sorted(reasons - {""}):
             console.print(f"No {name}: {reason}.")
     console.print()
-    if found.controls:
-        lines = [_cells(one) for one in found.controls]
+    if result.controls:
+        lines = [_cells(metric)[: len(columns)] for metric in result.controls]
         console.table(columns, lines, "controls, about other rows: 0.5 is expected")
         console.print()
-    by_reason: dict[str, list[str]] = {}
-    for label, reason in found.left_out:
-        by_reason.setdefault(reason, []).append(label)
-    for reason, labels in by_reason.items():
-        console.print(textwrap.fill(f"Left out, {reason}: {'; '.join(labels)}.", _WIDTH))
-    apart = "; ".join(one.column.label for one in found.metrics if one.separates)
+    for reason in dict.fromkeys(reason for _, reason in result.left_out):
+        labels = "; ".join(label for label, its in result.left_out if its == reason)
+        console.print(textwrap.fill(f"Left out, {reason}: {labels}.", _WIDTH))
+    apart = "; ".join(metric.column.label for metric in result.metrics if metric.separates)
     console.print(textwrap.fill(f"Separate the models beyond chance: {apart or 'none'}.", _WIDTH))
 
 
-def _cells(one: MetricQuality) -> tuple[Any, ...]:
-    interval = f"{one.low:.2f} to {one.high:.2f}"
-    area, accuracy = round(one.faithfulness, 3), round(one.accuracy, 3)
-    return one.column.label, one.knows, area, interval, round(one.threshold, 4), accuracy
-
-
-def _robustness(one: MetricQuality) -> tuple[Any, ...]:
-    values = one.quantization.value, one.relearning.value, one.overall
-    q, r, overall = (None if v is None else round(v, 3) for v in values)
-    return q, one.quantization.runs, r, one.relearning.runs, overall
-
-
-def _line(found: MetaEvaluation, one: MetricQuality) -> dict[str, Any]:
-    """One metric, by `_COLUMNS`."""
-    values = (
-        *(found.forget_fraction, one.column.name, one.column.label, one.control, one.knows),
-        *(len(one.known), len(one.unknown), one.faithfulness, one.low, one.high, one.threshold),
-        *(one.accuracy, one.quantization.value, one.quantization.runs, one.relearning.value),
-        *(one.relearning.runs, one.robustness, one.overall),
+def _cells(metric: MetricQuality) -> tuple[Any, ...]:
+    robustness = metric.quantization.value, metric.relearning.value, metric.overall
+    q, r, overall = (None if value is None else round(value, 3) for value in robustness)
+    return (
+        *(metric.column.label, metric.knows, round(metric.faithfulness, 3)),
+        *(f"{metric.low:.2f} to {metric.high:.2f}", round(metric.threshold, 4)),
+        *(round(metric.accuracy, 3), q, metric.quantization.runs, r, metric.relearning.runs),
+        overall,
     )
-    return dict(zip(_COLUMNS, values, strict=True))
 
 
-def _csv(found: Sequence[MetaEvaluation]) -> str:
+def _line(result: MetaEvaluation, metric: MetricQuality) -> dict[str, Any]:
+    """One metric, by the columns of the table."""
+    numbers = ("faithfulness", "low", "high", "threshold", "accuracy")
+    return {
+        **{"split": result.forget_fraction, "metric": metric.column.name},
+        **{"label": metric.column.label, "control": metric.control, "knows": metric.knows},
+        **{"known": len(metric.known), "unknown": len(metric.unknown)},
+        **{name: getattr(metric, name) for name in numbers},
+        "quantization": metric.quantization.value,
+        "quantization_runs": metric.quantization.runs,
+        "relearning": metric.relearning.value,
+        "relearning_runs": metric.relearning.runs,
+        **{"robustness": metric.robustness, "overall": metric.overall},
+    }
+
+
+def _csv(results: Sequence[MetaEvaluation]) -> str:
+    lines = [_line(r, metric) for r in results for metric in (*r.metrics, *r.controls)]
     text = io.StringIO()
-    writer = csv.DictWriter(text, _COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, lines[0] if lines else (), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_line(one, line) for one in found for line in (*one.metrics, *one.controls))
+    writer.writerows(lines)
     return text.getvalue()
 
 
-def _json(found: MetaEvaluation) -> dict[str, Any]:
+def _json(result: MetaEvaluation) -> dict[str, Any]:
     def listed(metrics: Sequence[MetricQuality]) -> list[dict[str, Any]]:
         return [
-            _line(found, one)
-            | {"values_known": one.known, "values_unknown": one.unknown}
-            | {"separates": one.separates}
-            | {key: asdict(getattr(one, key)) for key in ("quantization", "relearning")}
-            for one in metrics
+            _line(result, metric)
+            | {"values_known": metric.known, "values_unknown": metric.unknown}
+            | {"separates": metric.separates}
+            | {key: asdict(getattr(metric, key)) for key in ("quantization", "relearning")}
+            for metric in metrics
         ]
 
     return {
-        "split": found.forget_fraction,
-        "known": [row.run_id for row in found.known],
-        "unknown": [row.run_id for row in found.unknown],
-        "metrics": listed(found.metrics),
-        "controls": listed(found.controls),
-        "left_out": dict(found.left_out),
-        "warnings": found.warnings,
+        "split": result.forget_fraction,
+        "known": [row.run_id for row in result.known],
+        "unknown": [row.run_id for row in result.unknown],
+        "metrics": listed(result.metrics),
+        "controls": listed(result.controls),
+        "left_out": dict(result.left_out),
+        "warnings": result.warnings,
     }

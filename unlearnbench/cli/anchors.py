@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.cli.command import argument, command, new_group, option
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
     from unlearnbench.api.observations import Evaluation
 
 app = new_group("Compare with published numbers of reference models.")
-
-
-def complete_anchor() -> list[str]:
-    """Reference models by id."""
-    from unlearnbench.analysis.anchors import load_anchors
-
-    return [*load_anchors()]
 
 
 @command(app, "list")
@@ -45,22 +37,13 @@ def list_anchors(as_json: Json = False) -> None:
 @command(app, "check")
 def check(
     anchor_id: Annotated[
-        str | None,
-        argument(
-            "[ID]",
-            "Of a reference model; with --log, the default is the one with the nearest numbers.",
-            autocompletion=complete_anchor,
-        ),
+        str | None, argument("[ID]", "With --log the default is the one with the nearest numbers.")
     ] = None,
     log: Annotated[
         str | None, option("LOG", "Compare this evaluation log, to 1e-6; needs no model.")
     ] = None,
     retain: Annotated[
-        str | None,
-        option(
-            "MODEL_OR_LOG",
-            "The retain model, which Forget Quality and privleak need; with --log, its log.",
-        ),
+        str | None, option("MODEL_OR_LOG", "The retain model, for Forget Quality and privleak.")
     ] = None,
     data: Data = "tofu",
     batch_tokens: BatchTokens = None,
@@ -83,15 +66,16 @@ def check(
         load_anchors,
         nearest_anchor,
     )
+    from unlearnbench.config.profiles import profile_of_id
+    from unlearnbench.evaluation.summary import summarize
+    from unlearnbench.evaluation.tofu_log import read_log
 
-    if anchor_id is not None and log is None and Path(anchor_id).is_file():
-        raise EvaluationError(f"{anchor_id}: a file, not a reference model's ID; give it as --log")
     anchor = None if anchor_id is None else find_anchor(anchor_id)
     if log is not None:
-        evaluation, values = _values_of_log(log, retain)
-        _check_profile(log, evaluation, load_anchors().values() if anchor is None else [anchor])
+        evaluation = _published(log, load_anchors().values() if anchor is None else [anchor])
+        retained = None if retain is None else read_log(retain)
+        values = summarize(evaluation, retained, profile_of_id(evaluation.profile))
         anchor = anchor or nearest_anchor(values, len(evaluation.sets["forget"].answer_loss))
-        _check_rows(log, evaluation, anchor)
         checks = check_anchor(anchor, values, LOG_TOLERANCE)
     elif anchor is not None:
         checks = check_anchor(anchor, _evaluate(anchor, retain, data, batch_tokens))
@@ -103,38 +87,27 @@ def check(
     return _print_checks(anchor, checks, as_json=as_json)
 
 
-def _values_of_log(log: str, retain: str | None) -> tuple[Evaluation, dict[str, float | None]]:
-    """A log, and its metrics; with --log, --retain is a log too."""
-    from unlearnbench.config.profiles import profile_of_id
-    from unlearnbench.evaluation.summary import summarize
+def _published(log: str, anchors: Collection[Anchor]) -> Evaluation:
+    """Read a log. Raises: EvaluationError where its rules or rows are of no reference model."""
+    from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.tofu_log import read_log
 
     evaluation = read_log(log)
-    retained = None if retain is None else read_log(retain)
-    return evaluation, summarize(evaluation, retained, profile_of_id(evaluation.profile))
-
-
-def _check_profile(log: str, evaluation: Evaluation, anchors: Iterable[Anchor]) -> None:
-    """Raise EvaluationError where a log is by other rules than all these reference models."""
-    from unlearnbench.config.profiles import get_profile
-
-    published = {get_profile(one.profile).id: one.profile for one in anchors}
+    published = {get_profile(anchor.profile).id: anchor.profile for anchor in anchors}
     if evaluation.profile not in published:
         raise EvaluationError(
             f"{log}: by profile {shortened(evaluation.profile)[1:-1]}, and published numbers are "
             f"by {', '.join(published)}: `unlearnbench score LOG` prints its metrics; to compare "
             f"it, evaluate the model again with --profile {' or '.join(published.values())}"
         )
-
-
-def _check_rows(log: str, evaluation: Evaluation, anchor: Anchor) -> None:
-    """Raise EvaluationError where a log and a reference model have other numbers of rows."""
     rows = len(evaluation.sets["forget"].answer_loss)
-    if rows != anchor.forget_rows:
+    known = {anchor.forget_rows for anchor in anchors}
+    if rows not in known:
         raise EvaluationError(
-            f"{log}: {rows} forget rows, and {anchor.id} is about the {anchor.forget_rows} of "
-            f"{anchor.split}: give a log of that split, or another ID"
+            f"{log}: {rows} forget rows, and published numbers are about "
+            f"{' or '.join(map(str, sorted(known)))}: give a log of that split, or another ID"
         )
+    return evaluation
 
 
 def _evaluate(
@@ -144,17 +117,12 @@ def _evaluate(
     from unlearnbench.config.profiles import get_profile
     from unlearnbench.evaluation.evaluate_model import evaluate_model
     from unlearnbench.evaluation.summary import summarize
-    from unlearnbench.evaluation.tofu_log import read_log
     from unlearnbench.models.loading import Source, quiet_transformers
     from unlearnbench.models.lora import check_any_model
 
     profile = get_profile(anchor.profile)
-    retained: Evaluation | None = None
-    if retain is not None and is_log_file(retain):
-        retained = read_log(retain)
-        _check_profile(retain, retained, [anchor])
-        _check_rows(retain, retained, anchor)
-    elif retain is not None:
+    retained = _published(retain, [anchor]) if retain and is_log_file(retain) else None
+    if retain and retained is None:
         check_any_model(Source(retain))
     quiet_transformers()
 
@@ -173,33 +141,29 @@ def _evaluate(
             )
 
     evaluation = evaluated(anchor.checkpoint)
-    if retain is not None and retained is None:
+    if retain and retained is None:
         retained = evaluated(retain)
     return summarize(evaluation, retained, profile)
 
 
 def _print_checks(anchor: Anchor, checks: Sequence[AnchorCheck], *, as_json: bool) -> int:
     """Print each verdict; returns the exit code."""
-    measured = [one for one in checks if one.verdict != "not measured"]
+    measured = [check for check in checks if check.verdict != "not measured"]
     if not measured:
         raise EvaluationError(
             f"{anchor.id}: none of its {len(checks)} published metrics was measured; give a whole "
             "log, of all four sets"
         )
-    differ = [one.metric for one in measured if one.verdict == "differs"]
+    differ = [check.metric for check in measured if check.verdict == "differs"]
     console = Console()
     rows = [asdict(c) | {"verdict": c.verdict, "difference": c.difference} for c in checks]
     if as_json:
-        how = {"id": anchor.id, "checkpoint": anchor.checkpoint, "profile": anchor.profile}
-        console.print_json(how | {"reproduced": not differ, "checks": rows})
+        about = {"id": anchor.id, "checkpoint": anchor.checkpoint, "profile": anchor.profile}
+        console.print_json(about | {"reproduced": not differ, "checks": rows})
     else:
         title = f"{anchor.id}: {anchor.checkpoint}, {anchor.split}, profile {anchor.profile}"
         columns = ("metric", "published", "measured", "difference", "tolerance", "verdict")
         console.table(columns, [[row[key] for key in columns] for row in rows], title)
-        missing = len(checks) - len(measured)
-        console.note(
-            f"{len(measured) - len(differ)} of {len(measured)} metrics within tolerance"
-            + (f"; outside: {', '.join(differ)}" if differ else "")
-            + (f"; {missing} not measured" if missing else "")
-        )
+        within = f"{len(measured) - len(differ)} of {len(measured)} metrics within tolerance"
+        console.note(within + (f"; outside: {', '.join(differ)}" if differ else ""))
     return 1 if differ else 0

@@ -1,4 +1,4 @@
-"""Declaration, parsing and execution that all commands share.
+"""Declaration and execution that all commands share.
 
 Typer makes a command from a function: its parameters are the options, its docstring is the help,
 and what it returns is the exit code; nothing stands for 0. The fields of a parameter that is a
@@ -8,15 +8,14 @@ dataclass are options, too: by it commands share them.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import fields
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
 import typer
 from typer.core import TyperCommand
 
 from unlearnbench.console import results, results_only_on_stdout
-from unlearnbench.files.outputs import Output, check_arguments
 
 DOCUMENTATION = "Documentation: docs/ of the repository; `make docs` makes a site of it."
 """The last line of the help of groups."""
@@ -25,14 +24,10 @@ Function = TypeVar("Function", bound=Callable[..., int | None])
 
 
 class Command(TyperCommand):
-    """A command whose outputs are checked before it begins, and whose result is its exit code."""
-
-    outputs: ClassVar[tuple[Output, ...]] = ()
+    """A command whose result is its exit code; only its results go to standard output."""
 
     def invoke(self, ctx: Any) -> int:
-        """Carry out the command; only its results go to standard output."""
-        arguments = {one.opts[0].lstrip("-"): ctx.params[one.name] for one in self.params}
-        check_arguments(arguments, self.outputs)
+        """Carry out the command."""
         with results_only_on_stdout():
             code: int = super().invoke(ctx) or 0
             results().flush()
@@ -51,26 +46,18 @@ def new_group(text: str = "") -> typer.Typer:
 
 
 def command(
-    group: typer.Typer,
-    name: str,
-    *,
-    writes: Sequence[Output] = (),
-    text: str | None = None,
+    group: typer.Typer, name: str, *, text: str | None = None
 ) -> Callable[[Function], Function]:
     """Declare a command of `group`; the docstring may end with «Examples:», shown line by line.
 
-    writes  the options that name a place to write to
-    text    in place of the docstring
+    text  in place of the docstring
     """
-
-    class Declared(Command):
-        outputs = tuple(writes)
 
     def declare(function: Function) -> Function:
         doc = inspect.cleandoc(text or function.__doc__ or "")
-        about, found, examples = doc.partition("\n\nExamples:\n")
-        epilog = f"\b\nExamples:\n{examples}" if found else None  # \b: no line is wrapped
-        group.command(name, cls=Declared, help=about, epilog=epilog)(_flat(function))
+        about, heading, examples = doc.partition("\n\nExamples:\n")
+        epilog = f"\b\nExamples:\n{examples}" if heading else None  # \b: no line is wrapped
+        group.command(name, cls=Command, help=about, epilog=epilog)(_flat(function))
         return function
 
     return declare
@@ -92,10 +79,10 @@ def _flat(function: Function) -> Callable[..., int | None]:
 
     parameters: list[inspect.Parameter] = []
     for name, parameter in signature.parameters.items():
-        own = inspect.signature(groups.get(name, function), eval_str=True).parameters
-        parameters += own.values() if name in groups else [parameter]
-    called.__annotations__ = {one.name: one.annotation for one in parameters}
-    flat = [one.replace(kind=inspect.Parameter.KEYWORD_ONLY) for one in parameters]
+        inner = inspect.signature(groups.get(name, function), eval_str=True).parameters
+        parameters += inner.values() if name in groups else [parameter]
+    called.__annotations__ = {each.name: each.annotation for each in parameters}
+    flat = [each.replace(kind=inspect.Parameter.KEYWORD_ONLY) for each in parameters]
     called.__signature__ = signature.replace(parameters=flat)  # type: ignore[attr-defined]
     return called
 

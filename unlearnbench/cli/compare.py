@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import Json, above_zero, named_in
+from unlearnbench.cli.options import Json, named_in
 from unlearnbench.console import Console
 
 if TYPE_CHECKING:
@@ -28,20 +28,10 @@ def compare(
     folder: Annotated[str, option("FOLDER", "The sweep's folder.", "--in")] = "runs/quickstart",
     within: Annotated[
         float | None,
-        option(
-            "UTILITY",
-            "How much utility (what is kept) may differ and still be called equal.",
-            parser=above_zero,
-            default="0.02",
-        ),
+        option("UTILITY", "Difference in utility that is called equal.", min=0, default="0.02"),
     ] = None,
     under: Annotated[
-        str | None,
-        option(
-            "VARIANT",
-            "Compare what is forgotten under an attack of the sweep, such as `relearning@13`.",
-            default="without an attack",
-        ),
+        str | None, option("VARIANT", "Compare under an attack, such as `relearning@13`.")
     ] = None,
     as_json: Json = False,
 ) -> None:
@@ -59,17 +49,17 @@ def compare(
       unlearnbench compare runs/mine:npo runs/yours:npo
       unlearnbench compare npo simnpo --under relearning@13
     """
-    first, second = _contender(a, folder, under), _contender(b, folder, under)
     from unlearnbench.analysis import compare as comparison
-    from unlearnbench.analysis import equal_utility
     from unlearnbench.analysis.compare import overview, rule, verdict
+    from unlearnbench.analysis.equal_utility import TOLERANCE
 
-    found = comparison.compare(first, second, within or equal_utility.TOLERANCE)
+    first, second = _contender(a, folder, under), _contender(b, folder, under)
+    found = comparison.compare(first, second, within or TOLERANCE)
     tests = sum(panel.test is not None for panel in found.panels)
     verdicts = [verdict(panel, found.a, found.b, tests) for panel in found.panels]
-    console = Console()
+    headline, console = found.headline, Console()
     if as_json:
-        more = {"rule": rule(found.tolerance, found.headline), "under": under}
+        more = {"rule": rule(found.tolerance, headline), "under": under}
         console.print_json(_json(found, verdicts) | more)
         return
     if summary := overview(found):
@@ -78,14 +68,11 @@ def compare(
         console.print("\n".join(map(_filled, lines)) + "\n")
     for line in found.only_one:
         console.print(f"Not compared: {line}.")
-    rows = [row for panel in found.panels for row in _rows(panel)]
-    headline = found.headline
-    if rows:
+    if rows := [row for panel in found.panels for row in _rows(panel)]:
         columns = (
             *("model", "forget", "side", "setting", "learning rate", "epoch"),
             *(headline.kept.plain_label, headline.forgotten.plain_short),
-            *(("D",) if headline.forgotten.test else ()),
-            "seeds",
+            *(("D", "seeds") if headline.forgotten.test else ("seeds",)),
         )
         console.table(columns, rows)
         console.print()

@@ -5,44 +5,21 @@ from __future__ import annotations
 import os
 import platform
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import Json
 from unlearnbench.console import Console
 
-_SHOWN = ("torch", "transformers", "ray", "mlflow", "accelerate", "plotly")
-"""Packages whose versions are printed; of the others those that are missing or too old."""
-_LEAST_DISK = 5e9
-"""Free bytes below which a disk is mentioned."""
-# In a process of its own: a broken torch may crash it.
-_TORCH = """
-import torch
-usable = torch.cuda.is_available()
-for index in range(torch.cuda.device_count() if usable else 0):
-    device = torch.cuda.get_device_properties(index)
-    torch.zeros(1, device=f"cuda:{index}").add_(1).item()
-    print(f"{device.name}, {device.total_memory / 1e9:.0f} GB")
-"""
-
 app = new_group()
 
-
-class Finding(NamedTuple):
-    """One thing that was looked at."""
-
-    topic: str
-    text: str
-    state: str = "ok"
-    """wrong: something that is needed does not work; note: something that may be missed."""
-    fix: str = ""
+Finding = tuple[str, str, bool]
+"""Topic, what was found, and whether it works."""
 
 
 @command(app, "doctor")
@@ -57,63 +34,49 @@ def doctor(
       unlearnbench doctor
       unlearnbench doctor --json > doctor.json      for a report of a fault
     """
-    findings = [*_packages(), *_gpus(), *_folders(Path(output))]
-    wrong = [finding.topic for finding in findings if finding.state == "wrong"]
-    console = Console()
+    findings, console = [*_packages(), *_device(), *_folders(Path(output))], Console()
+    wrong = [topic for topic, _, works in findings if not works]
     if as_json:
-        console.print_json({"works": not wrong, "findings": [one._asdict() for one in findings]})
-        return bool(wrong)
-    for topic, text, state, fix in findings:
-        mark = "WRONG" if state == "wrong" else f"{state:5}"
-        console.print(f"{mark}  {topic:16}  {text}{f' → {fix}' if fix else ''}")
-    last = f"will not work: {', '.join(wrong)}" if wrong else "everything needed works"
-    console.print(f"\n{last}")
+        listed = [dict(zip(("topic", "text", "works"), row, strict=True)) for row in findings]
+        console.print_json({"works": not wrong, "findings": listed})
+    else:
+        for topic, text, works in findings:
+            console.print(f"{'ok   ' if works else 'WRONG'}  {topic:16}  {text}")
+        last = f"will not work: {', '.join(wrong)}" if wrong else "everything needed works"
+        console.print(f"\n{last}")
     return bool(wrong)
 
 
 def _packages() -> Iterator[Finding]:
     from packaging.requirements import Requirement
 
-    yield Finding("system", f"{platform.platform()}, {os.cpu_count()} cores")
-    yield Finding("Python", f"{platform.python_version()}, {sys.prefix}")
-    yield Finding("unlearnbench", version("unlearnbench"))
+    yield "system", f"{platform.platform()}, {os.cpu_count()} cores", True
+    yield "Python", f"{platform.python_version()}, {sys.prefix}", True
+    yield "unlearnbench", version("unlearnbench"), True
     for need in map(Requirement, requires("unlearnbench") or ()):
-        if need.marker is not None and not need.marker.evaluate({"extra": ""}):
-            continue
-        try:
-            installed = version(need.name)
-        except PackageNotFoundError:
-            installed = "not installed"
-        if installed == "not installed" or not need.specifier.contains(installed, prereleases=True):
-            fix = f"pip install '{need.name}{need.specifier}'"
-            yield Finding(need.name, f"{installed}, and {need.specifier} is needed", "wrong", fix)
-        elif need.name in _SHOWN:
-            yield Finding(need.name, installed)
+        if need.marker is None or need.marker.evaluate({"extra": ""}):
+            try:
+                installed = version(need.name)
+                works = need.specifier.contains(installed, prereleases=True)
+            except PackageNotFoundError:
+                installed, works = "not installed", False
+            fix = f" → pip install '{need.name}{need.specifier}'"
+            yield need.name, installed + fix * (not works), works
 
 
-def _run(*command: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(command, capture_output=True, text=True, check=False)
+def _device() -> Iterator[Finding]:
+    try:
+        import torch
 
-
-def _gpus() -> Iterator[Finding]:
-    """Yield the driver's GPUs, and those that torch computes on."""
-    driver = ""
-    with suppress(OSError):
-        smi = _run("nvidia-smi", "--query-gpu=driver_version,name", "--format=csv,noheader")
-        driver = "; ".join(smi.stdout.splitlines()) if smi.returncode == 0 else ""
-    yield Finding("NVIDIA driver", driver or "none")
-    probe = _run(sys.executable, "-c", _TORCH)
-    printed = (probe.stderr.strip().splitlines() or [f"ended with code {probe.returncode}"])[-1]
-    if probe.returncode:
+        for index in range(torch.cuda.device_count()):
+            device = torch.cuda.get_device_properties(index)
+            torch.zeros(1, device=f"cuda:{index}").add_(1).item()
+            yield "GPU", f"{device.name}, {device.total_memory / 1e9:.0f} GB", True
+        if not torch.cuda.is_available():
+            yield "GPU", "none that torch can use (see nvidia-smi): runs use the CPU", True
+    except (ImportError, OSError, RuntimeError) as error:
         fix = "install a torch for this machine and driver (pytorch.org)"
-        yield Finding("torch in use", printed, "wrong", fix)
-    elif probe.stdout:
-        yield from (Finding("GPU", line) for line in probe.stdout.splitlines())
-    elif driver and "CUDA_VISIBLE_DEVICES" not in os.environ:
-        fix = "update NVIDIA's driver, or install a torch for an older CUDA"
-        yield Finding("GPU", f"torch cannot use it: {printed}", "wrong", fix)
-    else:
-        yield Finding("GPU", "none that torch can use: runs use the CPU", "note")
+        yield "torch in use", f"{error} → {fix}", False
 
 
 def _folders(output: Path) -> Iterator[Finding]:
@@ -128,11 +91,7 @@ def _folders(output: Path) -> Iterator[Finding]:
         try:
             with tempfile.TemporaryFile(dir=nearest):
                 free = shutil.disk_usage(nearest).free
+            yield topic, f"{folder}: writable, {free / 1e9:.0f} GB free", True
         except OSError as error:
-            yield Finding(topic, f"{folder}: cannot be written: {error.strerror}", "wrong", fix)
-            continue
-        text = f"{folder}: writable, {free / 1e9:.0f} GB free"
-        short = free < _LEAST_DISK
-        yield Finding(topic, text, "note" if short else "ok", "unlearnbench cache clear" * short)
-    token = "found" if get_token() else "none: private models and gated data are out of reach"
-    yield Finding("hub's token", token, "ok" if token == "found" else "note")
+            yield topic, f"{folder}: cannot be written: {error.strerror} → {fix}", False
+    yield "hub's token", "found" if get_token() else "none: gated models are out of reach", True

@@ -13,14 +13,13 @@ from unlearnbench.cli.options import (
     ModelOptions,
     Plugins,
     ProfileChanges,
-    complete_profile,
     is_log_file,
     register_for_evaluation,
 )
 from unlearnbench.console import Console, progress_bar
 from unlearnbench.errors import EvaluationError, shortened
 from unlearnbench.files.canonical_json import json_ready
-from unlearnbench.files.outputs import Output
+from unlearnbench.files.outputs import check_file
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark
@@ -33,33 +32,19 @@ if TYPE_CHECKING:
 app = new_group()
 
 
-@command(
-    app,
-    "evaluate",
-    writes=[Output("out", "the evaluation log"), Output("questions", "the questions")],
-)
+@command(app, "evaluate")
 def evaluate(
     model: Annotated[str, argument("MODEL", "Hub id, folder, or LoRA adapter's folder.")],
     options: ModelOptions,
     changes: ProfileChanges,
     retain: Annotated[
         str | None,
-        option(
-            "MODEL_OR_LOG",
-            "The retain model, to which Forget Quality, Forgotten and Private are relative: its "
-            "log, or the model itself.",
-        ),
+        option("MODEL_OR_LOG", "Retain model, for Forget Quality, Forgotten and Private."),
     ] = None,
     start: Annotated[
-        str | None,
-        option(
-            "MODEL_OR_LOG",
-            "The model before unlearning, to which the scores Forgotten and Kept are relative.",
-        ),
+        str | None, option("MODEL_OR_LOG", "Model before unlearning, for Forgotten and Kept.")
     ] = None,
-    out: Annotated[
-        str | None, option("FILE", "Log to write; gzipped if its name ends in .gz.")
-    ] = None,
+    out: Annotated[str | None, option("FILE", "Log to write, .json or .json.gz.")] = None,
     questions: Annotated[
         str | None, option("FILE", "Table of all questions to write: .parquet or .jsonl.")
     ] = None,
@@ -92,6 +77,7 @@ def evaluate(
     if questions:  # an early error saves the model's time
         check_questions_path(questions)
     if out:
+        check_file(out, "the evaluation log")
         check_sets(benchmark.roles, Path(out))
     resolve_precision("cpu", options.dtype, options.precision)
     given: dict[Compared, str | None] = {"retain": retain, "start": start}
@@ -100,7 +86,7 @@ def evaluate(
     for name, place in places.items():
         if is_log_file(place):
             others[name] = read_log(place, profile=rules)
-            _check_comparable(place, name, others[name], rules, options)
+            _check_profile(place, others[name], rules.id)
         else:
             check_any_model(Source(place))
     setup = options.setup(model, benchmark, rules)
@@ -131,26 +117,14 @@ def evaluate(
 
 @command(app, "score")
 def score(
-    log: Annotated[
-        str, argument("LOG", "A log, plain or gzipped, or a record's epoch-<k>.safetensors.")
-    ],
+    log: Annotated[str, argument("LOG", "A log, or a record's epoch-<k>.safetensors.")],
     changes: ProfileChanges,
-    retain: Annotated[
-        str | None,
-        option("LOG", "The retain model's, for Forget Quality, Forgotten and Private."),
-    ] = None,
-    start: Annotated[
-        str | None, option("LOG", "That of the model before unlearning, for Forgotten and Kept.")
-    ] = None,
+    retain: Annotated[str | None, option("LOG", "The retain model's.")] = None,
+    start: Annotated[str | None, option("LOG", "That of the model before unlearning.")] = None,
     data: Data = "tofu",
     profile: Annotated[
         str | None,
-        option(
-            "NAME",
-            "Evaluation rules of a log that names none.",
-            autocompletion=complete_profile,
-            default="the log's own, else tofu",
-        ),
+        option("NAME", "Rules of a log that names none.", default="the log's own, else tofu"),
     ] = None,
     plugins: Plugins = None,
     as_json: Json = False,
@@ -191,28 +165,14 @@ def score(
     return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
 
 
-def _check_comparable(
-    place: str,
-    name: Compared,
-    log: Evaluation,
-    profile: Profile,
-    options: ModelOptions,
-) -> None:
-    """Raise EvaluationError unless `log` has the profile and precision of the evaluation."""
-    import torch
-
-    from unlearnbench.config.precision import resolve_precision
-    from unlearnbench.evaluation.precision import check_precision
-
-    if log.profile != profile.id:
+def _check_profile(place: str, evaluation: Evaluation, expected: str) -> None:
+    """Raise EvaluationError unless an evaluation has the profile of the model's."""
+    if evaluation.profile != expected:
         raise EvaluationError(
-            f"{place} is by profile {shortened(log.profile)[1:-1]}, and the model is to be "
-            f"evaluated by {profile.id}: numbers of different profiles do not compare; choose "
-            f"that one with --profile, or give the {name} model itself"
+            f"{place}: by profile {shortened(evaluation.profile)[1:-1]}, and the model by "
+            f"{expected}: numbers of different profiles do not compare; evaluate both by the same "
+            "one (--profile)"
         )
-    device = "cuda" if torch.cuda.is_available() else "cpu"
-    own = resolve_precision(device, options.dtype, options.precision)
-    check_precision(place, log.precision, "the model", own)
 
 
 def _print_metrics(
@@ -228,34 +188,35 @@ def _print_metrics(
     from unlearnbench.evaluation.summary import plan_of, summarize
     from unlearnbench.runtime.deferred_warnings import drain
 
+    console, plan = Console(), plan_of(profile, benchmark)
     retain, start = others.get("retain"), others.get("start")
     if start is not None:
         _check_same_evaluation(evaluation, start, benchmark)
     values = summarize(evaluation, retain, profile, start, benchmark)
-    metrics = json_ready(values, lambda _: None)
     warnings = drain()
     if start is not None:
-        warnings += [failed_control(plan_of(profile, benchmark).values(start.sets))]
+        warnings += [failed_control(plan.values(start.sets))]
     for line in filter(None, warnings):
-        Console().note(f"warning: {line}")
-    counts = {name: len(found.answer_loss) for name, found in evaluation.sets.items()}
-    console, plan = Console(), plan_of(profile, benchmark)
-    how = Judged(plan, benchmark.roles, benchmark.headline, values, evaluation, retain, start)
-    found = judge(how)
+        console.note(f"warning: {line}")
+    counts = {name: len(seen.answer_loss) for name, seen in evaluation.sets.items()}
+    judged = Judged(plan, benchmark.roles, benchmark.headline, values, evaluation, retain, start)
+    verdict = judge(judged)
     if as_json:
-        shown = {"profile": evaluation.profile, "precision": evaluation.precision}
-        judged = {"intervals": {**found.intervals}, "verdict": [*found.sentences]}
-        console.print_json({**shown, "questions": counts} | metrics | judged)
+        shown: dict[str, Any] = {"profile": evaluation.profile, "precision": evaluation.precision}
+        shown |= {"questions": counts} | json_ready(values, lambda _: None)
+        shown |= {"intervals": {**verdict.intervals}, "verdict": [*verdict.sentences]}
+        console.print_json(shown)
     else:
         sizes = ", ".join(f"{n} {name.replace('_', ' ')}" for name, n in counts.items())
         precision = f" in {evaluation.precision}" if evaluation.precision else ""
-        named, _, changes = evaluation.profile.partition("+")
-        unlike = f" (not comparable with numbers by {named})" if changes else ""
-        rules = f"profile {evaluation.profile}{unlike}{precision}"
-        console.print(f"rules: {rules}; {sizes} questions")
-        _print_scorecard(how, {*others}, found, benchmark, console)
+        base, _, changes = evaluation.profile.partition("+")
+        unlike = f" (not comparable with numbers by {base})" if changes else ""
+        console.print(
+            f"rules: profile {evaluation.profile}{unlike}{precision}; {sizes} questions\n"
+        )
+        _print_scorecard(judged, {*others}, verdict, benchmark, console)
         console.print()
-        for sentence in found.sentences:
+        for sentence in verdict.sentences:
             console.print(sentence)
     if evaluation.statistics:
         _print_statistics(evaluation.statistics, console)
@@ -267,27 +228,21 @@ def _check_same_evaluation(evaluation: Evaluation, start: Evaluation, benchmark:
     from unlearnbench.evaluation.precision import check_precision
     from unlearnbench.evaluation.summary import first_difference, forget_sets
 
-    if start.profile != evaluation.profile:
-        raise EvaluationError(
-            f"--start: by profile {shortened(start.profile)[1:-1]}, and the model by "
-            f"{evaluation.profile}: numbers of different profiles do not compare; evaluate both by "
-            "the same one"
-        )
+    _check_profile("--start", start, evaluation.profile)
     check_precision("the model", evaluation.precision, "the start model", start.precision)
     for name in forget_sets(benchmark, evaluation, start):
-        own, other = evaluation.sets[name], start.sets[name]
-        sizes = len(own.answer_loss), len(other.answer_loss)
-        if sizes[0] != sizes[1] or first_difference(own.questions, other.questions) is not None:
+        questions, others = evaluation.sets[name].questions, start.sets[name].questions
+        if len(questions) != len(others) or first_difference(questions, others) is not None:
             raise EvaluationError(
-                f"--start: evaluated on {sizes[1]} {name} questions, the model on {sizes[0]}, and "
-                "they must be the same; evaluate both on the same forget split"
+                f"--start: evaluated on {len(others)} {name} questions, the model on "
+                f"{len(questions)}, and they must be the same; evaluate both on the same split"
             )
 
 
 def _print_scorecard(
-    how: Judged,
+    judged: Judged,
     compared: Set[Compared],
-    found: ModelVerdict,
+    verdict: ModelVerdict,
     benchmark: Benchmark,
     console: Console,
 ) -> None:
@@ -295,25 +250,24 @@ def _print_scorecard(
     from unlearnbench.api.membership import MembershipInference
     from unlearnbench.evaluation.scorecard import scorecard
 
-    plan, given = how.plan, (how.model.sets, compared, benchmark.references)
-    card = scorecard(plan, how.roles, how.values, *given)
+    plan, given = judged.plan, (judged.model.sets, compared, benchmark.references)
+    card = scorecard(plan, judged.roles, judged.values, *given)
     scores = [
-        (one.label, rounded(one.value), one.question, f"{' and '.join(one.relative_to)} model")
-        for one in card.scores
+        (score.label, rounded(score.value), score.question, " and ".join(score.relative_to))
+        for score in card.scores
     ]
-    console.print()
-    console.table(("score", "value", "question (1 is best)", "relative to"), scores)
+    console.table(("score", "value", "question (1 is best)", "relative to models"), scores)
     console.print()
     if card.numbers:
         console.table(("metric", "value"), [(label, rounded(v)) for label, v in card.numbers])
         console.print()
     columns = ("metric, ± 95 % of questions", *(name.replace("_", " ") for name in card.sets))
-    measures = {one.metric.label: one.name for one in reversed(plan.measures)}
+    measures = {measure.metric.label: measure.name for measure in reversed(plan.measures)}
     by_set = [
         (
             label,
             *(
-                _with_half_width(value, found.intervals.get(f"{measures[label]}_{name}"))
+                _with_half_width(value, verdict.intervals.get(f"{measures[label]}_{name}"))
                 for name, value in zip(card.sets, row, strict=True)
             ),
         )
@@ -321,19 +275,16 @@ def _print_scorecard(
     ]
     console.table(columns, by_set)
     if card.attacks:
-        aims = {} if how.retain is None else plan.values(how.retain.sets)
+        aims = {} if judged.retain is None else plan.values(judged.retain.sets)
         of_retain = {
-            one.label: aims.get(one.columns()[0].name)
-            for one in plan.summaries.values()
-            if isinstance(one, MembershipInference)
+            attack.label: aims.get(attack.columns()[0].name)
+            for attack in plan.summaries.values()
+            if isinstance(attack, MembershipInference)
         }
-        attacks = [
-            (label, *map(rounded, row), *([rounded(of_retain[label])] if aims else ()))
-            for label, row in card.attacks
-        ]
-        heading = ("attack", "AUC", "TPR at 1 % FPR", "AUC of retain rows")
+        headings = ("attack", "AUC", "TPR at 1 % FPR", "AUC of retain rows", "retain model's AUC")
+        rows = [(label, *map(rounded, (*row, of_retain.get(label)))) for label, row in card.attacks]
         console.print()
-        console.table((*heading, "retain model's AUC") if aims else heading, attacks)
+        console.table(headings, rows)
     if card.missing:
         lines = (f"{', '.join(labels)} ({reason})" for reason, labels in card.missing)
         console.note(f"not measured: {'; '.join(lines)}")
@@ -351,17 +302,17 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else float(f"{value:.4g}")
 
 
-def _print_statistics(how: Statistics, console: Console) -> None:
+def _print_statistics(seen: Statistics, console: Console) -> None:
     """Print which answers may differ elsewhere, and that outputs were not finite."""
-    if how.ties:
+    if seen.ties:
         console.note(
-            f"{len(how.ties)} answers hung on a tie between two tokens and may differ elsewhere, "
-            f"such as that to {how.ties[0]!r}"
+            f"{len(seen.ties)} answers hung on a tie between two tokens and may differ elsewhere, "
+            f"such as that to {seen.ties[0]!r}"
         )
-    if how.cut:
-        console.note(f"{how.cut} true answers are cut at the profile's max_length")
-    if how.not_finite is not None:
+    if seen.cut:
+        console.note(f"{seen.cut} true answers are cut at the profile's max_length")
+    if seen.not_finite is not None:
         console.note(
-            f"the model's outputs are not finite, first at {how.not_finite!r}: what depends on "
+            f"the model's outputs are not finite, first at {seen.not_finite!r}: what depends on "
             "them is undefined"
         )

@@ -8,11 +8,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Folder, above_zero, record_in, split_key, sweep_folder
+from unlearnbench.cli.options import Folder, record_in, split_key, sweep_folder
 from unlearnbench.console import Console
-from unlearnbench.files.outputs import Output
-
-FIGURE = Output("out", "the figure")
 
 Out = Annotated[str, option("FILE", "Its name ends in .svg, .png, .pdf or .html.")]
 
@@ -30,22 +27,13 @@ class Chosen:
     """Parts of a sweep that are drawn."""
 
     methods: Annotated[
-        list[str] | None,
-        option("METHOD", "Method to draw (repeatable).", default="all of the sweep"),
+        list[str] | None, option("METHOD", "Method to draw (repeatable).", default="all")
     ] = None
     fraction: Annotated[
         Any,  # typer takes no union
-        option(
-            "SPLIT",
-            "Fraction to forget, or a split's name.",
-            "--forget",
-            parser=split_key,
-            default="all",
-        ),
+        option("SPLIT", "Fraction or split.", "--forget", parser=split_key, default="all"),
     ] = None
-    rate: Annotated[
-        float | None, option("RATE", "Learning rate to draw.", parser=above_zero, default="all")
-    ] = None
+    rate: Annotated[float | None, option("RATE", "Learning rate.", min=0, default="all")] = None
 
 
 @dataclass(frozen=True)
@@ -54,21 +42,11 @@ class Look:
 
     width: Annotated[
         Any,
-        option(
-            "WIDTH",
-            "column (3.25 in), text (6.75 in), or inches in print.",
-            parser=_inches,
-            default="for a screen",
-        ),
+        option("WIDTH", "column (3.25 in), text (6.75 in), or inches in print.", parser=_inches),
     ] = None
-    font_size: Annotated[
-        float | None,
-        option("POINTS", "Font size.", parser=above_zero, default="9, in a column 8"),
-    ] = None
+    font_size: Annotated[float | None, option("POINTS", "Font size.", min=1)] = None
     no_legend: Annotated[bool, flag("--no-legend", "Draw no legend.")] = False
-    title: Annotated[
-        str | None, option("TEXT", "Title.", default="the numbers drawn; at a width in print none")
-    ] = None
+    title: Annotated[str | None, option("TEXT", "Title.")] = None
 
     def settings(self) -> dict[str, Any]:
         """Arguments of the functions of `unlearnbench.figures`."""
@@ -78,7 +56,7 @@ class Look:
         }
 
 
-@command(app, "pareto", writes=[FIGURE])
+@command(app, "pareto")
 def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
     r"""Draw what is kept against what is forgotten, a panel per model and split.
 
@@ -92,14 +70,14 @@ def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
     _save(pareto(sweep_folder(folder), **vars(chosen), **look.settings()), out)
 
 
-@command(app, "trajectories", writes=[FIGURE])
+@command(app, "trajectories")
 def draw_trajectories(
     folder: Folder,
     out: Out,
     chosen: Chosen,
     look: Look,
     metrics: Annotated[
-        list[str] | None, option("COLUMN", "Column of results.csv, a panel each (repeatable).")
+        list[str] | None, option("COLUMN", "Column of results.csv (repeatable).")
     ] = None,
 ) -> None:
     r"""Draw metrics by epoch, a row of panels per model and split.
@@ -114,7 +92,7 @@ def draw_trajectories(
     _save(figure, out)
 
 
-@command(app, "truth-ratios", writes=[FIGURE])
+@command(app, "truth-ratios")
 def draw_truth_ratios(
     folder: Folder,
     run_id: Annotated[str, argument("RUN", "Start of the run's id, as in results.csv.")],
@@ -136,7 +114,7 @@ def draw_truth_ratios(
     _save(truth_ratios(record, epoch=epoch, **look.settings()), out)
 
 
-@command(app, "paper", writes=[FIGURE])
+@command(app, "paper")
 def draw_paper(out: Out) -> None:
     """Draw the CE-U paper's figure of six panels, from its published points.
 

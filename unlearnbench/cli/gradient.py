@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Plugins, completion, number_between, register_plugins
+from unlearnbench.cli.options import Plugins, register_plugins
 from unlearnbench.console import Console
-from unlearnbench.errors import PluginError, UnlearnbenchError
-from unlearnbench.files.outputs import Output, write_file
+from unlearnbench.errors import PluginError
+from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.api.inference_method import Wrapper
@@ -20,30 +20,14 @@ if TYPE_CHECKING:
 app = new_group()
 
 
-def _start_probability(text: str | float) -> float | None:
-    return None if text == "policy" else number_between(0, 1)(str(text))
-
-
-@command(
-    app,
-    "gradient",
-    writes=[Output("out", "the page", suffixes=(".html",)), Output("csv", "the table")],
-)
+@command(app, "gradient")
 def gradient(
-    names: Annotated[
-        list[str] | None,
-        argument("NAME", "Methods.", autocompletion=completion("methods"), show_default="all"),
-    ] = None,
+    names: Annotated[list[str] | None, argument("NAME", "Methods.", show_default="all")] = None,
     out: Annotated[str | None, option("FILE", "Page to write, .html.")] = None,
     csv: Annotated[str | None, option("FILE", "Table to write.")] = None,
     cosine: Annotated[bool, flag("--cosine", "Print pairwise cosines instead.")] = False,
     reference: Annotated[
-        float | None,
-        option(
-            "P",
-            "p of the start model, or `policy` for the policy's own.",
-            parser=_start_probability,
-        ),
+        float, option("P", "p of the start model; 0: the policy's own.", min=0, max=1 - 1e-9)
     ] = 0.99,
     plugins: Plugins = None,
 ) -> None:
@@ -57,6 +41,8 @@ def gradient(
       unlearnbench methods gradient --csv gradient.csv
       unlearnbench methods gradient --cosine --out cosine.html
     """
+    if out:
+        check_file(out, "the page", (".html",))
     files = register_plugins(plugins)
     chosen = [*names, *files] if names else registry.names("methods")
     from unlearnbench.testing import example
@@ -79,7 +65,7 @@ def gradient(
         rows = [(name, *(v if v is None else round(v, 3) for v in line)) for name, line in lines]
         console.table(("cosine", *found.names), rows)
     else:
-        found = gradient_profiles(methods, reference)
+        found = gradient_profiles(methods, reference or None)
         columns = [f"p = {name}" for name in ("1e-6", "0.001", "0.5", "0.999", "1 - 1e-6")]
         curves = [(n, *(p.norm for p in points[::20])) for n, points in found.curves.items()]
         console.table(("norm of the gradient", *columns), curves)
@@ -93,8 +79,5 @@ def gradient(
 
 
 def _write(console: Console, path: str, text: str) -> None:
-    target = Path(path)
-    if not target.parent.is_dir():
-        raise UnlearnbenchError(f"{path}: the folder {target.parent} does not exist")
-    write_file(target, text, "the table" if target.suffix == ".csv" else "the page")
+    write_file(Path(path), text, "the page" if path.endswith(".html") else "the table")
     console.print(f"wrote {path}")

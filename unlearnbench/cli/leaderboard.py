@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.cli.command import argument, command, new_group, option
-from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
-from unlearnbench.cli.report import PAGE
+from unlearnbench.cli.options import Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.sweep import SOME_FAILED
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import Output
+from unlearnbench.files.outputs import check_file
 
 if TYPE_CHECKING:
-    from unlearnbench.analysis.best_settings import Best
     from unlearnbench.reporting.leaderboard import Board
-    from unlearnbench.results.table import TableRow
-
-LINES = Output("out", "the leaderboard")
 
 Files = Annotated[list[str], argument("FILE", "Lines of export or merge.")]
 Out = Annotated[str | None, option("FILE", "Where the lines go.", default="standard output")]
@@ -28,7 +21,7 @@ Out = Annotated[str | None, option("FILE", "Where the lines go.", default="stand
 app = new_group("Put results of several groups together.")
 
 
-@command(app, "export", writes=[LINES])
+@command(app, "export")
 def export(
     folders: Annotated[list[str], argument("FOLDER", "A sweep's folder.")],
     out: Out = None,
@@ -48,7 +41,7 @@ def export(
     return _write(board, out)
 
 
-@command(app, "merge", writes=[LINES])
+@command(app, "merge")
 def merge(files: Files, out: Out = None, plugins: Plugins = None) -> int:
     """Merge boards into one; refuses lines that are damaged or do not fit the others.
 
@@ -62,12 +55,11 @@ def merge(files: Files, out: Out = None, plugins: Plugins = None) -> int:
     return _write(_read(files), out)
 
 
-@command(app, "show", writes=[replace(PAGE, option="page")])
+@command(app, "show")
 def show(
     files: Files,
     page: Annotated[str | None, option("FILE", "Also draw it, as a sweep's page.")] = None,
     plugins: Plugins = None,
-    as_json: Json = False,
 ) -> int:
     """Print the best setting of each method on a board, with intervals over seeds.
 
@@ -77,14 +69,13 @@ def show(
       unlearnbench leaderboard show board.jsonl
       unlearnbench leaderboard show ours.jsonl theirs.jsonl --page board.html
     """
-    from unlearnbench.analysis.best_settings import best_per_method
+    from unlearnbench.reporting.best_table import best_table
     from unlearnbench.reporting.leaderboard import distinguished, tables
 
     register_plugins(plugins)
+    if page:
+        check_file(page, "the page", (".html",))
     board, console = _read(files), Console()
-    _print_refused(board, console)
-    rows = tables(board.records)
-    best = {profile: best_per_method(found) for profile, found in rows.items()}
     if page:
         from unlearnbench.reporting.report import make_report, publish
 
@@ -94,30 +85,28 @@ def show(
             description="Records that several sweeps have put together.",
         )
         console.note(f"page  {publish(report, Path(), Path(page))}")
-    if as_json:
-        found = {profile: [_best_json(one) for one in many] for profile, many in best.items()}
-        refused = [asdict(one) for one in board.refused]
-        console.print_json({"best": found, "lines": len(board.records), "refused": refused})
-    else:
-        for profile, many in best.items():
-            _print_best(profile, many, rows[profile], console)
+    for profile, rows in tables(board.records).items():
+        console.print(f"best of each method, by {profile}\n\n{best_table(rows)}")
     return SOME_FAILED if board.refused else 0
 
 
 def _read(files: list[str]) -> Board:
     from unlearnbench.reporting.leaderboard import merge, read_lines
 
-    return merge(line for file in files for line in read_lines(Path(file)))
+    board = merge(line for file in files for line in read_lines(Path(file)))
+    for line in board.refused:
+        Console().note(f"{line.place}: record {line.id}: left out: {line.reason}")
+    if not board.records:
+        raise RecordError("no line is left, so nothing is written")
+    return board
 
 
 def _write(board: Board, out: str | None) -> int:
     from unlearnbench.reporting.leaderboard import write_lines
 
     console = Console()
-    _print_refused(board, console)
-    if not board.records:
-        raise RecordError("no line is left, so nothing is written")
     if out:
+        check_file(out, "the leaderboard", (".jsonl",))  # not a record, which is .json
         write_lines(board, Path(out))
     else:
         for line in board.lines:
@@ -125,67 +114,3 @@ def _write(board: Board, out: str | None) -> int:
     counts = f"{board.equal} equal ones merged, {len(board.refused)} left out"
     console.note(f"{out or 'board'}: {len(board.records)} lines; {counts}")
     return SOME_FAILED if board.refused else 0
-
-
-def _print_refused(board: Board, console: Console) -> None:
-    for line in board.refused:
-        console.note(f"{line.place}: record {line.id}: left out: {line.reason}")
-
-
-def _best_json(best: Best) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        key: getattr(best, key) for key in ("model", "forget_fraction", "method", "family")
-    }
-    if (setting := best.setting) is None:
-        return found | {"setting": None}
-    intervals = {name: setting.interval(name) for name in setting.metrics}
-    return found | {
-        "setting": {
-            "learning_rate": setting.learning_rate,
-            "epoch": setting.epoch,
-            "seeds": [row.seed for row in setting.rows],
-            "ids": [row.run_id for row in setting.rows],
-            "metrics": dict(setting.metrics),
-            "intervals": {name: asdict(one) for name, one in intervals.items() if one is not None},
-        }
-    }
-
-
-def _print_best(
-    profile: str, best: Sequence[Best], rows: Sequence[TableRow], console: Console
-) -> None:
-    from unlearnbench.analysis.best_settings import headline_of_rows, start_utility
-    from unlearnbench.stats.t_interval import ENOUGH_SEEDS
-
-    headline = headline_of_rows(rows)
-    kept, forgotten = headline.kept, headline.forgotten
-    columns = (
-        *("model", "forget", "method", "learning rate", "epoch"),
-        *(forgotten.plain_short, "over seeds", kept.plain_label, "over seeds", "seeds"),
-    )
-    lines: list[tuple[Any, ...]] = []
-    names: dict[int, str] = {}
-    for one in best:
-        place = (one.model, one.forget_fraction, one.method)
-        if (setting := one.setting) is None:
-            why = "no fine-tuned model on the board"
-            if start_utility(rows, one.model, one.forget_fraction) is not None:
-                why = "no setting keeps enough utility"
-            lines.append((*place, *[None] * 6, why))
-            continue
-        numbers: list[Any] = []
-        for metric in (forgotten.column, kept.column):
-            numbers += [setting.metrics.get(metric), None]
-            if interval := setting.interval(metric):
-                numbers[-1] = f"{interval.low:.3g} to {interval.high:.3g}"
-                names[interval.n] = interval.name
-        lines.append((*place, setting.learning_rate, setting.epoch, *numbers, len(setting.rows)))
-    lines.sort(key=lambda row: (row[0], row[1], row[5] is None, -forgotten.oriented(row[5] or 0.0)))
-    console.table(columns, lines, f"best of each method, by {profile}")
-    for _, name in sorted(names.items()):
-        console.print(f"Over seeds: {name}.")
-    if any(one.setting is not None and len(one.setting.rows) < ENOUGH_SEEDS for one in best):
-        console.print(
-            "Fewer than three seeds stand behind some of these lines: small differences may be "
-            "chance."
-        )

@@ -37,7 +37,7 @@ from unlearnbench.cli import (
 )
 from unlearnbench.cli.command import DOCUMENTATION, new_group
 from unlearnbench.cli.plugin_commands import plugin_group
-from unlearnbench.cli.plugin_kinds import KINDS
+from unlearnbench.cli.plugin_kinds import LISTED
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError, no_room
 from unlearnbench.runtime.redaction import redact
@@ -49,8 +49,8 @@ USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 app = new_group("Compare methods that make a language model forget.")
 
 
-def _print_version(given: bool) -> None:
-    if given:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from importlib.metadata import version
 
         Console().print(version("unlearnbench"))
@@ -64,7 +64,6 @@ def _print_version(given: bool) -> None:
 Start here:
   unlearnbench quickstart                     eight methods on a small benchmark made here: no
                                               network, no GPU, minutes; ends with a page to open
-  unlearnbench sweep every_method             ... and all the others
   unlearnbench configs list                   what else is ready to run
   unlearnbench plan tofu_llama2_7b            the runs of a sweep, and their cost, before any
   unlearnbench sweep tofu_llama2_7b           ... and the sweep; the same command resumes it
@@ -76,10 +75,6 @@ Start here:
                                               rest kept; all metrics, answers, log
   unlearnbench attack ./my-model --attack relearning --retain ./my-retain-model
                                               ... does it give back what it has forgotten?
-  unlearnbench score log.json --retain retain90.json
-                                              the same of a log of TOFU's, or open-unlearning's
-  unlearnbench anchors check --log TOFU_EVAL.json
-                                              does this installation reproduce published numbers?
 
 \b
 A CONFIG is a YAML file or the name of a shipped one. `COMMAND --help` explains a command.
@@ -103,12 +98,9 @@ def _root(
         Console().print(context.get_help())
 
 
-for _group in (
-    *(sweep.app, plan.app, evaluate.app, attack_checkpoint.app),
-    *(report.app, compare.app, export.app, report.mlflow, doctor.app),
-):
-    app.add_typer(_group)
-_plugins = {kind: plugin_group(kind) for kind in KINDS}
+for _module in (sweep, plan, evaluate, attack_checkpoint, report, compare, export, doctor):
+    app.add_typer(_module.app)
+_plugins = {kind: plugin_group(kind) for kind in LISTED}
 _plugins["methods"].add_typer(gradient.app)
 for _name, _group in (
     *(("anchors", anchors.app), ("leaderboard", leaderboard.app), ("figures", figures.app)),

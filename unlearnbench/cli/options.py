@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import math
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -15,7 +12,7 @@ import typer
 from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
 from unlearnbench.cli.command import argument, flag, option
-from unlearnbench.config.choices import Dtype, Precision, Template
+from unlearnbench.config.precision import Dtype, Precision, Template
 from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
@@ -28,101 +25,45 @@ _MOST_LISTED = 25
 """Records that a message lists."""
 
 
-def complete_config() -> list[tuple[str, str]]:
-    """Shipped configurations by name, with their purpose."""
-    from unlearnbench.config.loader import shipped_configs
-
-    return [(name, source.purpose) for name, source in shipped_configs().items()]
-
-
-def completion(kind: registry.Kind) -> Callable[[], list[str]]:
-    """A function that lists the plug-ins of a kind by name."""
-    return lambda: [*registry.names(kind)]
-
-
-def complete_profile() -> list[str]:
-    """Evaluation profiles by name."""
-    from unlearnbench.config.profiles import PROFILES
-
-    return [*PROFILES]
-
-
-def number_between(low: float, high: float) -> Callable[[str | float], float]:
-    """A parser of a number between `low` and `high`, without either."""
-
-    def parse(text: str | float) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not low < value < high:
-            rule = f"between {low:g} and {high:g}" if high < math.inf else f"above {low:g}"
-            raise typer.BadParameter(f"{text} is not a number {rule}")
-        return value
-
-    return parse
-
-
 def split_key(text: str | float) -> SplitKey:
     """Parse a fraction to forget, or the name of a split."""
     from unlearnbench.api.benchmark import is_split_name
 
-    return text if isinstance(text, str) and is_split_name(text) else number_between(0, 1)(text)
+    if isinstance(text, str) and is_split_name(text):
+        return text
+    try:
+        return float(text)
+    except ValueError:
+        rule = f"{text} is neither a fraction nor the name of a split"
+        raise typer.BadParameter(rule) from None
 
 
-above_zero = number_between(0, math.inf)
-
-Config = Annotated[
-    str,
-    argument("CONFIG", "YAML file, or a shipped config's name.", autocompletion=complete_config),
-]
+Config = Annotated[str, argument("CONFIG", "YAML file, or a shipped config's name.")]
 Overrides = Annotated[
     list[str] | None,
-    option(
-        "KEY=VALUE", "Override a key, by its dotted path; the value is YAML (repeatable).", "--set"
-    ),
+    option("KEY=VALUE", "Override a key by its dotted path (repeatable).", "--set"),
 ]
 Plugins = Annotated[
-    list[str] | None,
-    option(
-        "FILE",
-        "Python file that defines a method, metric, benchmark or attack, named as the file "
-        "(repeatable).",
-        "--plugin",
-    ),
+    list[str] | None, option("FILE", "Python file that defines a plug-in (repeatable).", "--plugin")
 ]
 Json = Annotated[bool, flag("--json", "Print JSON, for a program.")]
-Folder = Annotated[
-    str,
-    argument("FOLDER", "A sweep's folder, such as runs/quickstart."),
-]
+Folder = Annotated[str, argument("FOLDER", "A sweep's folder, such as runs/quickstart.")]
 Data = Annotated[
     str, option("DATA", "`tofu` (from the hub), a folder of its files, or a benchmark.")
 ]
 BatchTokens = Annotated[
-    int | None,
-    option(
-        "N",
-        "Tokens of a forward pass, where memory is short.",
-        min=1,
-        default="what is fast on the device",
-    ),
+    int | None, option("N", "Tokens of a forward pass, where memory is short.", min=1)
 ]
 
 
 @dataclass(frozen=True)
 class ProfileChanges:
-    """Options that change evaluation rules."""
+    """Options in place of the profile's rules."""
 
-    rows: Annotated[
-        int | None, option("N", "First rows of each set, in place of the profile's.", min=1)
-    ] = None
-    max_length: Annotated[int | None, option("N", "Tokens, in place of the profile's.", min=1)] = (
-        None
-    )
+    rows: Annotated[int | None, option("N", "First rows of each set.", min=1)] = None
+    max_length: Annotated[int | None, option("N", "Tokens of prompt and answer.", min=1)] = None
     question_key: Annotated[
-        QuestionKey | None,
-        typer.Option(help="Question column of forget and retain sets, in place of the profile's."),
+        QuestionKey | None, typer.Option(help="Question column of forget and retain sets.")
     ] = None
 
 
@@ -140,21 +81,17 @@ class ModelOptions:
         "auto"
     )
     template_arg: Annotated[
-        list[str] | None,
-        option("KEY=VALUE", "Variable of the chat template, or system_prompt (repeatable)."),
+        list[str] | None, option("KEY=VALUE", "Variable of the chat template (repeatable).")
     ] = None
     dtype: Annotated[Dtype, typer.Option(help="Type of the weights.")] = "float32"
     precision: Annotated[
         Precision | None,
         typer.Option(
-            help="Precision of the evaluation; bf16 means autocast where weights are float32.",
-            show_default="bf16 on a GPU, the weights' own on a CPU",
+            help="Of the evaluation.", show_default="bf16 on a GPU, else the weights' own"
         ),
     ] = None
     batch_tokens: BatchTokens = None
-    profile: Annotated[
-        str, option("NAME", "Evaluation rules.", autocompletion=complete_profile)
-    ] = "tofu"
+    profile: Annotated[str, option("NAME", "Evaluation rules.")] = "tofu"
 
     def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
         """Load the rows, and the tokenizer of `model`."""
@@ -194,36 +131,27 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
     """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
-    from unlearnbench.config.yaml_tree import YamlNode, with_override
-    from unlearnbench.errors import ConfigError, Problem
+    from unlearnbench.config.entries import with_tuples
+    from unlearnbench.config.loader import COMMAND_LINE, Document
+    from unlearnbench.errors import ConfigError
 
-    problems: list[Problem] = []
-    root = YamlNode({}, "--set")
+    document = Document({}, {(): COMMAND_LINE})
     for text in texts:
-        root = with_override(root, text, problems)
-    if problems:
-        raise ConfigError(problems)
-    plain: dict[str, Any] = root.plain()
-    return plain
+        document.override(text)
+    if document.problems:
+        raise ConfigError(document.problems)
+    values: dict[str, Any] = with_tuples(document.values)
+    return values
 
 
 def sweep_folder(name: str) -> Path:
-    """The folder of a sweep, whose plug-in files messages then name; none of them is run.
-
-    Raises: RecordError for any other folder.
-    """
+    """The folder of a sweep. Raises: RecordError for any other folder."""
     folder = Path(name)
     if not (folder / "records").is_dir():
         raise RecordError(
             f"{name} is not a sweep folder: it has no records/; a sweep writes to output/name, "
             "such as runs/quickstart"
         )
-    from unlearnbench.plan.plan import PLAN_FILE
-
-    # What a plan lacks or gets wrong is reported where it is needed.
-    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError):
-        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
-        registry.remember_files([path for path in plan["plugin_files"] if isinstance(path, str)])
     return folder
 
 

@@ -1,4 +1,4 @@
-"""`list`, `show`, `check` and `new` of every kind of plug-in, see `plugin_kinds.py`."""
+"""`list`, `show`, `check` and `new` of every kind of plug-in; facts are in `plugin_kinds.py`."""
 
 # Annotations are not postponed: those of the commands refer to names of the function around them.
 
@@ -18,11 +18,10 @@ import typer
 
 from unlearnbench.api import registry
 from unlearnbench.cli.command import argument, command, flag, new_group, option
-from unlearnbench.cli.options import Json, Plugins, completion, dotted_values, register_plugins
-from unlearnbench.cli.plugin_kinds import KINDS
+from unlearnbench.cli.options import Json, Plugins, dotted_values, register_plugins
+from unlearnbench.cli.plugin_kinds import LISTED, facts
 from unlearnbench.console import Console
 from unlearnbench.errors import PluginError, UnlearnbenchError
-from unlearnbench.files.outputs import Output
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -35,14 +34,13 @@ _NAME = re.compile(r"[a-z][a-z0-9]*(-[a-z0-9]+)*")
 _FAULT = 1
 """Exit code where a check found a fault, or could not be run."""
 
+Name = Annotated[str, argument("NAME")]
+
 
 def plugin_group(kind: registry.Kind) -> typer.Typer:
-    """The commands of a kind of plug-in."""
-    word, its = kind.removesuffix("s"), KINDS[kind]
-    a_word = _with_article(word)
+    """The commands of a kind of plug-in; modifiers have no suite of checks and no template."""
+    a_word = _with_article(kind.removesuffix("s"))
     app = new_group(f"List, show, check and write {kind}.")
-    completed = completion(kind)
-    example, setting, its_check = its.example
 
     @command(app, "list", text=f"List the {kind} that are installed; broken ones with their fault.")
     def list_plugins(as_json: Json = False, plugins: Plugins = None) -> None:
@@ -51,63 +49,36 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         if as_json:
             console.print_json(rows)
             return
-        keys = ("name", *its.listed, "summary", "source")
-        headings = [word, *its.listed, "what it is", "from"]
-        console.table(headings, [[_cell(row[key]) for key in keys] for row in rows])
+        columns = ("name", *LISTED[kind], "summary", "source")
+        console.table(columns, [[_cell(row[key]) for key in columns] for row in rows])
 
-    @command(app, "show", text=f"Show {a_word}'s {its.about} and {its.settings}.")
-    def show(
-        name: Annotated[str, argument("NAME", autocompletion=completed)],
-        as_json: Json = False,
-        plugins: Plugins = None,
-    ) -> None:
-        from unlearnbench.files.canonical_json import json_ready
-
+    @command(app, "show", text=f"Show {a_word}'s equation, what it reads, and its settings.")
+    def show(name: Name, as_json: Json = False, plugins: Plugins = None) -> None:
         register_plugins(plugins)
-        plugin, offer = registry.load(kind, name), registry.find(kind, name)
-        settings = [_field(key, info) for key, info in plugin.model_fields.items()]
-        text, console = inspect.cleandoc(plugin.__doc__ or ""), Console()
-        facts = its.facts(name, plugin)
-        if as_json:
-            row = {"name": name, "source": offer.source, "summary": _first_line(plugin)}
-            shown = row | facts | {"target": offer.target, "description": text}
-            console.print_json(json_ready(shown | {its.settings.replace("-", ""): settings}))
-            return
-        console.print(f"{name}  ({offer.source}, {offer.target})\n\n{text}\n")
-        tables: dict[str, list[dict[str, Any]]] = {}
-        for key, value in facts.items():
-            if isinstance(value, dict):
-                tables[key] = [
-                    {"": str(k), **(v if isinstance(v, dict) else {"value": v})}
-                    for k, v in value.items()
-                ]
-            elif isinstance(value, list) and value and isinstance(value[0], dict):
-                tables[key] = value
-            else:
-                console.print(f"{f'{key}:':12} {_cell(value)}")
-        for key, rows in (tables | {its.settings: settings}).items():
-            used = [k for k in (rows[0] if rows else ()) if any(row[k] != "" for row in rows)]
-            if used:
-                console.print()
-                headings = [key if k in ("", "name") else k for k in used]
-                console.table(headings, [[_cell(row[k]) for k in used] for row in rows])
-        if in_config := its.config(name, plugin):
-            console.print(f"\nin a config:  {in_config}")
+        _show(kind, name, as_json=as_json)
+
+    del list_plugins, show  # the group has them
+    if kind != "modifiers":
+        _add_check_and_new(app, kind)
+    return app
+
+
+def _add_check_and_new(app: typer.Typer, kind: registry.Kind) -> None:
+    word = kind.removesuffix("s")
+    a_word = _with_article(word)
 
     @command(
         app,
         "check",
         text=f"Check {a_word} for mistakes of published harnesses; takes seconds, and no GPU.\n\n"
         "Exit code 1 where there is a fault.\n\n"
-        f"Examples:\n  unlearnbench {kind} check {example}\n"
+        f"Examples:\n  unlearnbench {kind} check NAME --set KEY=VALUE --only CHECK\n"
         f"  unlearnbench {kind} check my_{word}.py\n"
-        f"  unlearnbench {kind} check {example} --set {setting} --only {its_check}\n"
         f"  unlearnbench {kind} check --all --json",
     )
     def check(
         names: Annotated[
-            list[str] | None,
-            argument("NAME", f"{kind.capitalize()} to check, or files.", autocompletion=completed),
+            list[str] | None, argument("NAME", f"{kind.capitalize()} to check, or files.")
         ] = None,
         check_all: Annotated[bool, flag("--all", f"Check every {word} that is installed.")] = False,
         only: Annotated[
@@ -115,12 +86,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         ] = None,
         settings: Annotated[
             list[str] | None,
-            option(
-                "KEY=VALUE",
-                f"One of the {its.settings} in place of its default; the value is YAML "
-                "(repeatable).",
-                "--set",
-            ),
+            option("KEY=VALUE", "A setting in place of its default (repeatable).", "--set"),
         ] = None,
         plugins: Plugins = None,
         as_json: Json = False,
@@ -141,11 +107,6 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         values = dotted_values(settings or ())
         if values and len(chosen) != 1:
             raise UnlearnbenchError(f"--set is for one {word}: name it in place of --all")
-        fresh = {"methods": "fresh-process", "benchmarks": "fingerprint"}.get(kind)
-        if fresh and (not only or fresh in only):
-            from unlearnbench.runtime.fresh_process import fresh_process
-
-            fresh_process()  # its imports take as long as ours
         console = Console()
         results: dict[str, Sequence[Result]] = {}
         for name in chosen:
@@ -155,8 +116,8 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
         if as_json:
             console.print_json({name: [_plain(r) for r in rs] for name, rs in results.items()})
         else:
-            options = [f" --plugin {file}" for file in plugins or ()]
-            options += [f" --plugin {file}" for file in names or () if file.endswith(".py")]
+            modules = [*(plugins or ()), *(name for name in names or () if name.endswith(".py"))]
+            options = [f" --plugin {file}" for file in modules]
             options += [f" --set {text}" for text in settings or ()]
             report(console, results, "".join(options))
         verdicts = {r.outcome.verdict for rs in results.values() for r in rs}
@@ -165,7 +126,6 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
     @command(
         app,
         "new",
-        writes=[Output("out", "the package", kind="folder")],
         text=f"Write a package with {a_word} of your own: {word}, test, pyproject, README.\n\n"
         f"Examples:\n  unlearnbench {kind} new my-{word}\n"
         f"  cd my-{word} && pip install -e . pytest && pytest",
@@ -187,8 +147,7 @@ def plugin_group(kind: registry.Kind) -> typer.Typer:
             f"       unlearnbench {kind} check {name}"
         )
 
-    del list_plugins, show, check, new  # the group has them
-    return app
+    del check, new  # the group has them
 
 
 def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> tuple[Path, ...]:
@@ -212,13 +171,13 @@ def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> t
         "name": name,
         "module": module,
         "kind": kind,
-        "a_one": _with_article(word),
+        "a_word": _with_article(word),
         "cls": "".join(part.capitalize() for part in name.split("-")),
         "title": name.replace("-", " ").capitalize(),
     }
     targets = {
         "pyproject.toml": "pyproject.toml",
-        f"README_{word}.md": "README.md",
+        "README.md": "README.md",
         f"{word}.py": f"{module}.py",
         f"test_{word}.py": f"tests/test_{module}.py",
     }
@@ -229,46 +188,35 @@ def write_package(name: str, folder: Path, kind: registry.Kind = "methods") -> t
     return tuple(package / path for path in targets.values())
 
 
-def report(console: Console, found: Mapping[str, Sequence["Result"]], options: str) -> None:
+def report(console: Console, results: Mapping[str, Sequence["Result"]], options: str) -> None:
     """Print the results by plug-in: a table, faults explained, and a last line.
 
     options  of the command that shows a fault again
     """
-    every = [(name, result) for name, results in found.items() for result in results]
-    kind = every[0][1].check.kind
-    if len(found) == 1:
+    every = [(name, result) for name, own in results.items() for result in own]
+    checks = [*dict.fromkeys(r.check.name for _, r in every)]
+    if len(results) == 1:
         seen = [(r.check.name, r.outcome.verdict, r.outcome.seen) for _, r in every]
         console.table(("check", "verdict", "what was seen"), seen)
     else:
-        names = [*dict.fromkeys(r.check.name for _, r in every)]
         verdicts = {(name, r.check.name): r.outcome.verdict for name, r in every}
-        rows = [
-            [name, *(verdicts.get((name, check), "not run") for check in names)] for name in found
-        ]
-        console.table((kind.removesuffix("s"), *names), rows)
-    wrong = [(name, r) for name, r in every if r.outcome.verdict == "fault"]
-    for name, result in wrong:
-        if not result.outcome.as_in:  # else explained at the check that saw it first
-            console.print("\n".join(["", *_explained(name, result, options)]))
-    seconds = sum(r.seconds for _, r in every)
-    checked = f"{len(found)} {kind}" if len(found) > 1 else every[0][0]
-    faults = f"{len(wrong) or 'no'} fault{'s' if len(wrong) > 1 else ''}"
+        rows = [[name, *(verdicts.get((name, check)) for check in checks)] for name in results]
+        console.table(("name", *checks), rows)
+    faults = [(name, r) for name, r in every if r.outcome.verdict == "fault"]
+    for name, result in faults:
+        console.print("\n".join(["", *_explained(name, result, options)]))
+    checked = every[0][0] if len(results) == 1 else f"{len(results)} {every[0][1].check.kind}"
+    count = f"{len(faults) or 'no'} fault{'s' if len(faults) > 1 else ''}"
     not_run = sum(r.outcome.verdict == "not run" for _, r in every)
     skipped = f", {not_run} checks not run" if not_run else ""
-    console.print(f"\n{checked}: {faults}{skipped}, {seconds:.1f} s")
+    console.print(f"\n{checked}: {count}{skipped}, {sum(r.seconds for _, r in every):.1f} s")
 
 
 def _explained(name: str, result: "Result", options: str) -> Iterator[str]:
     check = result.check
-    blocks = {
-        "what": check.claim,
-        "seen": result.outcome.seen,
-        "why it matters": check.why,
-        "to see it": f"{check.see(name)}{options}",
-        "look for": check.fix,
-    }
-    if result.outcome.error:  # the check broke off, so that its advice does not apply
-        blocks = {title: blocks[title] for title in ("seen", "to see it")}
+    blocks = {"seen": result.outcome.seen, "to see it": f"{check.see(name)}{options}"}
+    if not result.outcome.error:  # else the check broke off, and its advice does not apply
+        blocks = {"what": check.claim, **blocks, "why it matters": check.why, "look for": check.fix}
     yield f"{name}: {check.name}"
     for title, text in blocks.items():
         yield textwrap.fill(
@@ -296,21 +244,48 @@ def _plain(result: "Result") -> dict[str, Any]:
 
 def _row(kind: registry.Kind, name: str) -> dict[str, Any]:
     """A line of `list`."""
-    its = KINDS[kind]
+    row: dict[str, Any] = {"name": name, "source": ""}
     try:
         plugin = registry.load(kind, name)
-        facts = its.facts(name, plugin)
-        source, summary = registry.find(kind, name).source, _first_line(plugin)
+        every = facts(kind, name, plugin)
+        row |= {"source": registry.find(kind, name).source}
+        return row | {key: every[key] for key in LISTED[kind]} | {"summary": _first_line(plugin)}
     except PluginError as error:
-        facts, source, summary = {key: [] for key in its.listed}, "", str(error)
-    if isinstance(headline := facts.get("headline"), dict):
-        facts["headline"] = [metric["label"] for metric in headline.values()]
-    return {
-        "name": name,
-        "source": source,
-        **{key: facts[key] for key in its.listed},
-        "summary": summary,
-    }
+        return row | {key: [] for key in LISTED[kind]} | {"summary": str(error)}
+
+
+def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
+    """Print a plug-in's docstring, facts and settings."""
+    from unlearnbench.files.canonical_json import json_ready
+
+    plugin, offer, console = registry.load(kind, name), registry.find(kind, name), Console()
+    settings = [_field(key, info) for key, info in plugin.model_fields.items()]
+    text, every = inspect.cleandoc(plugin.__doc__ or ""), facts(kind, name, plugin)
+    config = every.pop("config", "")
+    if as_json:
+        row = {"name": name, "source": offer.source, "summary": _first_line(plugin)}
+        shown = row | every | {"target": offer.target, "description": text, "settings": settings}
+        console.print_json(json_ready(shown))
+        return
+    console.print(f"{name}  ({offer.source}, {offer.target})\n\n{text}\n")
+    tables: dict[str, list[dict[str, Any]]] = {}
+    for key, value in every.items():
+        if isinstance(value, dict):
+            tables[key] = [
+                {"": str(k), **(v if isinstance(v, dict) else {"value": v})}
+                for k, v in value.items()
+            ]
+        elif isinstance(value, list) and value and isinstance(value[0], dict):
+            tables[key] = value
+        else:
+            console.print(f"{f'{key}:':12} {_cell(value)}")
+    for key, rows in (tables | {"settings": settings}).items():
+        if used := [k for k in (rows[0] if rows else ()) if any(row[k] != "" for row in rows)]:
+            console.print()
+            headings = [key if k in ("", "name") else k for k in used]
+            console.table(headings, [[_cell(row[k]) for k in used] for row in rows])
+    if config:
+        console.print(f"\nin a config:  {config}")
 
 
 def _with_article(noun: str) -> str:

@@ -1,13 +1,10 @@
-"""The kinds of plug-ins that the command line lists, shows, checks and begins.
-
-A kind is an entry of `KINDS`, with a function that states the facts of one of its plug-ins.
-"""
+"""Facts about plug-ins for `list` and `show`, by kind."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api import registry
@@ -20,44 +17,43 @@ if TYPE_CHECKING:
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import Method
     from unlearnbench.api.metric import Metric, Role, Summary
+    from unlearnbench.api.modifier import Modifier
+
+LISTED: Mapping[Kind, tuple[str, ...]] = {
+    "methods": ("needs",),
+    "modifiers": ("kind",),
+    "metrics": ("reads", "sets", "better"),
+    "benchmarks": ("rows", "sets", "splits", "references"),
+    "attacks": ("changes", "sets", "points"),
+}
+"""The kinds of plug-ins that have commands, each with the facts that are columns of `list`."""
 
 
-@dataclass(frozen=True)
-class PluginKind:
-    """The parts in which the commands of a kind differ."""
-
-    listed: tuple[str, ...]
-    """Facts that are columns of `list`."""
-    facts: Callable[[str, Any], dict[str, Any]]
-    """Facts of a plug-in, ready for JSON, from its name and class."""
-    config: Callable[[str, type[Any]], str]
-    """How a configuration names it; empty where that is in the benchmark's hands."""
-    about: str
-    """What `show` shows."""
-    example: tuple[str, str, str]
-    """A plug-in, a setting and a check, for the help of `check`."""
-    settings: str = "settings"
-    """What its fields are called."""
+def facts(kind: Kind, name: str, plugin: type[Any]) -> dict[str, Any]:
+    """Facts about a plug-in, ready for JSON; `config`, if any, is the YAML that names it."""
+    return _FACTS[kind](name, plugin)
 
 
-def _method(_: str, method: type[Method | Wrapper]) -> dict[str, Any]:
+def _method(name: str, method: type[Method | Wrapper]) -> dict[str, Any]:
     """The parts of a batch that the loss reads; what it reads of the start model in brackets."""
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import PARTS
 
-    if issubclass(method, Wrapper):
-        return {"needs": ["questions (trains nothing)"]}
-    needs = method.needs
-    parts = [part for part in PARTS if part in needs.parts | needs.statistics]
-    return {"needs": [*parts, *(f"reference({part})" for part in sorted(needs.reference))]}
-
-
-def _method_in_config(name: str, method: type[Any]) -> str:
     fields = method.model_fields.items()
     floats = (key for key, f in fields if f.annotation is float and not f.is_required())
     grid = [f", {key}: [{method.model_fields[key].default}]" for key in floats][:1]
     rates = ", learning_rates: [1.0e-5]" if registry.trains(name) else ""
-    return f"- {{method: {name}{''.join(grid)}{rates}}}"
+    config = f"- {{method: {name}{''.join(grid)}{rates}}}"
+    if issubclass(method, Wrapper):
+        return {"needs": ["questions (trains nothing)"], "config": config}
+    needs = method.needs
+    parts = [part for part in PARTS if part in needs.parts | needs.statistics]
+    references = (f"reference({part})" for part in sorted(needs.reference))
+    return {"needs": [*parts, *references], "config": config}
+
+
+def _modifier(name: str, modifier: type[Modifier]) -> dict[str, Any]:
+    return {"kind": modifier.kind, "config": f"- {{method: npo, modifiers: [{name}]}}"}
 
 
 def _metric(name: str, metric: type[Metric | Summary]) -> dict[str, Any]:
@@ -86,6 +82,8 @@ def _metric(name: str, metric: type[Metric | Summary]) -> dict[str, Any]:
 
 
 def _benchmark(name: str, kind: type[Benchmark]) -> dict[str, Any]:
+    import yaml
+
     from unlearnbench.api.benchmark import guarded_call, split_text
     from unlearnbench.config.profiles import TOFU
     from unlearnbench.data.dataset_rules import splits_of
@@ -95,6 +93,9 @@ def _benchmark(name: str, kind: type[Benchmark]) -> dict[str, Any]:
     if benchmark.repository is None:  # else they are the hub's
         with suppress(DataError), guarded_call(benchmark, "load"):
             rows = len(benchmark.load(splits[:1]).full)
+    values = benchmark.model_dump(mode="json").items()
+    section = {key: value for key, value in values if value is not None}
+    flow = yaml.safe_dump(section, default_flow_style=True, sort_keys=False, width=10_000)
     return {
         "rows": rows,
         "sets": [*benchmark.roles],
@@ -106,16 +107,8 @@ def _benchmark(name: str, kind: type[Benchmark]) -> dict[str, Any]:
             {"metric": use.metric, "sets": use.sets, "settings": use.settings}
             for use in benchmark.metrics(TOFU)
         ],
+        "config": f"data: {flow.strip()}",
     }
-
-
-def _benchmark_in_config(name: str, kind: type[Any]) -> str:
-    import yaml
-
-    values = _example(name, kind, source=name).model_dump(mode="json").items()
-    section = {key: value for key, value in values if value is not None}
-    flow = yaml.safe_dump(section, default_flow_style=True, sort_keys=False, width=10_000)
-    return f"data: {flow.strip()}"
 
 
 def _attack(name: str, kind: type[Attack]) -> dict[str, Any]:
@@ -132,36 +125,21 @@ def _attack(name: str, kind: type[Attack]) -> dict[str, Any]:
         "label": kind.label,
         "white_box": kind.white_box,
         "reads_answers": kind.reads_answers,
+        "config": f"attacks: [{name}]",
     }
 
 
 def _example(name: str, kind: type[Any], **values: Any) -> Any:
     """A plug-in with its defaults."""
-    from unlearnbench.config.plugin_settings import example
+    from unlearnbench.config.entries import example
 
     return example(kind, values, name)
 
 
-KINDS: Mapping[Kind, PluginKind] = {
-    "methods": PluginKind(
-        *(("needs",), _method, _method_in_config, "equation, what it reads"),
-        example=("npo", "beta=0.5", "reference"),
-        settings="hyper-parameters",
-    ),
-    "metrics": PluginKind(
-        *(("reads", "sets", "better"), _metric, lambda _name, _kind: ""),
-        about="formula, what it reads, its columns",
-        example=("mia-min-k", "share=0.2", "nan"),
-    ),
-    "benchmarks": PluginKind(
-        ("rows", "sets", "splits", "references", "headline"),
-        *(_benchmark, _benchmark_in_config, "sets, metrics, headline"),
-        example=("tofu", "path=../tofu", "holdout"),
-    ),
-    "attacks": PluginKind(
-        *(("changes", "sets", "points"), _attack, lambda name, _kind: f"attacks: [{name}]"),
-        about="adversary, the variants it evaluates",
-        example=("relearning", "rows=half", "restored"),
-    ),
+_FACTS: Mapping[Kind, Callable[[str, Any], dict[str, Any]]] = {
+    "methods": _method,
+    "modifiers": _modifier,
+    "metrics": _metric,
+    "benchmarks": _benchmark,
+    "attacks": _attack,
 }
-"""Further kinds of the registry join here."""

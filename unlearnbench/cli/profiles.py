@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated, Any
 
 from unlearnbench.cli.command import argument, command, new_group
-from unlearnbench.cli.options import Json, complete_profile
+from unlearnbench.cli.options import Json
 from unlearnbench.console import Console
 
 if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile
+
+Name = Annotated[str, argument("NAME", "As `profiles list` has it, with changes: tofu+rows=80.")]
 
 app = new_group("Show evaluation rules by name, and how they differ.")
 
@@ -31,14 +33,11 @@ def list_profiles(as_json: Json = False) -> None:
 
 
 @command(app, "show")
-def show_profile(
-    name: Annotated[str, argument("NAME", autocompletion=complete_profile)], as_json: Json = False
-) -> None:
+def show_profile(name: Name, as_json: Json = False) -> None:
     """Show every choice of a profile with its meaning, and the rules common to all profiles."""
     from unlearnbench.config.profiles import COMMON, profile_named
 
-    profile = profile_named(name)
-    console = Console()
+    profile, console = profile_named(name), Console()
     if as_json:
         console.print_json(_profile_json(profile) | {"common": COMMON})
         return
@@ -49,11 +48,7 @@ def show_profile(
 
 
 @command(app, "diff")
-def diff_profiles(
-    a: Annotated[str, argument("A", autocompletion=complete_profile)],
-    b: Annotated[str, argument("B", autocompletion=complete_profile)],
-    as_json: Json = False,
-) -> None:
+def diff_profiles(a: Name, b: Name) -> None:
     """Show only the choices in which two profiles differ.
 
     Examples:
@@ -62,19 +57,8 @@ def diff_profiles(
     from unlearnbench.config.profiles import differences, profile_named
 
     first, second = profile_named(a), profile_named(b)
-    found = differences(first, second)
-    console = Console()
-    if as_json:
-        differ = [
-            {"choice": one.key, "values": [one.value, other.value], "meaning": one.meaning}
-            for one, other in found
-        ]
-        console.print_json({"profiles": [first.id, second.id], "differ": differ})
-    elif not found:
-        console.print(f"{first.id} and {second.id} are the same rules")
-    else:
-        rows = [(one.key, one.text, other.text, one.meaning) for one, other in found]
-        console.table(("choice", first.id, second.id, "meaning"), rows)
+    rows = [(x.key, x.text, y.text, x.meaning) for x, y in differences(first, second)]
+    Console().table(("choice", first.id, second.id, "meaning"), rows)
 
 
 def _profile_json(profile: Profile) -> dict[str, Any]:

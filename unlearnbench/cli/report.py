@@ -20,26 +20,22 @@ from unlearnbench.cli.options import (
 )
 from unlearnbench.console import Console
 from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import Output, write_file
+from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.reporting.report import Report
 
-PAGE = Output("out", "the page", suffixes=(".html",), beside=(".csv", ".attacks.csv"))
-LATEX = Output("latex", "the scorecard", suffixes=(".tex",))
-
-app, mlflow = new_group(), new_group()
+app = new_group()
 
 
-@command(app, "report", writes=[PAGE, LATEX])
+@command(app, "report")
 def report(
     folder: Folder,
     out: Annotated[
         str | None, option("FILE", "Page to write.", default="FOLDER/report.html")
     ] = None,
     latex: Annotated[
-        str | None,
-        option("FILE", "Write the scorecard as LaTeX, ends in .tex; no page without --out."),
+        str | None, option("FILE", "Write the scorecard as LaTeX; no page without --out.")
     ] = None,
     show: Annotated[bool, flag("--open", "Open the page in a browser.")] = False,
     best: Annotated[
@@ -55,8 +51,9 @@ def report(
       unlearnbench report runs/quickstart --latex scorecard.tex
       unlearnbench report runs/quickstart --table latex > table.tex
     """
-    place = Path(out) if out else None
-    console = Console()
+    place, console = Path(out) if out else None, Console()
+    if place:
+        check_file(place, "the page", (".html",))  # not results.csv, nor a record
     register_plugins(plugins)
     from unlearnbench.reporting.report import build_report, publish
 
@@ -98,13 +95,10 @@ def _write_latex(made: Report, path: Path, console: Console) -> None:
     console.print(f"LaTeX {path}")
 
 
-@command(app, "export-log", writes=[Output("out", "the evaluation log")])
+@command(app, "export-log")
 def export_log(
     folder: Folder,
-    record_id: Annotated[
-        str,
-        argument("RECORD", "Start of its run_id in results.csv."),
-    ],
+    record_id: Annotated[str, argument("RECORD", "Start of its run_id in results.csv.")],
     out: Annotated[str, option("FILE", "Log to write; gzipped if its name ends in .gz.")],
     epoch: Annotated[int | None, option("N", "Epoch.", default="the last one evaluated")] = None,
 ) -> None:
@@ -126,7 +120,7 @@ def export_log(
     Console().print(f"log  {out}  {record.method}, epoch {chosen}")
 
 
-@command(mlflow, "track")
+@command(app, "track")
 def track(
     folder: Folder,
     uri: Annotated[str | None, option("URI", "Tracking server.", default="as in the sweep")] = None,
@@ -160,7 +154,7 @@ def track(
         console.print(f"page  {done.address}")
 
 
-@command(mlflow, "ui")
+@command(app, "ui")
 def ui(
     folder: Folder = "runs/quickstart",
     port: Annotated[int, option("N", "Port.", min=1, max=65535)] = 5000,

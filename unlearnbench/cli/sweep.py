@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from unlearnbench.cli.command import command, flag, new_group, option
+from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins
-from unlearnbench.cli.plan import plan, plan_runs, read_config
+from unlearnbench.cli.plan import plan_runs, read_config
 from unlearnbench.console import Console
 from unlearnbench.errors import UnlearnbenchError, shortened
 from unlearnbench.files.canonical_json import json_ready
@@ -24,21 +24,18 @@ SOME_FAILED = 1
 
 app = new_group()
 
-DryRun = Annotated[bool, flag("--dry-run", "Print the plan; run and write nothing.")]
-
 
 @command(app, "quickstart")
 def quickstart(
     overrides: Overrides = None,
     plugins: Plugins = None,
-    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
     """Sweep eight methods on a small benchmark made here; minutes on a laptop.
 
     Short for `unlearnbench sweep quickstart`; all methods: `unlearnbench sweep every_method`.
     """
-    return sweep("quickstart", overrides, plugins, dry_run, as_json)
+    return sweep("quickstart", overrides, plugins, as_json)
 
 
 @command(app, "sweep")
@@ -46,7 +43,6 @@ def sweep(
     config: Config,
     overrides: Overrides = None,
     plugins: Plugins = None,
-    dry_run: DryRun = False,
     as_json: Json = False,
 ) -> int:
     """Carry out every run of a config; resumes, and skips what is finished.
@@ -58,12 +54,7 @@ def sweep(
       unlearnbench sweep my.yaml --set methods=[ce-u] --set learning_rates=[1e-5,2e-5]
       unlearnbench sweep my.yaml --set models.0.base=./my-model --set ray.concurrent=1
       unlearnbench sweep my.yaml --plugin my_method.py
-      unlearnbench sweep my.yaml --dry-run                 the same as `plan`
     """
-    if dry_run:
-        Console().note("dry run: the plan; nothing is run or written")
-        plan(config, overrides=overrides, plugins=plugins, as_json=as_json)
-        return 0
     settings = read_config(config, overrides, plugins)
     _check_optimizers(settings)
     from unlearnbench.analysis.conclusion import read_conclusions

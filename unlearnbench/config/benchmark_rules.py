@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 
 from unlearnbench.api.benchmark import Benchmark
@@ -29,12 +28,9 @@ def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
             known = ", ".join(sorted(plan.own)) or "none"
             yield f"headline: there is no column {name!r}{near} its metrics have {known}"
     for one in (headline.kept, headline.forgotten):
-        found = columns.get(one.column)
-        if found is not None and found.better not in (None, one.better):
-            yield f"headline: {one.column} is declared better {one.better}, and is {found.better}"
-    least = headline.least_kept
-    if least is not None and not math.isfinite(least):
-        yield f"headline: least_kept is {least}; give a number, or None"
+        column = columns.get(one.column)
+        if column is not None and column.better not in (None, one.better):
+            yield f"headline: {one.column} is declared better {one.better}, and is {column.better}"
 
 
 def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:

@@ -9,22 +9,27 @@ those of `extends` and `plugins`, which are parts of the configuration, to its o
 from __future__ import annotations
 
 import importlib.resources
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Any, get_args
 
-from pydantic import Field, PlainValidator, ValidationError, create_model
+import yaml
+from pydantic import BaseModel, ValidationError
 
 from unlearnbench.api import registry
-from unlearnbench.config.benchmark_section import DEFAULT, benchmark_class
-from unlearnbench.config.cross_checks import SPLITS, check_across
-from unlearnbench.config.messages import MISSING, Fault, describe_value, faults_of
-from unlearnbench.config.method_entries import SweepContext, read_entry, read_rates
-from unlearnbench.config.schema import MethodGrid, Rates, SweepConfig
-from unlearnbench.config.yaml_tree import YamlNode, dotted, merged, read_yaml, with_override
-from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean
+from unlearnbench.config.entries import DEFAULT, with_tuples
+from unlearnbench.config.messages import Loc, describe_error
+from unlearnbench.config.method_entries import entry_model
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.written import WrittenConfig
+from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean, shortened
 
+COMMAND_LINE = "--set"
+LIKE_ENOUGH = 0.8
+"""Least similarity of a key to another of its section, such as `learning_rates` to `learning_rate`,
+at which no other section is searched for it."""
 _SUFFIXES = (".yaml", ".yml")
 
 
@@ -49,21 +54,21 @@ class ConfigSource:
 
 def shipped_configs() -> dict[str, ConfigSource]:
     """The configurations of all installed packages, by name, sorted."""
-    found: dict[str, ConfigSource] = {}
+    configs: dict[str, ConfigSource] = {}
     for offer in registry.offers("configs"):
         package = registry.load("configs", offer.name)
         for item in importlib.resources.files(package).iterdir():
             name = item.name.rpartition(".")[0]
             if not item.name.endswith(_SUFFIXES):
                 continue
-            if name in found:
+            if name in configs:
                 raise PluginError(
                     f"config {name!r} is offered by more than one package: "
-                    f"{found[name].package} and {offer.source}; uninstall one"
+                    f"{configs[name].package} and {offer.source}; uninstall one"
                 )
             text = item.read_text(encoding="utf-8")
-            found[name] = ConfigSource(item.name, text, None, offer.source)
-    return dict(sorted(found.items()))
+            configs[name] = ConfigSource(item.name, text, None, offer.source)
+    return dict(sorted(configs.items()))
 
 
 def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
@@ -84,173 +89,289 @@ def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     raise _problem(name_or_path, f"{what}{near} shipped: {', '.join(shipped)}")
 
 
-def load_config(
-    name_or_path: str,
-    overrides: Sequence[str] = (),
-    inputs: Callable[[YamlNode], Sequence[Problem]] | None = None,
-) -> SweepConfig:
-    """Load a configuration with `key=value` overrides; ConfigError names all problems.
+class _Loader(yaml.SafeLoader):
+    """PyYAML's, with floats such as 1e-5, and with dates as text."""
 
-    inputs  finds the problems of the data and models that a wrong configuration names, so that
-            they are reported with the others
+
+_FLOAT = re.compile(r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+_Loader.add_implicit_resolver("tag:yaml.org,2002:float", _FLOAT, list("-+.0123456789"))
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", lambda _, node: str(node.value))
+
+
+@dataclass
+class Document:
+    """The values of a YAML text, changed in place, with the `file:line` of each path."""
+
+    values: Any
+    places: dict[Loc, str]
+    problems: list[Problem] = field(default_factory=list[Problem])
+
+    def place(self, loc: Loc) -> str:
+        """The place of a path, or of the section around it that is there."""
+        return next(self.places[loc[:n]] for n in range(len(loc), -1, -1) if loc[:n] in self.places)
+
+    def problem(self, loc: Loc, text: str, place: str = "") -> None:
+        """Add a problem, by default at the place of `loc`."""
+        self.problems.append(Problem(place or self.place(loc), ".".join(map(str, loc)), text))
+
+    def path(self, loc: Loc) -> Loc:
+        """The part of an error's path that is there, without names of members of unions."""
+        value, path = self.values, list[str | int]()
+        for step in loc:
+            if step in value if isinstance(value, dict) else _is_index(step, value):
+                value = value[step]
+                path.append(step)
+        return tuple(path)
+
+    def merge(self, over: Document) -> None:
+        """Merge another document into this one: sections key by key; other values are replaced."""
+        self.problems += over.problems
+        self.values = self._merged(self.values, over.values, (), over)
+
+    def _merged(self, value: Any, other: Any, loc: Loc, over: Document) -> Any:
+        if not (isinstance(value, dict) and isinstance(other, dict)):
+            self.replace(loc, over)
+            return other
+        self.places[loc] = over.place(loc)
+        for key, below in other.items():
+            value[key] = self._merged(value.get(key), below, (*loc, key), over)
+        return value
+
+    def replace(self, loc: Loc, over: Document) -> None:
+        """Take the places at and below a path from another document."""
+        places = {k: place for k, place in self.places.items() if k[: len(loc)] != loc}
+        more = {k: place for k, place in over.places.items() if k[: len(loc)] == loc}
+        self.places = places | more
+
+    def override(self, text: str) -> None:
+        """Apply one `key=value` of the command line; the value is read as YAML."""
+        key, equals, value = text.partition("=")
+        loc = tuple(int(step) if step.isdecimal() else step for step in key.strip().split("."))
+        if not equals or "" in loc:
+            rule = "expected key=value, such as training.batch_size=16"
+            self.problems.append(Problem(COMMAND_LINE, text, rule))
+            return
+        over = read_yaml(COMMAND_LINE, value, loc)
+        self.problems += over.problems
+        if over.problems:
+            return
+        section = self.values
+        for depth, step in enumerate(loc):
+            if not (isinstance(section, dict) or _is_index(step, section)):
+                shown = f"the value {shortened(section)}"
+                if isinstance(section, list):
+                    shown = f"a list of {len(section)}, counted from 0,"
+                above = ".".join(map(str, loc[:depth]))
+                self.problem(loc, f"{above} is {shown} and has no {str(step)!r} in it", "--set")
+                return
+            if depth == len(loc) - 1:
+                section[step] = over.values
+            elif (section.get(step) if isinstance(section, dict) else section[step]) is None:
+                section[step] = {}
+                self.places[loc[: depth + 1]] = COMMAND_LINE
+            section = section[step]
+        self.replace(loc, over)
+
+
+def _is_index(step: str | int, value: Any) -> bool:
+    return isinstance(value, list) and isinstance(step, int) and step < len(value)
+
+
+def read_yaml(name: str, text: str, above: Loc = ()) -> Document:
+    """Read a text; where it is not YAML, that is the document's problem.
+
+    name   of the file in places; `--set` for the command line
+    above  path of the text's value
     """
-    problems: list[Problem] = []
-    root = _extended(find_config(name_or_path), problems)
-    if root is None:
-        raise ConfigError(problems)
+    loader, document = _Loader(text), Document(None, {})
+
+    def place(mark: yaml.Mark | None) -> str:
+        return name if name == COMMAND_LINE else f"{name}:{mark.line + 1 if mark else 1}"
+
+    def read(node: yaml.Node | None, loc: Loc) -> Any:
+        document.places.setdefault(loc, place(node.start_mark if node else None))
+        if isinstance(node, yaml.SequenceNode):
+            return [read(item, (*loc, index)) for index, item in enumerate(node.value)]
+        if not isinstance(node, yaml.MappingNode):
+            return None if node is None else loader.construct_object(node)
+        section: dict[str, Any] = {}
+        for key_node, value in node.value:
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise yaml.MarkedYAMLError(None, None, "a key is a word", key_node.start_mark)
+            key = str(key_node.value)
+            below, line = (*loc, key), place(key_node.start_mark)
+            if key in section:
+                document.problem(below, f"given twice; first at {document.places[below]}", line)
+                continue
+            # The key's line, not the value's: a section's value starts on the next line.
+            document.places[below] = line
+            section[key] = read(value, below)
+        return section
+
+    try:
+        document.values = read(loader.get_single_node(), above)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        mark, text = None, str(error)
+        if isinstance(error, yaml.MarkedYAMLError):
+            mark, text = error.problem_mark, " ".join(filter(None, [error.context, error.problem]))
+        first = text.partition("\n")[0]
+        document.problem(above, f"not YAML: {first}", place(mark))
+    return document
+
+
+def load_config(name_or_path: str, overrides: Sequence[str] = ()) -> SweepConfig:
+    """Load a configuration with `key=value` overrides; ConfigError names all problems."""
+    document = _read(find_config(name_or_path))
+    if not isinstance(document.values, dict):
+        raise ConfigError(document.problems)
     for text in overrides:
-        root = with_override(root, text, problems)
-    root = _with_plugins(root, problems)
-    # Null leaves a key out that another file has: a benchmark takes one of the two.
-    unset = [key for key in SPLITS if (entry := root.below(key)) and entry.value is None]
-    root = YamlNode({k: v for k, v in root.section.items() if k not in unset}, root.place)
-    config = _validated(root, problems)
-    if config is None or problems:
-        problems += inputs(root) if inputs is not None else ()
-        raise ConfigError(_in_order(problems))
+        document.override(text)
+    _register_plugins(document)
+    config = validated(document)
+    if config is None or document.problems:
+        raise ConfigError(sorted(dict.fromkeys(document.problems), key=_by_line))
     return config
 
 
-def _extended(source: ConfigSource, problems: list[Problem]) -> YamlNode | None:
-    """Read a file and the one that it extends as one tree; None where it cannot be read."""
-    root, extends = _read(source, problems)
-    if root is None or extends is None:
-        return root
+def _by_line(problem: Problem) -> tuple[str, int]:
+    name, _, line = problem.place.rpartition(":")
+    return (name, int(line)) if line.isdecimal() else (problem.place, 0)
+
+
+def _read(source: ConfigSource, *, extends: bool = True) -> Document:
+    """Read a file, merged into the one that it extends."""
+    document = read_yaml(source.name, source.text)
+    if not isinstance(document.values, dict):
+        if not document.problems:
+            document.problem((), "expected lines of key: value")
+        return document
+    plugins = document.values.get("plugins")
+    if source.folder is not None and isinstance(plugins, list):
+        document.values["plugins"] = [
+            str(source.folder / path) if isinstance(path, str) else path for path in plugins
+        ]
+    parent = document.values.pop("extends", None)
+    if parent is None:
+        return document
+    if not extends:
+        text = "itself extends another; one level only: extend that one and copy what you need"
+        document.problem(("extends",), text)
+        return document
     try:
-        if not isinstance(extends.value, str):
+        if not isinstance(parent, str):
             raise _problem("", "expected a config's name or path")
-        parent = find_config(extends.value, source.folder)
+        base = _read(find_config(parent, source.folder), extends=False)
     except ConfigError as error:
-        texts = [f"{one.place}: {one.message}".removeprefix(": ") for one in error.problems]
-        problems += [Problem(extends.place, "extends", text) for text in texts]
-        return root
-    base, again = _read(parent, problems)
-    if again is not None:
-        text = f"{extends.value} itself extends another ({again.place}); one level only"
-        fix = "extend that one and copy what you need"
-        problems.append(Problem(extends.place, "extends", f"{text}: {fix}"))
-    return root if base is None else merged(base, root)
+        for one in error.problems:
+            document.problem(("extends",), f"{one.place}: {one.message}".removeprefix(": "))
+        return document
+    if not isinstance(base.values, dict):
+        document.problems += base.problems
+        return document
+    base.merge(document)
+    return base
 
 
-def _read(source: ConfigSource, problems: list[Problem]) -> tuple[YamlNode | None, YamlNode | None]:
-    """The tree of one file, None where it cannot be read, and apart from it what it extends."""
-    root = read_yaml(source.name, source.text, problems)
-    if root is None:
-        return None, None
-    if not isinstance(root.value, dict):
-        problems.append(Problem(root.place, "", "expected lines of key: value"))
-        return None, None
-    keys = dict(root.section)
-    extends = keys.pop("extends", None)
-    if source.folder is not None and (plugins := keys.get("plugins")):
-        keys["plugins"] = _beside(plugins, source.folder)
-    return YamlNode(keys, root.place), extends
-
-
-def _beside(plugins: YamlNode, folder: Path) -> YamlNode:
-    """Paths of plug-in files that are relative to the configuration's folder."""
-    items = [
-        replace(one, value=str(folder / one.value)) if isinstance(one.value, str) else one
-        for one in plugins.items
-    ]
-    return replace(plugins, value=items) if plugins.items else plugins
-
-
-def _with_plugins(root: YamlNode, problems: list[Problem]) -> YamlNode:
-    """Register the files of `plugins`; returns the tree without that key."""
-    keys = dict(root.section)
-    plugins = keys.pop("plugins", None)
-    if plugins is None or plugins.value is None:
-        return YamlNode(keys, root.place)
-    if not isinstance(plugins.value, list):
-        text = "expected a list of Python files, such as [my_method.py], relative to this file"
-        problems.append(Problem(plugins.place, "plugins", text))
-    for index, one in enumerate(plugins.items):
+def _register_plugins(document: Document) -> None:
+    """Register the files of `plugins`."""
+    plugins = document.values.get("plugins")
+    for index, path in enumerate(plugins if isinstance(plugins, list) else ()):
         try:
-            if not isinstance(one.value, str):
-                text = f"expected a Python file, got {describe_value(one.plain())}"
-                raise PluginError(text)
-            registry.register_file(one.value)
+            if isinstance(path, str):
+                registry.register_file(path)
         except PluginError as error:
-            text = str(error).replace("--plugin ", "", 1)
-            problems.append(Problem(one.place, f"plugins.{index}", text))
-    return YamlNode(keys, root.place)
+            document.problem(("plugins", index), str(error).replace("--plugin ", "", 1))
 
 
-class _StatedConfig(SweepConfig):
-    """A configuration whose method entries and learning rates are read as YAML states them."""
-
-    methods: tuple[Annotated[MethodGrid, PlainValidator(read_entry)], ...] = Field(min_length=1)
-    learning_rates: Annotated[Rates, PlainValidator(read_rates)] = (1e-5,)
-
-
-def _validated(root: YamlNode, problems: list[Problem]) -> SweepConfig | None:
-    values = root.plain()
-    training, kind = values.get("training"), root.at(("search", "kind"))[0].value
-    sweep = SweepContext(
-        searches=isinstance(kind, str) and kind != "grid",
-        training=training if isinstance(training, dict) else {},
-    )
-    config = None
+def validated(document: Document) -> SweepConfig | None:
+    """The configuration of a document; None where it is wrong, with its problems added."""
     try:
-        stated = _StatedConfig.model_validate(values, context=sweep)
-        config = SweepConfig.model_construct(stated.model_fields_set, **dict(stated))
+        return WrittenConfig.model_validate(with_tuples(document.values)).resolved()
     except ValidationError as error:
-        _report(root, faults_of(error, _described(root), "a configuration"), problems)
-    _report(root, check_across(root, config), problems, exact=True)
-    return config
+        errors = error.errors(include_url=False)
+    for details in errors:
+        loc, kind = details["loc"], details["type"]
+        if kind == "too_short" and details["input"]:
+            continue  # it is short because its items are wrong
+        path = document.path(loc)
+        text = describe_error(details)
+        if kind == "extra_forbidden":
+            text = _unknown_key(document, path)
+        elif kind == "missing":
+            path = (*path, loc[-1])
+        elif kind == "rule":
+            path = loc
+        elif len(path) < len(loc) and document.problems:
+            last = document.problems[-1]
+            if last.key == ".".join(map(str, path)):
+                # The members of a union complain one by one about the same value.
+                text = f"{document.problems.pop().message}; or {text}"
+        document.problem(path, text)
+    return None
 
 
-class WrittenConfig(SweepConfig):
-    """The keys of a YAML file: those of a configuration, and two that say where it comes from."""
-
-    extends: str | None = Field(
-        default=None,
-        description="a configuration that this one changes: a shipped one's name, or a file beside "
-        "this one; sections are merged key by key, other values replaced",
+def _unknown_key(document: Document, path: Loc) -> str:
+    """The nearest known key, in this section or another, and the keys of this one."""
+    *above, key = path
+    fields = [*_section(document.values, tuple(above)).model_fields]
+    owner = next((str(step) for step in reversed(above) if isinstance(step, str)), "")
+    if owner == "methods":
+        owner = document.values["methods"][above[-1]]["method"]
+    near = (
+        did_you_mean(str(key), fields, LIKE_ENOUGH)
+        or (_elsewhere(str(key)) if "methods" not in above else "")
+        or did_you_mean(str(key), fields)
+        or ";"
     )
-    plugins: tuple[str, ...] = Field(
-        default=(),
-        description="Python files with a method, metric, benchmark or attack each, named as the "
-        "file; relative to this one",
-    )
+    listed = ", ".join(fields) or "no settings"
+    return f"unknown key{near} {owner or 'a configuration'} takes: {listed}"
 
 
-def _described(root: YamlNode) -> type[SweepConfig]:
-    """The keys of a file with the `data` section of its own benchmark, where that is known."""
-    source = root.at(("data", "source"))[0].value
-    try:
-        data = benchmark_class(source if isinstance(source, str) else DEFAULT)
-    except ValidationError:
-        return WrittenConfig
-    return create_model("Described", __base__=WrittenConfig, data=(data, ...))
+def _section(values: Any, path: Loc) -> type[BaseModel]:
+    """The keys of the section at a path, where plug-ins have theirs."""
+    model: Any = WrittenConfig
+    match path:
+        case ("data",):
+            model, path = registry.load("benchmarks", values["data"].get("source", DEFAULT)), ()
+        case ("methods", _, "modifiers", *_, str(name)):
+            model, path = registry.load("modifiers", name), ()
+        case ("attacks", *_, str(name)):
+            model, path = registry.load("attacks", name), ()
+        case ("evaluation", "metrics", *_, str(name)):
+            model, path = registry.load("metrics", name), ()
+        case ("methods", int(index), *below):
+            model, path = entry_model(values["methods"][index]["method"]), tuple(below)
+    for step in path:
+        if isinstance(step, str):
+            model = _model_in(model.model_fields[step].annotation) or model
+    section: type[BaseModel] = model
+    return section
 
 
-def _report(
-    root: YamlNode, faults: Iterable[Fault], problems: list[Problem], *, exact: bool = False
-) -> None:
-    """Add faults to the problems, each with its file and line.
-
-    exact  messages name the whole path of a fault, even where the tree ends above it
-    """
-    for fault in faults:
-        entry, found = root.at(fault.loc)
-        whole = exact or fault.text == MISSING
-        key, text = dotted(fault.loc if whole else found), fault.text
-        if len(found) < len(fault.loc) and problems and problems[-1].key == key:
-            # The members of a union complain one by one about the same value.
-            text = f"{problems.pop().message}; or {text}"
-        problems.append(Problem(entry.place, key, text))
+def _elsewhere(key: str) -> str:
+    """Hint at the sections that have a key of this name, the nearest to the top."""
+    paths = [*_paths_to(WrittenConfig, key)]
+    least = min((path.count(".") for path in paths), default=0)
+    nearest = [path for path in paths if path.count(".") == least]
+    if len(nearest) > 1:
+        return f"; it is a key of other sections: {' and '.join(nearest)};"
+    return f"; did you mean {nearest[0]!r}?" if nearest else ""
 
 
-def _in_order(problems: Sequence[Problem]) -> list[Problem]:
-    """Sort problems by file and line, each once."""
+def _paths_to(model: type[BaseModel], key: str, above: str = "") -> Iterator[str]:
+    """Dotted paths of every setting of that name."""
+    for name, info in model.model_fields.items():
+        if name == key:
+            yield above + name
+        if below := _model_in(info.annotation):
+            is_list = str(info.annotation).startswith("tuple")
+            yield from _paths_to(below, key, f"{above}{name}.{'0.' if is_list else ''}")
 
-    def key(problem: Problem) -> tuple[str, int]:
-        name, _, line = problem.place.rpartition(":")
-        return (name, int(line)) if line.isdecimal() else (problem.place, 0)
 
-    return sorted(dict.fromkeys(problems), key=key)
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
 def _problem(place: str, message: str) -> ConfigError:

@@ -1,16 +1,14 @@
 """A method entry of a sweep: `{method: npo, beta: [0.1, 0.5], retain: {term: nll}}` → its grid.
 
-Lists span the grid; a search may draw from ranges, `beta: {low: 0.05, high: 1.0, log: true}`. Each
-value is checked by the method's own fields, so that a plug-in gets the messages of a built-in one.
-Every function raises pydantic's ValidationError, whose paths begin at the value that it was given.
+Lists span the grid; a search may draw from ranges, `beta: {low: 0.05, high: 1.0, log: true}`. The
+keys of an entry are the fields of its method, each of which takes a value, a list or a range.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import cache, partial
 from typing import TYPE_CHECKING, Annotated, Any, get_args
 
@@ -19,38 +17,37 @@ from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
+    Discriminator,
     Field,
-    FiniteFloat,
     PlainValidator,
+    Tag,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
     create_model,
 )
-from pydantic_core import InitErrorDetails, PydanticKnownError
 
 from unlearnbench.api import registry
-from unlearnbench.api.hyperparameters import OWN_KEYS
 from unlearnbench.config import method_specs
+from unlearnbench.config.entries import read_entries
 from unlearnbench.config.messages import (
-    ZERO_RUNS,
     Fault,
     describe_error,
     describe_value,
     distinct,
-    faults_of,
+    errors_below,
+    fault,
     raise_faults,
-    repeats,
 )
-from unlearnbench.config.plugin_entries import Entry, read_entries
 from unlearnbench.config.schema import (
-    HyperParameter,
     MethodGrid,
     MethodSpec,
+    Positive,
+    Rates,
     RetainSpec,
     RetainTermName,
 )
-from unlearnbench.config.search import Range
+from unlearnbench.config.search import Range, form_of
+from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.errors import PluginError
 
@@ -58,56 +55,86 @@ if TYPE_CHECKING:  # imports torch
     from unlearnbench.api.modifier import Modifier
 
 WEIGHT = "retain.weight"
-MAX_RUNS = 100_000
-"""Most runs of a sweep, all seeds counted."""
-TOO_MANY = (
-    f"a sweep has at most {MAX_RUNS} runs; shorten the lists, or search: "
-    "{kind: random, trials: …}"
-)
+_STRICT = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 Axis = tuple[Any, ...] | Range
 """The values of a hyper-parameter."""
 
 
-@dataclass(frozen=True)
-class SweepContext:
-    """The parts of a configuration that its method entries depend on."""
-
-    searches: bool = False
-    """There may be ranges."""
-    training: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    """The sweep's own training section, which an entry's changes in part."""
-
-
-def read_entry(value: Any, info: ValidationInfo) -> MethodGrid:
-    """The grid of one entry, whose faults are told in the words of its method."""
-    try:
-        return read_grid(value, _sweep(info))
-    except ValidationError as error:
-        name = value.get("method") if isinstance(value, Mapping) else None
-        raise_faults(faults_of(error, entry_model(value), str(name or "an entry")))
-        raise
+def axis(kind: Any, *rules: Any) -> Any:
+    """The type of a key whose values are of a type: one value, a list of them, or a range."""
+    value: Any = Annotated[kind, *rules] if rules else kind
+    return Annotated[
+        Annotated[value, AfterValidator(lambda item: (item,)), Tag("<value>")]
+        | Annotated[tuple[value, ...], Field(min_length=1), AfterValidator(distinct), Tag("<list>")]
+        | Annotated[Range, AfterValidator(partial(_of_kind, value)), Tag("<range>")],
+        Discriminator(form_of),
+    ]
 
 
-def read_grid(value: Any, sweep: SweepContext) -> MethodGrid:
+def _of_kind(value: Any, found: Range) -> Range:
+    """A range whose ends are values of an annotation, floats or whole numbers."""
+    annotation = get_args(value)[0] if hasattr(value, "__metadata__") else value
+    kinds = get_args(annotation) or (annotation,)
+    if float not in kinds and int not in kinds:
+        raise ValueError("takes no range, which is of floats or whole numbers; write a list")
+    if float not in kinds and not found.whole:
+        raise ValueError("low, high and step must be whole numbers")
+    for end in ("low", "high"):
+        try:
+            TypeAdapter(value).validate_python(getattr(found, end), strict=True)
+        except ValidationError as error:
+            raise errors_below(error, (end,)) from None
+    return found.of_floats if float in kinds else found
+
+
+RetainEntry: Any = create_model(
+    "RetainEntry",
+    __base__=Settings,
+    __doc__="`{term: nll, weight: 1.0}`; both may be lists, and the weight a range.",
+    term=(axis(RetainTermName), Field(description=RetainSpec.model_fields["term"].description)),
+    weight=(
+        axis(Positive),
+        Field((1.0,), description=RetainSpec.model_fields["weight"].description),
+    ),
+)
+
+
+def _retain_term(value: Any) -> Any:
+    return {"term": value} if isinstance(value, str) else value
+
+
+def _listed(value: Any) -> Any:
+    return value if isinstance(value, tuple) else (value,)
+
+
+_Term = RetainTermName | RetainEntry | None
+RetainEntries = Annotated[
+    tuple[Annotated[RetainEntry | None, BeforeValidator(_retain_term)], ...],
+    Field(min_length=1),
+    BeforeValidator(
+        _listed,
+        json_schema_input_type=_Term | Annotated[tuple[_Term, ...], Field(min_length=1)],
+    ),
+]
+
+
+def read_grid(value: Any) -> MethodGrid:
     """The grid of one entry: a section, or the name of a method alone."""
     section = value if isinstance(value, Mapping) else {"method": value}
-    entry: Any = entry_model(value).model_validate(section, context=sweep)
-    axes: dict[str, Axis] = {
-        key: getattr(entry, key) for key in section if key not in OWN_KEYS and key != "method"
-    }
-    axes |= {f"{m}.{k}": axis for m, own in entry.modifiers.items() for k, axis in own.items()}
-    retains, weights = entry.retain or ((None,), None)
-    ranges = {key: axis for key, axis in axes.items() if isinstance(axis, Range)}
+    entry: Any = entry_model(section.get("method")).model_validate(section)
+    stated: dict[str, Any] = {key: getattr(entry, key) for key in section}
+    name, modifiers = stated.pop("method"), stated.pop("modifiers", {})
+    retains, weights = _retains(stated.pop("retain", (None,)))
+    rates, training = stated.pop("learning_rates", None), stated.pop("training", None)
+    axes: dict[str, Axis] = stated
+    axes |= {f"{m}.{k}": values for m, own in modifiers.items() for k, values in own.items()}
+    ranges = {key: values for key, values in axes.items() if isinstance(values, Range)}
     if weights is not None:
         ranges[WEIGHT] = weights
     if ranges:  # no combination of the ends may be refused
-        expand(entry.method, axes, retains, weights, entry.modifiers, ends=("low", "high"))
-    return MethodGrid(
-        specs=expand(entry.method, axes, retains, weights, entry.modifiers),
-        learning_rates=entry.learning_rates,
-        training=entry.training,
-        ranges=ranges,
-    )
+        expand(name, axes, retains, weights, modifiers, ends=("low", "high"))
+    specs = expand(name, axes, retains, weights, modifiers)
+    return MethodGrid(specs=specs, learning_rates=rates, training=training, ranges=ranges)
 
 
 def expand(
@@ -120,8 +147,8 @@ def expand(
 ) -> tuple[MethodSpec, ...]:
     """Every combination of the values; a range stands for its `ends`."""
     lists = [
-        [getattr(axis, end) for end in ends] if isinstance(axis, Range) else axis
-        for axis in axes.values()
+        [getattr(values, end) for end in ends] if isinstance(values, Range) else values
+        for values in axes.values()
     ]
     if weights is not None:
         retains = tuple(
@@ -130,53 +157,52 @@ def expand(
             if retain is not None
             for end in ends
         )
-    if (count := math.prod(map(len, (*lists, retains)))) > MAX_RUNS:
-        raise_faults([Fault((), f"{count} settings, and {TOO_MANY}")])
     specs: list[MethodSpec] = []
-    refused: dict[str, None] = {}
+    refused: dict[Fault, None] = {}
     for *values, retain in itertools.product(*lists, retains):
         chosen = dict(zip(axes, values, strict=True))
         try:
             specs.append(method_specs.method_spec(name, chosen, retain, modifiers))
         except ValidationError as error:
-            # Each value is right by itself: the method refuses their combination.
-            refused |= dict.fromkeys(map(describe_error, error.errors(include_url=False)))
+            # Each value is of its field's type: the method's own validators refuse it.
+            for details in error.errors(include_url=False):
+                loc = details["loc"] if {*details["loc"]} <= axes.keys() else ()
+                refused[Fault(loc, describe_error(details))] = None
         except PluginError as error:
-            refused[str(error)] = None
+            refused[Fault((), str(error))] = None
             break
-    raise_faults(Fault((), text) for text in refused)
+    raise_faults(refused)
     return tuple(specs)
 
 
-def entry_model(value: Any) -> type[BaseModel]:
-    """The fields of an entry, the hyper-parameters of its method among them.
+def entry_model(name: Any) -> type[BaseModel]:
+    """The keys of an entry, the hyper-parameters of its method among them.
 
     Where no method can be found, any other key is allowed: the name is the mistake.
     """
-    name = value.get("method") if isinstance(value, Mapping) else value
-    try:
-        method = registry.load_method(name) if isinstance(name, str) else None
-    except PluginError:
-        method = None
-    return _entry_model(str(name), method)
+    if isinstance(name, str):
+        with suppress(PluginError):
+            return _entry_model(name, registry.load_method(name))
+    return _entry_model(None, None)
 
 
 @cache
-def _entry_model(name: str, method: type[Any] | None) -> type[BaseModel]:
-    fields: dict[str, Any] = {"method": (Annotated[str, BeforeValidator(_method_name)], ...)}
-    fields |= _axes_of(method) if method is not None else {}
-    fields |= {
-        "modifiers": (Annotated[dict[str, dict[str, Axis]], PlainValidator(_modifiers)], {}),
-        "retain": (Annotated[_RetainEntry | None, PlainValidator(_retain_terms)], None),
-        "learning_rates": (Annotated[Axis | None, PlainValidator(_own_rates)], None),
-        "training": (Annotated[TrainingSettings | None, PlainValidator(_own_training)], None),
+def _entry_model(name: str | None, method: type[BaseModel] | None) -> type[BaseModel]:
+    fields: dict[str, Any] = {
+        "method": (Annotated[str, BeforeValidator(_method_name)], Field(description="its name"))
     }
-    if method is not None and not registry.trains(name):
-        for key in OWN_KEYS[1:]:
-            default: Any = {} if key == "modifiers" else None
-            fields[key] = (Annotated[Any, PlainValidator(partial(_refuse, name, key))], default)
-    config = ConfigDict(extra="ignore" if method is None else "forbid", strict=True)
+    if name is not None and method is not None:
+        fields |= _axes_of(method)
+    if name is not None and registry.trains(name):
+        fields |= OF_TRAINING
+    config = _STRICT if name is not None else ConfigDict(extra="ignore")
     model: type[BaseModel] = create_model("MethodEntry", __config__=config, **fields)
+    return model
+
+
+def axes_model(plugin: type[BaseModel]) -> type[BaseModel]:
+    """The settings of a modifier, each as an axis."""
+    model: type[BaseModel] = create_model("Settings", __config__=_STRICT, **_axes_of(plugin))
     return model
 
 
@@ -184,42 +210,29 @@ def _axes_of(plugin: type[BaseModel]) -> dict[str, Any]:
     """Fields whose values are those of a plug-in's fields, or lists or ranges of them."""
     return {
         key: (
-            Annotated[Axis, PlainValidator(partial(_axis, plugin, key))],
-            ... if info.is_required() else None,
+            axis(info.annotation, *info.metadata),
+            Field(
+                ... if info.is_required() else info.get_default(call_default_factory=True),
+                description=info.description,
+            ),
         )
         for key, info in plugin.model_fields.items()
     }
 
 
-def _modifiers(value: Any, info: ValidationInfo) -> dict[str, dict[str, Axis]]:
+def _modifiers(value: Any) -> dict[str, dict[str, Axis]]:
     """The settings that a list of modifiers states, each as an axis of the grid, by name."""
-    if not isinstance(value, tuple):
-        raise ValueError(f"expected a list, such as [gru, {{sam: …}}], got {describe_value(value)}")
     kinds: dict[str, str] = {}
 
     def read(
         name: str, plugin: type[Modifier], settings: Mapping[str, Any]
     ) -> tuple[str, dict[str, Axis]]:
-        kind = name if plugin.several else plugin.kind
-        if kind in kinds:
-            text = f"{kinds[kind]}, of the kind {plugin.kind}, is in the list already; keep one"
-            raise PluginError(text)
-        kinds[kind] = name
-        model: Any = create_model("Settings", __config__=_STRICT, **_axes_of(plugin))
-        axes = model.model_validate(settings, context=info.context)
+        if not plugin.several and (other := kinds.setdefault(plugin.kind, name)) != name:
+            raise PluginError(f"{other}, of the kind {plugin.kind}, is there already; keep one")
+        axes = axes_model(plugin).model_validate(settings)
         return name, {key: getattr(axes, key) for key in settings}
 
-    entries: list[Entry] = []
-    for index, item in enumerate(value):
-        if isinstance(item, Mapping) and len(item) == 1:
-            entries += [((index, name), name, own) for name, own in item.items()]
-        else:
-            entries.append(((index,), item, {}))
-    return dict(read_entries(entries, "modifiers", read))
-
-
-def _sweep(info: ValidationInfo) -> SweepContext:
-    return info.context if isinstance(info.context, SweepContext) else SweepContext()
+    return dict(read_entries(value, "modifiers", read))
 
 
 def _method_name(value: Any) -> str:
@@ -232,156 +245,44 @@ def _method_name(value: Any) -> str:
     return value
 
 
-def _refuse(name: str, key: str, value: Any) -> None:
-    if value is not None:
-        noun = "retain term" if key == "retain" else key.replace("_", " ")
-        raise ValueError(
-            f"{name} changes the model's input and trains nothing: it takes no {noun}; "
-            "remove the key"
-        )
+def _retains(
+    entries: tuple[Any, ...],
+) -> tuple[tuple[RetainSpec | None, ...], Range | None]:
+    """Retain terms, and the range of their weights where there is one."""
+    terms: list[RetainSpec | None] = []
+    for index, entry in enumerate(entries):
+        if entry is None:
+            terms.append(None)
+        elif isinstance(entry.weight, Range):
+            if len(entries) > 1:
+                text = "a range of weights needs its retain term alone: write an entry for each"
+                raise fault(text, "retain", index, "weight")
+            low = float(entry.weight.low)
+            return tuple(RetainSpec(term=term, weight=low) for term in entry.term), entry.weight
+        else:
+            pairs = itertools.product(entry.term, entry.weight)
+            terms += [RetainSpec(term=term, weight=weight) for term, weight in pairs]
+    if len({*terms}) < len(terms):
+        raise fault("has the same retain term twice: duplicate run", "retain")
+    return tuple(terms), None
 
 
-def _axis(method: type[BaseModel], key: str, value: Any, info: ValidationInfo) -> Axis:
-    """The values of one hyper-parameter, each checked by the method's own field."""
-    if isinstance(value, Mapping) and value.keys() & Range.model_fields.keys():
-        annotation = method.model_fields[key].annotation
-        kinds = get_args(annotation) or (annotation,)
-        kind = float if float in kinds else int if int in kinds else None
-        found = read_range(value, kind, _sweep(info))
-        ends = {"low": found.low, "high": found.high}.items()
-        raise_faults(Fault((end,), t) for end, one in ends for t in _refusals(method, key, one))
-        return found
-    values = value if isinstance(value, tuple) else (value,)
-    raise_faults([Fault((), ZERO_RUNS)] if not values else [])
-    wrong = (Fault((i,), t) for i, one in enumerate(values) for t in _refusals(method, key, one))
-    raise_faults([*wrong, *repeats(values)])
-    return values
-
-
-def _refusals(method: type[BaseModel], key: str, value: Any) -> Iterator[str]:
-    """The reasons for which the method's field does not take a value."""
-    if not isinstance(value, HyperParameter):
-        yield f"expected one value or a list of values, got {describe_value(value)}"
-    elif value != value:
-        yield "expected a number, got nan"
-    else:
-        try:
-            method.model_validate({key: value})
-        except ValidationError as error:
-            found = error.errors(include_url=False)
-            yield from (describe_error(one) for one in found if one["loc"][:1] == (key,))
-
-
-def read_range(value: Any, kind: type | None, sweep: SweepContext) -> Range:
-    """A range of floats or whole numbers (`kind`; None: the axis takes neither)."""
-    found = Range.model_validate(value)
-    wrong = ""
-    if not sweep.searches:
-        wrong = (
-            "a range is drawn from by a search, and a grid takes a list, such as "
-            f"[{found.low:g}, {found.high:g}]; write one, or search: {{kind: random, trials: 20}}"
-        )
-    elif kind is None:
-        wrong = "takes no range, which is of floats or whole numbers; write a list"
-    elif kind is int and not found.whole:
-        wrong = "low, high and step must be whole numbers"
-    raise_faults([Fault((), wrong)] if wrong else [])
-    if kind is float:
-        numbers = found.model_dump(include={"low", "high", "step"}, exclude_none=True)
-        found = found.model_copy(update={name: float(one) for name, one in numbers.items()})
-    return found
-
-
-_STRICT = ConfigDict(extra="forbid", strict=True)
-_Positive = Annotated[FiniteFloat, Field(gt=0)]
-_RATES = TypeAdapter(
-    Annotated[tuple[_Positive, ...], Field(min_length=1), AfterValidator(distinct)]
-)
-
-
-def read_rates(value: Any, info: ValidationInfo) -> tuple[float, ...] | Range:
-    """A list of positive numbers, none twice, or a range of them."""
-    if isinstance(value, Mapping):
-        found = read_range(value, float, _sweep(info))
-        if found.low <= 0:
-            raise_faults([Fault(("low",), f"must be above 0, got {found.low:g}")])
-        return found
-    return _RATES.validate_python(value, strict=True)
-
-
-def _own_rates(value: Any, info: ValidationInfo) -> Axis | None:
-    return None if value is None else read_rates(value, info)
-
-
-def _own_training(value: Any, info: ValidationInfo) -> TrainingSettings | None:
-    """The sweep's settings with the keys that the entry states."""
-    if value is None:
-        return None
-    if not isinstance(value, Mapping):
-        raise PydanticKnownError("model_type", {"class_name": "TrainingSettings"})
-    try:
-        return TrainingSettings.model_validate({**_sweep(info).training, **value})
-    except ValidationError as error:
-        own = [
-            InitErrorDetails(type=e["type"], loc=e["loc"], input=e["input"], ctx=e.get("ctx", {}))
-            for e in error.errors()
-            if not e["loc"] or e["loc"][0] in value
-        ]
-        if not own:  # the others are the sweep's own, and reported there
-            return None
-        raise ValidationError.from_exception_data(error.title, own) from None
-
-
-def _listed(value: Any) -> Any:
-    return value if isinstance(value, tuple) else (value,)
-
-
-def _weights(value: Any, info: ValidationInfo) -> tuple[float, ...] | Range:
-    return read_rates(value if isinstance(value, Mapping) else _listed(value), info)
-
-
-class _RetainEntry(BaseModel):
-    """`{term: nll, weight: 1.0}`; both may be lists, and the weight a range."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    term: Annotated[tuple[RetainTermName, ...], BeforeValidator(_listed), Field(min_length=1)]
-    weight: Annotated[tuple[float, ...] | Range, PlainValidator(_weights)] = (1.0,)
-
-
-_Retain = tuple[tuple[RetainSpec | None, ...], Range | None]
-"""Retain terms, and the range of their weights where there is one."""
-
-
-def _retain_term(value: Any, info: ValidationInfo) -> _Retain:
-    if value is None:
-        return (None,), None
-    section = value if isinstance(value, Mapping) else {"term": value}
-    entry = _RetainEntry.model_validate(section, context=info.context)
-    if isinstance(entry.weight, Range):
-        low = float(entry.weight.low)
-        return tuple(RetainSpec(term=term, weight=low) for term in entry.term), entry.weight
-    pairs = itertools.product(entry.term, entry.weight)
-    return tuple(RetainSpec(term=term, weight=weight) for term, weight in pairs), None
-
-
-_RETAINS = TypeAdapter(tuple[Annotated[Any, PlainValidator(_retain_term)], ...])
-
-
-def _retain_terms(value: Any, info: ValidationInfo) -> _Retain:
-    """Retain terms; a list, or a list within a term, spans the grid."""
-    if not isinstance(value, tuple):
-        return _retain_term(value, info)
-    if not value:
-        raise_faults([Fault((), f"{ZERO_RUNS}; null is no retain term")])
-    found: list[RetainSpec | None] = []
-    faults: list[Fault] = []
-    for index, (terms, weights) in enumerate(_RETAINS.validate_python(value, context=info.context)):
-        if weights is not None:
-            text = "a range of weights needs its retain term alone: write an entry for each term"
-            faults.append(Fault((index, "weight"), text))
-        if any(term in found for term in terms):
-            faults.append(Fault((index,), "the same retain term again: duplicate run"))
-        found += terms
-    raise_faults(faults)
-    return tuple(found), None
+OF_TRAINING: dict[str, Any] = {
+    "retain": (
+        RetainEntries,
+        Field((None,), description="a term that keeps the other rows, or {term: …, weight: …}"),
+    ),
+    "modifiers": (
+        Annotated[
+            dict[str, dict[str, Axis]],
+            PlainValidator(_modifiers, json_schema_input_type=tuple[str | dict[str, Any], ...]),
+        ],
+        Field({}, description="names, or {sam: {rho: 0.01}}"),
+    ),
+    "learning_rates": (Rates | None, Field(None, description="in place of the sweep's")),
+    "training": (
+        TrainingSettings | None,
+        Field(None, description="changes of the sweep's training settings"),
+    ),
+}
+"""Keys of the entry of a method that trains, besides its hyper-parameters."""

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
-from typing import Any, cast, get_args
+from typing import Any, get_args
 
 from unlearnbench.api.benchmark import Benchmark, MetricUse, guarded_call
 from unlearnbench.api.membership import MembershipInference
@@ -34,7 +34,7 @@ from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
-from unlearnbench.config.plugin_settings import made, with_tuples
+from unlearnbench.config.entries import made, with_tuples
 from unlearnbench.errors import PluginError, did_you_mean
 from unlearnbench.runtime.deferred_warnings import warn_later
 
@@ -176,30 +176,24 @@ def _warn_once(text: str) -> None:
 
 def computed(summary: Summary, inputs: MetricInputs) -> dict[str, float | None]:
     """The values of a summary. Raises: PluginError where it fails, or breaks its declaration."""
+    known, source = [one.name for one in columns_of(summary)], f"metric {type(summary).__name__}"
     with guarded(summary, "compute"):
-        values = cast("object", summary.compute(inputs))  # a plug-in may return anything
-    source, names = f"`compute` of metric {type(summary).__name__}", columns_of(summary)
-    if not isinstance(values, Mapping):
-        raise PluginError(f"{source} returned {type(values).__name__}; it must return a mapping")
-    found: dict[str, float | None] = {}
-    for name, value in values.items():
-        if name not in (known := [column.name for column in names]):
-            raise PluginError(
-                f"{source} returns {name!r}, which `columns` does not declare: {', '.join(known)}"
-            )
-        found[name] = number(value, f"{source}, column {name!r},")
-    return found
+        values = dict(summary.compute(inputs))
+    for name in values.keys() - known:
+        raise PluginError(
+            f"`compute` of {source} returns {name!r}, which `columns` does not declare: "
+            f"{', '.join(known)}"
+        )
+    return {
+        name: number(value, f"`compute` of {source}, column {name!r},")
+        for name, value in values.items()
+    }
 
 
 def columns_of(summary: Summary) -> tuple[MetricColumn, ...]:
-    """The columns that a summary declares. Raises: PluginError for anything else."""
+    """The columns that a summary declares. Raises: PluginError where it fails to."""
     with guarded(summary, "columns"):
-        columns = cast("object", summary.columns())
-    if not isinstance(columns, tuple) or not all(isinstance(c, MetricColumn) for c in columns):
-        raise PluginError(
-            f"`columns` of metric {type(summary).__name__} must return a tuple of MetricColumn"
-        )
-    return columns
+        return tuple(summary.columns())
 
 
 def benchmark_plan(
@@ -219,7 +213,12 @@ def benchmark_plan(
 def _benchmark_plan(
     profile: Profile, benchmark: Benchmark, chosen: str, on_offer: tuple[Offer, ...]
 ) -> MetricPlan:
-    uses = _uses(profile, benchmark)
+    for name, role in benchmark.roles.items():
+        _check_words(
+            f"benchmark {benchmark.source!r}: role of set {name!r}", {role}, get_args(Role)
+        )
+    with guarded_call(benchmark, "metrics"):
+        uses = benchmark.metrics(profile)
     metrics = {use.metric: load("metrics", use.metric) for use in uses}
     faults: list[PluginError] = []
     for name in sorted({offer.name for offer in on_offer} - metrics.keys()):
@@ -231,23 +230,6 @@ def _benchmark_plan(
     for fault in plan.faults:
         warn_later(str(fault))
     return plan
-
-
-def _uses(profile: Profile, benchmark: Benchmark) -> tuple[MetricUse, ...]:
-    """The metrics that a benchmark names. Raises: PluginError where it fails to."""
-    for name, role in benchmark.roles.items():
-        if role not in get_args(Role):
-            near = did_you_mean(role, get_args(Role)) or f"; known: {', '.join(get_args(Role))}"
-            raise PluginError(
-                f"benchmark {benchmark.source!r}: set {name!r} has role {role!r}{near}"
-            )
-    with guarded_call(benchmark, "metrics"):
-        uses = cast("object", benchmark.metrics(profile))  # a plug-in may return anything
-    if not isinstance(uses, tuple) or not all(isinstance(use, MetricUse) for use in uses):
-        raise PluginError(
-            f"`metrics` of benchmark {type(benchmark).__name__} must return a tuple of MetricUse"
-        )
-    return uses
 
 
 def metric_plan(
@@ -276,40 +258,29 @@ def metric_plan(
             f"metric {name!r} is one of the benchmark's own, whose settings follow from the "
             "evaluation profile; leave it out, or take another profile"
         )
-    others = [
-        MetricUse(name, settings={k: with_tuples(v) for k, v in chosen.get(name, {}).items()})
-        for name in sorted(metrics)
-        if name not in named
-    ]
     taken: set[str] = set()
     own = [(use.metric, _planned(use, metrics[use.metric], roles, taken)) for use in uses]
     further: _Group = []
     broken = list(faults)
-    for use in others:
-        kind, is_chosen = metrics[use.metric], use.metric in chosen
+    for name in sorted(metrics.keys() - named):
+        use = MetricUse(name, settings=with_tuples(chosen.get(name, {})))
         try:
-            with plugin_code(f"metric {use.metric!r}", source_file(kind)):
-                applies = _applies(use.metric, kind, roles)
-            if applies or is_chosen:
-                metric = _planned(use, kind, roles, taken, is_chosen=is_chosen)
-                further.append((use.metric, metric))
+            if _applies(name, metrics[name], roles) or name in chosen:
+                metric = _planned(use, metrics[name], roles, taken, is_chosen=name in chosen)
+                further.append((name, metric))
         except PluginError as error:
-            if is_chosen:
+            if name in chosen:
                 raise
             broken.append(error)
-    columns: list[MetricColumn] = []
-    attacked: list[MetricColumn] = []
-    for column, reads in (*_in_table(own, roles), *_in_table(further, roles)):
-        (attacked if reads & UNDER_ATTACK else columns).append(column)
+    named_columns, other_columns = [*_in_table(own, roles)], [*_in_table(further, roles)]
+    every = named_columns + other_columns
     return MetricPlan(
-        measures=tuple(one for group in (own, further) for one in _measures(group)),
+        measures=(*_measures(own), *_measures(further)),
         summaries={name: one for name, one in own + further if isinstance(one, Summary)},
-        columns=tuple(columns),
-        own=frozenset(
-            column.name for column, reads in _in_table(own, roles) if not reads & UNDER_ATTACK
-        ),
+        columns=tuple(column for column, reads in every if not reads & UNDER_ATTACK),
+        own=frozenset(c.name for c, reads in named_columns if not reads & UNDER_ATTACK),
         faults=tuple(broken),
-        under_attack=tuple(attacked),
+        under_attack=tuple(column for column, reads in every if reads & UNDER_ATTACK),
     )
 
 
@@ -329,18 +300,11 @@ def _planned(
         if isinstance(metric, Summary):
             _take_names(use.metric, columns_of(metric), taken)
             return metric
-        for name in use.sets:
-            if name not in roles:
-                near = did_you_mean(name, roles) or ";"
-                raise PluginError(
-                    f"metric {use.metric!r}: the benchmark has no set {name!r}{near} "
-                    f"its sets are {', '.join(roles)}"
-                )
+        _check_words(f"metric {use.metric!r}: sets", {*use.sets}, (*roles,))
         on = metric.roles or ON_REQUEST
         sets = use.sets or tuple(name for name, role in roles.items() if role in on)
         measure = Measure(use.name or use.metric.replace("-", "_"), metric, sets)
-        columns = [measure.column(name, roles[name]) for name in sets]
-        _take_names(use.metric, columns, taken)
+        _take_names(use.metric, [measure.column(name, roles[name]) for name in sets], taken)
         return measure
 
 
@@ -370,34 +334,33 @@ def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role])
 
     Raises: PluginError for roles, or observations to read, that there are not.
     """
-    own, there = {*kind.roles}, {*roles.values()}
-    _check_words(name, "roles", own, get_args(Role))
-    known = get_args(Reads) if issubclass(kind, Metric) else sorted(EXTRA | UNDER_ATTACK)
-    _check_words(name, "reads", {*kind.reads}, known)
-    if issubclass(kind, Metric):
-        if not isinstance(getattr(kind, "label", None), str):
-            raise PluginError(f'metric {name!r} has no label; add `label = "{kind.__name__}"`')
-        return bool(own & there)
-    return bool(own) and own <= there
+    own, present = {*kind.roles}, {*roles.values()}
+    of_sets = issubclass(kind, Metric)
+    _check_words(f"metric {name!r}: roles", own, get_args(Role))
+    known = get_args(Reads) if of_sets else sorted(EXTRA | UNDER_ATTACK)
+    _check_words(f"metric {name!r}: reads", kind.reads, known)
+    if of_sets and not isinstance(getattr(kind, "label", None), str):
+        raise PluginError(f'metric {name!r} has no label; add `label = "{kind.__name__}"`')
+    return bool(own & present) if of_sets else bool(own) and own <= present
 
 
-def _check_words(name: str, what: str, words: Set[str], known: Sequence[str]) -> None:
-    for word in sorted(words - {*known}):
+def _check_words(source: str, words: Iterable[str], known: Sequence[str]) -> None:
+    for word in sorted({*words} - {*known}):
         near = did_you_mean(word, known) or ";"
-        raise PluginError(f"metric {name!r}: {what} has {word!r}{near} known: {', '.join(known)}")
+        raise PluginError(f"{source} has {word!r}{near} known: {', '.join(known)}")
 
 
 def _check_sets(name: str, metric: Metric | Summary, roles: Mapping[str, Role]) -> None:
     """Raise PluginError where a benchmark lacks sets that a chosen metric reads."""
-    there, on = {*roles.values()}, metric.roles
+    present, on = {*roles.values()}, metric.roles
     missing: Set[str]
     if isinstance(metric, MembershipInference):
         missing = {metric.members, metric.others} - roles.keys()
     elif isinstance(metric, Summary):
-        missing = on - there
+        missing = on - present
     else:
         on = on or ON_REQUEST
-        missing = frozenset() if on & there else on
+        missing = frozenset() if on & present else on
     if missing:
         raise PluginError(
             f"metric {name!r} reads a {' and a '.join(sorted(missing))} set, which this benchmark "

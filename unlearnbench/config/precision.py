@@ -1,12 +1,15 @@
-"""The precision of an evaluation, resolved from settings."""
+"""Dtypes, precisions and templates to choose from, and the precision of an evaluation."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
-from unlearnbench.config.choices import Precision
 from unlearnbench.errors import EvaluationError
+
+Dtype = Literal["float32", "bfloat16"]
+Precision = Literal["bf16", "fp32"]
+Template = Literal["auto", "plain", "llama-2", "phi", "chat"]
 
 DTYPES: Mapping[Precision, str] = {"bf16": "bfloat16", "fp32": "float32"}
 """The dtype that each setting names."""

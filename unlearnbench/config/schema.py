@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
@@ -20,17 +21,22 @@ from pydantic import (
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.profile import QuestionKey
-from unlearnbench.config.attack_entries import AttackEntries
-from unlearnbench.config.benchmark_section import DEFAULT, BenchmarkSection, benchmark_named
-from unlearnbench.config.choices import Dtype, Precision, Template
-from unlearnbench.config.messages import distinct
-from unlearnbench.config.patience import Patience
-from unlearnbench.config.plugin_entries import MetricEntries
+from unlearnbench.config.entries import (
+    DEFAULT,
+    AttackEntries,
+    BenchmarkSection,
+    MetricEntries,
+    benchmark_named,
+)
+from unlearnbench.config.messages import distinct, fault
+from unlearnbench.config.precision import Dtype, Precision, Template
+from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.config.section import IF_SET, NEVER, Name, Settings
 from unlearnbench.config.step_schedule import ScheduleName
 from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
+from unlearnbench.errors import EvaluationError
 from unlearnbench.files.outputs import SCHEMES
 from unlearnbench.runtime.redaction import redact
 
@@ -206,6 +212,54 @@ class ModelSettings(Settings):
         return {**values, "preparation": TINY_PREPARATION.model_dump() | {**stated}}
 
 
+class Patience(Settings):
+    """Early stopping of a run whose metric has not improved for some evaluated epochs.
+
+    `{metric: log10_forget_quality, epochs: 2}`. A rule of the run itself and part of its identity;
+    a scheduler, in contrast, compares a run with others (status `stopped`).
+
+    Runs with the same rule may end after different numbers of epochs. For equal budgets leave it
+    out and choose epochs afterwards. The mean at a late epoch is over the seeds that reached it.
+    """
+
+    metric: str = Field(description="a column of results.csv")
+    epochs: int = Field(ge=1, description="evaluated epochs without improvement that end a run")
+    min_delta: float = Field(default=0.0, ge=0, description="least improvement that counts")
+    mode: Literal["max", "min"] | None = Field(
+        default=None,
+        description="direction that is better; default: the metric's own (min for ks_statistic, "
+        "rouge_forget and probability_forget), else max",
+    )
+
+    def ended(
+        self,
+        evaluated: Iterable[tuple[int, Mapping[str, float | None]]],
+        better: Literal["higher", "lower"] | None,
+    ) -> str | None:
+        """Return the reason to end a run after these (epoch, metrics); None to continue.
+
+        An epoch without a value counts as one without improvement.
+
+        better  direction of the metric's column, where it has one
+        """
+        sign = -1.0 if (self.mode or ("min" if better == "lower" else "max")) == "min" else 1.0
+        best, best_epoch, without = -math.inf, 0, 0
+        epoch = 0
+        for epoch, metrics in evaluated:
+            value = metrics.get(self.metric)
+            score = math.nan if value is None else sign * value
+            if score > best and (math.isinf(best) or score - best > self.min_delta):
+                best, best_epoch, without = score, epoch, 0
+            else:
+                without += 1
+        if without < self.epochs:
+            return None
+        reason = f"has not improved since epoch {best_epoch} ({sign * best:.4g})"
+        reason = reason if best_epoch else "never had a number"
+        more = f" by more than {self.min_delta:g}" if self.min_delta else ""
+        return f"epoch {epoch}: {self.metric} {reason}{more} (evaluation.patience)"
+
+
 class EvaluationSettings(Settings):
     """Rules and precision of evaluations, and early stopping."""
 
@@ -253,6 +307,14 @@ class EvaluationSettings(Settings):
         "[fluency, …], or {mia-min-k: {share: 0.2}, …}; names: `unlearnbench metrics list`",
     )
 
+    @field_validator("profile")
+    @classmethod
+    def _known(cls, profile: str) -> str:
+        try:
+            return get_profile(profile).name
+        except EvaluationError as error:
+            raise ValueError(str(error)) from None
+
 
 class RetainSpec(Settings):
     """A retain term added to a method's own loss: `retain: {term: kl, weight: 1.0}`."""
@@ -290,13 +352,21 @@ class MethodSpec(Settings):
         return "+".join((self.name, *retain, *self.modifiers))
 
 
-def _kind_of_rates(value: Any) -> str:
-    return "range" if isinstance(value, dict | Range) else "list"
+def _positive(found: Range) -> Range:
+    if found.low <= 0:
+        raise fault(f"must be above 0, got {found.low:g}", "low")
+    return found.of_floats
 
 
+def _form_of_rates(value: Any) -> str:
+    return "<range>" if isinstance(value, dict | Range) else "<list>"
+
+
+Positive = Annotated[float, Field(gt=0)]
 Rates = Annotated[
-    Annotated[tuple[float, ...], Tag("list")] | Annotated[Range, Tag("range")],
-    Discriminator(_kind_of_rates),
+    Annotated[tuple[Positive, ...], Field(min_length=1), AfterValidator(distinct), Tag("<list>")]
+    | Annotated[Range, AfterValidator(_positive), Tag("<range>")],
+    Discriminator(_form_of_rates),
 ]
 """A list, or a range that a search draws from; tagged, so that errors are about one of them."""
 

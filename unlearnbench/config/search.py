@@ -6,6 +6,7 @@ A search decides which runs there are and how long they last; it never changes a
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -53,6 +54,12 @@ class Range(Settings):
         return self
 
     @property
+    def of_floats(self) -> Range:
+        """The range with floats in place of whole numbers."""
+        numbers = self.model_dump(include={"low", "high", "step"}, exclude_none=True)
+        return self.model_copy(update={name: float(number) for name, number in numbers.items()})
+
+    @property
     def whole(self) -> bool:
         """True if its values are whole numbers."""
         return isinstance(self.low, int) and isinstance(self.high, int)
@@ -95,6 +102,13 @@ class Range(Settings):
             return True
         steps = (value - self.low) / self.step
         return abs(steps - round(steps)) < 1e-3  # four digits
+
+
+def form_of(value: Any) -> str:
+    """The form in which a key states its values: a range, a list or one value."""
+    if isinstance(value, Mapping) and value.keys() & Range.model_fields.keys():
+        return "<range>"
+    return "<list>" if isinstance(value, tuple | list) else "<value>"
 
 
 class Scheduler(Settings):

@@ -99,18 +99,6 @@ def set_faults(benchmark: Benchmark, split: Split) -> Iterator[str]:
             yield f"{split.name}: its set {name!r} has no rows; only a holdout set may have none"
 
 
-def repeated_faults(part: str, rows: Rows) -> Iterator[str]:
-    """Yield rows that are there twice, and wrong answers that are the right one."""
-    first: dict[object, str] = {}
-    for i, row in enumerate(rows):
-        place = _place(part, i, row)
-        other = first.setdefault((row.format, row.examples, *words(row)), place)
-        if other != place:
-            yield f"{place}: the row of {other} again; a row counts once, so remove one"
-        if row.answer in row.perturbed_answers or row.paraphrased_answer in row.perturbed_answers:
-            yield f"{place}: a wrong answer is the right one; write another"
-
-
 def overlap_faults(split: Split) -> Iterator[str]:
     """Yield retain rows that are forget rows."""
     rule = "a row is forgotten or retained, so remove one of the two"
@@ -141,27 +129,6 @@ def whole_faults(rows: Dataset, split: Split) -> Iterator[str]:
             question, answer = next(iter(left))
             text = shortened(question or answer)
             yield f"{split.name}: {counts}; {left.total()} are {what}, the first one {text}"
-
-
-def origin_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
-    """Yield rows of an evaluation set that are not of the training rows that its role names."""
-    trained = {"forget": {*map(words, split.forget)}, "retain": {*map(words, split.retain)}}
-    full = {*map(words, rows.full)}
-    for name, role in benchmark.roles.items():
-        own = trained.get(role)
-        derived = name in benchmark.derived
-        for i, row in enumerate(split.sets.get(name, ()) if role != "holdout" else ()):
-            key, place = words(row), _place(f"set {name} of {split.name}", i, row)
-            if own is None or key not in own:
-                if key in full:
-                    yield f"{place}: a training row of another role than {role}; remove it"
-                elif own is not None and not derived:
-                    yield (
-                        f"{place}: none of the rows to {role}; take it from them, or name the set "
-                        "in `derived` where its rows are made of training rows"
-                    )
-            elif derived:
-                yield f"{place}: a training row, while the set is in `derived`; remove one of them"
 
 
 def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> Iterator[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Dataset
 from unlearnbench.api.method import Method
-from unlearnbench.config.attack_entries import attack_from_spec
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import ModelSettings

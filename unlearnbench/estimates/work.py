@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.config.attack_entries import attack_from_spec
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.estimates.time_to_go import rows_per_item
 from unlearnbench.plan.plan import Plan
 

@@ -1,6 +1,6 @@
 """One model, plain and under attacks, in one call: for a script, a notebook, and the command line.
 
-    from unlearnbench.config.attack_entries import attack_specs
+    from unlearnbench.config.entries import attack_specs
     from unlearnbench.evaluation.attack_checkpoint import attack_checkpoint
     from unlearnbench.evaluation.evaluate_model import set_up
 
@@ -22,7 +22,7 @@ from unlearnbench.api.attack import AttackRows
 from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.config.attack_entries import AttackSpec, attack_from_spec
+from unlearnbench.config.entries import AttackSpec, attack_from_spec
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.data.encoding import Encoder
 from unlearnbench.data.other_rows import other_rows

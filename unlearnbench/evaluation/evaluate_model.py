@@ -24,8 +24,8 @@ from unlearnbench.api.callbacks import ProgressCallback
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import names
-from unlearnbench.config.benchmark_section import benchmark_named, benchmark_of
-from unlearnbench.config.choices import Precision
+from unlearnbench.config.entries import benchmark_named, benchmark_of
+from unlearnbench.config.precision import Precision
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import ModelSettings
 from unlearnbench.data.encoding import TemplateArgs, resolve_template

@@ -28,7 +28,7 @@ from unlearnbench.api.observations import (
     Statistics,
 )
 from unlearnbench.api.profile import Profile
-from unlearnbench.config.choices import Precision
+from unlearnbench.config.precision import Precision
 from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.errors import EvaluationError

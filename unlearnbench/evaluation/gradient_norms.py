@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearnbench.api.observations import FloatArray
-from unlearnbench.config.choices import Precision
+from unlearnbench.config.precision import Precision
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import computing_in_precision

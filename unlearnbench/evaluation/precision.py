@@ -20,8 +20,7 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
-from unlearnbench.config.choices import Precision
-from unlearnbench.config.precision import MIXED, resolve_precision
+from unlearnbench.config.precision import MIXED, Precision, resolve_precision
 from unlearnbench.errors import EvaluationError
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
-from unlearnbench.config.choices import Precision
+from unlearnbench.config.precision import Precision
 from unlearnbench.data.batching import fast_batch_tokens
 from unlearnbench.errors import ModelError
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model

@@ -11,7 +11,7 @@ from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
-from unlearnbench.config.benchmark_section import benchmark_named
+from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.metric_plan import (
     NO_CHOICES,
     MetricChoices,

@@ -7,7 +7,6 @@ come from the hub's cache (`HF_HOME`) without a request, wherever it has them.
 from __future__ import annotations
 
 import logging
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -107,61 +106,6 @@ def licence(repository: Repository) -> str | None:
         return None
     found = None if card is None else card.get("license")
     return found if isinstance(found, str) else None
-
-
-def check_push(name: str) -> str:
-    """Ask the hub whose token this process has; returns the name of the user.
-
-    Raises: HubError where `name` cannot be a repository's, or the token is missing or refused.
-    """
-    from huggingface_hub import HfApi
-
-    _quiet()
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", name, re.ASCII):
-        raise HubError("not a repository's name; give it as user/name", answered=False)
-    try:
-        return str(HfApi().whoami()["name"])
-    except Exception as error:  # of the transport or the library: all become a HubError
-        raise _push_refusal(error) from None
-
-
-def push(folder: Path, name: str, message: str) -> str:
-    """Upload the files of `folder` to the model repository `name`; returns its address.
-
-    A repository that does not exist is made, private.
-
-    Raises: HubError.
-    """
-    from huggingface_hub import HfApi
-
-    _quiet()
-    try:
-        api = HfApi()
-        address = api.create_repo(name, repo_type="model", private=True, exist_ok=True)
-        api.upload_folder(
-            repo_id=name, folder_path=folder, repo_type="model", commit_message=message
-        )
-    except Exception as error:
-        raise _push_refusal(error) from None
-    return str(address)
-
-
-def _push_refusal(error: Exception) -> HubError:
-    """Error of an upload, without the token, which a library's message may hold."""
-    from huggingface_hub import get_token
-    from huggingface_hub.errors import HfHubHTTPError
-
-    status = error.response.status_code if isinstance(error, HfHubHTTPError) else None
-    if get_token() is None:
-        reason = "there is no token: set HF_TOKEN, or log in with `hf auth login`"
-    elif status == 401:
-        reason = "the hub refuses the token: set a valid one as HF_TOKEN"
-    elif status == 403:
-        reason = "the token may not write there: give it write access, or name another repository"
-    else:
-        text = " ".join(str(error).split())[:300] or type(error).__name__
-        reason = text.replace(get_token() or "\0", "***")
-    return HubError(reason, answered=status is not None)
 
 
 def root_files(repository: Repository) -> list[str] | None:

@@ -1,18 +1,14 @@
 """Places that a command writes to: checked before any work, written whole or not at all.
 
-A place is refused if nothing can be written there, if the command reads it, or if two outputs are
-the same. Each command declares its outputs with its options (`Output`); `check_arguments` is called
-once, for all commands.
+A place is refused if nothing can be written there.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Mapping, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
 
 from unlearnbench.errors import OutputError, StorageError
 from unlearnbench.files.atomic import atomic_path
@@ -21,49 +17,6 @@ VIEWS = (".html", ".csv", ".tex", ".svg", ".png", ".pdf", ".parquet")
 """Ends of names of files that no command reads: in a folder that is read they may be replaced."""
 SCHEMES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
 """Schemes of `storage`, by fsspec's names; a path has none."""
-
-
-@dataclass(frozen=True)
-class Output:
-    """One option of a command that names a place to write to."""
-
-    option: str
-    what: str
-    """In messages: `the page`."""
-    suffixes: tuple[str, ...] = ()
-    """Ends that the name may have; none: any."""
-    beside: tuple[str, ...] = ()
-    """Suffixes of further files that are written with it, under the same name."""
-    kind: Literal["file", "folder"] = "file"
-
-
-def check_arguments(arguments: Mapping[str, Any], outputs: Sequence[Output]) -> None:
-    """Raise OutputError where an output of a command cannot be written, or must not be.
-
-    arguments  of the command line, by name: all that are not outputs and name a file or a folder
-               that is there are inputs
-    """
-    files: list[tuple[str, Path]] = []
-    for output in outputs:
-        if not (text := arguments.get(output.option)):
-            continue
-        path = Path(text)
-        if output.kind == "folder":
-            check_folder(path, output.what)
-        else:
-            check_file(path, output.what, output.suffixes)
-        beside = [path.with_suffix(suffix) for suffix in output.beside]
-        files += [(output.what, written) for written in (path, *beside)]
-    options = {output.option for output in outputs}
-    values = [value for name, value in arguments.items() if name not in options]
-    texts = [
-        text
-        for value in values
-        for text in (value if isinstance(value, list | tuple) else (value,))
-        if isinstance(text, str) and text
-    ]
-    # Not `Path.exists`, which raises for a text that is too long to be a path.
-    check_apart(files, [Path(text) for text in texts if os.path.exists(text)])  # noqa: PTH110
 
 
 def check_file(path: str | Path, what: str, suffixes: Sequence[str] = ()) -> None:
@@ -96,25 +49,6 @@ def check_storage(url: str) -> None:
     scheme, is_url, rest = url.partition("://")
     if not is_url or scheme in ("file", "local"):
         check_folder(rest if is_url else url, "storage")
-
-
-def check_apart(outputs: Sequence[tuple[str, Path]], inputs: Iterable[Path]) -> None:
-    """Raise OutputError where an output is an input, lies over a file of one, or is another's.
-
-    outputs  each with its name in messages
-    """
-    read = {path.resolve(): path for path in inputs}
-    written: dict[Path, str] = {}
-    for what, path in outputs:
-        place = path.resolve()
-        if place in written:
-            raise _refused(path, what, f"{written[place]} goes to the same file; choose another")
-        written[place] = what
-        for source, given in read.items():
-            replaced = path.is_file() and path.suffix.lower() not in VIEWS
-            if place == source or (replaced and place.is_relative_to(source)):
-                inside = "" if place == source else f", in {given}"
-                raise _refused(path, what, f"it is read{inside}; choose another place")
 
 
 @contextmanager

@@ -12,8 +12,7 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from unlearnbench.api.benchmark import SplitKey, split_label
-from unlearnbench.config.attack_entries import AttackSpec
-from unlearnbench.config.benchmark_section import BenchmarkSection
+from unlearnbench.config.entries import AttackSpec, BenchmarkSection
 from unlearnbench.config.schema import EvaluationSettings, MethodSpec, ModelSettings
 from unlearnbench.config.section import IF_SET, NEVER, Settings
 from unlearnbench.config.step_schedule import Schedule

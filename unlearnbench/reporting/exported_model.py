@@ -18,7 +18,7 @@ from unlearnbench.analysis.best_settings import (
 )
 from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ModelError, OutputError, RecordError
+from unlearnbench.errors import OutputError, RecordError
 from unlearnbench.files import hub
 from unlearnbench.files.atomic import atomic_folder
 from unlearnbench.files.outputs import check_folder
@@ -118,17 +118,6 @@ def check_place(to: Path) -> None:
             raise OutputError(
                 f"{to}: cannot write the model: the folder is not empty; give a new one"
             )
-
-
-def check_pushable(choice: Choice, *, adapter: bool) -> None:
-    """Raise ModelError for an adapter whose start model is a folder of this machine."""
-    model = spec_of(choice.record)[0].model
-    place = model.fine_tuned
-    if adapter and (place is None or Source.parse(place).folder is not None):
-        raise ModelError(
-            f"record {choice.record.id}: its adapter belongs to a start model that is a folder of "
-            "this machine, so nobody could use it from the hub; leave --adapter out"
-        )
 
 
 def export_model(

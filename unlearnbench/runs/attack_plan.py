@@ -8,7 +8,7 @@ from contextlib import suppress
 from unlearnbench.api.attack import Attack, AttackRows, WeightAttack
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.plugin_code import plugin_code
-from unlearnbench.config.attack_entries import attack_from_spec
+from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import ModelSettings, SweepConfig
 from unlearnbench.data.encoding import TEMPLATES, TEXT, Template

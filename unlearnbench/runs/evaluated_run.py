@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from unlearnbench.api.inference_method import Prompts, Wrapper
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.plugin_code import plugin_code
-from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id
-from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
 from unlearnbench.runs.attack_model import results_under, variants_of
@@ -163,7 +164,7 @@ def wrapped_model(spec: RunSpec, space: Workspace, method: Wrapper) -> ShiftedMo
     forget, retain = (
         [encoder.prompt(question) for question in side] for side in (split.forget, split.retain)
     )
-    prompts = Prompts(forget, retain, pad, spec.seed)
+    prompts = Prompts(forget, retain, spec.seed, partial(mean_states, model, pad=pad))
     with plugin_code(f"`fit` of {type(method).__name__}"):
         shift = method.fit(model, prompts)
     return ShiftedModel(model, shift)

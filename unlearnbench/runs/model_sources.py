@@ -9,7 +9,7 @@ from functools import cached_property
 from pathlib import Path
 
 from unlearnbench.api.benchmark import Dataset, Question, SplitKey, split_name
-from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import EvaluationSettings, ModelSettings, SweepConfig
 from unlearnbench.config.training_settings import TrainingSettings

@@ -6,19 +6,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
-
-from pydantic import ValidationError
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset, Question, SplitKey, split_label
 from unlearnbench.config import method_specs
 from unlearnbench.config.benchmark_rules import check_declarations
-from unlearnbench.config.cross_checks import data_of
+from unlearnbench.config.messages import Loc
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.config.schema import ModelSettings, SweepConfig
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.config.yaml_tree import Loc, YamlNode, dotted
 from unlearnbench.data.dataset_rules import observation_faults
 from unlearnbench.data.encoding import check_scored
 from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
@@ -248,31 +244,6 @@ def check_outputs(config: SweepConfig) -> None:
         check_storage(config.storage)
 
 
-def input_problems(root: YamlNode) -> list[Problem]:
-    """The problems of the data and models that a configuration names, itself right or wrong.
-
-    Looks only at what lies on this machine.
-    """
-    errors: list[tuple[Loc, UnlearnbenchError]] = []
-    models = root.below("models")
-    for index, entry in enumerate(models.items if models is not None else ()):
-        settings = _model(entry)
-        found = source_errors(settings) if settings is not None else ()
-        errors += [(("models", index, *loc), error) for loc, error in found]
-    data = data_of(root)
-    if data is not None and data.repository is None:
-        listed = root.below("splits" if data.splits else "forget_fractions")
-        keys = data.splits if listed is None else [item.value for item in listed.items]
-        usable = [one for one in keys if _is_split(one, data)]
-        errors += _load(data, usable)[1] if usable else _refusals(data)
-    return [Problem(root.at(loc)[0].place, dotted(loc), str(error)) for loc, error in errors]
-
-
-def _is_split(key: Any, data: Benchmark) -> bool:
-    possible = isinstance(key, str) or (isinstance(key, float) and 0 < key < 1)
-    return possible and not data.problem_with(key)
-
-
 def _load(
     data: Benchmark, splits: Sequence[SplitKey]
 ) -> tuple[Dataset | None, list[tuple[Loc, UnlearnbenchError]]]:
@@ -293,16 +264,10 @@ def _refusals(data: Benchmark) -> list[tuple[Loc, UnlearnbenchError]]:
     return []
 
 
-def _model(entry: YamlNode) -> ModelSettings | None:
-    """A model of the configuration; None where it is wrong, which is reported elsewhere."""
-    try:
-        return ModelSettings.model_validate(entry.plain())
-    except ValidationError:
-        return None
-
-
 def _together(errors: Sequence[tuple[Loc, UnlearnbenchError]], name: str) -> UnlearnbenchError:
     """One error as it is, several as the problems of the configuration called `name`."""
     if len(errors) == 1:
         return errors[0][1]
-    return ConfigError([Problem(name, dotted(loc), str(error)) for loc, error in errors])
+    return ConfigError(
+        [Problem(name, ".".join(map(str, loc)), str(error)) for loc, error in errors]
+    )

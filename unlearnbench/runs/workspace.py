@@ -8,7 +8,7 @@ from typing import Any, Literal
 from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
-from unlearnbench.config.attack_entries import AttackSpec
+from unlearnbench.config.entries import AttackSpec
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig

@@ -5,13 +5,12 @@ They need the rows, and so the files that a benchmark reads, but no model.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain
 from typing import Any
 
-from unlearnbench.api.benchmark import Benchmark, Dataset, Question
+from unlearnbench.api.benchmark import Benchmark, Dataset
 from unlearnbench.config.benchmark_rules import (
     headline_faults,
     reference_faults,
@@ -101,75 +100,45 @@ def splits(tried: TriedBenchmark) -> Outcome:
 
 @benchmark_check()
 def rows(tried: TriedBenchmark) -> Outcome:
-    """Every set has a role and what its metrics read; every row is sound, and there once.
+    """Every row is sound, its set has a role and what metrics read; no row is on two sides.
 
-    A blank answer has no token to score, and its NaN takes the whole column; a row that is there
-    twice counts twice in every mean; a set without a role is in no table.
+    A blank answer has no token to score, and its NaN takes the whole column; a row that is to be
+    forgotten and kept is trained in both directions; one that is not in `full` was never learned; a
+    holdout row that a model has seen makes membership inference weaker.
 
-    Leave such rows out, or correct the file; the same names in `roles` and in `Split.sets`.
+    The same names in `roles` and in `Split.sets`; forget and retain rows that are together `full`;
+    holdout rows drawn apart from `full`, `facts` and `pretraining`.
     """
-    parts = dict(tried.rows.parts())
-    # Rows that are in `full` twice are among the forget rows or the retain rows twice.
-    once = ((part, own) for part, own in parts.items() if part != "full")
-    faults = [rules.row_faults(tried.rows), *(rules.repeated_faults(*pair) for pair in once)]
-    for split in tried.rows.splits.values():
-        faults.append(rules.set_faults(tried.benchmark, split))
-        faults.append(rules.observation_faults(tried.benchmark, tried.plan, split))
-    counts = f"{sum(map(len, parts.values()))} rows in {len(parts)} parts"
-    return unless(chain(_other_classes(parts), *faults), counts)
-
-
-def _other_classes(parts: Any) -> Iterator[str]:
-    """Rows with fields of their own, which no fingerprint has."""
-    for part, own in parts.items():
-        kinds = {type(row).__name__ for row in own if type(row) is not Question}
-        yield from (
-            f"{part} has rows of class {name}; the fields of Question count" for name in kinds
+    loaded = tried.rows
+    further = (
+        chain(
+            rules.whole_faults(loaded, split),
+            rules.observation_faults(tried.benchmark, tried.plan, split),
         )
-
-
-@benchmark_check()
-def disjoint(tried: TriedBenchmark) -> Outcome:
-    """Forget and retain rows are the full set and share none; holdout rows are in neither.
-
-    A row that is to be forgotten and kept is trained in both directions; one that is not in `full`
-    was never learned; a holdout row that a model has seen makes membership inference weaker.
-
-    Give each row to one side, by question and answer; draw holdout rows apart from `full`, `facts`
-    and `pretraining`; take a set's rows from the split's own, or name it in `derived`.
-    """
-    benchmark, found = tried.benchmark, tried.rows
-    faults = (
-        (
-            *rules.overlap_faults(split),
-            *rules.whole_faults(found, split),
-            *rules.holdout_faults(benchmark, found, split),
-            *rules.origin_faults(benchmark, found, split),
-        )
-        for split in found.splits.values()
+        for split in loaded.splits.values()
     )
-    return unless(chain.from_iterable(faults), f"{len(found.full)} rows at each split")
+    faults = chain(rules.sound_rows(tried.benchmark, loaded), chain.from_iterable(further))
+    return unless(faults, f"{len(loaded.full)} rows at each split")
 
 
 @benchmark_check()
 def fingerprint(tried: TriedBenchmark) -> Outcome:
-    """In a process with other hash seeds, and without a network, the rows are the same.
+    """In a process with other hash seeds the rows are the same.
 
-    The fingerprint of the rows is part of every run's id: rows in another order, from a set, an
-    unseeded draw or a server of that day, would make other runs of the same sweep.
+    The fingerprint of the rows is part of every run's id: rows in another order, from a set or an
+    unseeded draw, would make other runs of the same sweep.
 
-    `random.Random("text")` with a seed of the settings; no iteration over a `set`; no clock; a
-    folder of this machine, or the hub's data set in `repository`, whose commit a sweep pins.
+    `random.Random("text")` with a seed of the settings; no iteration over a `set`; no clock.
     """
     if not declarations.is_importable(type(tried.benchmark)):
         return not_applicable("another process cannot import a class of a function")
     try:
-        found = fresh_process().answer(fresh.begin(tried.benchmark, splits=tried.keys))
+        answer = fresh_process().answer(fresh.begin(tried.benchmark, splits=tried.keys))
     except (FreshError, TypeError) as error:
         return not_applicable(f"no other process could be used: {error}")
-    if found.get("tried"):
-        return fault(f"opens a connection to {found['tried'][0]}, and declares no `repository`")
-    own, other = fingerprint_of(tried.rows), found.get("fingerprint", found.get("error"))
-    if own != other:
-        return fault(f"{own}, and {other} in another process: random numbers, or a `set`'s order?")
-    return passed(f"{own} in two processes")
+    here, elsewhere = fingerprint_of(tried.rows), answer.get("fingerprint", answer.get("error"))
+    if here != elsewhere:
+        return fault(
+            f"{here}, and {elsewhere} in another process: random numbers, or a `set`'s order?"
+        )
+    return passed(f"{here} in two processes")

@@ -29,8 +29,6 @@ class Outcome:
     """The numbers behind the verdict, on one line."""
     error: bool = False
     """True if the plug-in raised an error, so that the claim could not be checked."""
-    as_in: str = ""
-    """Name of the earlier check that ended in the same error."""
 
 
 passed = partial(Outcome, "passed")
@@ -92,8 +90,8 @@ def check(
     def decorate(function: Callable[[Any], Outcome]) -> Check:
         text = inspect.cleandoc(function.__doc__ or "").split("\n\n")
         claim, why, fix = (" ".join(paragraph.split()) for paragraph in text)
-        own = name or function.__name__.replace("_", "-")
-        SUITES[kind].append(Check(own, claim, why, fix, function, alone, first, kind))
+        label = name or function.__name__.replace("_", "-")
+        SUITES[kind].append(Check(label, claim, why, fix, function, alone, first, kind))
         return SUITES[kind][-1]
 
     return decorate
@@ -117,7 +115,7 @@ def run_checks(
             near = did_you_mean(name, names) or "."
             raise PluginError(f"unknown check {name!r}{near} There are: {', '.join(names)}")
     results: list[Result] = []
-    failed, seen = "", dict[str, str]()
+    failed = ""
     for check in checks:
         selected = not only or check.name in only
         begin = time.perf_counter()
@@ -128,7 +126,7 @@ def run_checks(
         elif subject is None and not check.alone:
             outcome = not_applicable("it trains nothing")
         else:
-            outcome = _run(check, plugin, plugin if check.alone else subject, seen)
+            outcome = _run(check, plugin, plugin if check.alone else subject)
             if check.first and outcome.verdict in ("fault", "not run"):
                 failed, selected = check.name, True
         if selected:
@@ -136,11 +134,8 @@ def run_checks(
     return results
 
 
-def _run(check: Check, plugin: HyperParameters, subject: Any, seen: dict[str, str]) -> Outcome:
-    """The outcome of a check on its subject; whatever the plug-in raises is a fault.
-
-    seen  names of checks by the text of the error in which they ended
-    """
+def _run(check: Check, plugin: HyperParameters, subject: Any) -> Outcome:
+    """The outcome of a check on its subject; whatever the plug-in raises is a fault."""
     try:
         return check.run(subject)
     except UnavailableError as error:
@@ -149,7 +144,4 @@ def _run(check: Check, plugin: HyperParameters, subject: Any, seen: dict[str, st
         text = str(error)
     except Exception as error:  # a plug-in may raise anything; it becomes an outcome
         text = f"raised {describe(error, source_file(type(plugin)))}"
-    first = seen.setdefault(text, check.name)
-    if first == check.name:
-        return Outcome("fault", text, error=True)
-    return Outcome("fault", f"the same error as in {first!r}", error=True, as_in=first)
+    return Outcome("fault", text, error=True)

@@ -18,7 +18,7 @@ from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import Method
 from unlearnbench.api.metric import Metric, Summary
 from unlearnbench.api.registry import Kind
-from unlearnbench.config.plugin_settings import example as example_of
+from unlearnbench.config.entries import example as example_of
 from unlearnbench.runtime.fresh_process import FreshError
 from unlearnbench.testing import fresh, loss_checks, metric_checks
 from unlearnbench.testing.attack_checks import TriedAttack
@@ -53,7 +53,7 @@ def example(
     name = plugin if isinstance(plugin, str) else plugin.__name__
     values = {"source": name, **(settings or {})} if kind == "benchmarks" else settings or {}
     return example_of(
-        made, values, name, what="hyper-parameters" * (kind == "methods") or "settings"
+        made, values, name, noun="hyper-parameters" * (kind == "methods") or "settings"
     )
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import sys
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +13,7 @@ import torch
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import address, describe, import_class
-from unlearnbench.config.plugin_settings import with_tuples
+from unlearnbench.config.entries import with_tuples
 from unlearnbench.data.loading import fingerprint
 from unlearnbench.runtime.fresh_process import fresh_process
 from unlearnbench.testing.tiny_lab import TinyLab, learned
@@ -47,8 +46,8 @@ def serve() -> None:
         with os.fdopen(read) as answer:
             text = answer.read()
         os.waitpid(child, 0)
-        found = json.loads(text or json.dumps({"error": "the process died"}))
-        out.write(json.dumps({**found, "number": request["number"]}) + "\n")
+        measured = json.loads(text) if text else {"error": "the process died"}
+        out.write(json.dumps({**measured, "number": request["number"]}) + "\n")
         out.flush()
 
 
@@ -58,25 +57,10 @@ def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
         kind = import_class(*request["class"])
         plugin = kind.model_validate(with_tuples(request["values"]))
         if isinstance(plugin, Benchmark):
-            return _rows(plugin, request["splits"])
+            return {"fingerprint": fingerprint(plugin.load(tuple(request["splits"])))}
         lab = TinyLab(plugin)
         lab.measure([lab.draws[-1:]])  # another row first
         measured = lab.measure()
         return {"loss": measured.loss, "norm": measured.norm}
     except BaseException as error:  # a plug-in may raise anything; the answer names it
         return {"error": describe(error)}
-
-
-def _rows(benchmark: Benchmark, splits: Any) -> dict[str, Any]:
-    """The fingerprint of a benchmark's rows, and addresses that it tried where it declares none."""
-    tried: list[str] = []
-
-    def refuse(*arguments: Any, **_: Any) -> Any:
-        tried.append(str(next(a for a in arguments if not isinstance(a, socket.socket))))
-        raise ConnectionRefusedError("no connection is allowed in a check of rows")
-
-    if benchmark.repository is None:
-        for name in ("connect", "connect_ex"):
-            setattr(socket.socket, name, refuse)
-        socket.getaddrinfo = refuse
-    return {"fingerprint": fingerprint(benchmark.load(tuple(splits))), "tried": tried}

@@ -1,23 +1,21 @@
 """The checks of a metric: its declarations, and its values on observations that are made up.
 
-Each takes the metric itself, a `Metric` or a `Summary`, and does not apply to the other kind where
-its claim has no meaning there. No model and no tensor: all of them take milliseconds.
+No model and no tensor: all of them take milliseconds. What a `Summary` computes from whole sets and
+other metrics' columns is tried only for values, and for the end of a membership inference.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import product
-from typing import Any, get_args
+from typing import get_args
 
 import numpy as np
 
-from unlearnbench.api import registry
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import (
     EvaluatedModel,
@@ -30,7 +28,6 @@ from unlearnbench.api.metric import (
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
-from unlearnbench.config.plugin_settings import example
 from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
 from unlearnbench.testing import declarations
@@ -55,19 +52,10 @@ def _values(metric: Metric, seen: SetEvaluation) -> FloatArray:
     return values
 
 
-def _numbers(summary: Summary, of: MetricInputs) -> dict[str, float]:
-    """The numbers that are defined, by column."""
-    return {name: v for name, v in computed(summary, of).items() if v is not None}
-
-
 def _apart(values: FloatArray, others: FloatArray) -> list[int]:
     """The examples whose values differ."""
     alike = np.isclose(values, others, rtol=_CLOSE, atol=1e-12, equal_nan=True)
     return np.flatnonzero(~alike).tolist()
-
-
-def _listed(numbers: Mapping[str, float]) -> str:
-    return ", ".join(f"{name} is {value:.6g}" for name, value in numbers.items())
 
 
 @metric_check(first=True)
@@ -103,76 +91,61 @@ def values(metric: AnyMetric) -> Outcome:
 def _value_faults(metric: Metric) -> Iterator[str]:
     low, high = metric.bounds
     sets = {"ordinary observations": made_up_set()}
-    for own, false in product((0.0, 1e4), repeat=2):
-        sets[f"an answer at {own:g} nats, false ones at {false:g}"] = _at(own, false)
-    for where, seen in sets.items():
+    for loss, false in product((0.0, 1e4), repeat=2):
+        sets[f"an answer at {loss:g} nats, false ones at {false:g}"] = _at(loss, false)
+    for name, seen in sets.items():
         first, again = (_values(metric, made_up.frozen(seen)) for _ in range(2))
         if not np.array_equal(first, again, equal_nan=True):
-            yield f"other values when computed again for {where}"
+            yield f"other values when computed again for {name}"
         for value in first:
             if not math.isfinite(value):
-                yield f"{value} for {where}"
+                yield f"{value} for {name}"
             elif not low <= value <= high:
-                yield f"{value:.6g} for {where}, out of its bounds {low:g} to {high:g}"
+                yield f"{value:.6g} for {name}, out of its bounds {low:g} to {high:g}"
 
 
 def _summary_faults(summary: Summary) -> Iterator[str]:
-    defined: set[str] = set()
-    for levels in ((0.5, 0.3, 0.9), *product((0.0, 1.0), repeat=3)):
-        numbers = _numbers(summary, made_up.inputs(*levels))
-        if numbers != _numbers(summary, made_up.inputs(*levels)):
-            yield "other numbers when computed again"
-        for column in columns_of(summary):
-            value, (low, high) = numbers.get(column.name, math.nan), column.bounds
-            if value < low - _CLOSE or value > high + _CLOSE:
-                yield f"{column.name} is {value:.6g}, out of its bounds {low:g} to {high:g}"
-        defined |= numbers.keys()
+    first, again = (computed(summary, made_up.inputs()) for _ in range(2))
+    if first != again:
+        yield "other numbers when computed again"
     for column in columns_of(summary):
-        if column.name not in defined:
-            yield f"{column.name}: never a number, though every set and column is there"
+        value, (low, high) = first.get(column.name), column.bounds
+        if value is not None and not low - _CLOSE <= value <= high + _CLOSE:
+            yield f"{column.name} is {value:.6g}, out of its bounds {low:g} to {high:g}"
+    if not any(value is not None for value in first.values()):
+        yield "no column is a number, though every set and column is there"
 
 
-def _at(own: float, false: float) -> SetEvaluation:
-    """A set whose answers all have the loss `own`, and their perturbed ones `false`."""
-    seen = hopeless_set(3, tokens=4) if own else perfect_set(3, tokens=4)
+def _at(loss: float, false: float) -> SetEvaluation:
+    """A set whose answers all have the same `loss`, and their perturbed ones `false`."""
+    seen = hopeless_set(3, tokens=4) if loss else perfect_set(3, tokens=4)
     return replace(
         seen,
-        answer_loss=np.full(3, own),
-        base_loss=np.full(3, own + 1e-9),  # it differs: there is a paraphrase
+        answer_loss=np.full(3, loss),
+        base_loss=np.full(3, loss + 1e-9),  # it differs: there is a paraphrase
         perturbed_loss=np.full((3, 2), false),
         perturbed_tokens=np.full((3, 2), 4),
-        token_columns=replace(seen.tokens, loss=np.full_like(seen.tokens.loss, own)),
+        token_columns=replace(seen.tokens, loss=np.full_like(seen.tokens.loss, loss)),
     )
 
 
 @metric_check()
 def order(metric: AnyMetric) -> Outcome:
-    """Each example has the value that it has alone, and no number depends on their order.
+    """Each example has the value that it has alone.
 
     A value by example is stored, compared between models and shown beside its question; the order
     of questions comes from a file, and processes divide it.
 
     Compute each example from its own row: no mean, rank or padding over the set in `per_example`.
     """
-    if isinstance(metric, Metric):
-        seen = made_up_set(empty=True)
-        n = len(seen.answer_loss)
-        alone = [_values(metric, made_up.taken(seen, [i])) for i in range(n)]
-        if apart := _apart(_values(metric, seen), np.concatenate(alone)):
-            return fault(f"example {apart[0]} has another value when it is alone")
-        return passed(f"{n} examples, one of them without a token")
-    backwards = made_up.inputs(change=lambda seen: made_up.taken(seen, range(11, -1, -1)))
-    found = _changed(_numbers(metric, made_up.inputs()), _numbers(metric, backwards))
-    return fault(f"{found} in reverse order") if found else passed("reversed")
-
-
-def _changed(numbers: Mapping[str, float], others: Mapping[str, float]) -> str:
-    """Describe the first column that differs; empty if none does."""
-    for name in {**numbers, **others}:
-        a, b = numbers.get(name, math.inf), others.get(name, math.inf)
-        if not math.isclose(a, b, rel_tol=_CLOSE, abs_tol=1e-12):
-            return f"{name} is {a:.6g} and {b:.6g}"
-    return ""
+    if isinstance(metric, Summary):
+        return not_applicable("it has no values by example")
+    seen = made_up_set(empty=True)
+    n = len(seen.answer_loss)
+    alone = [_values(metric, made_up.taken(seen, [i])) for i in range(n)]
+    if apart := _apart(_values(metric, seen), np.concatenate(alone)):
+        return fault(f"example {apart[0]} has another value when it is alone")
+    return passed(f"{n} examples, one of them without a token")
 
 
 @metric_check()
@@ -185,7 +158,7 @@ def nan(metric: AnyMetric) -> Outcome:
     `np.maximum`, not `max`; `mean`, not `nanmean`; no `nan_to_num`.
     """
     if isinstance(metric, Summary):
-        return _nan_of(metric)
+        return not_applicable("it has no values by example")
     seen = made_up_set()
     whole, broken = _values(metric, seen), _values(metric, made_up.damaged(seen, 2))
     if others := [i for i in _apart(whole, broken) if i != 2]:
@@ -199,18 +172,6 @@ def nan(metric: AnyMetric) -> Outcome:
     if value is not None and math.isfinite(value):
         return fault(f"the set's value is {value:.6g} where an example has none")
     return passed("NaN of that example only" if math.isnan(broken[2]) else "not read")
-
-
-def _nan_of(summary: Summary) -> Outcome:
-    if _columns_read(summary):
-        numbers = _numbers(summary, made_up.inputs(None, None, None))
-        wrong = f"{_listed(numbers)} where every column is undefined" if numbers else ""
-    else:
-        damaged = made_up.inputs(change=lambda seen: made_up.damaged(seen, 2))
-        numbers = _numbers(summary, damaged)
-        read = numbers and _changed(numbers, _numbers(summary, made_up.inputs()))
-        wrong = f"{_listed(numbers)} where an example of each set is NaN" if read else ""
-    return fault(wrong) if wrong else passed("undefined with NaN, or not read")
 
 
 @metric_check()
@@ -248,23 +209,22 @@ def _recognised(attack: MembershipInference) -> Outcome:
     known, unknown = perfect_set(), hopeless_set()
     model = EvaluatedModel({attack.members: known, attack.others: unknown})
     retain = EvaluatedModel({attack.members: unknown, attack.others: unknown})
-    area = _numbers(attack, MetricInputs(model, retain, None)).get(attack.columns()[0].name)
+    area = computed(attack, MetricInputs(model, retain, None)).get(attack.columns()[0].name)
     seen = f"AUC {area} where the model knows every member and no other"
     return passed(seen) if area == 1 else fault(seen)
 
 
 @metric_check()
 def reads(metric: AnyMetric) -> Outcome:
-    """The declared observations, models and columns of other metrics are read, and no others.
+    """The declared observations are read, and no others.
 
     Where something is missing, a metric that declares it is left undefined, and one that does not
-    fails, or is computed from nothing; a column that is read too early is undefined.
+    fails after hours of training, or is computed from nothing.
 
-    Name in `reads` what `per_example` reads besides losses; in `relative_to` the models without
-    which nothing is defined; in `after` the metrics whose columns are read. `{}` where a set lacks.
+    Name in `reads` what `per_example` reads besides losses.
     """
     if isinstance(metric, Summary):
-        return unless(_undeclared(metric), ", ".join([*metric.relative_to, *metric.after]))
+        return not_applicable("it reads sets and columns")
     seen = made_up_set()
     whole, implied = _values(metric, seen), {"tokens"} if "moments" in metric.reads else set[str]()
     for what in get_args(Reads):
@@ -276,34 +236,3 @@ def reads(metric: AnyMetric) -> Outcome:
             if changed:
                 return fault(f"has other values without {what!r}, which `reads` does not name")
     return passed(", ".join(sorted(metric.reads)) or "losses alone")
-
-
-def _undeclared(summary: Summary) -> Iterator[str]:
-    bare, plain = EvaluatedModel({}, made_up.Columns(None)), made_up.inputs()
-    if numbers := _numbers(summary, MetricInputs(bare, bare, bare)):
-        yield f"{_listed(numbers)} without any set and column"
-    without: dict[str, Any] = {"retain": {"retain": None}, "start": {"start": None}}
-    for name, lack in without.items():
-        numbers = _numbers(summary, replace(plain, **lack))
-        if numbers and name in summary.relative_to:
-            yield f"{_listed(numbers)} without the {name} model, named in `relative_to`"
-        if not numbers and name not in summary.relative_to:
-            yield f"undefined without the {name} model, which `relative_to` does not name"
-    read, needed = _columns_read(summary), set[str]()
-    for name in registry.names("metrics"):
-        with suppress(PluginError):  # it is at fault itself
-            kind = registry.load("metrics", name)
-            if issubclass(kind, Summary) and not isinstance(summary, kind):
-                columns = columns_of(example(kind, {}, name))
-                needed |= {name} if read & {column.name for column in columns} else set()
-    for name in sorted(needed - summary.after):
-        yield f"reads a column of {name!r}, which `after` does not name"
-    for name in sorted(summary.after - needed):
-        yield f"`after` names {name!r}, of which no column is read"
-
-
-def _columns_read(summary: Summary) -> set[str]:
-    of = made_up.inputs()
-    computed(summary, of)
-    models = [one.values for one in (of.model, of.retain, of.start) if one is not None]
-    return {name for one in models if isinstance(one, made_up.Columns) for name in one.read}

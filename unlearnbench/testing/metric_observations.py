@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -96,42 +96,28 @@ def frozen(seen: SetEvaluation) -> SetEvaluation:
     return seen
 
 
-@dataclass
-class Columns(Mapping[str, float | None]):
-    """Columns of a model in which every name has the value `level`; keeps the names that are read.
+@dataclass(frozen=True)
+class _Columns(Mapping[str, float | None]):
+    """Columns of a model, in which every name has the value `level`."""
 
-    level  None: every column is undefined
-    """
-
-    level: float | None
-    read: set[str] = field(default_factory=set[str])
+    level: float
 
     def __getitem__(self, name: str) -> float | None:
-        self.read.add(name)
         return self.level
 
-    def __contains__(self, name: object) -> bool:
-        return isinstance(name, str)
-
     def __iter__(self) -> Iterator[str]:
-        return iter(self.read)
+        return iter(())
 
     def __len__(self) -> int:
-        return len(self.read)
+        return 0
 
 
-def inputs(
-    *levels: float | None, change: Callable[[SetEvaluation], SetEvaluation] = frozen
-) -> MetricInputs:
-    """A model, its retain and its start model: columns and knowledge of every set at these levels.
-
-    change  of each set
-    """
+def inputs() -> MetricInputs:
+    """A run's model, its retain model and its start model: every set and every column."""
     models: list[EvaluatedModel] = []
-    for level in levels or (0.5, 0.3, 0.9):
-        knows = 0.5 if level is None else level
+    for level in (0.5, 0.3, 0.9):
         sets = {
-            name: change(made_up_set(knows, seed=seed, n=12)) for seed, name in enumerate(_SETS)
+            name: frozen(made_up_set(level, seed=seed, n=12)) for seed, name in enumerate(_SETS)
         }
-        models.append(EvaluatedModel(sets, Columns(level)))
+        models.append(EvaluatedModel(sets, _Columns(level)))
     return MetricInputs(*models)

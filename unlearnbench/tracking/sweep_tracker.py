@@ -18,7 +18,7 @@ from unlearnbench.analysis.selection import SELECTION_FILE
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
 from unlearnbench.api.tracker import TrackedSweep, Tracker
-from unlearnbench.config.benchmark_section import earlier_section
+from unlearnbench.config.entries import earlier_section
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import RecordError, UnlearnbenchError

@@ -1,0 +1,277 @@
+"""Entries that name plug-ins and give their settings, for every kind of plug-in but methods.
+
+`metrics: [rouge, fluency]` is short for plug-ins with their own settings; `metrics: {mia-min-k:
+{share: 0.2}}`, or a list with such sections in it, changes them. The `data:` section has the
+settings of the benchmark that its `source` names. Settings are checked by the plug-in's own fields,
+so that one from outside gets the messages of a built-in one.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, TypeVar
+
+from pydantic import (
+    PlainSerializer,
+    PlainValidator,
+    SerializeAsAny,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+)
+from pydantic_core import PydanticKnownError
+
+from unlearnbench.api.attack import Attack
+from unlearnbench.api.benchmark import Benchmark
+from unlearnbench.api.hyperparameters import HyperParameters
+from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.api.registry import Kind, file_digest, load
+from unlearnbench.config.messages import (
+    describe_error,
+    describe_errors,
+    describe_value,
+    errors_below,
+    fault,
+)
+from unlearnbench.config.section import Settings
+from unlearnbench.errors import PluginError, UnlearnbenchError
+
+_T = TypeVar("_T")
+_P = TypeVar("_P", bound=HyperParameters)
+Read = Callable[[str, type[Any], Mapping[str, Any]], _T]
+"""Makes something of an entry's name, plug-in and settings."""
+
+
+def read_entries(value: Any, kind: Kind, read: Read[_T]) -> list[_T]:
+    """The results of `read` for all entries, each name of which may be there once.
+
+    Raises: ValidationError with the errors of all entries.
+    """
+    if isinstance(value, Mapping):
+        value = tuple({name: settings} for name, settings in value.items())
+    if not isinstance(value, tuple):
+        raise ValueError(
+            f"expected a list of {kind}, or a section of settings by their names, "
+            f"got {describe_value(value)}"
+        )
+    seen: set[str] = set()
+
+    def entry(item: Any) -> _T:
+        is_section = isinstance(item, Mapping) and len(item) == 1
+        ((name, settings),) = item.items() if is_section else ((item, {}),)
+        if not isinstance(name, str):
+            raise ValueError(f"expected a name, got {describe_value(name)}")
+        try:
+            plugin = load(kind, name)
+            if not isinstance(settings, Mapping):
+                text = f"expected its settings, {{}} for none, got {describe_value(settings)}"
+                raise PluginError(text)
+            if name in seen:
+                raise PluginError(f"{name} is there already; keep one")
+            seen.add(name)
+            return read(name, plugin, settings)
+        except ValidationError as error:
+            raise errors_below(error, (name,)) from None
+        except UnlearnbenchError as error:
+            raise fault(str(error), name) from None
+
+    return TypeAdapter(list[Annotated[Any, PlainValidator(entry)]]).validate_python([*value])
+
+
+def made(
+    kind: type[_P],
+    settings: Mapping[str, Any],
+    name: str,
+    *,
+    noun: str = "settings",
+    if_missing: str = "",
+) -> _P:
+    """Make a plug-in from its settings.
+
+    noun        its fields are called: `hyper-parameters`
+    if_missing  advice where a value is missing
+
+    Raises: PluginError where a value is missing or refused.
+    """
+    try:
+        return kind.model_validate({**settings})
+    except ValidationError as error:
+        missing = any(details["type"] == "missing" for details in error.errors(include_url=False))
+        text = describe_errors(error, noun) + (if_missing if missing else "")
+        raise PluginError(f"{name} cannot be made: {text}") from None
+
+
+def example(
+    kind: type[_P], settings: Mapping[str, Any], name: str, *, noun: str = "settings"
+) -> _P:
+    """Make a plug-in with its defaults; required values come from a field's `examples`."""
+    fields = kind.model_fields.items()
+    known = {k: info.examples[0] for k, info in fields if info.is_required() and info.examples}
+    hint = ". Give a value: --set KEY=VALUE, or `examples=[…]` in its Field"
+    return made(kind, {**known, **settings}, name, noun=noun, if_missing=hint)
+
+
+def with_tuples(value: Any) -> Any:
+    """A value with tuples in place of lists, which settings have as JSON."""
+    if isinstance(value, Mapping):
+        return {key: with_tuples(below) for key, below in value.items()}
+    return tuple(map(with_tuples, value)) if isinstance(value, list | tuple) else value
+
+
+def _read_metrics(value: Any, info: ValidationInfo) -> Mapping[str, Mapping[str, Any]]:
+    if info.mode == "json":  # stored ones may be of a metric that is not installed here
+        return {name: dict(settings) for name, settings in value.items()}
+    return dict(read_entries(value, "metrics", _metric))
+
+
+def _metric(
+    name: str, plugin: type[HyperParameters], settings: Mapping[str, Any]
+) -> tuple[str, Mapping[str, Any]]:
+    try:
+        plugin.model_validate(settings)
+    except ValidationError as error:
+        if any(details["type"] != "missing" for details in error.errors(include_url=False)):
+            raise  # what is missing the benchmark may give
+    return name, dict(settings)
+
+
+MetricEntries = Annotated[Mapping[str, Mapping[str, Any]], PlainValidator(_read_metrics)]
+"""Settings by metric, see `metric_plan.MetricChoices`."""
+
+
+class AttackSpec(Settings):
+    """One attack with every setting resolved; part of the identity of a run under it."""
+
+    name: str
+    settings: dict[str, Any]
+    """As JSON, every field of the attack."""
+    version: int = 1
+    source: str | None = None
+    """Content hash of the plug-in file; None for an installed attack."""
+    content: str = ""
+    """Hash of files that the settings name."""
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """Values that the numbers of a model under the attack depend on: all but `at`."""
+        settings = {k: v for k, v in self.settings.items() if k != "at"}
+        return self.model_dump(mode="json") | {"settings": settings}
+
+
+def attack_spec(name: str, attack: Attack) -> AttackSpec:
+    """The spec of an attack. Raises: PluginError where its `content` fails."""
+    with plugin_code(f"`content` of attack {name!r}", passing=UnlearnbenchError):
+        content = attack.content()
+    return AttackSpec(
+        name=name,
+        settings=attack.model_dump(mode="json"),
+        version=attack.version,
+        source=file_digest(name) or None,
+        content=content,
+    )
+
+
+def attack_from_spec(spec: AttackSpec) -> Attack:
+    """Make the attack of a spec. Raises: PluginError where another one is installed here."""
+    kind: type[Attack] = load("attacks", spec.name)
+    if (kind.version, file_digest(spec.name) or None) != (spec.version, spec.source):
+        raise PluginError(
+            f"attack {spec.name!r} differs from the one that was planned: its version or its "
+            "plugin file changed; start again with the same --plugin"
+        )
+    return made(kind, with_tuples(spec.settings), f"attack {spec.name!r}")
+
+
+def _read_attacks(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
+    if info.mode == "json" or isinstance(value, list):  # as stored; YAML gives tuples
+        return tuple(AttackSpec.model_validate(spec) for spec in value)
+    if isinstance(value, tuple) and value and all(isinstance(one, AttackSpec) for one in value):
+        return value
+    return tuple(sorted(read_entries(value, "attacks", _attack), key=lambda spec: spec.name))
+
+
+def _attack(name: str, kind: type[Attack], settings: Mapping[str, Any]) -> AttackSpec:
+    return attack_spec(name, kind.model_validate(with_tuples(settings)))
+
+
+def _stored(specs: tuple[AttackSpec, ...]) -> list[dict[str, Any]]:
+    return [spec.model_dump(mode="json") for spec in specs]
+
+
+AttackEntries = Annotated[
+    tuple[AttackSpec, ...], PlainValidator(_read_attacks), PlainSerializer(_stored)
+]
+"""Specs by name, each name once."""
+
+
+def attack_specs(settings: Mapping[str, Mapping[str, Any]]) -> tuple[AttackSpec, ...]:
+    """The specs of attacks, sorted by name, from their settings by name.
+
+    Raises: PluginError for unknown attacks and wrong settings.
+    """
+    try:
+        return TypeAdapter[tuple[AttackSpec, ...]](AttackEntries).validate_python(dict(settings))
+    except ValidationError as error:
+        lines = [
+            f"attack {'.'.join(step for step in details['loc'] if isinstance(step, str))}: "
+            f"{describe_error(details)}"
+            for details in error.errors(include_url=False)
+        ]
+        raise PluginError("\n".join(lines)) from None
+
+
+DEFAULT = "synthetic"
+"""The benchmark of a configuration that names none."""
+_EARLIER = {
+    "source": DEFAULT,
+    "path": None,
+    "hub_id": "locuslab/TOFU",
+    "revision": None,
+    "authors": 40,
+    "questions_per_author": 20,
+    "pretraining_authors": 20,
+    "seed": 0,
+    "refusals": None,
+}
+"""The section of versions in which these two benchmarks shared one, with its defaults."""
+_SHARED = ("synthetic", "tofu")
+
+
+def benchmark_of(section: Mapping[str, Any], *, stored: bool = False) -> Benchmark:
+    """The benchmark that a section describes. Raises: ValidationError where it is wrong.
+
+    stored  read from JSON, perhaps of an earlier version
+    """
+    values = {"source": DEFAULT, **section}
+    try:
+        kind: type[Benchmark] = load("benchmarks", str(values["source"]))
+    except PluginError as error:
+        raise fault(str(error), "source") from None
+    if values["source"] in _SHARED:  # null leaves a key out, where another file has it
+        other = _EARLIER.keys() - kind.model_fields.keys()
+        values = {k: v for k, v in values.items() if k not in other or not (stored or v is None)}
+    return kind.model_validate_json(json.dumps(values)) if stored else kind.model_validate(values)
+
+
+def benchmark_named(source: str) -> Benchmark:
+    """A benchmark with its default settings."""
+    return benchmark_of({"source": source})
+
+
+def earlier_section(benchmark: Benchmark) -> dict[str, Any]:
+    """The section as versions wrote it in which benchmarks shared one; what ids were made from."""
+    fields = benchmark.model_dump(mode="json")
+    return {**_EARLIER, **fields} if benchmark.source in _SHARED else fields
+
+
+def _read_benchmark(value: Any, info: ValidationInfo) -> Benchmark:
+    if isinstance(value, Benchmark):
+        return value
+    if not isinstance(value, Mapping):
+        raise PydanticKnownError("dict_type")
+    return benchmark_of(value, stored=info.mode == "json")
+
+
+BenchmarkSection = Annotated[SerializeAsAny[Benchmark], PlainValidator(_read_benchmark)]
+"""A field of settings that has the benchmark."""

@@ -1,0 +1,261 @@
+"""A configuration as YAML states it, and the rules that concern several of its keys.
+
+A rule on one key and those before it is a validator of that key, so that it holds where others are
+wrong; all others are looked at once every key is right by itself. They are no part of
+`SweepConfig`, which reads what is stored as well, with metrics that may not be installed here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from importlib.util import find_spec
+from typing import Annotated, Any, Self
+
+from pydantic import (
+    AfterValidator,
+    Field,
+    PlainValidator,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
+from pydantic_core import PydanticKnownError
+
+from unlearnbench.api.benchmark import split_name
+from unlearnbench.config.messages import Fault, Loc, distinct, errors_below, fault, raise_faults
+from unlearnbench.config.method_entries import read_grid
+from unlearnbench.config.metric_plan import benchmark_plan
+from unlearnbench.config.precision import resolve_precision
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.config.schema import MethodGrid, ModelSettings, Rates, SweepConfig
+from unlearnbench.config.search import Metric, Range, SelectSettings
+from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
+from unlearnbench.errors import EvaluationError, PluginError, did_you_mean
+
+_Fractions = Annotated[
+    tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1), AfterValidator(distinct)
+]
+_Names = Annotated[tuple[str, ...], Field(min_length=1), AfterValidator(distinct)]
+
+
+class WrittenConfig(SweepConfig):
+    """The keys of a YAML file: those of a configuration, and two that say where it comes from."""
+
+    # Null leaves out what another file has: a benchmark takes one of the two.
+    forget_fractions: _Fractions | None = Field(  # type: ignore[assignment]
+        default=None,
+        validate_default=True,
+        description=SweepConfig.model_fields["forget_fractions"].description,
+    )
+    splits: _Names | None = Field(  # type: ignore[assignment]
+        default=None, description=SweepConfig.model_fields["splits"].description
+    )
+    methods: tuple[Annotated[MethodGrid, PlainValidator(read_grid)], ...] = Field(
+        min_length=1, description=SweepConfig.model_fields["methods"].description
+    )
+    extends: str | None = Field(
+        default=None,
+        description="a configuration that this one changes: a shipped one's name, or a file beside "
+        "this one; sections are merged key by key, other values replaced",
+    )
+    plugins: tuple[str, ...] | None = Field(
+        default=None,
+        description="Python files with a method, metric, benchmark or attack each, named as the "
+        "file; relative to this one",
+    )
+
+    def resolved(self) -> SweepConfig:
+        """The configuration itself."""
+        values = {name: getattr(self, name) for name in SweepConfig.model_fields}
+        values |= {name: values[name] or () for name in ("forget_fractions", "splits")}
+        return SweepConfig.model_construct(self.model_fields_set, **values)
+
+    @field_validator("models")
+    @classmethod
+    def _models(
+        cls, models: tuple[ModelSettings, ...], info: ValidationInfo
+    ) -> tuple[ModelSettings, ...]:
+        data, names = info.data.get("data"), [model.name for model in models]
+        known = [split_name("retain", name) for name in data.splits] if data else []
+        rule = f"expected one of {', '.join(known)}" if known else "expected a split, as retain90"
+        raise_faults(
+            Fault((i, "name"), f"{name!r} is the name of models.{names.index(name)} as well")
+            for i, name in enumerate(names)
+            if name in names[:i]
+        )
+        raise_faults(
+            Fault((i, "retain", split), rule)
+            for i, model in enumerate(models)
+            for split in model.retain
+            if not (split in known if known else re.fullmatch(r"retain\d\d(\.\d+)?", split))
+        )
+        return models
+
+    @field_validator("forget_fractions", "splits")
+    @classmethod
+    def _splits(cls, keys: tuple[Any, ...] | None, info: ValidationInfo) -> Any:
+        """Splits by fraction or by name, of which a benchmark has one kind."""
+        data = info.data.get("data")
+        if data is None:
+            return keys
+        used = "splits" if data.splits else "forget_fractions"
+        if info.field_name != used:
+            if keys is not None:
+                by = f"names: {', '.join(data.splits)}" if data.splits else "fractions, such as 0.1"
+                fix = f"list them in {used} and leave this out (null, where another file has it)"
+                raise ValueError(f"{data.source} has splits by {by}; {fix}")
+        elif keys is None and not data.splits:
+            raise PydanticKnownError("missing")
+        problems = [(i, data.problem_with(key)) for i, key in enumerate(keys or ())]
+        raise_faults(Fault((i,), problem) for i, problem in problems if problem)
+        return keys
+
+    @field_validator("select")
+    @classmethod
+    def _select(cls, select: SelectSettings | None, info: ValidationInfo) -> SelectSettings | None:
+        """Seeds to choose on: some of the sweep's, and not all of them."""
+        seeds = info.data.get("seeds")
+        if select is None or seeds is None:
+            return select
+        if unknown := [seed for seed in select.seeds if seed not in seeds]:
+            listed = ", ".join(map(str, seeds))
+            raise fault(f"{unknown[0]} is not one of the sweep's seeds ({listed})", "seeds")
+        if {*select.seeds} == {*seeds}:
+            text = "are all of the sweep's: none is left to report the chosen settings on"
+            raise fault(f"{text}; add to seeds", "seeds")
+        return select
+
+    @model_validator(mode="after")
+    def _across(self) -> Self:
+        """Apply the rules across keys, and complete the training settings of entries."""
+        methods = tuple(self._completed(i, grid) for i, grid in enumerate(self.methods))
+        self.__dict__["methods"] = methods  # frozen for all others
+        rules = (
+            self._entries,
+            self._processes,
+            self._metrics,
+            self._search,
+            self._patience,
+            self._precision,
+        )
+        raise_faults((Fault(loc, text) for rule in rules for loc, text in rule()), "rule")
+        return self
+
+    def _completed(self, index: int, grid: MethodGrid) -> MethodGrid:
+        """An entry with the sweep's training settings where it changes some of them."""
+        if grid.training is None:
+            return grid
+        sweep, own = (s.model_dump(exclude_unset=True) for s in (self.training, grid.training))
+        try:
+            training = TrainingSettings.model_validate(sweep | own)
+        except ValidationError as error:
+            raise errors_below(error, ("methods", index, "training")) from None
+        return grid.model_copy(update={"training": training})
+
+    def _entries(self) -> Iterator[tuple[Loc, str]]:
+        """Entries that repeat another, differ in `training`, or state ranges for a grid."""
+        first: dict[str, int] = {}
+        for i, grid in enumerate(self.methods):
+            if grid in self.methods[:i]:
+                other = self.methods.index(grid)
+                yield ("methods", i), f"the same as methods.{other}: duplicate runs"
+            name = grid.specs[0].name
+            other = first.setdefault(name, i)
+            if (grid.training or self.training) != (self.methods[other].training or self.training):
+                yield (
+                    ("methods", i, "training"),
+                    f"{name} has other training settings in methods.{other}, and tables would mix "
+                    "the two; give all entries of a method the same, or another sweep",
+                )
+        ranges: dict[Loc, Rates | None] = {("learning_rates",): self.learning_rates}
+        for i, grid in enumerate(self.methods):
+            ranges["methods", i, "learning_rates"] = grid.learning_rates
+            ranges |= {("methods", i, *key.split(".")): value for key, value in grid.ranges.items()}
+        for loc, values in ranges.items() if self.search.kind == "grid" else ():
+            if isinstance(values, Range):
+                yield (
+                    loc,
+                    "a range is drawn from by a search, and a grid takes a list, such as "
+                    f"[{values.low:g}, {values.high:g}]; write one, or search: {{kind: random, "
+                    "trials: 20}",
+                )
+
+    def _processes(self) -> Iterator[tuple[Loc, str]]:
+        """8-bit optimisers of runs with several processes."""
+        trainings = {("training",): self.training} | {
+            ("methods", i, "training"): grid.training for i, grid in enumerate(self.methods)
+        }
+        for model in self.models:
+            processes = self.resources_of(model.name).world_size
+            for loc, training in trainings.items() if processes > 1 else ():
+                if training is not None and training.optimizer in EIGHT_BIT:
+                    text = f"{training.optimizer} works in one process, and a run of {model.name}"
+                    yield (*loc, "optimizer"), f"{text} has {processes}: {ONE_PROCESS}"
+
+    def _metrics(self) -> Iterator[tuple[Loc, str]]:
+        """Chosen metrics that this benchmark cannot report, or sharded weights do not allow."""
+        resources = {model.name: self.resources_of(model.name) for model in self.models}
+        sharded = [k for k, r in resources.items() if r.world_size > 1 and r.parallel == "fsdp"]
+        for name, settings in self.evaluation.metrics.items():
+            loc = ("evaluation", "metrics", name)
+            try:
+                plan = benchmark_plan(TOFU, self.data, {name: settings})
+            except PluginError as error:
+                yield loc, str(error)
+                continue
+            if plan.extra and sharded:
+                text = f"needs whole weights in each process, and runs of {sharded[0]} shard theirs"
+                yield loc, f"{text}; set resources.parallel: ddp, or leave the metric out"
+
+    def _search(self) -> Iterator[tuple[Loc, str]]:
+        """A search without its package, unknown metrics, and halving without epochs for it."""
+        search, scheduler = self.search, self.search.scheduler
+        if search.kind == "optuna" and find_spec("optuna") is None:
+            fix = "pip install 'unlearnbench[search]'"
+            yield ("search", "kind"), f"optuna is not installed; {fix}, or take kind random"
+        if search.metric is not None:
+            yield from self._metric(search.metric, "search", "metric")
+        if scheduler is not None:
+            yield from self._metric(scheduler.metric, "search", "scheduler", "metric")
+            yield from self._ends_early(scheduler.grace, "search", "scheduler", "grace")
+
+    def _patience(self) -> Iterator[tuple[Loc, str]]:
+        """An unknown metric, and patience that cannot end a run."""
+        patience = self.evaluation.patience
+        if patience is not None:
+            yield from self._metric(patience.metric, "evaluation", "patience", "metric")
+            yield from self._ends_early(patience.epochs, "evaluation", "patience", "epochs")
+
+    def _ends_early(self, epochs: int, *loc: str) -> Iterator[tuple[Loc, str]]:
+        evaluated = len(self.evaluated_epochs) if loc[0] == "evaluation" else self.epochs
+        if self.epochs_as == "runs":
+            text = "epochs_as: runs evaluates a run once, at its end: none can end early"
+            yield loc[:-1], f"{text}; take epochs_as: checkpoints"
+        elif epochs >= evaluated:
+            yield loc, f"{epochs} epochs end no run of {evaluated} early; lower it, or raise epochs"
+
+    def _metric(self, metric: Metric, *loc: str) -> Iterator[tuple[Loc, str]]:
+        names = [metric] if isinstance(metric, str) else list(metric)
+        if not names:
+            yield loc, "is empty: name a column of results.csv"
+        try:  # columns have the same names under every profile
+            plan = benchmark_plan(TOFU, self.data, self.evaluation.metrics)
+        except PluginError:  # of a chosen metric, which is reported itself
+            return
+        known = [column.name for column in plan.columns]
+        for name in names:
+            if name not in known:
+                near = did_you_mean(name, known) or ";"
+                yield loc, f"unknown metric {name!r}{near} known: {', '.join(known)}"
+
+    def _precision(self) -> Iterator[tuple[Loc, str]]:
+        """An evaluation precision that a model does not allow, and the name of the cache."""
+        for i, model in enumerate(self.models):
+            try:
+                resolve_precision("cpu", model.dtype, self.evaluation.precision)
+            except EvaluationError as error:
+                yield ("evaluation", "precision"), f"models.{i}: {error}"
+        if self.cache is None and self.name == "cache":
+            yield ("name",), "'cache' is the folder of prepared models; choose another name"
