@@ -13,8 +13,6 @@ from pathlib import Path
 from unlearnbench.errors import OutputError, StorageError
 from unlearnbench.files.atomic import atomic_path
 
-VIEWS = (".html", ".csv", ".tex", ".svg", ".png", ".pdf", ".parquet")
-"""Ends of names of files that no command reads: in a folder that is read they may be replaced."""
 SCHEMES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
 """Schemes of `storage`, by fsspec's names; a path has none."""
 
