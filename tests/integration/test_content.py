@@ -177,16 +177,6 @@ def test_a_module_that_a_plugin_imports_is_a_part_of_it(place: Path, run: Run) -
     assert losses[2] == pytest.approx(losses[1] + 0.125, rel=1e-3)
 
 
-def test_a_folder_stays_open_where_the_rules_of_evaluation_change(place: Path, run: Run) -> None:
-    folder = place / "runs" / "local"
-    first = run()
-    before = rows(folder)
-    assert not run("--set", "evaluation.rows=3")[1]
-    assert kinds(folder) == ONE_OF_EACH
-    assert run() == (first[0], True)
-    assert rows(folder) == before
-
-
 @pytest.mark.slow
 def test_sweeps_find_what_is_the_same_and_train_what_is_not(
     place: Path, capsys: pytest.CaptureFixture[str]
@@ -221,13 +211,3 @@ def test_a_model_that_changes_after_the_plan_is_refused(place: Path) -> None:
     shutil.copy(place / "retain" / "model.safetensors", place / "full")
     with pytest.raises(ModelError, match=r"models.m: a folder or log has changed since the runs"):
         run_single(plan.runs[0], config, plan.folder, lambda _: None)
-
-
-def test_the_plan_has_the_ids_of_every_reference(place: Path) -> None:
-    config = load_config(str(place / "local.yaml"), ["attacks={relearning: {steps: [1]}}"])
-    plan, _ = plan_sweep(config)
-    assert plan.references is not None
-    run_single(plan.runs[0], config, plan.folder, lambda _: None)
-    records = {r.id for r in read_records(plan.folder) if r.kind != "run"}
-    assert records == {*plan.references}
-    assert len(records) == 4

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor
 
 from unlearnbench.api.method import LossBatch, Part, Sampling, Terms
@@ -70,27 +69,6 @@ def test_altpo_at_the_start_is_two_over_beta_times_log_two() -> None:
     assert total(method("altpo", beta=0.5).loss(toy.batch())).item() == pytest.approx(
         4 * math.log(2), rel=1e-12
     )
-
-
-def test_altpo_declares_its_alternatives() -> None:
-    made = method(
-        "altpo", alternatives=2, temperature=1.5, max_new_tokens=9, instruction="{question}?"
-    )
-    assert made.needed().alternatives == Sampling(2, 1.5, 9, "{question}?")
-    with pytest.raises(ValidationError, match=r"instruction must contain \{question\}"):
-        method("altpo", instruction="Say something else.")
-
-
-def test_altpo_with_the_authors_prompt_or_another() -> None:
-    theirs = method("altpo", asked="authors").needed().alternatives
-    assert theirs is not None
-    assert theirs.prefix == " Alternate Answer :"
-    assert theirs.stop == ("Question:", "Q:")
-    own = method("altpo", prefix=" Well,", stop="Q:|\n").needed().alternatives
-    assert own == Sampling(5, 1.0, 200, "{question}", " Well,", ("Q:", "\n"))
-    for values in ({"stop": "Q:"}, {"prefix": "So"}, {"instruction": "{question}!"}):
-        with pytest.raises(ValidationError, match="has no effect with asked: authors"):
-            method("altpo", asked="authors", **values)
 
 
 def test_grpo(samples: Toy) -> None:

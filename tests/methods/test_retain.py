@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.api.method import Part
 from unlearnbench.config.schema import RetainSpec, RetainTermName
 from unlearnbench.training.objective import Objective
 
@@ -60,24 +59,6 @@ def test_a_forget_term_with_and_without_a_retain_term(
         spec = RetainSpec(term=term, weight=WEIGHT)
     objective = Objective(method(name), spec)
     assert_same(toy, objective.terms(toy.batch()), formula)
-
-
-@pytest.mark.parametrize("term", TERMS)
-def test_needs_are_those_of_both(term: RetainTermName) -> None:
-    needs = Objective(method("dpo"), RetainSpec(term=term)).needs
-    distributions: set[Part] = {"retain"} if term == "kl" else set()
-    assert needs.parts == {"forget", "refusal", "retain"}
-    assert needs.logprobs == {"forget", "refusal"}
-    assert needs.distributions == distributions
-
-
-def test_terms_have_separate_names(toy: Toy) -> None:
-    """A method's own retain term stays when another is added."""
-    objective = Objective(method("gradient-difference"), RetainSpec(term="kl", weight=WEIGHT))
-    terms = objective.terms(toy.batch())
-    assert list(terms) == ["forget", "retain", "added_kl"]
-    torch.testing.assert_close(terms["added_kl"], WEIGHT * retain_term(toy, "kl"))
-    torch.testing.assert_close(terms["retain"], retain_term(toy, "nll"))
 
 
 def test_gradient_ascent_with_a_retain_term_is_the_named_method(toy: Toy) -> None:

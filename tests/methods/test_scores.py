@@ -13,14 +13,11 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.benchmark import Dataset, Question, Split
-from unlearnbench.api.method import LossBatch, Part, Sampling
+from unlearnbench.api.method import LossBatch, Part
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.data.epoch_order import training_rows, with_scores
-from unlearnbench.data.loading import fingerprint
-from unlearnbench.models.loading import pad_id
 from unlearnbench.testing import check_method
-from unlearnbench.training.answer_sampling import Sampler
 
 from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target
 
@@ -131,15 +128,6 @@ class TestData:
         assert split.forget[0].score == (0.0, 0.5)
         assert [row.score for row in split.retain] == [0.9] * 9
 
-    def test_the_fingerprint_covers_scores_only_where_there_are_some(self, tmp_path: Path) -> None:
-        def hashed(**scores: object) -> str:
-            return fingerprint(self.load(self.write(tmp_path, **scores)))
-
-        plain = hashed()
-        assert plain == "cf04b560b69a77be"
-        found = {plain, hashed(forget=0.5), hashed(forget=0.6), hashed(retain=0.5)}
-        assert len(found) == 4
-
 
 @pytest.fixture
 def encoder(tokenizer: Any) -> Encoder:
@@ -165,43 +153,3 @@ class TestRows:
         assert rows.forget[0].scores == (0.5,) * rows.forget[0].scored
         assert rows.forget[1].scores == by_token[1:], "the first token is not seen"
         assert all(not row.scores for row in rows.retain)
-
-    def test_a_cut_row_keeps_the_scores_of_its_remaining_tokens(
-        self, encoder: Encoder, questions: Sequence[Question]
-    ) -> None:
-        whole = encoder.row(questions[1])
-        scores = tuple(i / whole.scored for i in range(whole.scored))
-        short = replace(encoder, max_length=len(whole.ids) - 3)
-        assert short.scored_row(replace(questions[1], score=scores)).scores == scores[:-3]
-
-
-class TestSampler:
-    """Rewards become scores of the samples' tokens."""
-
-    def sampler(
-        self, encoder: Encoder, questions: Sequence[Question], skipped: int = 0, **more: Any
-    ) -> Sampler:
-        pad, how = pad_id(encoder.tokenizer), Sampling(2, 1.0, 5)
-        made = method("general-ce-u", scores="reward")
-        more = {"token_rewards": made.token_rewards, **more}
-        return Sampler(questions, encoder, how, made.reward, 5, pad, skipped, **more)
-
-    def test_a_reward_is_the_score_of_every_token(
-        self, model: Any, encoder: Encoder, questions: Sequence[Question]
-    ) -> None:
-        (found,) = self.sampler(encoder, questions)(model, [1], 0).values()
-        for row, reward in zip(found.rows, found.rewards, strict=True):
-            assert row.scores == (reward,) * row.scored
-
-    def test_a_reward_for_each_token(
-        self, model: Any, encoder: Encoder, questions: Sequence[Question]
-    ) -> None:
-        def rewards(answer: str, tokens: Sequence[str], truth: str) -> list[float]:
-            assert answer in "".join(tokens)
-            assert truth == questions[1].answer
-            return [1 / (1 + i) for i in range(len(tokens))]
-
-        sampler = self.sampler(encoder, questions, skipped=1, token_rewards=rewards)
-        (found,) = sampler(model, [1], 0).values()
-        for row in found.rows:
-            assert row.scores == tuple(1 / (2 + i) for i in range(row.scored))

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from .conftest import LAYER, WIDTH, Toy, assert_same, loss_of, mean, method
+from .conftest import WIDTH, Toy, assert_same, loss_of, mean, method
 
 
 def made(**hyperparameters: Any) -> Any:
@@ -53,11 +53,6 @@ def test_the_direction_comes_from_its_seed_alone() -> None:
     assert not torch.allclose(made(direction_seed=4).direction(64), direction)
     assert direction.norm().item() == pytest.approx(1.0, rel=1e-12)
     assert bool((direction >= 0).all())
-
-
-def test_it_needs_the_states_after_its_layer() -> None:
-    assert made(layer=5).needed().layers == {5}
-    assert made(layer=LAYER).needed().states == {"retain"}
 
 
 @pytest.mark.parametrize(

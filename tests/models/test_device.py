@@ -38,15 +38,6 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_before_anything_is_loaded(
     assert "--set resources.gpu=0" in message
 
 
-def test_a_machine_without_a_driver_is_named_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(provenance, "_DRIVER", tmp_path / "missing")
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(UnlearnbenchError, match="no NVIDIA driver"):
-        use_device(Resources(gpu=0.5))
-
-
 def test_no_gpu_means_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     use_device(Resources(gpu=0))

@@ -10,6 +10,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench.config.schema import ModelSettings
+from unlearnbench.errors import ModelError
 from unlearnbench.models import model_cache as warm
 from unlearnbench.models.loading import Source, load_model
 from unlearnbench.models.model_cache import ModelCache
@@ -88,6 +89,20 @@ def test_another_kind_of_model_is_loaded(tmp_path: Path, changes: dict[str, Any]
     cache.release(cache.acquire(source, SETTINGS), source, SETTINGS)
     other = SETTINGS.model_copy(update=changes)
     assert same(cache.acquire(source, other), load_model(source, other, train=True))
+    assert cache.restored == 0
+
+
+def test_weights_that_have_become_incomplete_are_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    source, cache = saved(tmp_path / "a", 1), ModelCache()
+    cache.release(cache.acquire(source, SETTINGS), source, SETTINGS)
+    file = tmp_path / "a" / "model.safetensors"
+    tensors = load_file(file)
+    del tensors["model.norm.weight"]
+    save_file(tensors, file, metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"1 missing: model\.norm\.weight"):
+        cache.acquire(source, SETTINGS)
     assert cache.restored == 0
 
 

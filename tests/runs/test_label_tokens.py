@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.api.method import Method, Sampling
+from unlearnbench.api.method import Method
 from unlearnbench.config import method_specs
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid
@@ -16,7 +16,6 @@ from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.workspace import Workspace
-from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import answer_rows
 from unlearnbench.training.trainer import Trainer
 
@@ -55,30 +54,6 @@ def test_an_answer_that_a_model_has_made_up_may_lack_it(tokenizer: Any) -> None:
         assert encoder.labelled(row, LIMA).label == 0
     counting = Encoder(tokenizer, PHI, 200, ignore_label=False)
     assert counting.labelled(same, LIMA).label == counting.row(LIMA).label == 0
-
-
-def test_alternatives_are_read_as_answers_are(
-    tokenizer: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    encoder = Encoder(tokenizer, PHI, 200)
-    true = encoder.row(LIMA)
-
-    def sampled(*_: Any) -> list[tuple[int, ...]]:
-        return [true.ids[true.start :]]
-
-    monkeypatch.setattr("unlearnbench.training.alternative_answers.sample", sampled)
-    ((row,),) = alternative_rows(
-        lambda: None,
-        "w",
-        [LIMA],
-        Sampling(1),
-        encoder,
-        seed=0,
-        pad=0,
-        folder=tmp_path,
-        skipped=1,
-    )
-    assert row == true.without_first(1)
 
 
 @pytest.fixture(scope="module")

@@ -29,8 +29,8 @@ from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import (
     EpochResult,
-    Record,
     read_records,
+    run_record,
     write_record,
 )
 from unlearnbench.sweep import run_sweep
@@ -138,23 +138,9 @@ def fake_pipeline(
         mark("end", run.id)
         if run.learning_rate == full:
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
-        write_record(
-            Record(
-                id=run.id,
-                kind="run",
-                model=run.model.name,
-                forget_fraction=run.forget_fraction,
-                method=run.method.label,
-                learning_rate=run.learning_rate,
-                seed=run.seed,
-                spec=run.to_json(),
-                status="finished",
-                profile="tofu",
-                epochs=tuple(results),
-                provenance={"threads": os.environ["OMP_NUM_THREADS"], "folder": str(Path.cwd())},
-            ),
-            folder,
-        )
+        made = {"threads": os.environ["OMP_NUM_THREADS"], "folder": str(Path.cwd())}
+        ended: dict[str, Any] = {"status": "finished", "profile": "tofu", "provenance": made}
+        write_record(run_record(run, epochs=tuple(results), **ended), folder)
 
     def report(folder: Path) -> Path:
         page = folder / "report.html"

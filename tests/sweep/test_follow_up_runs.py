@@ -120,22 +120,6 @@ def test_runs_of_another_search_are_trials_where_they_fit(tmp_path: Path) -> Non
     assert found == [[1e-5], []], "a rate outside the range and other epochs are no trials"
 
 
-def test_a_setting_in_two_spaces_belongs_to_the_search_that_suggested_it(tmp_path: Path) -> None:
-    spec = method_spec("npo", {})
-    rates = [Range(low=low, high=1e-3, log=True) for low in (1e-6, 1e-5)]
-    grids = tuple(MethodGrid(specs=(spec,), learning_rates=rate) for rate in rates)
-    config = a_config(tmp_path, methods=grids)
-    follow_up = FollowUpRuns(make_plan(config, "data"), tmp_path)
-    first, second = follow_up.studies
-    for rate in (1e-4, 2e-4):
-        (run,) = follow_up.add(second, (spec, rate))
-        write_record(a_record(run), tmp_path)
-    follow_up.add(first, (spec, 3e-4))
-    again = FollowUpRuns(make_plan(config, "data"), tmp_path)
-    found = [[rate for _, rate in study.points] for study in again.studies]
-    assert found == [[3e-4], [1e-4, 2e-4]]
-
-
 def test_a_study_gets_the_mean_of_seeds_and_failures(tmp_path: Path) -> None:
     config = a_config(tmp_path, seeds=(0, 1))
     follow_up, search = searching(config, tmp_path)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from io import StringIO
-from pathlib import Path
 
 import pytest
 
@@ -62,24 +60,6 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     ]
 
 
-def test_progress_on_a_terminal_has_a_bar() -> None:
-    class Terminal(StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    runs = some_runs()
-    err = Terminal()
-    with Progress(Console(err=err), default_headline()) as progress:
-        progress.preparing(["tiny: base [model]"])
-        progress.prepared("tiny: base [model]", 3.0)
-        progress.running(runs, finished=0, slots=2)
-        progress.epoch(runs[0], EpochResult(1, {}, 1.0, 1.0), 2.0)
-        progress.ended(runs[0], None, "collapsed")
-    assert "prepared tiny: base [model] in 3 s" in err.getvalue()
-    assert "[1/4] npo" in err.getvalue()
-    assert "collapsed" in err.getvalue()
-
-
 def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
     runs, err, clock = some_runs(), StringIO(), Clock()
     start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
@@ -127,19 +107,3 @@ def test_a_useless_start_model_is_a_warning_before_the_runs_and_after_them(
     assert len(warnings) == 2
     assert all(why in warning for warning in warnings)
     assert "best" not in err.getvalue(), "no winner in its place"
-
-
-def test_lines_are_logged_with_the_time_and_a_full_disk_is_harmless(tmp_path: Path) -> None:
-    err = StringIO()
-    log = tmp_path / "sweep.log"
-    with Progress(Console(err=err), default_headline()) as progress:
-        progress.warn("before there is a folder")
-        progress.log_to(log)
-        progress.warn("something")
-        progress.prepared("base", 3.0)
-        progress.log_to(tmp_path / "nowhere" / "sweep.log")
-        progress.warn("the disk is full")
-    logged = [line.partition("  ") for line in log.read_text(encoding="utf-8").splitlines()]
-    assert [text for _, _, text in logged] == ["warning: something", "prepared base in 3 s"]
-    assert all(datetime.fromisoformat(when).tzinfo is not None for when, _, _ in logged)
-    assert len(err.getvalue().splitlines()) == 4

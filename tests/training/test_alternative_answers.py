@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -114,25 +113,6 @@ def test_a_prefix_is_asked_with_and_not_learned(
     assert len([*(tmp_path / "alternatives").iterdir()]) == 2
     for rows, question in zip(prefixed, questions, strict=False):
         assert [row.ids[: row.start] for row in rows] == [encoder.prompt(question)] * 2
-
-
-def test_words_end_an_alternative(
-    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path, loads: list[int]
-) -> None:
-    """Cut before the first of them, without white space, and with an EOS as the data's rows."""
-    made(max_new_tokens=30)
-    (path,) = (tmp_path / "alternatives").iterdir()
-    texts = [[a["text"] for a in q["answers"]] for q in json.loads(path.read_text())["questions"]]
-    letters = sorted({c for some in texts for text in some for c in text if c.isalnum()})
-    stop = (letters[0], letters[1])
-    found = made(max_new_tokens=30, stop=stop)
-    assert len(loads) == 1, "what was sampled does not depend on what ends it"
-    for rows, some, question in zip(found, texts, questions, strict=False):
-        for row, text in zip(rows, some, strict=True):
-            end = min(len(text.partition(word)[0]) for word in stop)
-            assert row == encoder.row(question, text[:end].strip())
-            assert row.ids[-1] == encoder.eos
-    assert any(end in text for some in texts for text in some for end in stop)
 
 
 def test_each_epoch_draws_its_own_and_leaves_the_other_draws_alone() -> None:

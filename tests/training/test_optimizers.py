@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import json
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,17 +16,12 @@ from torch import Tensor, nn
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import Architecture
-from unlearnbench.errors import TrainingError
 from unlearnbench.models.tiny import build_model
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.runs.build_trainer import optimisation
 from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.training.optimizer_state import load_state, state_tensors
 from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
 from unlearnbench.training.trainer import Trainer
 
-from ..plan.test_plan import config
 from .test_trainer import objective_of, rows_of, trainer_of, weights
 
 if TYPE_CHECKING:
@@ -179,16 +173,6 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     assert library.held == {}
 
 
-def test_the_optimizer_is_part_of_a_run_and_the_default_changes_no_id() -> None:
-    run: RunSpec = make_plan(config(), "f").runs[0]
-    eight = run.training.model_copy(update={"optimizer": "adamw-8bit"})
-    other = run.model_copy(update={"training": eight})
-    assert run.id != other.id
-    assert "optimizer" not in json.dumps(run.identity["training"])
-    assert other.identity["training"]["optimizer"] == "adamw-8bit"
-    assert optimisation(other).optimizer == "adamw-8bit"
-
-
 def test_muon_is_left_out_or_alone_where_there_are_no_or_only_matrices() -> None:
     how = TrainerSettings(1, 1, 1e-3, seed=0, optimizer="muon")
 
@@ -214,11 +198,3 @@ def test_adamw_is_fused_on_gpus_alone(
     model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
     made: list[Any] = [*make_optimizers(model, TrainerSettings(1, 1, 1e-3, seed=0))]
     assert made == [{"weight_decay": 0.0, "fused": fused}]
-
-
-def test_a_trainer_of_several_processes_refuses_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """torchrun starts them without a key in the configuration."""
-    monkeypatch.setattr("unlearnbench.training.optimizers.world_size", lambda: 2)
-    how = TrainerSettings(1, 1, 1e-3, seed=0, optimizer="paged-adamw-8bit")
-    with pytest.raises(TrainingError, match="works in one process, and the run has 2"):
-        list(make_optimizers(nn.Linear(3, 2), how))

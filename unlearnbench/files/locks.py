@@ -50,24 +50,3 @@ def exclusive_lock(path: Path) -> Generator[None, None, None]:
         yield
     finally:
         os.close(handle)
-
-
-@contextmanager
-def try_lock(path: Path) -> Generator[bool, None, None]:
-    """Hold the lock on the file `path`, or yield False where another process has it.
-
-    The file stays only if it was there. Raises: OutputError where the file system has no locks.
-    """
-    if not path.exists():  # nobody has it
-        yield True
-        return
-    handle = os.open(path, os.O_RDWR)
-    try:
-        try:
-            flock(handle, LOCK_EX | LOCK_NB, path.parent)
-        except BlockingIOError:
-            yield False
-        else:
-            yield True
-    finally:
-        os.close(handle)

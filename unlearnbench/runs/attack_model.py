@@ -71,8 +71,8 @@ def results_under(
     evaluator, tools = space.evaluator(model, split), tools_of(space, model, split)
     attack = attack_from_spec(spec)
     for name, found in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
-        retain = space.attacked_evaluation(model, "retain", split, spec, name)
-        start = space.attacked_evaluation(model, "full", split, spec, name)
+        retain = space.evaluation(model, "retain", split, spec, name)
+        start = space.evaluation(model, "full", split, spec, name)
         if target == "full":
             start = found
         elif target:

@@ -45,8 +45,8 @@ class EvaluatedRun:
         self.state = RunState()
         self.peak = Peak()
         self.oom_retry = OomRetry()
-        self.retain = space.retain_evaluation(spec.model.name, spec.forget_fraction)
-        self.start = space.full_evaluation(spec.model.name, spec.forget_fraction)
+        self.retain = space.evaluation(spec.model.name, "retain", spec.forget_fraction)
+        self.start = space.evaluation(spec.model.name, "full", spec.forget_fraction)
         self.evaluator = space.evaluator(spec.model.name, spec.forget_fraction)
 
     def _evaluate(self, model: Any, epoch: int, training: float) -> EpochResult:
@@ -55,8 +55,8 @@ class EvaluatedRun:
         before = self.evaluator.batch_tokens
         evaluation = self.evaluator(model, self._last_evaluation())
         self.oom_retry.evaluation(epoch, before, self.evaluator.batch_tokens)
-        place = self.spec.model.name, self.spec.forget_fraction
-        evaluation = self.space.with_start_losses(*place, evaluation)
+        reference = self.spec.model.name, self.spec.forget_fraction
+        evaluation = self.space.with_start_losses(*reference, evaluation)
         metrics = self.space.summary(evaluation, self.retain, self.start)
         result = EpochResult(epoch, metrics, training, time.monotonic() - begin)
         self.state = self.state.evaluated(result, evaluation)
@@ -67,8 +67,10 @@ class EvaluatedRun:
 
         last  those of the run's last epoch; else those of each epoch, and of each best one so far
         """
-        when = {"last"} if last else {"every", "best"} if self._is_best(epoch) else {"every"}
-        due = [spec for spec in self.spec.attacks if spec.settings["at"] in when]
+        moments = ["last"] if last else ["every"]
+        if not last and self._is_best(epoch):
+            moments.append("best")
+        due = [spec for spec in self.spec.attacks if spec.settings["at"] in moments]
         done = {result.variant for result in self.state.attacked if result.epoch == epoch}
         return [spec for spec in due if not done.issuperset(variants_of(spec))]
 
@@ -84,10 +86,10 @@ class EvaluatedRun:
 
     def _attack(self, model: Any, epoch: int, attacks: Iterable[AttackSpec]) -> None:
         """Evaluate `model` under attacks; each is stored when it is done. Collective."""
-        place = self.spec.model.name, self.spec.forget_fraction
+        reference = self.spec.model.name, self.spec.forget_fraction
         for spec in attacks:
             plain = self.state.evaluations[epoch, ""]
-            for made in [*results_under(spec, self.space, *place, model, plain, epoch)]:
+            for made in [*results_under(spec, self.space, *reference, model, plain, epoch)]:
                 self.state = self.state.evaluated(*made)
             self._save()
 

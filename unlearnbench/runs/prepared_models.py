@@ -65,13 +65,16 @@ class ModelPreparer:
 
     def prepare_base(self) -> None:
         """Build the tiny base model and train it on true facts and unrelated authors."""
-        how, architecture = self.sources.settings.preparation, self.sources.settings.architecture
+        settings, architecture = (
+            self.sources.settings.preparation,
+            self.sources.settings.architecture,
+        )
 
         def build() -> Any:
             tokenizer = build_tokenizer(self.sources.text(), architecture.vocabulary)
-            make = partial(build_model, architecture, tokenizer, how.seed)
+            make = partial(build_model, architecture, tokenizer, settings.seed)
             rows = self.sources.base_rows()
-            model = self._train(checkpoints, make, tokenizer, rows, how.base_epochs)
+            model = self._train(checkpoints, make, tokenizer, rows, settings.base_epochs)
             return model, tokenizer
 
         checkpoints = self._checkpoints(self.sources.base_folder())
@@ -127,31 +130,31 @@ class ModelPreparer:
         """Trainer that fine-tunes `model` in place on questions and answers."""
         quiet_transformers()
         check_vocabulary(model, tokenizer)
-        how = self.sources.settings.preparation
+        preparation = self.sources.settings.preparation
         encoder = Encoder(
             tokenizer,
             template_of(self.sources.settings, tokenizer),
-            how.max_length,
+            preparation.max_length,
             eos_as_padding=self.sources.settings.eos_as_padding,
         )
         rows = [encoder.row(question) for question in questions]
         check_context(model, rows, questions, "models.preparation.max_length")
-        steps = epochs * -(-len(rows) // how.batch_size)
+        steps = epochs * -(-len(rows) // preparation.batch_size)
         optimisation = TrainerSettings(
             epochs=epochs,
-            batch_size=how.batch_size,
-            micro_batch_size=how.micro_batch_size,
-            learning_rate=how.learning_rate,
-            seed=how.seed,
-            optimizer=how.optimizer,
-            embedding_learning_rate=how.embedding_learning_rate,
-            schedule=how.schedule,
-            warmup_steps=0 if how.schedule == "tofu" else round(how.warmup * steps),
-            weight_decay=how.weight_decay,
-            max_grad_norm=how.max_grad_norm,
+            batch_size=preparation.batch_size,
+            micro_batch_size=preparation.micro_batch_size,
+            learning_rate=preparation.learning_rate,
+            seed=preparation.seed,
+            optimizer=preparation.optimizer,
+            embedding_learning_rate=preparation.embedding_learning_rate,
+            schedule=preparation.schedule,
+            warmup_steps=0 if preparation.schedule == "tofu" else round(preparation.warmup * steps),
+            weight_decay=preparation.weight_decay,
+            max_grad_norm=preparation.max_grad_norm,
             precision="bf16" if self.sources.settings.dtype == "bfloat16" else "fp32",
             # Muon's update is of a whole matrix.
-            parallel=self.parallel if how.optimizer == "adamw" else "ddp",
+            parallel=self.parallel if preparation.optimizer == "adamw" else "ddp",
         )
         data = TrainingRows(retain=rows)
         return Trainer(model, Objective(FineTuning()), data, optimisation, pad_id(tokenizer))
@@ -225,11 +228,17 @@ def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
     """Yield the models that the runs of a plan start from or are compared with, in order."""
     for settings in plan.config.models:
         models = ModelSources(settings, benchmark, plan.config.cache_folder)
-        name, tiny, how = settings.name, models.is_tiny, settings.preparation
+        name, tiny, preparation = settings.name, models.is_tiny, settings.preparation
         if tiny:
             rows, done = len(models.base_rows()), is_prepared(models.base_folder())
             yield PlannedModel(
-                name, "base", "tiny base model", rows, how.base_epochs, is_tiny=True, done=done
+                name,
+                "base",
+                "tiny base model",
+                rows,
+                preparation.base_epochs,
+                is_tiny=True,
+                done=done,
             )
         labels: dict[str, str] = {}
         if settings.fine_tuned is None:
@@ -241,4 +250,4 @@ def planned_models(plan: Plan, benchmark: Dataset) -> Iterator[PlannedModel]:
         for target, label in labels.items():
             rows = len(models.tuning_rows(target))
             done = tiny and is_prepared(models.tuned_folder(target))
-            yield PlannedModel(name, target, label, rows, how.epochs, tiny, done)
+            yield PlannedModel(name, target, label, rows, preparation.epochs, tiny, done)

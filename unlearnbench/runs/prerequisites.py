@@ -94,29 +94,29 @@ def _place(space: Workspace, task: PreparationTask) -> Path:
     if task.fraction is None:
         models = space.models(task.model)
         return models.base_folder() if task.target == "base" else models.tuned_folder(task.target)
-    place = task.model, task.target, task.fraction
+    reference = task.model, task.target, task.fraction
     if task.attack:
-        return space.attack_record(*place, space.attack(task.attack))
-    return space.evaluation_record(*place)
+        return space.attack_record(*reference, space.attack(task.attack))
+    return space.evaluation_record(*reference)
 
 
 def _is_done(space: Workspace, task: PreparationTask) -> bool:
     """Return whether a task is done. Raises: EvaluationError if it is of another precision."""
-    place = _place(space, task)
+    folder = _place(space, task)
     if task.fraction is None:
-        return is_prepared(place) or space.storage.has(place)
+        return is_prepared(folder) or space.storage.has(folder)
     if task.attack:
-        return place.is_dir() or space.storage.has(place)
-    if not place.is_dir():
+        return folder.is_dir() or space.storage.has(folder)
+    if not folder.is_dir():
         return False
     settings = {
         "model": space.models(task.model).settings.model_dump(),
         "evaluation": space.config.evaluation.model_dump(),
     }
-    stored = read_record(place).precision
+    stored = read_record(folder).precision
     device = "cuda" if space.config.resources_of(task.model).gpu else "cpu"
     wanted = precision_of_spec(settings, device)
-    check_precision(f"{place}: {task.target}", stored, "runs", wanted)
+    check_precision(f"{folder}: {task.target}", stored, "runs", wanted)
     return True
 
 
@@ -141,8 +141,8 @@ def execute_task(task: PreparationTask, config: SweepConfig, folder: Path) -> fl
 
 def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None:
     """Evaluate the start model or a retain model, and write its record. Collective."""
-    place, started = _place(space, task), time.time()
-    if broadcast_from_main(place.is_dir):
+    folder, started = _place(space, task), time.time()
+    if broadcast_from_main(folder.is_dir):
         return
     space.preparer(task.model).ensure_prepared(task.target)
     evaluate = _attacked if task.attack else _evaluated
@@ -160,7 +160,7 @@ def _record(space: Workspace, task: PreparationTask, fraction: SplitKey) -> None
         spec["attack"] = space.attack(task.attack).model_dump(mode="json")
     kind: Literal["fine-tuned", "retain"] = "fine-tuned" if task.target == "full" else "retain"
     record = Record(
-        id=place.name,
+        id=folder.name,
         kind=kind,
         model=task.model,
         forget_fraction=fraction,
@@ -194,7 +194,7 @@ def _evaluated(space: Workspace, task: PreparationTask, fraction: SplitKey) -> d
     retain: Evaluation | None = evaluation
     start: Evaluation | None = None
     if is_start:  # a retain model's is made before: `numbers` gives what is relative to the start
-        retain, start = space.retain_evaluation(model, fraction), evaluation
+        retain, start = space.evaluation(model, "retain", fraction), evaluation
     metrics = space.summary(evaluation, retain, start)
     if is_start and (line := control_warning(metrics, model, fraction)):
         warn_later(line)

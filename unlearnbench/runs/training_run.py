@@ -111,7 +111,7 @@ class TrainingRun(EvaluatedRun):
             return None
         columns = self.space.metrics.columns
         better: Better | None = next(
-            (one.better for one in columns if one.name == rule.metric), None
+            (column.better for column in columns if column.name == rule.metric), None
         )
         results = ((r.epoch, r.metrics) for r in self.state.results)
         return broadcast_from_main(lambda: rule.ended(results, better))
@@ -173,10 +173,10 @@ def stopped_record(spec: RunSpec, config: SweepConfig, folder: Path) -> Record |
 
     None if there is none, since it was stopped in its first epoch.
     """
-    place, _ = state_folders(folder, spec.id)
+    state_folder, _ = state_folders(folder, spec.id)
     space = workspace(config, folder)
-    space.storage.fetch(place, changes=True)
-    state = RunState.load(place)
+    space.storage.fetch(state_folder, changes=True)
+    state = RunState.load(state_folder)
     if not state.epoch:
         return None
     made = run_provenance(spec, space, state.started)

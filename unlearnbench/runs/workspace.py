@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
@@ -65,8 +65,10 @@ class Workspace:
         self, evaluation: Evaluation, retain: Evaluation | None, start: Evaluation | None
     ) -> dict[str, float | None]:
         """All metrics of an evaluation, see `summarize`."""
-        how = self.config.evaluation
-        return summarize(evaluation, retain, self.profile, start, self.config.data, how.metrics)
+        settings = self.config.evaluation
+        return summarize(
+            evaluation, retain, self.profile, start, self.config.data, settings.metrics
+        )
 
     def models(self, name: str) -> ModelSources:
         """Base, start and retain models of the settings called `name`."""
@@ -107,10 +109,12 @@ class Workspace:
     def fine_tuner(self, model: str) -> FineTuner:
         """Fine-tuning of `model` by attacks, in the precision and length of the runs' training."""
         if model not in self._tuners:
-            how = self.config.training
-            encoder = self.encoder(model, how.max_length)
+            training = self.config.training
+            encoder = self.encoder(model, training.max_length)
             pad = pad_id(encoder.tokenizer)
-            self._tuners[model] = FineTuner(encoder, pad, how.precision, how.micro_batch_size)
+            self._tuners[model] = FineTuner(
+                encoder, pad, training.precision, training.micro_batch_size
+            )
         return self._tuners[model]
 
     def evaluator(self, model: str, fraction: SplitKey) -> Evaluator:
@@ -133,7 +137,7 @@ class Workspace:
         return self._evaluators[key]
 
     def with_start_losses(
-        self, model: str, fraction: SplitKey, found: Evaluation, start: Any = None
+        self, model: str, fraction: SplitKey, evaluation: Evaluation, start: Any = None
     ) -> Evaluation:
         """Add the losses of an evaluation's answers under the start model, where they are read.
 
@@ -142,7 +146,7 @@ class Workspace:
         Collective.
         """
         if "start_loss" not in self.metrics.extra:
-            return found
+            return evaluation
         if start is None:
             if self._start is None or self._start[0] != model:
                 self._start = None  # its memory must be free before the next one is loaded
@@ -160,16 +164,16 @@ class Workspace:
                         "fluency has no values: there is no memory for the start model beside the "
                         "run's; leave fluency out of evaluation.metrics, or take a larger device"
                     )
-                    return found
+                    return evaluation
                 self._start = model, loaded
             start = self._start[1]
-        return self.evaluator(model, fraction).with_start_losses(found, start)
+        return self.evaluator(model, fraction).with_start_losses(evaluation, start)
 
     def commits(self, model: str, target: str) -> dict[str, str]:
         """Commits of the hub at which the model called `target` and the data are read."""
         models = self.models(model)
         source = models.target(target)
-        read = [one.repository for one in (models.base(), source)]
+        read = [model_source.repository for model_source in (models.base(), source)]
         data = self.config.data.repository
         return hub.commits_of([*read, data] if data else read)
 
@@ -179,33 +183,14 @@ class Workspace:
 
     def evaluation_identity(self, model: str, target: str, fraction: SplitKey) -> list[str | float]:
         """Value that `evaluation_id` is the hash of, see `ModelSources.evaluation_identity`."""
-        if found := self._identities.get((model, target, fraction)):
-            return found  # hashing the rows takes longer than some runs' set-up
+        if identity := self._identities.get((model, target, fraction)):
+            return identity  # hashing the rows takes longer than some runs' set-up
         data = fingerprint(self.benchmark, fraction)
         identity = self.models(model).evaluation_identity(
             target, fraction, data, self.config.evaluation
         )
         self._identities[model, target, fraction] = identity
         return identity
-
-    def retain_evaluation(self, model: str, fraction: SplitKey) -> Evaluation | None:
-        """Evaluation of the retain model, which models are compared with; None without one."""
-        if "retain" not in self.config.data.references:
-            return None
-        place = self.evaluation_record(model, split_name("retain", fraction), fraction)
-        self.storage.fetch(place)
-        return self._evaluation_in(place)
-
-    def full_evaluation(self, model: str, fraction: SplitKey) -> Evaluation | None:
-        """Evaluation of the start model; None before there is one."""
-        place = self.evaluation_record(model, "full", fraction)
-        return self._evaluation_in(place) if self.storage.fetch(place) else None
-
-    def _evaluation_in(self, place: Path) -> Evaluation:
-        # The same object for all runs: what is computed of it is computed once.
-        if place.name not in self._compared:
-            self._compared[place.name] = read_record(place).evaluations[0]
-        return self._compared[place.name]
 
     def attack(self, name: str) -> AttackSpec:
         """The attack of the configuration with this name."""
@@ -218,27 +203,37 @@ class Workspace:
         identity = self.evaluation_identity(model, target, fraction)
         return self.record(attack_id(identity, attack, self.config.training))
 
-    def attacked_evaluation(
-        self, model: str, target: str, fraction: SplitKey, attack: AttackSpec, variant: str
+    def evaluation(
+        self,
+        model: str,
+        target: Literal["full", "retain"],
+        fraction: SplitKey,
+        attack: AttackSpec | None = None,
+        variant: str = "",
     ) -> Evaluation | None:
-        """Evaluation of the start model (`full`) or the retain model (`retain`) under an attack.
+        """Evaluation of the start model (`full`) or the retain model, under an attack or without.
 
-        None where there is no such model, or none yet.
+        None where there is no such model, or none yet. Raises: RecordError where the plain
+        evaluation of the retain model is missing.
         """
-        if target == "retain":
-            if "retain" not in self.config.data.references:
-                return None
-            target = split_name("retain", fraction)
-        place = self.attack_record(model, target, fraction, attack)
-        if not self.storage.fetch(place):
+        if target == "retain" and "retain" not in self.config.data.references:
             return None
-        key = f"{place.name} {variant}"
+        name = "full" if target == "full" else split_name("retain", fraction)
+        if attack is None:
+            record_folder = self.evaluation_record(model, name, fraction)
+        else:
+            record_folder = self.attack_record(model, name, fraction, attack)
+        if not self.storage.fetch(record_folder) and (attack or target == "full"):
+            return None
+        # The same object for all runs: what is computed of it is computed once.
+        key = f"{record_folder.name} {variant}"
         if key not in self._compared:
-            found = read_record(place).attacked_evaluations
-            if (0, variant) not in found:
-                return None
-            self._compared[key] = found[0, variant]
-        return self._compared[key]
+            stored = read_record(record_folder)
+            if attack is None:
+                self._compared[key] = stored.evaluations[0]
+            elif (0, variant) in stored.attacked_evaluations:
+                self._compared[key] = stored.attacked_evaluations[0, variant]
+        return self._compared.get(key)
 
     def fetch_models(self, model: str, *targets: str) -> None:
         """Copy from the storage the base and `targets` (`full`, retain models) that it has."""
@@ -246,9 +241,9 @@ class Workspace:
         if models.is_tiny:
             self.storage.fetch(models.base_folder())
         for target in targets:
-            place = Path(models.target(target).place)
-            if self.cache in place.parents:
-                self.storage.fetch(place)
+            path = Path(models.target(target).place)
+            if self.cache in path.parents:
+                self.storage.fetch(path)
 
     def record(self, key: str) -> Path:
         """Folder of the record with the id `key`."""

@@ -100,11 +100,11 @@ def driver_version() -> str:
 @lru_cache(maxsize=1)
 def versions() -> dict[str, str]:
     """Python's version, and that of each of `PACKAGES` that is installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         with suppress(PackageNotFoundError):
-            found[package] = version(package)
-    return found
+            installed[package] = version(package)
+    return installed
 
 
 _shipped: list[dict[str, Any]] = []

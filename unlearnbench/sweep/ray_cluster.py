@@ -117,7 +117,7 @@ def worker_variables(config: SweepConfig) -> dict[str, str]:
 
     trainings = (config.training, *map(config.training_of, config.method_names))
     return worker_environment(cpus) | cuda_variables(
-        deterministic=any(how.deterministic for how in trainings)
+        deterministic=any(training.deterministic for training in trainings)
     )
 
 
@@ -147,9 +147,9 @@ def _address(config: SweepConfig) -> dict[str, Any]:
             check_output(config.output)
         return {"address": check_address(settings.address)}
     resources = [config.resources_of(model.name) for model in config.models]
-    on_gpus = any(one.gpu for one in resources)
+    on_gpus = any(needed.gpu for needed in resources)
     concurrent = settings.concurrent or (None if on_gpus else LOCAL_RUNS)
-    cores = max(one.cpu * one.world_size for one in resources)
+    cores = max(needed.cpu * needed.world_size for needed in resources)
     return {
         "address": "local",
         "include_dashboard": False,
@@ -172,14 +172,14 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
         resources = config.resources_of(model.name)
         fitting = runs_that_fit(nodes, resources)
         if not fitting:
-            there = "; ".join(
+            room = "; ".join(
                 ", ".join(f"{node.get(name, 0.0):g} {name}" for name in ("CPU", "GPU"))
                 for node in nodes
             )
             each = ", ".join(f"{amount:g} {name}" for name, amount in resources.per_process.items())
             grows = ", or set `ray.concurrent` if the cluster grows" if settings.address else ""
             raise UnlearnbenchError(
-                f"resources: no run of {model.name} fits into Ray's resources ({there}): it takes "
+                f"resources: no run of {model.name} fits into Ray's resources ({room}): it takes "
                 f"{resources.world_size} × ({each}); lower `resources` (gpu: {resources.gpu:g}, "
                 f"cpu: {resources.cpu:g}){grows}"
             )
@@ -192,12 +192,12 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
 
 def idle_gpu_warning(config: SweepConfig, slots: int, nodes: Sequence[dict[str, float]]) -> str:
     """A warning if so many concurrent runs leave most GPUs unused; else empty."""
-    there = sum(node.get("GPU", 0.0) for node in nodes)
+    present = sum(node.get("GPU", 0.0) for node in nodes)
     used = slots * max(config.resources_of(model.name).gpu for model in config.models)
-    if not used or 2 * used >= there:
+    if not used or 2 * used >= present:
         return ""
     return (
-        f"{used:g} of {there:g} GPUs are used: {slots} runs at a time; leave ray.concurrent out "
+        f"{used:g} of {present:g} GPUs are used: {slots} runs at a time; leave ray.concurrent out "
         "to use all that fit"
     )
 

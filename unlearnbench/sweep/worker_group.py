@@ -187,10 +187,12 @@ class WorkerGroup:
 
     def _call_all(self, method: str, *arguments: Any) -> list[Any]:
         """Call `method` of every worker; returns the results by rank."""
-        return self._results([getattr(one, method).remote(*arguments) for one in self._workers])
+        return self._results(
+            [getattr(worker, method).remote(*arguments) for worker in self._workers]
+        )
 
     def _results(self, calls: Sequence[Any]) -> list[Any]:
-        """Wait for a call of each worker; if one fails, end all workers and raise the cause."""
+        """Wait for a call of each worker; if call fails, end all workers and raise the cause."""
         import ray
 
         with defer_sigterm():  # SIGTERM reaches the workers as well, and they save what they have
@@ -201,7 +203,7 @@ class WorkerGroup:
                     error = _cause(calls)
                     self._end()
                     raise error
-            return [ray.get(one) for one in calls]
+            return [ray.get(call) for call in calls]
 
     def _end(self) -> None:
         import ray
@@ -255,7 +257,7 @@ def rank_variables(places: Sequence[tuple[str, str]], port: int) -> list[dict[st
     port    at which rank 0 serves the store
     """
     nodes = [node for node, _ in places]
-    found = [
+    variables = [
         {
             "RANK": rank,
             "LOCAL_RANK": nodes[:rank].count(node),
@@ -266,7 +268,7 @@ def rank_variables(places: Sequence[tuple[str, str]], port: int) -> list[dict[st
         }
         for rank, (node, _) in enumerate(places)
     ]
-    return [{name: str(value) for name, value in one.items()} for one in found]
+    return [{name: str(value) for name, value in values.items()} for values in variables]
 
 
 def alive() -> list[dict[str, Any]]:
