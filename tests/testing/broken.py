@@ -41,8 +41,6 @@ class UndialMask(Method):
 class PaddedMean(Method):
     """FLAT: the mean of each row over the width of the batch. L = … 2024"""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
-
     def loss(self, batch: LossBatch) -> Tensor:
         forget = batch.forget
         rows = list(forget.token_logprob.exp().split(forget.lengths.tolist()))
@@ -51,8 +49,6 @@ class PaddedMean(Method):
 
 class UnshiftedMask(Method):
     """open-unlearning's PDU, its mask on gradient ascent: labels one position late. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         forget = batch.forget
@@ -88,7 +84,6 @@ class PaddedKL(Method):
 class InfiniteScore(Method):
     """The CE-U paper's listing: `isinf` sends −∞, which unlearns, to the target that learns."""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
     score: float = Field(default=-math.inf, allow_inf_nan=True, description="raw score")
 
     def loss(self, batch: LossBatch) -> Tensor:
@@ -111,16 +106,12 @@ class BatchMeanNPO(Method):
 class MicroBatchMean(Method):
     """Losses that ignore `num_items_in_batch`: a mean of means. L = mean log p. 2024"""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
-
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.token_logprob.mean()
 
 
 class NaiveUnlikelihood(Method):
     """−log(1 − p), written down as it stands. L = −log(1 − p) 2020"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.mean_tokens(-(1 - batch.forget.token_logprob.exp()).log())
@@ -138,8 +129,6 @@ class UnusedReference(Method):
 
 class UndeclaredReference(Method):
     """Reads a part that it does not declare. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         ratio = batch.forget.sequence_logprob - batch.reference.forget.sequence_logprob
@@ -185,8 +174,6 @@ class LocalMultiplier(Method):
 class FirstRowIsBaseline(Method):
     """Depends on which row comes first. L = … 2024"""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
-
     def loss(self, batch: LossBatch) -> Tensor:
         logprob = batch.forget.sequence_logprob
         return batch.forget.mean_sequences(softplus(logprob - logprob[:1].detach()))
@@ -194,8 +181,6 @@ class FirstRowIsBaseline(Method):
 
 class SpreadOfOne(Method):
     """A standard deviation of the tokens of a row, of which there may be one. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         forget = batch.forget
@@ -206,8 +191,6 @@ class SpreadOfOne(Method):
 
 class WronglyDetached(Method):
     """Its value grows with what its gradient lowers. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         logprob = batch.forget.token_logprob
@@ -230,7 +213,6 @@ class Coarse(Method):
 class Lax(Method):
     model_config = ConfigDict(extra="allow")
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
     betas: tuple[float, ...] = Field(default=(1.0,))
 
     def loss(self, batch: LossBatch) -> Tensor:
@@ -247,8 +229,6 @@ class Summed(Method):
 
     t  token
     """
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.token_logprob.sum()

@@ -54,21 +54,21 @@ def compare(
     from unlearnbench.analysis.equal_utility import TOLERANCE
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
-    found = comparison.compare(first, second, within or TOLERANCE)
-    tests = sum(panel.test is not None for panel in found.panels)
-    verdicts = [verdict(panel, found.a, found.b, tests) for panel in found.panels]
-    headline, console = found.headline, Console()
+    result = comparison.compare(first, second, within or TOLERANCE)
+    tests = sum(panel.test is not None for panel in result.panels)
+    verdicts = [verdict(panel, result.a, result.b, tests) for panel in result.panels]
+    headline, console = result.headline, Console()
     if as_json:
-        more = {"rule": rule(found.tolerance, headline), "under": under}
-        console.print_json(_json(found, verdicts) | more)
+        more = {"rule": rule(result.tolerance, headline), "under": under}
+        console.print_json(_json(result, verdicts) | more)
         return
-    if summary := overview(found):
+    if summary := overview(result):
         console.print(_filled(summary) + "\n")
     for lines in verdicts:
         console.print("\n".join(map(_filled, lines)) + "\n")
-    for line in found.only_one:
+    for line in result.only_one:
         console.print(f"Not compared: {line}.")
-    if rows := [row for panel in found.panels for row in _rows(panel)]:
+    if rows := [row for panel in result.panels for row in _rows(panel)]:
         columns = (
             *("model", "forget", "side", "setting", "learning rate", "epoch"),
             *(headline.kept.plain_label, headline.forgotten.plain_short),
@@ -76,7 +76,7 @@ def compare(
         )
         console.table(columns, rows)
         console.print()
-    console.print(_filled(rule(found.tolerance, headline)))
+    console.print(_filled(rule(result.tolerance, headline)))
 
 
 def _filled(text: str) -> str:
@@ -90,8 +90,8 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
     from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
     from unlearnbench.reporting.report import build_report
 
-    place, query = named_in(text, folder)
-    report = build_report(place)
+    sweep, query = named_in(text, folder)
+    report = build_report(sweep)
     rows, records = report.rows, report.records
     families = sorted({row.family for row in report.rows if row.kind == "run"})
     full = with_retain_term(query, families)
@@ -99,7 +99,7 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
     if full != query:
         Console().note(f"{text}: taken as {label}, the one form in which it ran")
     if under is not None:
-        variant = find_variant(under, report.attacked, str(place))
+        variant = find_variant(under, report.attacked, str(sweep))
         rows, records = rows_under(rows, report.attacked, variant), records_under(records, variant)
         label += f" under {variant}"
     return find_contender(full, label, rows, records, report.selection)
@@ -121,9 +121,9 @@ def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
     ]
 
 
-def _json(found: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
+def _json(result: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
     panels = [
         asdict(panel) | {"better": panel.better and panel.better.name, "told": list(lines)}
-        for panel, lines in zip(found.panels, verdicts, strict=True)
+        for panel, lines in zip(result.panels, verdicts, strict=True)
     ]
-    return asdict(found) | {"panels": panels}
+    return asdict(result) | {"panels": panels}

@@ -35,16 +35,16 @@ def doctor(
       unlearnbench doctor --json > doctor.json      for a report of a fault
     """
     findings, console = [*_packages(), *_device(), *_folders(Path(output))], Console()
-    wrong = [topic for topic, _, works in findings if not works]
+    faults = [topic for topic, _, works in findings if not works]
     if as_json:
         listed = [dict(zip(("topic", "text", "works"), row, strict=True)) for row in findings]
-        console.print_json({"works": not wrong, "findings": listed})
+        console.print_json({"works": not faults, "findings": listed})
     else:
         for topic, text, works in findings:
             console.print(f"{'ok   ' if works else 'WRONG'}  {topic:16}  {text}")
-        last = f"will not work: {', '.join(wrong)}" if wrong else "everything needed works"
+        last = f"will not work: {', '.join(faults)}" if faults else "everything needed works"
         console.print(f"\n{last}")
-    return bool(wrong)
+    return bool(faults)
 
 
 def _packages() -> Iterator[Finding]:

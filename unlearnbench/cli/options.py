@@ -104,14 +104,14 @@ class ModelOptions:
 
 def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
     """The variables of `--template-arg KEY=VALUE`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             rule = f"expected KEY=VALUE, got {text!r}"
             raise typer.BadParameter(rule, param_hint="'--template-arg'")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def register_plugins(files: Sequence[str] | None) -> list[str]:
@@ -124,9 +124,9 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
     from unlearnbench.evaluation.metric_trial import try_metrics
     from unlearnbench.evaluation.summary import plan_of
 
-    if found := register_plugins(files):
+    if names := register_plugins(files):
         try_metrics(plan_of(profile))
-    return found
+    return names
 
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
@@ -164,11 +164,11 @@ def named_in(text: str, folder: str) -> tuple[Path, str]:
     return sweep_folder(folder), text
 
 
-def is_log_file(place: str) -> bool:
+def is_log_file(source: str) -> bool:
     """True if a model is given by its evaluation log."""
     from unlearnbench.models.loading import is_log
 
-    return is_log(place) or Path(place).is_file()
+    return is_log(source) or Path(source).is_file()
 
 
 def record_in(records: Iterable[Record], start: str, folder: Path) -> Record:

@@ -213,15 +213,17 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
     if config.ray.address or any(config.resources_of(model.name).gpu for model in config.models):
         return "time: not estimated for GPUs and clusters without --memory, which gives hours"
     first = [
-        (one.model, one.rows * one.epochs, one.target == "base")
-        for one in planned_models(planned, benchmark)
-        if not one.done
+        (model.model, model.rows * model.epochs, model.target == "base")
+        for model in planned_models(planned, benchmark)
+        if not model.done
     ]
     try:
         seconds = machine_seconds(planned, benchmark, runs, first)
     except ModelError as error:
         return f"time: not known: {error}"
-    trained = any(getattr(load("attacks", one.name), "trains", False) for one in config.attacks)
+    trained = any(
+        getattr(load("attacks", attack.name), "trains", False) for attack in config.attacks
+    )
     without = ", without what attacks train" if trained else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)

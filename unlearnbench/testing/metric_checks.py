@@ -227,12 +227,12 @@ def reads(metric: AnyMetric) -> Outcome:
         return not_applicable("it reads sets and columns")
     seen = made_up_set()
     whole, implied = _values(metric, seen), {"tokens"} if "moments" in metric.reads else set[str]()
-    for what in get_args(Reads):
-        if what not in metric.reads | implied:
+    for column in get_args(Reads):
+        if column not in metric.reads | implied:
             try:
-                changed = _apart(whole, _values(metric, made_up.without(seen, what)))
+                changed = _apart(whole, _values(metric, made_up.without(seen, column)))
             except UnlearnbenchError as error:
-                return fault(f"reads {what!r}, which `reads` does not name: {error}")
+                return fault(f"reads {column!r}, which `reads` does not name: {error}")
             if changed:
-                return fault(f"has other values without {what!r}, which `reads` does not name")
+                return fault(f"has other values without {column!r}, which `reads` does not name")
     return passed(", ".join(sorted(metric.reads)) or "losses alone")

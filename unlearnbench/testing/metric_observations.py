@@ -18,7 +18,7 @@ _SETS = ("retain", "real_authors", "world_facts", "forget", "holdout")
 
 def taken(seen: SetEvaluation, order: Sequence[int]) -> SetEvaluation:
     """The examples `order` of a set, in this order."""
-    chosen = {one.name: _taken(getattr(seen, one.name), [*order]) for one in fields(seen)}
+    chosen = {column.name: _taken(getattr(seen, column.name), [*order]) for column in fields(seen)}
     return replace(seen, **chosen)
 
 
@@ -50,28 +50,28 @@ def _taken(column: Any, order: list[int]) -> Any:
 
 def damaged(seen: SetEvaluation, example: int) -> SetEvaluation:
     """A set in which every number of one example is NaN, and none of its tokens is hit."""
-    tokens, wrong = seen.tokens, np.arange(len(seen.answer_loss)) == example
-    by_token = np.repeat(wrong, tokens.lengths)
+    tokens, spoilt = seen.tokens, np.arange(len(seen.answer_loss)) == example
+    by_token = np.repeat(spoilt, tokens.lengths)
     token_columns = _spoilt(tokens, by_token) | {"hit": tokens.hit & ~by_token}
-    changed = _spoilt(seen, wrong) | {"token_columns": replace(tokens, **token_columns)}
+    changed = _spoilt(seen, spoilt) | {"token_columns": replace(tokens, **token_columns)}
     if seen.samples is not None:
-        changed["samples"] = replace(seen.samples, **_spoilt(seen.samples, wrong))
+        changed["samples"] = replace(seen.samples, **_spoilt(seen.samples, spoilt))
     return replace(seen, **changed)
 
 
-def _spoilt(columns: Any, wrong: Any) -> dict[str, Any]:
-    """The numbers of some columns, NaN where `wrong`."""
+def _spoilt(columns: Any, spoilt: Any) -> dict[str, Any]:
+    """The numbers of some columns, NaN where `spoilt`."""
     return {
         name: np.where(
-            wrong.reshape(-1, *[1] * (values.ndim - 1)), values.dtype.type("nan"), values
+            spoilt.reshape(-1, *[1] * (values.ndim - 1)), values.dtype.type("nan"), values
         )
         for name, values in vars(columns).items()
         if isinstance(values, np.ndarray) and values.dtype.kind == "f"
     }
 
 
-def without(seen: SetEvaluation, what: Reads) -> SetEvaluation:
-    """A set without the observations that a metric declares as `what`."""
+def without(seen: SetEvaluation, column: Reads) -> SetEvaluation:
+    """A set without the observations that a metric declares as `column`."""
     n = len(seen.answer_loss)
     none, unknown = np.empty((n, 0)), np.full(n, np.nan)
     changes: Mapping[str, dict[str, Any]] = {
@@ -84,15 +84,15 @@ def without(seen: SetEvaluation, what: Reads) -> SetEvaluation:
         "rouge": {"rouge1_recall": unknown, "rouge_l_recall": unknown},
         "paraphrase": {},  # without one, the answer itself is in its place
     }
-    return replace(seen, **changes.get(what, {what: None}))
+    return replace(seen, **changes.get(column, {column: None}))
 
 
 def frozen(seen: SetEvaluation) -> SetEvaluation:
     """The same set; a change of its arrays in place is an error."""
     samples = () if seen.samples is None else (seen.samples.rouge_l_recall,)
-    for one in (*vars(seen).values(), *vars(seen.tokens).values(), *samples):
-        if isinstance(one, np.ndarray):
-            one.flags.writeable = False
+    for values in (*vars(seen).values(), *vars(seen.tokens).values(), *samples):
+        if isinstance(values, np.ndarray):
+            values.flags.writeable = False
     return seen
 
 
