@@ -157,7 +157,7 @@ def test_plan_names_what_does_not_fit(
     assert not kind["fits"]
     assert [kind[key] for key in ("hours", "hours_by_work", "gpu_hours")] == [None] * 3
     assert main([*command, "--device-memory", "160"]) == 0
-    assert "all of it fits GPUs of 149.0 GiB (160 GB" in capsys.readouterr().out
+    assert "all of it fits GPUs of 160 GB" in capsys.readouterr().out
 
 
 def test_the_presets_of_seven_billion_fit_their_gpus(tokenizer: Any, tmp_path: Path) -> None:
