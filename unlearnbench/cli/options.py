@@ -97,9 +97,9 @@ class ModelOptions:
         """Load the rows, and the tokenizer of `model`."""
         from unlearnbench.evaluation.evaluate_model import set_up
 
-        values = {key: value for key, value in vars(self).items() if key != "template_arg"}
-        given = {"template_args": template_arguments(self.template_arg)}
-        return set_up(model, **values | given | {"data": benchmark, "profile": profile})
+        values: dict[str, Any] = {**vars(self), "data": benchmark, "profile": profile}
+        values["template_args"] = template_arguments(values.pop("template_arg"))
+        return set_up(model, **values)
 
 
 def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
