@@ -223,24 +223,14 @@ class Lax(Method):
 
 
 class Summed(Method):
-    """A sum where a mean is meant. 2024
-
-    L = Σ_t log p_t
-
-    t  token
-    """
+    """A sum where a mean is meant. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.token_logprob.sum()
 
 
 class DeadReference(Method):
-    """NPO whose reference is read and then weighed by 0. 2024
-
-    L = softplus(s_b)
-
-    b  row
-    """
+    """NPO whose reference is read and then weighed by 0. 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=FORGET, logprobs=FORGET)
 
@@ -250,12 +240,7 @@ class DeadReference(Method):
 
 
 class LastTokenLost(Summed):
-    """A slice leaves the last token of each answer out. 2024
-
-    L = mean_t log p_t
-
-    t  token
-    """
+    """A slice leaves the last token of each answer out. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         rows = batch.forget.rows
@@ -264,12 +249,7 @@ class LastTokenLost(Summed):
 
 
 class DetachedRetain(Method):
-    """A retain term without a gradient. 2024
-
-    L = log p_f − log p_r
-
-    f, r  token
-    """
+    """A retain term without a gradient. 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=BOTH)
 
@@ -285,12 +265,7 @@ class DetachedRetain(Method):
 
 
 class RetainByForgetRows(DetachedRetain):
-    """The retain term grows with the rows to forget. 2024
-
-    L = log p_f − F / R · log p_r
-
-    F, R  rows
-    """
+    """The retain term grows with the rows to forget. 2024"""
 
     def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:
         return retain * batch.forget.step_rows / batch.retain.step_rows
@@ -300,12 +275,7 @@ _first: dict[str, float] = {}
 
 
 class FirstBatchScale(Summed):
-    """A scale that the first batch fixes. 2024
-
-    L = mean_t log p_t / c
-
-    c  constant
-    """
+    """A scale that the first batch fixes. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         value = batch.forget.mean_tokens(batch.forget.token_logprob)
@@ -316,24 +286,14 @@ _drawn = 1.0 + random.random()  # no secret: the fault that is looked for
 
 
 class DrawnAtImport(Summed):
-    """Another weight in every process. 2024
-
-    L = c · mean_t log p_t
-
-    c  constant
-    """
+    """Another weight in every process. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return _drawn * batch.forget.mean_tokens(batch.forget.token_logprob)
 
 
 class InPlace(DeadReference):
-    """Clamps the reference in place. 2024
-
-    L = softplus(s_b − s_ref,b)
-
-    b  row
-    """
+    """Clamps the reference in place. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         known = batch.reference.forget
@@ -342,12 +302,7 @@ class InPlace(DeadReference):
 
 
 class Dropping(Summed):
-    """Drops tokens at random. 2024
-
-    L = mean_t d_t · log p_t
-
-    d  0 or 1/p
-    """
+    """Drops tokens at random. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         kept = torch.nn.functional.dropout(batch.forget.token_logprob, 0.1)
@@ -355,12 +310,7 @@ class Dropping(Summed):
 
 
 class Named(Summed):
-    """A name that is nearly right. 2024
-
-    L = mean_t log p_t
-
-    t  token
-    """
+    """A name that is nearly right. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         made: Tensor = batch.forget.mean_tokens(batch.forget.token_logprobs)  # type: ignore[attr-defined]  # pyright: ignore
@@ -368,36 +318,21 @@ class Named(Summed):
 
 
 class NotANumber(Summed):
-    """NaN on every batch. 2024
-
-    L = NaN
-
-    t  token
-    """
+    """NaN on every batch. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.mean_tokens(batch.forget.token_logprob) * math.nan
 
 
 class Hinge(Summed):
-    """Legal: nothing is gained below a probability of 0.1. 2024
-
-    L = mean_t max(0, log p_t + 2.3)
-
-    t  token
-    """
+    """Legal: nothing is gained below a probability of 0.1. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.mean_tokens((batch.forget.token_logprob + 2.3).clamp(min=0))
 
 
 class UnionMean(Method):
-    """Legal: a mean over the tokens of both parts. 2024
-
-    L = mean_fr ± log p
-
-    f, r  token
-    """
+    """Legal: a mean over the tokens of both parts. 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=BOTH)
 
