@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, and the completion of their values."""
+"""Options and arguments that several commands have."""
 
 from __future__ import annotations
 
