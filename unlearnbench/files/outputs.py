@@ -6,15 +6,13 @@ A place is refused if nothing can be written there.
 from __future__ import annotations
 
 import os
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 from unlearnbench.errors import OutputError, StorageError
 from unlearnbench.files.atomic import atomic_path
 
-VIEWS = (".html", ".csv", ".tex", ".svg", ".png", ".pdf", ".parquet")
-"""Ends of names of files that no command reads: in a folder that is read they may be replaced."""
 SCHEMES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
 """Schemes of `storage`, by fsspec's names; a path has none."""
 
@@ -49,25 +47,6 @@ def check_storage(url: str) -> None:
     scheme, is_url, rest = url.partition("://")
     if not is_url or scheme in ("file", "local"):
         check_folder(rest if is_url else url, "storage")
-
-
-def check_apart(outputs: Sequence[tuple[str, Path]], inputs: Iterable[Path]) -> None:
-    """Raise OutputError where an output is an input, lies over a file of one, or is another's.
-
-    outputs  each with its name in messages
-    """
-    read = {path.resolve(): path for path in inputs}
-    written: dict[Path, str] = {}
-    for what, path in outputs:
-        place = path.resolve()
-        if place in written:
-            raise _refused(path, what, f"{written[place]} goes to the same file; choose another")
-        written[place] = what
-        for source, given in read.items():
-            replaced = path.is_file() and path.suffix.lower() not in VIEWS
-            if place == source or (replaced and place.is_relative_to(source)):
-                inside = "" if place == source else f", in {given}"
-                raise _refused(path, what, f"it is read{inside}; choose another place")
 
 
 @contextmanager
