@@ -35,7 +35,6 @@ os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
 # As a sweep sets it, for tests that import Ray before: it prints nothing of its own.
 os.environ["RAY_DEDUP_LOGS_SKIP_REGEX"] = "."
 
-HERE = Path(__file__).resolve().parent
 CHROMIUM = (
     "chromium-headless-shell",  # takes two thirds of the time: without what surrounds a page
     "chromium",
@@ -60,20 +59,9 @@ def pytest_configure(config: pytest.Config) -> None:
     # Where logging is set up anew, as MLflow 3.9 does, the handler that rouge-score brings closes
     # its stream: pytest's own, unless it is the process's.
     import_module("absl.logging").get_absl_handler().python_handler.setStream(sys.__stderr__)
-    if worker := os.environ.get("PYTEST_XDIST_WORKER"):
-        # To rewrite the assertions of all tests takes eight seconds: keep what is compiled. Every
-        # other worker begins at the end, and meets what its neighbour has compiled halfway.
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        # To rewrite the assertions of all tests takes eight seconds: keep what is compiled.
         sys.dont_write_bytecode = False
-        whole = [Path(argument).resolve() for argument in config.args] == [HERE]
-        if whole and int(worker.removeprefix("gw")) % 2:
-            config.args = [
-                str(path) for path in sorted(HERE.iterdir(), reverse=True) if _tests(path)
-            ]
-
-
-def _tests(path: Path) -> bool:
-    """Whether tests are in a file or folder."""
-    return path.match("test_*.py") or any(path.rglob("test_*.py"))
 
 
 def pytest_collection_finish() -> None:
@@ -101,10 +89,7 @@ def _sharing_ray(items: Sequence[pytest.Item]) -> set[Path]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put files with slow tests first when workers share the files, so that none ends late.
-
-    The order is the same for all workers, wherever they have begun to collect.
-    """
+    """Put files with slow tests first when workers share the files, so that none ends late."""
     if "PYTEST_XDIST_WORKER" in os.environ:
         slow = {
             item.path

@@ -23,7 +23,7 @@ def test_entries_are_listed_and_cleared_by_age_and_records_are_kept(run: Run) ->
     (CACHE / "reference/3c.safetensors").write_text("{}")
     Path("runs/mine/records/5e").mkdir(parents=True)
     _, out, _ = run("cache", "list")
-    assert "models/full-1a            5.0 kB        40" in out
+    assert "runs/cache/models/full-1a            5.0 kB        40" in out
     with lock_folder(Path("runs/mine")):
         code, _, err = run("cache", "clear", "--older-than", "0")
     assert (code, "mine (process " in err) == (2, True)

@@ -42,6 +42,6 @@ def test_what_does_not_work_is_named_with_its_fix(
     monkeypatch.setattr(torch.cuda, "device_count", broken)
     code, out, _ = run("doctor", "--json")
     found = {f["topic"]: f["text"] for f in json.loads(out)["findings"] if not f["works"]}
-    assert (code, {*found}) == (1, {"ray", "torch", "torch in use", "hub's cache"})
+    assert (code, {*found}) == (1, {"ray", "torch", "torch in use", "HF_HOME"})
     assert found["torch"].startswith("1.0 → pip install 'torch>=")
     assert found["torch in use"].startswith("the driver is too old")

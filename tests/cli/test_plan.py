@@ -105,7 +105,7 @@ def test_plan_counts_recorded_runs_and_estimates_the_others(run: Run) -> None:
 def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:
     code, out, _ = run("plan", "small.yaml", "--memory", "--flops", "50e9")
     assert code == 0
-    for word in ("gradients", "peak GiB", "hours a run", "npo+nll", "5e+10 FLOP/s"):
+    for word in ("gradients", "peak GiB", "hours a run", "npo+nll", "assumed: 5e+10 FLOP/s"):
         assert word in out
     code, out, _ = run("plan", "small.yaml", "--memory", "--json")
     memory = json.loads(out)["memory"]

@@ -105,6 +105,17 @@ def test_a_broken_plugin_is_listed_with_its_fault(
     assert "npo" in out
 
 
+def test_a_modifier_in_a_file_is_listed_and_shown(run: Run) -> None:
+    Path("halved.py").write_text(
+        "from unlearnbench.api.modifier import Filter\n\nclass Halved(Filter):\n"
+        '    """g ← g / 2: own work."""\n'
+    )
+    code, out, _ = run("modifiers", "list", "--plugin", "halved.py", "--json")
+    assert (code, json.loads(out)[0]["kind"]) == (0, "filter")
+    _, out, _ = run("modifiers", "show", "halved", "--plugin", "halved.py")
+    assert "in a config:  - {method: npo, modifiers: [halved]}" in out
+
+
 def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
     page = (ROOT / "docs/concepts/metrics.md").read_text(encoding="utf-8")
     cells = (re.split(r" \| ", line) for line in page.splitlines() if line.startswith("| `"))

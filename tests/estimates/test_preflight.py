@@ -17,6 +17,7 @@ from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
 from unlearnbench.errors import TrainingError, is_deterministic
 from unlearnbench.estimates.preflight import check_plan, check_run
+from unlearnbench.estimates.run_estimate import Estimate, estimate_plan
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 GB = 10**9
@@ -137,3 +138,37 @@ def test_unknown_shapes_do_not_refuse_runs(
     (line,) = check_plan(plan, benchmark, 80 * GB)
     assert "cannot check that runs fit into memory: Llama-2-7B-chat: nobody/nothing" in line
     check_run(plan.runs[0], config, benchmark)
+
+
+def test_the_presets_of_seven_billion_fit_their_gpus(tokenizer: Any, tmp_path: Path) -> None:
+    """On GPUs of 80 GB, with the largest of their methods.
+
+    One shape is counted, which takes seconds: it is the real one, that the presets' figures are of.
+    """
+    from transformers import LlamaConfig
+
+    LlamaConfig(architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path / "7b")
+    tokenizer.save_pretrained(tmp_path / "7b")
+
+    def one(preset: str, *more: str) -> Estimate:
+        sets = [
+            *(f"models.0.{key}={tmp_path / '7b'}" for key in ("base", "fine_tuned")),
+            "models.0.retain={}",
+            "data={source: synthetic, authors: 40}",
+            "forget_fractions=[0.25]",
+            "methods=[kl-minimization]",
+            *more,
+        ]
+        ((found,), unknown) = estimate_plan(*plan_sweep(load_config(preset, sets)), 1.0, 80 * GB)
+        assert not unknown
+        return found
+
+    two, single = one("tofu_llama2_7b"), one("tofu_llama2_7b_one_gpu")
+    assert two.fits
+    assert (two.resources.gpu, two.setup.items) == (2, 16), "its half of a batch, at a time"
+    assert 45 < two.memory.peak / 2**30 < 0.94 * 80e9 / 2**30
+    assert single.fits
+    assert (single.resources.gpu, single.setup.items) == (1, 32)
+    states = 2 * 6.74e9
+    assert single.memory.peak + states < 0.94 * 80e9, "nor need AdamW's values leave the GPU"
+    assert not one("tofu_llama2_7b", "resources.gpu=1").fits

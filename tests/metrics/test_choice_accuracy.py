@@ -13,7 +13,7 @@ from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.metrics.choice_accuracy import ChoiceAccuracy
-from unlearnbench.testing.metric_observations import taken
+from unlearnbench.testing.metric_checks import taken
 
 from .conftest import Observe
 

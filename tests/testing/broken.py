@@ -41,8 +41,6 @@ class UndialMask(Method):
 class PaddedMean(Method):
     """FLAT: the mean of each row over the width of the batch. L = … 2024"""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
-
     def loss(self, batch: LossBatch) -> Tensor:
         forget = batch.forget
         rows = list(forget.token_logprob.exp().split(forget.lengths.tolist()))
@@ -51,8 +49,6 @@ class PaddedMean(Method):
 
 class UnshiftedMask(Method):
     """open-unlearning's PDU, its mask on gradient ascent: labels one position late. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         forget = batch.forget
@@ -88,7 +84,6 @@ class PaddedKL(Method):
 class InfiniteScore(Method):
     """The CE-U paper's listing: `isinf` sends −∞, which unlearns, to the target that learns."""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
     score: float = Field(default=-math.inf, allow_inf_nan=True, description="raw score")
 
     def loss(self, batch: LossBatch) -> Tensor:
@@ -111,16 +106,12 @@ class BatchMeanNPO(Method):
 class MicroBatchMean(Method):
     """Losses that ignore `num_items_in_batch`: a mean of means. L = mean log p. 2024"""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
-
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.token_logprob.mean()
 
 
 class NaiveUnlikelihood(Method):
     """−log(1 − p), written down as it stands. L = −log(1 − p) 2020"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.mean_tokens(-(1 - batch.forget.token_logprob.exp()).log())
@@ -138,8 +129,6 @@ class UnusedReference(Method):
 
 class UndeclaredReference(Method):
     """Reads a part that it does not declare. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         ratio = batch.forget.sequence_logprob - batch.reference.forget.sequence_logprob
@@ -185,8 +174,6 @@ class LocalMultiplier(Method):
 class FirstRowIsBaseline(Method):
     """Depends on which row comes first. L = … 2024"""
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
-
     def loss(self, batch: LossBatch) -> Tensor:
         logprob = batch.forget.sequence_logprob
         return batch.forget.mean_sequences(softplus(logprob - logprob[:1].detach()))
@@ -194,8 +181,6 @@ class FirstRowIsBaseline(Method):
 
 class SpreadOfOne(Method):
     """A standard deviation of the tokens of a row, of which there may be one. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         forget = batch.forget
@@ -206,8 +191,6 @@ class SpreadOfOne(Method):
 
 class WronglyDetached(Method):
     """Its value grows with what its gradient lowers. L = … 2024"""
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
 
     def loss(self, batch: LossBatch) -> Tensor:
         logprob = batch.forget.token_logprob
@@ -230,7 +213,6 @@ class Coarse(Method):
 class Lax(Method):
     model_config = ConfigDict(extra="allow")
 
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
     betas: tuple[float, ...] = Field(default=(1.0,))
 
     def loss(self, batch: LossBatch) -> Tensor:
@@ -241,26 +223,14 @@ class Lax(Method):
 
 
 class Summed(Method):
-    """A sum where a mean is meant. 2024
-
-    L = Σ_t log p_t
-
-    t  token
-    """
-
-    needs: ClassVar[Needs] = Needs(parts=FORGET)
+    """A sum where a mean is meant. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.token_logprob.sum()
 
 
 class DeadReference(Method):
-    """NPO whose reference is read and then weighed by 0. 2024
-
-    L = softplus(s_b)
-
-    b  row
-    """
+    """NPO whose reference is read and then weighed by 0. 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=FORGET, logprobs=FORGET)
 
@@ -270,12 +240,7 @@ class DeadReference(Method):
 
 
 class LastTokenLost(Summed):
-    """A slice leaves the last token of each answer out. 2024
-
-    L = mean_t log p_t
-
-    t  token
-    """
+    """A slice leaves the last token of each answer out. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         rows = batch.forget.rows
@@ -284,12 +249,7 @@ class LastTokenLost(Summed):
 
 
 class DetachedRetain(Method):
-    """A retain term without a gradient. 2024
-
-    L = log p_f − log p_r
-
-    f, r  token
-    """
+    """A retain term without a gradient. 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=BOTH)
 
@@ -305,12 +265,7 @@ class DetachedRetain(Method):
 
 
 class RetainByForgetRows(DetachedRetain):
-    """The retain term grows with the rows to forget. 2024
-
-    L = log p_f − F / R · log p_r
-
-    F, R  rows
-    """
+    """The retain term grows with the rows to forget. 2024"""
 
     def weighed(self, retain: Tensor, batch: LossBatch) -> Tensor:
         return retain * batch.forget.step_rows / batch.retain.step_rows
@@ -320,12 +275,7 @@ _first: dict[str, float] = {}
 
 
 class FirstBatchScale(Summed):
-    """A scale that the first batch fixes. 2024
-
-    L = mean_t log p_t / c
-
-    c  constant
-    """
+    """A scale that the first batch fixes. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         value = batch.forget.mean_tokens(batch.forget.token_logprob)
@@ -336,24 +286,14 @@ _drawn = 1.0 + random.random()  # no secret: the fault that is looked for
 
 
 class DrawnAtImport(Summed):
-    """Another weight in every process. 2024
-
-    L = c · mean_t log p_t
-
-    c  constant
-    """
+    """Another weight in every process. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return _drawn * batch.forget.mean_tokens(batch.forget.token_logprob)
 
 
 class InPlace(DeadReference):
-    """Clamps the reference in place. 2024
-
-    L = softplus(s_b − s_ref,b)
-
-    b  row
-    """
+    """Clamps the reference in place. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         known = batch.reference.forget
@@ -362,12 +302,7 @@ class InPlace(DeadReference):
 
 
 class Dropping(Summed):
-    """Drops tokens at random. 2024
-
-    L = mean_t d_t · log p_t
-
-    d  0 or 1/p
-    """
+    """Drops tokens at random. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         kept = torch.nn.functional.dropout(batch.forget.token_logprob, 0.1)
@@ -375,12 +310,7 @@ class Dropping(Summed):
 
 
 class Named(Summed):
-    """A name that is nearly right. 2024
-
-    L = mean_t log p_t
-
-    t  token
-    """
+    """A name that is nearly right. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         made: Tensor = batch.forget.mean_tokens(batch.forget.token_logprobs)  # type: ignore[attr-defined]  # pyright: ignore
@@ -388,36 +318,21 @@ class Named(Summed):
 
 
 class NotANumber(Summed):
-    """NaN on every batch. 2024
-
-    L = NaN
-
-    t  token
-    """
+    """NaN on every batch. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.mean_tokens(batch.forget.token_logprob) * math.nan
 
 
 class Hinge(Summed):
-    """Legal: nothing is gained below a probability of 0.1. 2024
-
-    L = mean_t max(0, log p_t + 2.3)
-
-    t  token
-    """
+    """Legal: nothing is gained below a probability of 0.1. 2024"""
 
     def loss(self, batch: LossBatch) -> Tensor:
         return batch.forget.mean_tokens((batch.forget.token_logprob + 2.3).clamp(min=0))
 
 
 class UnionMean(Method):
-    """Legal: a mean over the tokens of both parts. 2024
-
-    L = mean_fr ± log p
-
-    f, r  token
-    """
+    """Legal: a mean over the tokens of both parts. 2024"""
 
     needs: ClassVar[Needs] = Needs(parts=BOTH)
 

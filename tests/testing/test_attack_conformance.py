@@ -241,12 +241,3 @@ def test_a_mistake_is_found_by_the_check_that_is_for_it(
 @pytest.mark.parametrize("kind", [Polite, Noise])
 def test_an_attack_without_a_mistake_has_no_fault(kind: type[Attack]) -> None:
     assert faults(kind) == {}
-
-
-def test_the_change_of_the_retain_model_is_reported() -> None:
-    (found,) = check_attack(Polite, only=["null"])
-    numbers = found.outcome.seen.replace(";", "").split()
-    before, after = float(numbers[1]), float(numbers[3])
-    own, under = float(numbers[-3]), float(numbers[-1])
-    assert before < after < own, "it knows the answers, and less in other words"
-    assert own != under

@@ -25,11 +25,11 @@ def list_anchors(as_json: Json = False) -> None:
 
     console = Console()
     if as_json:
-        console.print_json([asdict(one) for one in load_anchors().values()])
+        console.print_json([asdict(anchor) for anchor in load_anchors().values()])
         return
     rows = [
-        (one.id, one.checkpoint, one.split, one.profile, len(one.numbers))
-        for one in load_anchors().values()
+        (anchor.id, anchor.checkpoint, anchor.split, anchor.profile, len(anchor.numbers))
+        for anchor in load_anchors().values()
     ]
     console.table(("id", "checkpoint", "split", "profile", "metrics"), rows)
 
@@ -126,10 +126,10 @@ def _evaluate(
         check_any_model(Source(retain))
     quiet_transformers()
 
-    def evaluated(place: str) -> Evaluation:
-        with progress_bar(Console(), f"evaluating {place}") as progress:
+    def evaluated(source: str) -> Evaluation:
+        with progress_bar(Console(), f"evaluating {source}") as progress:
             return evaluate_model(
-                place,
+                source,
                 data=data,
                 forget=anchor.fraction,
                 profile=profile,

@@ -81,21 +81,21 @@ def attack(
     specs = _specs(attacks, settings, register_for_evaluation(plugins, rules))
     benchmark = data_settings(options.data)
     resolve_precision("cpu", options.dtype, options.precision)
-    for place in filter(None, (model, retain, start)):
-        if is_log_file(place):
-            raise EvaluationError(f"{place} is a log, which cannot be attacked; give the model")
-        check_any_model(Source(place))
+    for source in filter(None, (model, retain, start)):
+        if is_log_file(source):
+            raise EvaluationError(f"{source} is a log, which cannot be attacked; give the model")
+        check_any_model(Source(source))
     setup = options.setup(model, benchmark, rules)
     main, console = is_main_process(), Console()
 
-    def attacked(place: str, specs: Sequence[AttackSpec]) -> AttackedModel:
+    def attacked(source: str, specs: Sequence[AttackSpec]) -> AttackedModel:
         def done(variant: str) -> None:
             if main:
-                console.note(f"evaluated {place} under {variant}")
+                console.note(f"evaluated {source} under {variant}")
 
-        with progress_bar(console, f"evaluating {place}") as progress:
+        with progress_bar(console, f"evaluating {source}") as progress:
             counted = progress if main else None
-            return attack_checkpoint(place, specs, setup, start=start, progress=counted, done=done)
+            return attack_checkpoint(source, specs, setup, start=start, progress=counted, done=done)
 
     models = {"model": attacked(model, specs)}
     if retain:

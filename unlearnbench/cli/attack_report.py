@@ -114,9 +114,9 @@ class AttackReport:
         The model's are in the folder itself, the other models' in `retain/` and `start/`.
         """
         for who, model in self.models.items():
-            place = folder if who == "model" else folder / who
+            target = folder if who == "model" else folder / who
             for name, evaluation in {PLAIN: model.plain, **model.under}.items():
-                write_observations(evaluation, place / f"{name}{SUFFIX}")
+                write_observations(evaluation, target / f"{name}{SUFFIX}")
         text = json.dumps(self.document(), indent=2, ensure_ascii=False, allow_nan=False)
         write_text(folder / "attack.json", text + "\n")
 

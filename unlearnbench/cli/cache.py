@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -13,19 +14,14 @@ from unlearnbench.errors import UnlearnbenchError
 
 app = new_group("List or remove what sweeps have prepared: models, reference values, answers.")
 
-CacheFolder = Annotated[
-    str, option("DIR", "The cache: `output`/cache of a config, or its `cache`.")
-]
+CacheFolder = Annotated[str, option("DIR", "`output`/cache of a config, or its `cache`.")]
 
 
 @command(app, "list")
 def list_cache(cache: CacheFolder = "runs/cache") -> None:
     """List what a cache holds, with size and age; records are never in it."""
-    rows = [
-        (str(path.relative_to(cache)), format_bytes(_size(path)), round(_age(path) / 86_400, 1))
-        for path in sorted(Path(cache).glob("*/[!.]*"))
-    ]
-    Console().table(("name", "size", "days old"), rows)
+    rows = [(str(p), format_bytes(size), round(days, 1)) for p, size, days in _entries(cache)]
+    Console().table(("entry", "size", "days old"), rows)
 
 
 @command(app, "clear")
@@ -43,18 +39,16 @@ def clear_cache(
     for sweep in Path(cache).absolute().parent.glob("*/"):
         if owner := lock_owner(sweep):
             raise UnlearnbenchError(f"{cache}: {sweep.name} ({owner}) may read it; nothing is gone")
-    kinds = ("models", "reference", "alternatives")  # and nothing else, whatever --cache names
-    entries = [path for kind in kinds for path in (Path(cache) / kind).glob("[!.]*")]
-    old = [path for path in entries if _age(path) >= 86_400 * older_than]
-    freed = sum(map(_size, old))
-    for path in old:
+    old = [entry for entry in _entries(cache) if entry[2] >= older_than]
+    for path, *_ in old:
         shutil.rmtree(path) if path.is_dir() else path.unlink()
-    Console().print(f"removed {len(old)} entries, {format_bytes(freed)}")
+    freed = format_bytes(sum(size for _, size, _ in old))
+    Console().print(f"removed {len(old)} entries, {freed}")
 
 
-def _size(path: Path) -> int:
-    return sum(file.lstat().st_size for file in (path, *path.rglob("*")) if file.is_file())
-
-
-def _age(path: Path) -> float:
-    return time.time() - path.lstat().st_mtime
+def _entries(cache: str) -> Iterator[tuple[Path, int, float]]:
+    """Files and folders of a cache, with their bytes and age in days."""
+    for kind in ("models", "reference", "alternatives"):  # and nothing else in any folder
+        for path in sorted((Path(cache) / kind).glob("[!.]*")):
+            size = sum(f.lstat().st_size for f in (path, *path.rglob("*")) if f.is_file())
+            yield path, size, (time.time() - path.lstat().st_mtime) / 86_400

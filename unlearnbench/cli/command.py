@@ -63,7 +63,7 @@ def command(
     return declare
 
 
-def _flat(function: Function) -> Callable[..., int | None]:
+def _flat(function: Callable[..., int | None]) -> Callable[..., int | None]:
     """`function` with the fields of its parameters that are dataclasses as parameters."""
     signature = inspect.signature(function, eval_str=True)
     groups: dict[str, type[Any]] = {

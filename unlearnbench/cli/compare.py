@@ -54,21 +54,21 @@ def compare(
     from unlearnbench.analysis.text import compare_rule, overview, verdict
 
     first, second = _contender(a, folder, under), _contender(b, folder, under)
-    found = comparison.compare(first, second, within or TOLERANCE)
-    tests = sum(panel.test is not None for panel in found.panels)
-    verdicts = [verdict(panel, found.a, found.b, tests) for panel in found.panels]
-    headline, console = found.headline, Console()
+    result = comparison.compare(first, second, within or TOLERANCE)
+    tests = sum(panel.test is not None for panel in result.panels)
+    verdicts = [verdict(panel, result.a, result.b, tests) for panel in result.panels]
+    headline, console = result.headline, Console()
     if as_json:
-        more = {"rule": compare_rule(found.tolerance, headline), "under": under}
-        console.print_json(_json(found, verdicts) | more)
+        more = {"rule": compare_rule(result.tolerance, headline), "under": under}
+        console.print_json(_json(result, verdicts) | more)
         return
-    if summary := overview(found):
+    if summary := overview(result):
         console.print(_filled(summary) + "\n")
     for lines in verdicts:
         console.print("\n".join(map(_filled, lines)) + "\n")
-    for line in found.only_one:
+    for line in result.only_one:
         console.print(f"Not compared: {line}.")
-    if rows := [row for panel in found.panels for row in _rows(panel)]:
+    if rows := [row for panel in result.panels for row in _rows(panel)]:
         columns = (
             *("model", "forget", "side", "setting", "learning rate", "epoch"),
             *(headline.kept.plain_label, headline.forgotten.plain_short),
@@ -76,7 +76,7 @@ def compare(
         )
         console.table(columns, rows)
         console.print()
-    console.print(_filled(compare_rule(found.tolerance, headline)))
+    console.print(_filled(compare_rule(result.tolerance, headline)))
 
 
 def _filled(text: str) -> str:
@@ -118,9 +118,9 @@ def _rows(panel: PanelComparison) -> list[tuple[Any, ...]]:
     ]
 
 
-def _json(found: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
+def _json(result: Comparison, verdicts: list[tuple[str, ...]]) -> dict[str, Any]:
     panels = [
         asdict(panel) | {"better": panel.better and panel.better.name, "told": list(lines)}
-        for panel, lines in zip(found.panels, verdicts, strict=True)
+        for panel, lines in zip(result.panels, verdicts, strict=True)
     ]
-    return asdict(found) | {"panels": panels}
+    return asdict(result) | {"panels": panels}

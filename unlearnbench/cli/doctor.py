@@ -10,9 +10,8 @@ import tempfile
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
-from typing import Annotated
 
-from unlearnbench.cli.command import command, new_group, option
+from unlearnbench.cli.command import command, new_group
 from unlearnbench.cli.options import Json
 from unlearnbench.console import Console
 
@@ -23,9 +22,7 @@ Finding = tuple[str, str, bool]
 
 
 @command(app, "doctor")
-def doctor(
-    output: Annotated[str, option("DIR", "Folder of all sweeps.")] = "runs", as_json: Json = False
-) -> int:
+def doctor(as_json: Json = False) -> int:
     """Check versions, GPUs, disks and tokens; name what will not work, and why.
 
     Exit code 1 if something that is needed does not work; a missing GPU or token is none of that.
@@ -34,17 +31,17 @@ def doctor(
       unlearnbench doctor
       unlearnbench doctor --json > doctor.json      for a report of a fault
     """
-    findings, console = [*_packages(), *_device(), *_folders(Path(output))], Console()
-    wrong = [topic for topic, _, works in findings if not works]
+    findings, console = [*_packages(), *_device(), *_folders()], Console()
+    faults = [topic for topic, _, works in findings if not works]
     if as_json:
         listed = [dict(zip(("topic", "text", "works"), row, strict=True)) for row in findings]
-        console.print_json({"works": not wrong, "findings": listed})
+        console.print_json({"works": not faults, "findings": listed})
     else:
         for topic, text, works in findings:
             console.print(f"{'ok   ' if works else 'WRONG'}  {topic:16}  {text}")
-        last = f"will not work: {', '.join(wrong)}" if wrong else "everything needed works"
+        last = f"will not work: {', '.join(faults)}" if faults else "everything needed works"
         console.print(f"\n{last}")
-    return bool(wrong)
+    return bool(faults)
 
 
 def _packages() -> Iterator[Finding]:
@@ -79,19 +76,16 @@ def _device() -> Iterator[Finding]:
         yield "torch in use", f"{error} → {fix}", False
 
 
-def _folders(output: Path) -> Iterator[Finding]:
+def _folders() -> Iterator[Finding]:
     """Yield whether results and models can be written, and whether the hub knows the user."""
     from huggingface_hub import constants, get_token
 
-    for topic, folder, fix in (
-        ("results", output, "start in a folder of yours, or --set output=DIR"),
-        ("hub's cache", Path(constants.HF_HUB_CACHE), "set HF_HOME to a folder of yours"),
-    ):
+    for topic, folder in (("results", Path("runs")), ("HF_HOME", Path(constants.HF_HUB_CACHE))):
         nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
         try:
             with tempfile.TemporaryFile(dir=nearest):
                 free = shutil.disk_usage(nearest).free
             yield topic, f"{folder}: writable, {free / 1e9:.0f} GB free", True
         except OSError as error:
-            yield topic, f"{folder}: cannot be written: {error.strerror} → {fix}", False
+            yield topic, f"{folder}: cannot be written: {error.strerror}; name another", False
     yield "hub's token", "found" if get_token() else "none: gated models are out of reach", True

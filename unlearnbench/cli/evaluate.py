@@ -83,26 +83,26 @@ def evaluate(
         check_path(Path(out))
     resolve_precision("cpu", options.dtype, options.precision)
     given: dict[Compared, str | None] = {"retain": retain, "start": start}
-    places: dict[Compared, str] = {name: place for name, place in given.items() if place}
+    sources: dict[Compared, str] = {name: source for name, source in given.items() if source}
     others: dict[Compared, Evaluation] = {}
-    for name, place in places.items():
-        if is_log_file(place):
-            others[name] = read_log(place, profile=rules)
-            _check_profile(place, others[name], rules.id)
+    for name, source in sources.items():
+        if is_log_file(source):
+            others[name] = read_log(source, profile=rules)
+            _check_profile(source, others[name], rules.id)
         else:
-            check_any_model(Source(place))
+            check_any_model(Source(source))
     setup = options.setup(model, benchmark, rules)
     main = is_main_process()
 
-    def evaluated(place: str) -> Evaluation:
+    def evaluated(source: str) -> Evaluation:
         with (
-            progress_bar(Console(), f"evaluating {place}") as progress,
-            setup.ready(place) as loaded,
+            progress_bar(Console(), f"evaluating {source}") as progress,
+            setup.ready(source) as loaded,
         ):
             return setup.evaluator(loaded, progress=progress if main else None)
 
     evaluation = evaluated(model)
-    others |= {name: evaluated(place) for name, place in places.items() if name not in others}
+    others |= {name: evaluated(source) for name, source in sources.items() if name not in others}
     if not main:
         return 0
     missing = [] if "holdout" in evaluation.sets else [split_name("holdout", options.forget)]
@@ -142,7 +142,7 @@ def score(
     from unlearnbench.evaluation.logs import read_log
 
     given: Profile | None = None
-    if any(one is not None for one in (profile, *vars(changes).values())):
+    if any(value is not None for value in (profile, *vars(changes).values())):
         given = get_profile(profile or TOFU.name, **vars(changes))
     evaluation = read_log(log, profile=given or TOFU)
     rules = profile_of_id(evaluation.profile)
@@ -153,8 +153,8 @@ def score(
         )
     register_for_evaluation(plugins, rules)
     benchmark = data_settings(data)
-    there = {*evaluation.sets, *(n for n, role in benchmark.roles.items() if role == "holdout")}
-    if missing := [name for name in benchmark.roles if name not in there]:
+    present = {*evaluation.sets, *(n for n, role in benchmark.roles.items() if role == "holdout")}
+    if missing := [name for name in benchmark.roles if name not in present]:
         raise EvaluationError(
             f"{log}: no whole set {missing[0]!r} in it, so there are no metrics of "
             f"{benchmark.source}; if it is of another benchmark, name that with --data, else it "
@@ -167,11 +167,11 @@ def score(
     return _print_metrics(evaluation, others, rules, benchmark, as_json=as_json)
 
 
-def _check_profile(place: str, evaluation: Evaluation, expected: str) -> None:
+def _check_profile(source: str, evaluation: Evaluation, expected: str) -> None:
     """Raise EvaluationError unless an evaluation has the profile of the model's."""
     if evaluation.profile != expected:
         raise EvaluationError(
-            f"{place}: by profile {shortened(evaluation.profile)[1:-1]}, and the model by "
+            f"{source}: by profile {shortened(evaluation.profile)[1:-1]}, and the model by "
             f"{expected}: numbers of different profiles do not compare; evaluate both by the same "
             "one (--profile)"
         )

@@ -60,13 +60,13 @@ def export(
     from unlearnbench.tracking import sweep_config
 
     register_plugins(plugins)
-    (place, name), target, console = named_in(run, folder), Path(to), Console()
+    (sweep, name), target, console = named_in(run, folder), Path(to), Console()
     check_place(target)
-    choice = choose(place, name, epoch)
+    choice = choose(sweep, name, epoch)
     row = choice.row
     spec_of(choice.record)  # raises where it cannot be trained again
     console.note(f"{choice.record.id}  {choice.title}")
-    config = sweep_config(place)
+    config = sweep_config(sweep)
     remade = export_model(choice, config, target, adapter=adapter, show=console.note)
     if as_json:
         fields = ("device", "compared", "first_other_step", "same_start")

@@ -108,9 +108,9 @@ def draw_truth_ratios(
     from unlearnbench.figures import truth_ratios
     from unlearnbench.results.records import read_records
 
-    place = sweep_folder(folder)
-    runs = [r for r in read_records(place) if r.kind == "run"]
-    record = record_in(runs, run_id, place)
+    sweep = sweep_folder(folder)
+    runs = [r for r in read_records(sweep) if r.kind == "run"]
+    record = record_in(runs, run_id, sweep)
     _save(truth_ratios(record, epoch=epoch, **look.settings()), out)
 
 

@@ -58,24 +58,24 @@ def gradient(
                 raise
             refused[name] = str(error)
     console = Console()
-    found: GradientProfiles | Cosines
+    profiles: GradientProfiles | Cosines
     if cosine:
-        found = cosines(methods)
-        lines = zip(found.names, found.values, strict=True)
+        profiles = cosines(methods)
+        lines = zip(profiles.names, profiles.values, strict=True)
         rows = [(name, *(v if v is None else round(v, 3) for v in line)) for name, line in lines]
-        console.table(("cosine", *found.names), rows)
+        console.table(("cosine", *profiles.names), rows)
     else:
-        found = gradient_profiles(methods, reference or None)
+        profiles = gradient_profiles(methods, reference or None)
         columns = [f"p = {name}" for name in ("1e-6", "0.001", "0.5", "0.999", "1 - 1e-6")]
-        curves = [(n, *(p.norm for p in points[::20])) for n, points in found.curves.items()]
+        curves = [(n, *(p.norm for p in points[::20])) for n, points in profiles.curves.items()]
         console.table(("norm of the gradient", *columns), curves)
-    for name, reason in {**found.without, **refused}.items():
+    for name, reason in {**profiles.without, **refused}.items():
         console.print(f"{name}: {reason}")
     if csv:
-        _write(console, csv, found.to_csv())
+        _write(console, csv, profiles.to_csv())
     if out:
         draw = registry.load("dashboards", "gradient-cosine" if cosine else "gradient")
-        _write(console, out, draw(found))
+        _write(console, out, draw(profiles))
 
 
 def _write(console: Console, path: str, text: str) -> None:

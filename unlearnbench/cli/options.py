@@ -1,4 +1,4 @@
-"""Options and arguments that several commands have, and the completion of their values."""
+"""Options and arguments that several commands have."""
 
 from __future__ import annotations
 
@@ -97,21 +97,21 @@ class ModelOptions:
         """Load the rows, and the tokenizer of `model`."""
         from unlearnbench.evaluation.evaluate_model import set_up
 
-        values = {key: value for key, value in vars(self).items() if key != "template_arg"}
-        given = {"template_args": template_arguments(self.template_arg)}
-        return set_up(model, **values | given | {"data": benchmark, "profile": profile})
+        values: dict[str, Any] = {**vars(self), "data": benchmark, "profile": profile}
+        values["template_args"] = template_arguments(values.pop("template_arg"))
+        return set_up(model, **values)
 
 
 def template_arguments(texts: Sequence[str] | None) -> dict[str, str]:
     """The variables of `--template-arg KEY=VALUE`."""
-    found: dict[str, str] = {}
+    values: dict[str, str] = {}
     for text in texts or ():
         key, equals, value = text.partition("=")
         if not key or not equals:
             rule = f"expected KEY=VALUE, got {text!r}"
             raise typer.BadParameter(rule, param_hint="'--template-arg'")
-        found[key] = value
-    return found
+        values[key] = value
+    return values
 
 
 def register_plugins(files: Sequence[str] | None) -> list[str]:
@@ -124,9 +124,9 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
     from unlearnbench.evaluation.made_up_sets import try_metrics
     from unlearnbench.evaluation.summary import plan_of
 
-    if found := register_plugins(files):
+    if names := register_plugins(files):
         try_metrics(plan_of(profile))
-    return found
+    return names
 
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
@@ -164,11 +164,11 @@ def named_in(text: str, folder: str) -> tuple[Path, str]:
     return sweep_folder(folder), text
 
 
-def is_log_file(place: str) -> bool:
+def is_log_file(source: str) -> bool:
     """True if a model is given by its evaluation log."""
     from unlearnbench.models.loading import is_log
 
-    return is_log(place) or Path(place).is_file()
+    return is_log(source) or Path(source).is_file()
 
 
 def record_in(records: Iterable[Record], start: str, folder: Path) -> Record:

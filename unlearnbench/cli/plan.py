@@ -213,15 +213,17 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
     if config.ray.address or any(config.resources_of(model.name).gpu for model in config.models):
         return "time: not estimated for GPUs and clusters without --memory, which gives hours"
     first = [
-        (one.model, one.rows * one.epochs, one.target == "base")
-        for one in planned_models(planned, benchmark)
-        if not one.done
+        (model.model, model.rows * model.epochs, model.target == "base")
+        for model in planned_models(planned, benchmark)
+        if not model.done
     ]
     try:
         seconds = machine_seconds(planned, benchmark, runs, first)
     except ModelError as error:
         return f"time: not known: {error}"
-    trained = any(getattr(load("attacks", one.name), "trains", False) for one in config.attacks)
+    trained = any(
+        getattr(load("attacks", attack.name), "trains", False) for attack in config.attacks
+    )
     without = ", without what attacks train" if trained else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
@@ -276,17 +278,21 @@ def print_memory(
         )
         title = "memory of each process in GiB, and hours of the longest run: an estimate"
         console.table(columns, [_memory_row(estimate) for estimate in estimates], title)
-        fitting = [estimate for estimate in estimates if estimate.fits]
-        total = sum(estimate.gpu_hours for estimate in fitting)
-        console.print(f"{total:.3g} GPU hours of what fits")
-        for line in refusals([estimate for estimate in estimates if not estimate.fits], device):
+        over = [estimate for estimate in estimates if not estimate.fits]
+        if total := sum(estimate.gpu_hours for estimate in estimates if estimate.fits):
+            console.print(f"{total:.3g} GPU hours {'of what fits' if over else 'in all'}")
+        for line in refusals(over, device):
             console.print(line)
+        if not over:
+            console.print(
+                f"all of it fits GPUs of {device / 1e9:.3g} GB (--device-memory), of which "
+                f"{USABLE_SHARE:.0%} can be used"
+            )
         console.print(
-            f"\nassumed: GPUs of {device / 1e9:.3g} GB (--device-memory), of which "
-            f"{USABLE_SHARE:.0%} can be used, {flops:g} FLOP/s of a process in bf16 (--flops; the "
-            f"device's × the share of it that is reached), {ASSUMED}, {CHARACTERS} characters and "
-            f"a template of {TEMPLATE} tokens for a row's length; time to prepare models and to "
-            "evaluate what runs are compared with is not in it"
+            f"\nassumed: {flops:g} FLOP/s of a process in bf16 (--flops; the device's × the share "
+            f"of it that is reached), {ASSUMED}, {CHARACTERS} characters and a template of "
+            f"{TEMPLATE} tokens for a row's length; time to prepare models and to evaluate what "
+            "runs are compared with is not in it"
         )
     for line in unknown:
         console.print(f"not known: {line}")

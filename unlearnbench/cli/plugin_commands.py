@@ -40,7 +40,8 @@ Name = Annotated[str, argument("NAME")]
 def plugin_group(kind: registry.Kind) -> typer.Typer:
     """The commands of a kind of plug-in; modifiers have no suite of checks and no template."""
     a_word = _with_article(kind.removesuffix("s"))
-    app = new_group(f"List, show, check and write {kind}.")
+    verbs = "List and show" if kind == "modifiers" else "List, show, check and write"
+    app = new_group(f"{verbs} {kind}.")
 
     @command(app, "list", text=f"List the {kind} that are installed; broken ones with their fault.")
     def list_plugins(as_json: Json = False, plugins: Plugins = None) -> None:
@@ -193,7 +194,7 @@ def report(console: Console, results: Mapping[str, Sequence["Result"]], options:
 
     options  of the command that shows a fault again
     """
-    every = [(name, result) for name, own in results.items() for result in own]
+    every = [(name, result) for name, each in results.items() for result in each]
     checks = [*dict.fromkeys(r.check.name for _, r in every)]
     if len(results) == 1:
         seen = [(r.check.name, r.outcome.verdict, r.outcome.seen) for _, r in every]
@@ -268,22 +269,16 @@ def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
         console.print_json(json_ready(shown))
         return
     console.print(f"{name}  ({offer.source}, {offer.target})\n\n{text}\n")
-    tables: dict[str, list[dict[str, Any]]] = {}
+    tables = {"settings": settings}
     for key, value in every.items():
-        if isinstance(value, dict):
-            tables[key] = [
-                {"": str(k), **(v if isinstance(v, dict) else {"value": v})}
-                for k, v in value.items()
-            ]
-        elif isinstance(value, list) and value and isinstance(value[0], dict):
+        if isinstance(value, list) and value and isinstance(value[0], dict):
             tables[key] = value
         else:
             console.print(f"{f'{key}:':12} {_cell(value)}")
-    for key, rows in (tables | {"settings": settings}).items():
+    for key, rows in tables.items():
         if used := [k for k in (rows[0] if rows else ()) if any(row[k] != "" for row in rows)]:
             console.print()
-            headings = [key if k in ("", "name") else k for k in used]
-            console.table(headings, [[_cell(row[k]) for k in used] for row in rows])
+            console.table(used, [[_cell(row[k]) for k in used] for row in rows], key)
     if config:
         console.print(f"\nin a config:  {config}")
 

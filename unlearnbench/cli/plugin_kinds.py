@@ -101,8 +101,8 @@ def _benchmark(name: str, kind: type[Benchmark]) -> dict[str, Any]:
         "sets": [*benchmark.roles],
         "splits": [*map(split_text, splits)],
         "references": [*map(str, sorted(benchmark.references))],
-        "headline": {"kept": asdict(headline.kept), "forgotten": asdict(headline.forgotten)},
-        "roles": dict(benchmark.roles),
+        "headline": [asdict(headline.kept), asdict(headline.forgotten)],
+        "roles": [{"set": name, "role": role} for name, role in benchmark.roles.items()],
         "metrics": [
             {"metric": use.metric, "sets": use.sets, "settings": use.settings}
             for use in benchmark.metrics(TOFU)

@@ -50,9 +50,9 @@ def report(
       unlearnbench report runs/quickstart --latex scorecard.tex
       unlearnbench report runs/quickstart --table latex > table.tex
     """
-    place, console = Path(out) if out else None, Console()
-    if place:
-        check_file(place, "the page", (".html",))  # not results.csv, nor a record
+    target, console = Path(out) if out else None, Console()
+    if target:
+        check_file(target, "the page", (".html",))  # not results.csv, nor a record
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
     from unlearnbench.reporting.report import publish
@@ -72,7 +72,7 @@ def report(
         _write_latex(made, Path(latex), console)
         if not (out or show):
             return
-    page = publish(made, source, place)
+    page = publish(made, source, target)
     console.print(f"page  {page}")
     for line in made.warnings:
         console.warn(line)
@@ -111,13 +111,13 @@ def track(
       unlearnbench track runs/quickstart --uri http://localhost:5000 --json
     """
     register_plugins(plugins)
-    place = sweep_folder(folder)
+    source = sweep_folder(folder)
     from unlearnbench.results.sweep_folder import lock_folder
     from unlearnbench.tracking import replay
 
     # A sweep at work logs its records by itself: two at a time would log one twice.
-    with lock_folder(place):
-        done = replay(place, uri)
+    with lock_folder(source):
+        done = replay(source, uri)
     console = Console()
     if as_json:
         console.print_json(asdict(done))

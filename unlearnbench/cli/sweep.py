@@ -72,7 +72,7 @@ def sweep(
             "found": result.found,
             "without_result": [asdict(end) for end in without_result(result.ends)],
             "no_result": list(result.no_result),
-            "conclusions": [asdict(one) for one in read_conclusions(result.folder)],
+            "conclusions": [asdict(conclusion) for conclusion in read_conclusions(result.folder)],
             "report": str(result.report),
             "csv": str(result.csv),
             "mlflow": result.mlflow_command,
@@ -118,11 +118,11 @@ def run(
     chosen = _selected(planned, select)
     console = Console()
     if len(chosen) != 1:
-        what = "is more than one run" if chosen else "is none of the runs"
+        problem = "is more than one run" if chosen else "is none of the runs"
         lines = [f"{i:4}  {r.id}  {r.title}" for i, r in enumerate(planned.runs)]
         choice = f"--select {shortened(select)[1:-1]}" if select else planned.config.name
         raise UnlearnbenchError(
-            "\n".join([*lines, f"{choice} {what}; choose one with --select POSITION or ID"])
+            "\n".join([*lines, f"{choice} {problem}; choose one with --select POSITION or ID"])
         )
     _check_optimizers(planned.config)
     from unlearnbench.results.sweep_folder import claim_folder
@@ -132,8 +132,8 @@ def run(
         folder = claim_folder(planned)
     log: Callable[[str], None] = console.note if group.is_main_process() else lambda _: None
     log(f"{chosen[0].id}  {chosen[0].title}")
-    place = folder / "records" / chosen[0].id
-    found = place.is_dir()
+    target = folder / "records" / chosen[0].id
+    repeated = target.is_dir()
     record = run_single(chosen[0], planned.config, folder, log)
     is_main_process = group.is_main_process()
     group.leave_group()
@@ -142,13 +142,13 @@ def run(
     metrics = [(e.epoch, json_ready(e.metrics, lambda _: None)) for e in record.epochs]
     if as_json:
         epochs = [{"epoch": epoch} | values for epoch, values in metrics]
-        shown = {"id": record.id, "status": record.status, "found": found, "error": record.error}
+        shown = {"id": record.id, "status": record.status, "found": repeated, "error": record.error}
         console.print_json(shown | {"epochs": epochs})
         return
     columns = planned.config.data.headline.columns
     rows = [(epoch, *(values.get(name) for name in columns)) for epoch, values in metrics]
     console.table(("epoch", *columns), rows)
-    console.print(f"{record.status}{' (found, trained before)' * found}: {place}")
+    console.print(f"{record.status}{' (found, trained before)' * repeated}: {target}")
     if record.error:
         console.print(record.error)
 
@@ -174,16 +174,16 @@ def _print_selection(chosen: Mapping[str, Any], headline: Headline, console: Con
         *(headline.kept.plain_label, "±", headline.forgotten.plain_short, "±", "on seeds"),
     )
     rows: list[tuple[Any, ...]] = []
-    for one in chosen["choices"]:
-        reported = one["reported"]
-        numbers = [reported[one.column] for one in (headline.kept, headline.forgotten)]
+    for choice in chosen["choices"]:
+        reported = choice["reported"]
+        numbers = [reported[metric.column] for metric in (headline.kept, headline.forgotten)]
         values = [value for pair in numbers for value in pair.values()]
         seeds = ", ".join(map(str, reported["seeds"]))
-        if one["why_not"]:
-            values, seeds = [None] * 4, one["why_not"]
-        setting = one["setting"] or one["method"]
-        place = (one["model"], one["forget_fraction"], setting, one["learning_rate"], one["epoch"])
-        rows.append((*place, *values, seeds))
+        if choice["why_not"]:
+            values, seeds = [None] * 4, choice["why_not"]
+        setting = choice["setting"] or choice["method"]
+        panel, when = (choice["model"], choice["forget_fraction"]), choice["epoch"]
+        rows.append((*panel, setting, choice["learning_rate"], when, *values, seeds))
     on = ", ".join(map(str, chosen["chosen_on_seeds"]))
     console.table(columns, rows, f"best of each method, chosen on seeds {on}, reported on others")
     console.print(f"rule: {chosen['rule']}\n")
@@ -196,4 +196,4 @@ def _selected(planned: Plan, select: str | None) -> list[RunSpec]:
     position = int(select) if select.isdecimal() else None
     if position is not None and position < len(runs):
         return [runs[position]]
-    return [one for one in runs if one.id.startswith(select)]
+    return [run for run in runs if run.id.startswith(select)]

@@ -72,8 +72,8 @@ def _prepared() -> _Models:
     template, pad = resolve_template("chat", tokenizer), pad_id(tokenizer)
     # The holdout set is only scored, and no attack has its role.
     sets = {
-        name: tuple(replace(q, max_new_tokens=_ANSWER) for q in own[:_ROWS])
-        for name, own in benchmark.splits[0.5].sets.items()
+        name: tuple(replace(q, max_new_tokens=_ANSWER) for q in rows_of[:_ROWS])
+        for name, rows_of in benchmark.splits[0.5].sets.items()
         if data.roles[name] != "holdout"
     }
     profile = get_profile("tofu", max_length=_LENGTH)

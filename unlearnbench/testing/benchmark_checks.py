@@ -61,7 +61,7 @@ def metrics(tried: TriedBenchmark) -> Outcome:
     """
     benchmark, plan = tried.benchmark, tried.plan
     lacking = undefined_metrics(benchmark, plan)
-    usable = {name: one for name, one in plan.summaries.items() if name not in lacking}
+    usable = {name: summary for name, summary in plan.summaries.items() if name not in lacking}
     try_metrics(replace(plan, summaries=usable), benchmark.roles)
     faults = chain(headline_faults(benchmark, plan), reference_faults(benchmark, plan))
     without = (f"{name} has no values without {lack}" for name, lack in lacking.items())
@@ -136,9 +136,9 @@ def fingerprint(tried: TriedBenchmark) -> Outcome:
         answer = fresh_process().answer(fresh.begin(tried.benchmark, splits=tried.keys))
     except (FreshError, TypeError) as error:
         return not_applicable(f"no other process could be used: {error}")
-    here, elsewhere = fingerprint_of(tried.rows), answer.get("fingerprint", answer.get("error"))
-    if here != elsewhere:
+    digest, elsewhere = fingerprint_of(tried.rows), answer.get("fingerprint", answer.get("error"))
+    if digest != elsewhere:
         return fault(
-            f"{here}, and {elsewhere} in another process: random numbers, or a `set`'s order?"
+            f"{digest}, and {elsewhere} in another process: random numbers, or a `set`'s order?"
         )
-    return passed(f"{here} in two processes")
+    return passed(f"{digest} in two processes")

@@ -84,8 +84,8 @@ def docstring(method: HyperParameters) -> Outcome:
     """
     text = inspect.cleandoc(type(method).__doc__ or "")
     missing = [
-        what
-        for what, pattern in (
+        part
+        for part, pattern in (
             ("a formula (`L = …`)", _FORMULA),
             ("its symbols (`symbol  meaning`, two spaces apart)", _SYMBOL),
             ("a source (year, arXiv, or «own work»)", _SOURCE),

@@ -6,6 +6,7 @@ import json
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -25,7 +26,7 @@ def begin(plugin: HyperParameters, **more: Any) -> int:
     Raises: FreshError, TypeError, as `FreshProcess.begin`.
     """
     request = {"path": sys.path, "class": address(type(plugin)), "values": plugin.model_dump()}
-    return fresh_process().begin(request | more)
+    return fresh_process().begin(request | {"folder": str(Path.cwd())} | more)
 
 
 def serve() -> None:
@@ -54,6 +55,7 @@ def serve() -> None:
 def _answer(request: Mapping[str, Any]) -> dict[str, Any]:
     try:
         sys.path[:] = request["path"]
+        os.chdir(request["folder"])
         kind = import_class(*request["class"])
         plugin = kind.model_validate(with_tuples(request["values"]))
         if isinstance(plugin, Benchmark):

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import partial
 from itertools import product
-from typing import get_args
+from typing import Any, get_args
 
 import numpy as np
 
@@ -26,17 +26,18 @@ from unlearnbench.api.metric import (
     Role,
     Summary,
 )
-from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.api.observations import AnswerTokens, FloatArray, Samples, SetEvaluation
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
 from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
 from unlearnbench.testing import declarations
-from unlearnbench.testing import metric_observations as made_up
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed, unless
 
 AnyMetric = Metric | Summary
 
 _CLOSE = 1e-9
+_SETS = ("retain", "real_authors", "world_facts", "forget", "holdout")
+"""The sets of a made-up model: one at least of each role."""
 _NEAR_END = 0.01
 """Share of the scale within which a perfect or hopeless model reaches its end."""
 
@@ -94,7 +95,7 @@ def _value_faults(metric: Metric) -> Iterator[str]:
     for loss, false in product((0.0, 1e4), repeat=2):
         sets[f"an answer at {loss:g} nats, false ones at {false:g}"] = _at(loss, false)
     for name, seen in sets.items():
-        first, again = (_values(metric, made_up.frozen(seen)) for _ in range(2))
+        first, again = (_values(metric, frozen(seen)) for _ in range(2))
         if not np.array_equal(first, again, equal_nan=True):
             yield f"other values when computed again for {name}"
         for value in first:
@@ -105,7 +106,7 @@ def _value_faults(metric: Metric) -> Iterator[str]:
 
 
 def _summary_faults(summary: Summary) -> Iterator[str]:
-    first, again = (computed(summary, made_up.inputs()) for _ in range(2))
+    first, again = (computed(summary, inputs()) for _ in range(2))
     if first != again:
         yield "other numbers when computed again"
     for column in columns_of(summary):
@@ -142,7 +143,7 @@ def order(metric: AnyMetric) -> Outcome:
         return not_applicable("it has no values by example")
     seen = made_up_set(empty=True)
     n = len(seen.answer_loss)
-    alone = [_values(metric, made_up.taken(seen, [i])) for i in range(n)]
+    alone = [_values(metric, taken(seen, [i])) for i in range(n)]
     if apart := _apart(_values(metric, seen), np.concatenate(alone)):
         return fault(f"example {apart[0]} has another value when it is alone")
     return passed(f"{n} examples, one of them without a token")
@@ -160,11 +161,11 @@ def nan(metric: AnyMetric) -> Outcome:
     if isinstance(metric, Summary):
         return not_applicable("it has no values by example")
     seen = made_up_set()
-    whole, broken = _values(metric, seen), _values(metric, made_up.damaged(seen, 2))
+    whole, broken = _values(metric, seen), _values(metric, damaged(seen, 2))
     if others := [i for i in _apart(whole, broken) if i != 2]:
         return fault(f"example {others[0]} changes where example 2 is NaN")
     # Hits are no numbers, but a token without a loss is none: the misses may count.
-    missed = replace(seen.tokens, hit=made_up.damaged(seen, 2).tokens.hit)
+    missed = replace(seen.tokens, hit=damaged(seen, 2).tokens.hit)
     allowed = (whole[2], _values(metric, replace(seen, token_columns=missed))[2])
     if not math.isnan(broken[2]) and broken[2] not in allowed:
         return fault(f"example 2 has {broken[2]:.6g}, made of NaN")
@@ -227,12 +228,119 @@ def reads(metric: AnyMetric) -> Outcome:
         return not_applicable("it reads sets and columns")
     seen = made_up_set()
     whole, implied = _values(metric, seen), {"tokens"} if "moments" in metric.reads else set[str]()
-    for what in get_args(Reads):
-        if what not in metric.reads | implied:
+    for column in get_args(Reads):
+        if column not in metric.reads | implied:
             try:
-                changed = _apart(whole, _values(metric, made_up.without(seen, what)))
+                changed = _apart(whole, _values(metric, without(seen, column)))
             except UnlearnbenchError as error:
-                return fault(f"reads {what!r}, which `reads` does not name: {error}")
+                return fault(f"reads {column!r}, which `reads` does not name: {error}")
             if changed:
-                return fault(f"has other values without {what!r}, which `reads` does not name")
+                return fault(f"has other values without {column!r}, which `reads` does not name")
     return passed(", ".join(sorted(metric.reads)) or "losses alone")
+
+
+def taken(seen: SetEvaluation, order: Sequence[int]) -> SetEvaluation:
+    """The examples `order` of a set, in this order."""
+    chosen = {column.name: _taken(getattr(seen, column.name), [*order]) for column in fields(seen)}
+    return replace(seen, **chosen)
+
+
+def _taken(column: Any, order: list[int]) -> Any:
+    if isinstance(column, np.ndarray):
+        return column[order]
+    if isinstance(column, tuple):
+        return tuple(column[i] for i in order) if column else ()
+    if isinstance(column, Samples):
+        return Samples(_taken(column.texts, order), _taken(column.rouge_l_recall, order))
+    if isinstance(column, AnswerTokens):
+
+        def by_token(values: Any) -> Any:
+            return np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
+
+        per_answer: dict[str, Any] = {
+            "lengths": column.lengths[order],
+            "ended": column.ended[order],
+        }
+        observed = {name: by_token(values) for name, values in column.observed.items()}
+        rest: dict[str, Any] = {
+            name: by_token(values)
+            for name, values in vars(column).items()
+            if isinstance(values, np.ndarray) and name not in per_answer
+        }
+        return AnswerTokens(**per_answer, **rest, observed=observed)
+    return column
+
+
+def damaged(seen: SetEvaluation, example: int) -> SetEvaluation:
+    """A set in which every number of one example is NaN, and none of its tokens is hit."""
+    tokens, spoilt = seen.tokens, np.arange(len(seen.answer_loss)) == example
+    by_token = np.repeat(spoilt, tokens.lengths)
+    token_columns = _spoilt(tokens, by_token) | {"hit": tokens.hit & ~by_token}
+    changed = _spoilt(seen, spoilt) | {"token_columns": replace(tokens, **token_columns)}
+    if seen.samples is not None:
+        changed["samples"] = replace(seen.samples, **_spoilt(seen.samples, spoilt))
+    return replace(seen, **changed)
+
+
+def _spoilt(columns: Any, spoilt: Any) -> dict[str, Any]:
+    """The numbers of some columns, NaN where `spoilt`."""
+    return {
+        name: np.where(
+            spoilt.reshape(-1, *[1] * (values.ndim - 1)), values.dtype.type("nan"), values
+        )
+        for name, values in vars(columns).items()
+        if isinstance(values, np.ndarray) and values.dtype.kind == "f"
+    }
+
+
+def without(seen: SetEvaluation, column: Reads) -> SetEvaluation:
+    """A set without the observations that a metric declares as `column`."""
+    n = len(seen.answer_loss)
+    none, unknown = np.empty((n, 0)), np.full(n, np.nan)
+    changes: Mapping[str, dict[str, Any]] = {
+        "tokens": {"token_columns": None},
+        "moments": {
+            "token_columns": replace(seen.tokens, mean_logprob=None, logprob_variance=None)
+        },
+        "perturbed": {"perturbed_loss": none, "perturbed_tokens": none.astype(np.int64)},
+        "generated": {"generated": ()},
+        "rouge": {"rouge1_recall": unknown, "rouge_l_recall": unknown},
+        "paraphrase": {},  # without one, the answer itself is in its place
+    }
+    return replace(seen, **changes.get(column, {column: None}))
+
+
+def frozen(seen: SetEvaluation) -> SetEvaluation:
+    """The same set; a change of its arrays in place is an error."""
+    samples = () if seen.samples is None else (seen.samples.rouge_l_recall,)
+    for values in (*vars(seen).values(), *vars(seen.tokens).values(), *samples):
+        if isinstance(values, np.ndarray):
+            values.flags.writeable = False
+    return seen
+
+
+@dataclass(frozen=True)
+class _Columns(Mapping[str, float | None]):
+    """Columns of a model, in which every name has the value `level`."""
+
+    level: float
+
+    def __getitem__(self, name: str) -> float | None:
+        return self.level
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(())
+
+    def __len__(self) -> int:
+        return 0
+
+
+def inputs() -> MetricInputs:
+    """A run's model, its retain model and its start model: every set and every column."""
+    models: list[EvaluatedModel] = []
+    for level in (0.5, 0.3, 0.9):
+        sets = {
+            name: frozen(made_up_set(level, seed=seed, n=12)) for seed, name in enumerate(_SETS)
+        }
+        models.append(EvaluatedModel(sets, _Columns(level)))
+    return MetricInputs(*models)
