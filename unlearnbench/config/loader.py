@@ -84,9 +84,9 @@ def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     shipped = shipped_configs()
     if not looks_like_path and name_or_path in shipped:
         return shipped[name_or_path]
-    what = "no such file" if looks_like_path else "no such configuration"
+    text = "no such file" if looks_like_path else "no such configuration"
     near = did_you_mean(Path(name_or_path).stem, shipped) or ";"
-    raise _problem(name_or_path, f"{what}{near} shipped: {', '.join(shipped)}")
+    raise _problem(name_or_path, f"{text}{near} shipped: {', '.join(shipped)}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -262,8 +262,9 @@ def _read(source: ConfigSource, *, extends: bool = True) -> Document:
             raise _problem("", "expected a config's name or path")
         base = _read(find_config(parent, source.folder), extends=False)
     except ConfigError as error:
-        for one in error.problems:
-            document.problem(("extends",), f"{one.place}: {one.message}".removeprefix(": "))
+        for problem in error.problems:
+            text = f"{problem.place}: {problem.message}".removeprefix(": ")
+            document.problem(("extends",), text)
         return document
     if not isinstance(base.values, dict):
         document.problems += base.problems
