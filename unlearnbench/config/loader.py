@@ -331,20 +331,20 @@ def _unknown_key(document: Document, path: Loc) -> str:
 def _section(values: Any, path: Loc) -> type[BaseModel]:
     """The keys of the section at a path, where plug-ins have theirs."""
     model: Any = WrittenConfig
-    match path:
-        case ("data",):
-            model, path = registry.load("benchmarks", values["data"].get("source", DEFAULT)), ()
-        case ("methods", _, "modifiers", *_, str(name)):
-            model, path = registry.load("modifiers", name), ()
-        case ("attacks", *_, str(name)):
-            model, path = registry.load("attacks", name), ()
-        case ("evaluation", "metrics", *_, str(name)):
-            model, path = registry.load("metrics", name), ()
-        case ("methods", int(index), *below):
-            model, path = entry_model(values["methods"][index]["method"]), tuple(below)
-    for step in path:
-        if isinstance(step, str):
-            model = _model_in(model.model_fields[step].annotation) or model
+    names = [step for step in path if isinstance(step, str)]
+    match names:
+        case ["data", *names]:
+            model = registry.load("benchmarks", values["data"].get("source", DEFAULT))
+        case ["methods", "modifiers", name, *names]:
+            model = registry.load("modifiers", name)
+        case ["methods", *names]:
+            model = entry_model(values["methods"][path[1]]["method"])
+        case ["attacks", name, *names]:
+            model = registry.load("attacks", name)
+        case ["evaluation", "metrics", name, *names]:
+            model = registry.load("metrics", name)
+    for name in names:
+        model = _model_in(model.model_fields[name].annotation) or model
     section: type[BaseModel] = model
     return section
 
