@@ -6,7 +6,7 @@ import ast
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
-from importlib.util import find_spec, resolve_name
+from importlib.util import resolve_name
 from pathlib import Path
 
 Texts = tuple[tuple[str, bytes], ...]
@@ -19,7 +19,7 @@ def texts_of(place: Path, text: bytes) -> Texts:
     while waiting:
         for name in _imports(*waiting.pop()):
             for file, package in _files_of(name, folder):
-                if file not in found:
+                if file not in found and file.is_file():
                     found[file] = file.read_bytes()
                     waiting.append((found[file], package))
     first, *others = found
@@ -40,18 +40,11 @@ def _imports(text: bytes, package: str) -> set[str]:
 
 def _files_of(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
     """The files below `folder` of a module and the packages around it, each with its package."""
-    parts, known = name.split("."), {*sys.stdlib_module_names, __name__.partition(".")[0]}
-    with suppress(Exception):  # to find a module imports its package, which may raise anything
-        for count in range(1, len(parts) + 1) if parts[0] not in known else ():
-            spec = find_spec(".".join(parts[:count]))
-            if spec is None:
-                return
-            # A package without an `__init__.py` has folders in place of a file.
-            file = Path(spec.origin or next(iter(spec.submodule_search_locations or ()))).resolve()
-            if not file.is_relative_to(folder) or "site-packages" in file.parts:
-                return
-            if file.is_file():
-                yield file, spec.parent or ""
+    parts = name.split(".")
+    for count in range(1, len(parts) + 1) if parts[0] != __name__.partition(".")[0] else ():
+        path, package = folder.joinpath(*parts[:count]), ".".join(parts[:count])
+        yield path / "__init__.py", package
+        yield path.with_name(f"{path.name}.py"), package.rpartition(".")[0]
 
 
 def is_current(place: Path, texts: Texts) -> bool:

@@ -15,9 +15,10 @@ import hashlib
 import importlib.util
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from pkgutil import iter_modules
@@ -263,31 +264,23 @@ def _only_class(offer: Offer, module: ModuleType) -> Any:
     return _checked(offer, found[0])
 
 
+_BASES: Mapping[Kind, tuple[str, ...]] = {
+    "methods": ("method.Method", "inference_method.Wrapper"),
+    "modifiers": tuple(
+        f"modifier.{name}"
+        for name in ("Perturb", "Combine", "Filter", "OptimizerKind", "WeightEdit")
+    ),
+    "metrics": ("metric.Metric", "metric.Summary"),
+    "benchmarks": ("benchmark.Benchmark",),
+    "attacks": ("attack.WeightAttack", "attack.PromptAttack", "attack.SamplingAttack"),
+    "trackers": ("tracker.Tracker",),
+}
+"""Modules and classes; imported where they are needed, since most import torch."""
+
+
 def _bases(kind: Kind) -> tuple[type[Any], ...]:
-    if kind == "metrics":
-        from unlearnbench.api.metric import Metric, Summary
-
-        return Metric, Summary
-    if kind == "benchmarks":
-        from unlearnbench.api.benchmark import Benchmark
-
-        return (Benchmark,)
-    if kind == "attacks":
-        from unlearnbench.api.attack import PromptAttack, SamplingAttack, WeightAttack
-
-        return WeightAttack, PromptAttack, SamplingAttack
-    if kind == "modifiers":
-        from unlearnbench.api import modifier as m
-
-        return m.Perturb, m.Combine, m.Filter, m.OptimizerKind, m.WeightEdit
-    if kind == "trackers":
-        from unlearnbench.api.tracker import Tracker
-
-        return (Tracker,)
-    from unlearnbench.api.inference_method import Wrapper
-    from unlearnbench.api.method import Method
-
-    return Method, Wrapper
+    paths = (path.split(".") for path in _BASES[kind])
+    return tuple(getattr(import_module(f"unlearnbench.api.{m}"), name) for m, name in paths)
 
 
 def _plugin_text(path: str | Path) -> tuple[Path, bytes]:

@@ -189,7 +189,7 @@ def _question(table: str, place: str, line: bytes) -> Question:
         columns: dict[str, Any] = kind.model_validate_json(line).model_dump()
     except ValidationError as error:
         # Of the members of a union, the one that fits best.
-        details = max(error.errors(include_url=False), key=lambda one: len(one["loc"]))
+        details = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
         if not details["loc"]:
             text = f"{place}: not a JSON object on one line ({details['msg']})"
             raise DataError(f"{text}; write each row on a line (jq -c '.[]' FILE)") from None
@@ -197,9 +197,11 @@ def _question(table: str, place: str, line: bytes) -> Question:
         number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
         text = describe_error(details)
         raise DataError(f"{place}: column {column!r}{number}: {text}") from None
-    wrong = columns.pop("perturbed_answer", ())
+    perturbed = columns.pop("perturbed_answer", ())
     return Question(
-        **columns, perturbed_answers=(wrong,) if isinstance(wrong, str) else wrong, place=place
+        **columns,
+        perturbed_answers=(perturbed,) if isinstance(perturbed, str) else perturbed,
+        place=place,
     )
 
 

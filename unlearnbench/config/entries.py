@@ -186,7 +186,7 @@ def attack_from_spec(spec: AttackSpec) -> Attack:
 def _read_attacks(value: Any, info: ValidationInfo) -> tuple[AttackSpec, ...]:
     if info.mode == "json" or isinstance(value, list):  # as stored; YAML gives tuples
         return tuple(AttackSpec.model_validate(spec) for spec in value)
-    if isinstance(value, tuple) and value and all(isinstance(one, AttackSpec) for one in value):
+    if isinstance(value, tuple) and value and all(isinstance(s, AttackSpec) for s in value):
         return value
     return tuple(sorted(read_entries(value, "attacks", _attack), key=lambda spec: spec.name))
 

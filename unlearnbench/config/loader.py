@@ -84,9 +84,9 @@ def find_config(name_or_path: str, beside: Path | None = None) -> ConfigSource:
     shipped = shipped_configs()
     if not looks_like_path and name_or_path in shipped:
         return shipped[name_or_path]
-    what = "no such file" if looks_like_path else "no such configuration"
+    text = "no such file" if looks_like_path else "no such configuration"
     near = did_you_mean(Path(name_or_path).stem, shipped) or ";"
-    raise _problem(name_or_path, f"{what}{near} shipped: {', '.join(shipped)}")
+    raise _problem(name_or_path, f"{text}{near} shipped: {', '.join(shipped)}")
 
 
 class _Loader(yaml.SafeLoader):
@@ -262,8 +262,9 @@ def _read(source: ConfigSource, *, extends: bool = True) -> Document:
             raise _problem("", "expected a config's name or path")
         base = _read(find_config(parent, source.folder), extends=False)
     except ConfigError as error:
-        for one in error.problems:
-            document.problem(("extends",), f"{one.place}: {one.message}".removeprefix(": "))
+        for problem in error.problems:
+            text = f"{problem.place}: {problem.message}".removeprefix(": ")
+            document.problem(("extends",), text)
         return document
     if not isinstance(base.values, dict):
         document.problems += base.problems
@@ -330,20 +331,20 @@ def _unknown_key(document: Document, path: Loc) -> str:
 def _section(values: Any, path: Loc) -> type[BaseModel]:
     """The keys of the section at a path, where plug-ins have theirs."""
     model: Any = WrittenConfig
-    match path:
-        case ("data",):
-            model, path = registry.load("benchmarks", values["data"].get("source", DEFAULT)), ()
-        case ("methods", _, "modifiers", *_, str(name)):
-            model, path = registry.load("modifiers", name), ()
-        case ("attacks", *_, str(name)):
-            model, path = registry.load("attacks", name), ()
-        case ("evaluation", "metrics", *_, str(name)):
-            model, path = registry.load("metrics", name), ()
-        case ("methods", int(index), *below):
-            model, path = entry_model(values["methods"][index]["method"]), tuple(below)
-    for step in path:
-        if isinstance(step, str):
-            model = _model_in(model.model_fields[step].annotation) or model
+    names = [step for step in path if isinstance(step, str)]
+    match names:
+        case ["data", *names]:
+            model = registry.load("benchmarks", values["data"].get("source", DEFAULT))
+        case ["methods", "modifiers", name, *names]:
+            model = registry.load("modifiers", name)
+        case ["methods", *names]:
+            model = entry_model(values["methods"][path[1]]["method"])
+        case ["attacks", name, *names]:
+            model = registry.load("attacks", name)
+        case ["evaluation", "metrics", name, *names]:
+            model = registry.load("metrics", name)
+    for name in names:
+        model = _model_in(model.model_fields[name].annotation) or model
     section: type[BaseModel] = model
     return section
 

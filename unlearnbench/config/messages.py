@@ -68,9 +68,14 @@ def errors_below(error: ValidationError, loc: Loc) -> ValidationError:
 
 def distinct(values: tuple[_T, ...]) -> tuple[_T, ...]:
     """Refuse a list that has a value twice; 1 and 1.0 are equal, 1 and true are not."""
+    first: dict[Any, int] = {}
     keys = [(value, isinstance(value, bool)) for value in values]
-    repeats = [(i, keys.index(key)) for i, key in enumerate(keys) if key in keys[:i]]
-    raise_faults(Fault((i,), f"the same as entry {first}: duplicate run") for i, first in repeats)
+    places = [first.setdefault(key, i) for i, key in enumerate(keys)]
+    raise_faults(
+        Fault((i,), f"the same as entry {other}: duplicate run")
+        for i, other in enumerate(places)
+        if other != i
+    )
     return values
 
 

@@ -25,6 +25,7 @@ from pydantic import (
     ValidationError,
     create_model,
 )
+from pydantic.fields import FieldInfo
 
 from unlearnbench.api import registry
 from unlearnbench.config import method_specs
@@ -71,20 +72,20 @@ def axis(kind: Any, *rules: Any) -> Any:
     ]
 
 
-def _of_kind(value: Any, found: Range) -> Range:
+def _of_kind(value: Any, spanned: Range) -> Range:
     """A range whose ends are values of an annotation, floats or whole numbers."""
     annotation = get_args(value)[0] if hasattr(value, "__metadata__") else value
     kinds = get_args(annotation) or (annotation,)
     if float not in kinds and int not in kinds:
         raise ValueError("takes no range, which is of floats or whole numbers; write a list")
-    if float not in kinds and not found.whole:
+    if float not in kinds and not spanned.whole:
         raise ValueError("low, high and step must be whole numbers")
     for end in ("low", "high"):
         try:
-            TypeAdapter(value).validate_python(getattr(found, end), strict=True)
+            TypeAdapter(value).validate_python(getattr(spanned, end), strict=True)
         except ValidationError as error:
             raise errors_below(error, (end,)) from None
-    return found.of_floats if float in kinds else found
+    return spanned.of_floats if float in kinds else spanned
 
 
 RetainEntry: Any = create_model(
@@ -127,7 +128,8 @@ def read_grid(value: Any) -> MethodGrid:
     retains, weights = _retains(stated.pop("retain", (None,)))
     rates, training = stated.pop("learning_rates", None), stated.pop("training", None)
     axes: dict[str, Axis] = stated
-    axes |= {f"{m}.{k}": values for m, own in modifiers.items() for k, values in own.items()}
+    for modifier, settings in modifiers.items():
+        axes |= {f"{modifier}.{key}": values for key, values in settings.items()}
     ranges = {key: values for key, values in axes.items() if isinstance(values, Range)}
     if weights is not None:
         ranges[WEIGHT] = weights
@@ -206,13 +208,18 @@ def axes_model(plugin: type[BaseModel]) -> type[BaseModel]:
     return model
 
 
+def default_of(info: FieldInfo) -> Any:
+    """The default of a field."""
+    return info.get_default(call_default_factory=True, validated_data={})
+
+
 def _axes_of(plugin: type[BaseModel]) -> dict[str, Any]:
     """Fields whose values are those of a plug-in's fields, or lists or ranges of them."""
     return {
         key: (
             axis(info.annotation, *info.metadata),
             Field(
-                ... if info.is_required() else info.get_default(call_default_factory=True),
+                ... if info.is_required() else default_of(info),
                 description=info.description,
             ),
         )

@@ -110,7 +110,7 @@ class MetricPlan:
 
     @property
     def observations(self) -> tuple[Observation, ...]:
-        """What the metrics bring along, one of each name."""
+        """Observations that the metrics bring along, one of each name."""
         found = {o.name: o for measure in self.measures for o in measure.metric.observes}
         return tuple(found.values())
 

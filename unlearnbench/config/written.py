@@ -147,9 +147,9 @@ class WrittenConfig(SweepConfig):
         """An entry with the sweep's training settings where it changes some of them."""
         if grid.training is None:
             return grid
-        sweep, own = (s.model_dump(exclude_unset=True) for s in (self.training, grid.training))
+        sweep, changes = (s.model_dump(exclude_unset=True) for s in (self.training, grid.training))
         try:
-            training = TrainingSettings.model_validate(sweep | own)
+            training = TrainingSettings.model_validate(sweep | changes)
         except ValidationError as error:
             raise errors_below(error, ("methods", index, "training")) from None
         return grid.model_copy(update={"training": training})

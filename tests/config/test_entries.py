@@ -1,4 +1,4 @@
-"""The `data:` section has the fields of its benchmark; what earlier versions stored is read."""
+"""Benchmarks and attacks of a configuration: their own fields, and what is stored is read."""
 
 from __future__ import annotations
 
@@ -13,13 +13,14 @@ from unlearnbench.api import registry
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.entries import (
+    attack_from_spec,
     benchmark_named,
     benchmark_of,
     earlier_section,
 )
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ConfigError
+from unlearnbench.errors import ConfigError, PluginError
 from unlearnbench.files.canonical_json import content_hash
 
 OLD = Path(__file__).parent.parent / "data" / "small_sweep" / "plan.json"
@@ -101,3 +102,15 @@ def test_a_benchmark_in_a_file_has_its_own_fields_and_splits(write: Write) -> No
     ((line, key, text),) = problems(write("{source: riddles, authors: 2}", fraction=0.5))
     assert (line, key) == ("2", "data.authors")
     assert "data takes: source, refusals, rows, kinds" in text
+
+
+def test_attacks_are_resolved_sorted_and_survive_json() -> None:
+    config = load_config("quickstart", ["attacks={relearning: {steps: [2, 5]}, paraphrase: {}}"])
+    assert [spec.name for spec in config.attacks] == ["paraphrase", "relearning"]
+    relearning = config.attacks[1]
+    assert relearning.settings["steps"] == [2, 5]
+    assert "at" not in relearning.identity["settings"]
+    assert attack_from_spec(relearning).points() == ("0", "2", "5")
+    assert SweepConfig.model_validate_json(config.model_dump_json()) == config
+    with pytest.raises(PluginError, match="differs from the one that was planned"):
+        attack_from_spec(relearning.model_copy(update={"version": 0}))
