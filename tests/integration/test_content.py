@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.errors import ModelError
+from unlearnbench.files import hashing
 from unlearnbench.results.records import read_records
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.run import run_single
@@ -177,6 +181,16 @@ def test_a_module_that_a_plugin_imports_is_a_part_of_it(place: Path, run: Run) -
     assert losses[2] == pytest.approx(losses[1] + 0.125, rel=1e-3)
 
 
+def test_a_folder_stays_open_where_the_rules_of_evaluation_change(place: Path, run: Run) -> None:
+    folder = place / "runs" / "local"
+    first = run()
+    before = rows(folder)
+    assert not run("--set", "evaluation.rows=3")[1]
+    assert kinds(folder) == ONE_OF_EACH
+    assert run() == (first[0], True)
+    assert rows(folder) == before
+
+
 @pytest.mark.slow
 def test_sweeps_find_what_is_the_same_and_train_what_is_not(
     place: Path, capsys: pytest.CaptureFixture[str]
@@ -211,3 +225,58 @@ def test_a_model_that_changes_after_the_plan_is_refused(place: Path) -> None:
     shutil.copy(place / "retain" / "model.safetensors", place / "full")
     with pytest.raises(ModelError, match=r"models.m: a folder or log has changed since the runs"):
         run_single(plan.runs[0], config, plan.folder, lambda _: None)
+
+
+def test_the_plan_has_the_ids_of_every_reference(place: Path) -> None:
+    config = load_config(str(place / "local.yaml"), ["attacks={relearning: {steps: [1]}}"])
+    plan, _ = plan_sweep(config)
+    assert plan.references is not None
+    run_single(plan.runs[0], config, plan.folder, lambda _: None)
+    records = {r.id for r in read_records(plan.folder) if r.kind != "run"}
+    assert records == {*plan.references}
+    assert len(records) == 4
+
+
+def test_several_start_models_of_one_model_are_told(place: Path) -> None:
+    config = load_config(str(place / "local.yaml"))
+    plan, _ = plan_sweep(config)
+    run_single(plan.runs[0], config, plan.folder, lambda _: None)
+    records = read_records(plan.folder)
+    (start,) = (r for r in records if r.kind == "fine-tuned")
+    assert not any("start models" in line for line in Results.of(records, name="x").warnings)
+    both = Results.of([*records, replace(start, id="another")], name="x").warnings
+    assert any(line.startswith("m, forget 50 %: 2 start models") for line in both)
+
+
+def test_the_hash_of_a_big_file_is_kept_until_the_file_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(hashing, "BIG", 4)
+    read: list[Path] = []
+    plain = hashing.file_hash
+
+    def counted(path: Path) -> str:
+        read.append(path)
+        return plain(path)
+
+    def kept() -> str:
+        hashing._hash_of_state.cache_clear()  # pyright: ignore[reportPrivateUsage]
+        return hashing.kept_hash(file)
+
+    monkeypatch.setattr(hashing, "file_hash", counted)
+    file = tmp_path / "weights.safetensors"
+    file.write_bytes(b"12345")
+    assert kept() == kept() == plain(file)
+    assert len(read) == 1
+    times = file.stat()
+    file.write_bytes(b"54321")
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert kept() == plain(file), "its time of change cannot be set back"
+    file.rename(tmp_path / "other")
+    shutil.copy2(tmp_path / "other", file)
+    assert kept() == plain(file)
+    assert len(read) == 3
+    (tmp_path / "cache").chmod(0o500)
+    (tmp_path / "cache" / "unlearnbench" / "hashes").rename(tmp_path / "gone")
+    assert kept() == plain(file), "the cache need not be writable"

@@ -20,7 +20,7 @@ from pydantic import BaseModel, ValidationError
 
 from unlearnbench.api import registry
 from unlearnbench.config.entries import DEFAULT, with_tuples
-from unlearnbench.config.messages import Loc, describe_error
+from unlearnbench.config.messages import Loc, describe_error, meant
 from unlearnbench.config.method_entries import entry_model
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.written import WrittenConfig
@@ -319,7 +319,8 @@ def _unknown_key(document: Document, path: Loc) -> str:
     if owner == "methods":
         owner = document.values["methods"][above[-1]]["method"]
     near = (
-        did_you_mean(str(key), fields, LIKE_ENOUGH)
+        meant(str(key))
+        or did_you_mean(str(key), fields, LIKE_ENOUGH)
         or (_elsewhere(str(key)) if "methods" not in above else "")
         or did_you_mean(str(key), fields)
         or ";"

@@ -88,7 +88,7 @@ def describe_error(error: ErrorDetails) -> str:
         return f"{_RULES[kind].format_map(context)}, got {describe_value(value)}"
     if kind == "literal_error":
         options = re.findall(r"'([^']*)'", context["expected"])
-        near = did_you_mean(value, options) if isinstance(value, str) else ""
+        near = meant(value) or did_you_mean(value, options) if isinstance(value, str) else ""
         any_of = "one of " if len(options) > 1 else ""
         return f"expected {any_of}{', '.join(options)}, got {describe_value(value)}{near}"
     if kind == "missing":
@@ -141,6 +141,20 @@ def _hint(kind: str, value: Any) -> str:
     if kind == "string_type" and isinstance(value, bool | int | float):
         return " (quote it to make it text)"
     return ""
+
+
+_MEANT = {
+    "gpus": "resources.gpu",
+    "forget_split": "forget_fractions: [0.05]",
+    "llama3": "chat",
+    "llama-3": "chat",
+}
+"""What is meant by names that no key or value is like."""
+
+
+def meant(name: str) -> str:
+    """The end of a message about a name that is not known."""
+    return f"; did you mean '{_MEANT[name]}'?" if name in _MEANT else ""
 
 
 _EXPECTED = {

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
+from tempfile import gettempdir
 from typing import TYPE_CHECKING
+
+from unlearnbench.files.atomic import write_text
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -18,6 +23,10 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
+BIG = 1 << 20
+"""Bytes from which the hash of a file is kept: 14 GB take ten seconds and more."""
+
+
 def content_of_files(paths: Iterable[Path]) -> str:
     """16 hex digits of the SHA-256 of the files' names and contents, in the order of the names."""
     digest = hashlib.sha256()
@@ -27,14 +36,27 @@ def content_of_files(paths: Iterable[Path]) -> str:
 
 
 def kept_hash(path: Path) -> str:
-    """As `file_hash`; this process reads a file again only when it has changed."""
+    """As `file_hash`; that of a big file is kept in the user's cache until the file changes."""
     now = path.stat()
-    return _hash_of_state(path.resolve(), now.st_size, now.st_mtime_ns, now.st_ino)
+    if now.st_size < BIG:
+        return file_hash(path)
+    state = f"{now.st_size} {now.st_mtime_ns} {now.st_ctime_ns} {now.st_ino}"
+    return _hash_of_state(path.resolve(), state)
 
 
-@lru_cache(maxsize=1024)  # 14 GB take ten seconds and more
-def _hash_of_state(path: Path, *_state: int) -> str:
-    return file_hash(path)
+@lru_cache(maxsize=1024)  # there may be no cache that can be written
+def _hash_of_state(path: Path, state: str) -> str:
+    cache = os.environ.get("XDG_CACHE_HOME") or f"{os.environ.get('HOME') or gettempdir()}/.cache"
+    name = hashlib.sha256(os.fsencode(path)).hexdigest()
+    kept = Path(cache, "unlearnbench", "hashes", name)
+    with suppress(OSError, ValueError):
+        digest, _, then = kept.read_text(encoding="utf-8").partition(" ")
+        if then == state:
+            return digest
+    digest = file_hash(path)
+    with suppress(OSError):
+        write_text(kept, f"{digest} {state}")
+    return digest
 
 
 def tensors_hash(tensors: Mapping[str, Tensor]) -> str:
