@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs
+from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import AnswerTokens, Samples, SetEvaluation
 from unlearnbench.api.registry import offers
 from unlearnbench.config.metric_plan import MetricPlan, columns_of, computed
@@ -116,10 +118,31 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
     )
 
 
-def made_up_models(names: Mapping[str, object]) -> tuple[dict[str, SetEvaluation], ...]:
+def observed(seen: SetEvaluation, observations: Sequence[Observation]) -> SetEvaluation:
+    """The set with further observations, of made-up logits that give its tokens' losses."""
+    if not observations:
+        return seen
+    import torch
+
+    tokens, generator = seen.tokens, torch.Generator().manual_seed(0)
+    logits = torch.randn(len(tokens.loss), 50, generator=generator)
+    logits[:, 0] = -torch.inf
+    probability = torch.from_numpy(tokens.loss).neg().exp().clamp(1e-6, 1 - 1e-6)
+    logits[:, 0] = logits.logsumexp(1) + probability.logit()
+    labels = torch.zeros(len(logits), dtype=torch.long)
+    columns = {o.name: o.per_token(logits, labels).float().numpy() for o in observations}
+    return replace(seen, token_columns=replace(tokens, observed=columns))
+
+
+def made_up_models(
+    names: Mapping[str, object], observations: Sequence[Observation] = ()
+) -> tuple[dict[str, SetEvaluation], ...]:
     """The sets `names` of three models: of a run, of its retain model, and of its start model."""
     return tuple(
-        {name: made_up_set(knows, seed=seed) for seed, name in enumerate(names)}
+        {
+            name: observed(made_up_set(knows, seed=seed), observations)
+            for seed, name in enumerate(names)
+        }
         for knows in (0.5, 0.3, 0.9)
     )
 
@@ -131,7 +154,7 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = ()) -> None:
     """
     faults = [str(fault) for fault in plan.faults]
     names = dict.fromkeys([*(name for one in plan.measures for name in one.sets), *sets])
-    models = made_up_models(names)
+    models = made_up_models(names, plan.observations)
     known = [dict[str, float | None](), dict[str, float | None](), dict[str, float | None]()]
     for measure in plan.measures:
         try:
