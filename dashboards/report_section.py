@@ -18,7 +18,7 @@ from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
 from .figures.palette import Style
-from .figures.tradeoff_data import Panel, panels
+from .figures.tradeoff_data import TradeOffPanel, panels
 from .metric_columns import PageColumns
 from .page_data import compressed, files_of, joined, render, to_json
 
@@ -31,7 +31,7 @@ class PageContext:
 
     report: Results
     style: Style
-    panels: tuple[Panel, ...]
+    panels: tuple[TradeOffPanel, ...]
     columns: PageColumns
     _read: dict[tuple[str, int], Evaluation | None] = field(default_factory=dict, repr=False)
 
@@ -47,7 +47,7 @@ class PageContext:
     @property
     def best(self) -> list[Setting]:
         """The best setting of each method on each panel."""
-        return [one.setting for panel in self.panels for one in panel.best if one.setting]
+        return [one.setting for panel in self.panels for one in panel.judged if one.setting]
 
     def panel_number(self, model: str, split: SplitKey) -> int:
         """Look up a panel's number on the page, by which it is chosen."""

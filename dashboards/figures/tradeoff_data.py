@@ -7,19 +7,14 @@ draws them. Points left out of a panel are counted in it.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 
-from unlearnbench.analysis.best_settings import (
-    COLLAPSE_SHARE,
-    Best,
-    Setting,
-    Start,
-)
-from unlearnbench.analysis.best_settings import Panel as Rows
-from unlearnbench.api.benchmark import Headline, Reference, SplitKey
+from unlearnbench.analysis import best_settings as analysis
+from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Best, Panel, Setting
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
 
@@ -35,37 +30,56 @@ class Trajectory:
     """Epochs with both metrics."""
 
 
-@dataclass(frozen=True)
-class Panel:
-    """Everything that one panel shows."""
+@dataclass(frozen=True, eq=False)
+class TradeOffPanel(Panel):
+    """A model and split, and everything that its panel shows."""
 
-    model: str
-    forget_fraction: SplitKey
-    trajectories: tuple[Trajectory, ...]
-    front: tuple[Setting, ...]
-    """Settings that no other setting of the panel beats, by utility."""
-    best: tuple[Best, ...]
-    """Best settings; without a setting if the start model is faulty."""
-    begins: Start
-    """The start model, and its fault, if any."""
-    fine_tuned: TableRow | None
-    retain: TableRow | None
-    questions: int | None
-    """Forget questions behind the headline's test; None without one, and where they differ."""
-    undrawn: int
-    """Number of settings without both metrics."""
-    references: frozenset[Reference]
-    """Models that the benchmark has besides those of the runs."""
+    @cached_property
+    def fine_tuned(self) -> TableRow | None:
+        """The start model."""
+        return self.row("fine-tuned")
 
-    @property
-    def headline(self) -> Headline:
-        """The two numbers of the axes."""
-        return self.begins.headline
+    @cached_property
+    def retain(self) -> TableRow | None:
+        """The retain model."""
+        return self.row("retain")
 
-    @property
-    def settings(self) -> list[Setting]:
-        """All settings that are drawn."""
-        return [one for trajectory in self.trajectories for one in trajectory.points]
+    @cached_property
+    def drawn(self) -> list[Setting]:
+        """The settings with both numbers."""
+        return [one for one in self.settings if position(one) is not None]
+
+    @cached_property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Each setting epoch by epoch."""
+        key = attrgetter("family", "method", "learning_rate")
+        return tuple(
+            Trajectory(method, family, rate, tuple(points))
+            for (family, method, rate), points in groupby(self.drawn, key=key)
+        )
+
+    @cached_property
+    def front(self) -> tuple[Setting, ...]:
+        """Settings that no other setting of the panel beats, by utility."""
+        moved = [(s, xy) for s in self.drawn if s.epoch > 0 and (xy := position(s))]
+        oriented = self.headline.forgotten.oriented
+        places = pareto_front([(kept, oriented(left)) for _, (kept, left) in moved])
+        return tuple(moved[i][0] for i in places)
+
+    @cached_property
+    def judged(self) -> tuple[Best, ...]:
+        """The best settings, in the legend's order; without a setting if the start is faulty."""
+        ordered = sorted(self.best, key=lambda one: one.family)
+        return tuple(replace(one, setting=None) if self.start.fault else one for one in ordered)
+
+    @cached_property
+    def questions(self) -> int | None:
+        """Forget questions behind the headline's test; None without one, and where they differ."""
+        test = self.headline.forgotten.test
+        runs = [row for row in self.rows if row.kind == "run" and test is not None]
+        name = "" if test is None else test.questions
+        counts = {int(n) for row in runs if (n := row.metrics.get(name)) is not None}
+        return counts.pop() if len(counts) == 1 else None
 
     @property
     def significance(self) -> float | None:
@@ -79,14 +93,14 @@ class Panel:
         return None if self.questions is None else ks_floor(self.questions)
 
     @property
-    def start(self) -> tuple[float, float] | None:
+    def origin(self) -> tuple[float, float] | None:
         """Position of the fine-tuned model, where trajectories begin."""
         return None if self.fine_tuned is None else position(self.fine_tuned)
 
     @property
     def collapse_below(self) -> float | None:
         """What is kept below which a model counts as collapsed; None of a faulty start model."""
-        utility = None if self.begins.fault else self.begins.utility
+        utility = None if self.start.fault else self.start.utility
         return None if utility is None else COLLAPSE_SHARE * utility
 
     def has_collapsed(self, setting: Setting) -> bool:
@@ -94,7 +108,7 @@ class Panel:
         kept = setting.kept
         return self.collapse_below is not None and kept is not None and kept < self.collapse_below
 
-    @property
+    @cached_property
     def low(self) -> float | None:
         """Lower end of the first view, so that collapsed models do not squeeze the others.
 
@@ -103,10 +117,10 @@ class Panel:
         """
         if self.significance is None:
             return None
-        shown: list[TableRow | Setting] = [s for s in self.settings if not self.has_collapsed(s)]
+        shown: list[TableRow | Setting] = [s for s in self.drawn if not self.has_collapsed(s)]
         shown += [one for one in (self.fine_tuned, self.retain) if one is not None]
         inside = min([xy[1] for one in shown if (xy := position(one))], default=None)
-        lowest = min([xy[1] for s in self.settings if (xy := position(s))], default=None)
+        lowest = min([xy[1] for s in self.drawn if (xy := position(s))], default=None)
         if inside is None or lowest is None:
             return inside if lowest is None else lowest
         return max(min(inside, lowest), 1.5 * min(inside, 2 * self.significance))
@@ -115,7 +129,7 @@ class Panel:
     def below(self) -> tuple[Setting, ...]:
         """Collapsed settings below that."""
         low = self.low
-        return tuple(s for s in self.settings if low is not None and (s.forgotten or 0.0) < low)
+        return tuple(s for s in self.drawn if low is not None and (s.forgotten or 0.0) < low)
 
 
 def position(point: TableRow | Setting) -> tuple[float, float] | None:
@@ -124,46 +138,10 @@ def position(point: TableRow | Setting) -> tuple[float, float] | None:
     return None if kept is None or forgotten is None else (kept, forgotten)
 
 
-def panels(rows: Sequence[TableRow]) -> tuple[Panel, ...]:
-    """Compute one panel per model and forget fraction, in the table's order."""
-    by_panel: dict[tuple[str, SplitKey], list[TableRow]] = defaultdict(list)
-    for row in rows:
-        by_panel[row.model, row.forget_fraction].append(row)
-    return tuple(
-        _panel(model, fraction, tuple(here)) for (model, fraction), here in by_panel.items()
-    )
-
-
-def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...]) -> Panel:
-    found = Rows(model, fraction, rows)
-    settings, start = found.settings, found.start
-    placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
-    moved = [(s, xy) for s, xy in placed if s.epoch > 0]
-    forgotten = start.headline.forgotten
-    better = [(kept, forgotten.oriented(left)) for _, (kept, left) in moved]
-    best = sorted(found.best, key=lambda one: one.family)  # as the legend has them
-    counts: set[int] = set()
-    if (test := forgotten.test) is not None:
-        runs = (r for r in rows if r.kind == "run")
-        counts = {int(n) for r in runs if (n := r.metrics.get(test.questions)) is not None}
-    return Panel(
-        model=model,
-        forget_fraction=fraction,
-        trajectories=tuple(
-            Trajectory(method, family, rate, tuple(points))
-            for (family, method, rate), points in groupby(
-                [s for s, _ in placed], key=lambda s: (s.family, s.method, s.learning_rate)
-            )
-        ),
-        front=tuple(moved[i][0] for i in pareto_front(better)),
-        best=tuple(replace(one, setting=None) if start.fault else one for one in best),
-        begins=start,
-        fine_tuned=next((r for r in rows if r.kind == "fine-tuned"), None),
-        retain=next((r for r in rows if r.kind == "retain"), None),
-        questions=counts.pop() if len(counts) == 1 else None,
-        undrawn=len(settings) - len(placed),
-        references=rows[0].schema.references,
-    )
+def panels(rows: Iterable[TableRow]) -> tuple[TradeOffPanel, ...]:
+    """Make one panel per model and forget fraction, in the table's order."""
+    found = analysis.panels(rows)
+    return tuple(TradeOffPanel(one.model, one.forget_fraction, one.rows) for one in found)
 
 
 def ks_floor(n: int) -> float:

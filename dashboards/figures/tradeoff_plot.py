@@ -15,14 +15,14 @@ from unlearnbench.api.benchmark import HeadlineMetric
 from ..formatting import interval_text, rate_text, signed
 from .marks import AXIS, Figure, drawn_interval, error_bars, level, note
 from .palette import INK, MUTED, Style, faded, meta
-from .tradeoff_data import Panel, Trajectory, position
+from .tradeoff_data import TradeOffPanel, Trajectory, position
 
 _PAD = 0.06
 Extent = tuple[tuple[float, float], tuple[float, float]]
 """(kept from, to), (forgotten from, to)."""
 
 
-def draw(panel: Panel, style: Style, height: int = 400) -> Figure:
+def draw(panel: TradeOffPanel, style: Style, height: int = 400) -> Figure:
     """Draw one panel; the methods' names are a legend's."""
     shown = extent(panel)
     traces = [_trajectory(panel, one, style) for one in panel.trajectories]
@@ -32,15 +32,15 @@ def draw(panel: Panel, style: Style, height: int = 400) -> Figure:
     return {"data": traces, "layout": _layout(panel, *shown, height)}
 
 
-def extent(panel: Panel) -> Extent:
+def extent(panel: TradeOffPanel) -> Extent:
     """Compute the first axis ranges of a panel."""
     two = panel.headline.kept.column, panel.headline.forgotten.column
     shown = [
         xy
-        for one in (*panel.settings, panel.fine_tuned, panel.retain)
+        for one in (*panel.drawn, panel.fine_tuned, panel.retain)
         if one is not None and (xy := position(one)) is not None
     ]
-    for setting in panel.settings:
+    for setting in panel.drawn:
         ends = [drawn_interval(setting, name) for name in two]
         if not panel.has_collapsed(setting) and all(ends):
             shown += [(x, y) for x, y in zip(*((i.low, i.high) for i in ends if i), strict=True)]
@@ -58,7 +58,7 @@ def extent(panel: Panel) -> Extent:
 
 
 def _layout(
-    panel: Panel, x_range: tuple[float, float], y_range: tuple[float, float], height: int
+    panel: TradeOffPanel, x_range: tuple[float, float], y_range: tuple[float, float], height: int
 ) -> Figure:
     """Make the layout; shapes and notes have names, for tests and for the page."""
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
@@ -92,15 +92,15 @@ def _layout(
     }
 
 
-def _trajectory(panel: Panel, trajectory: Trajectory, style: Style) -> Figure:
+def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> Figure:
     family, rate, points = trajectory.family, trajectory.learning_rate, trajectory.points
     colour = style.colour(family)
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
     # The line starts at the fine-tuned model, which has its own mark: an invisible first point.
-    lead = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
+    lead = [] if panel.origin is None or points[0].epoch == 0 else [panel.origin]
     xy = lead + [at for one in points if (at := position(one)) is not None]
     on_front = any(s in panel.front for s in points)
-    leading = on_front or any(b.setting in points for b in panel.best)
+    leading = on_front or any(b.setting in points for b in panel.judged)
     alpha = 0.8 if on_front else 0.3
     # A collapsed model's interval says nothing, and its bars would cover the working ones.
     sure = [s if leading and not panel.has_collapsed(s) else None for s in points]
@@ -149,7 +149,7 @@ def _points(xy: Sequence[tuple[float, float]]) -> Figure:
     }
 
 
-def _front(panel: Panel) -> Figure:
+def _front(panel: TradeOffPanel) -> Figure:
     xy = [at for one in panel.front if (at := position(one)) is not None]
     return {
         **_points(xy),
@@ -162,7 +162,7 @@ def _front(panel: Panel) -> Figure:
     }
 
 
-def _references(panel: Panel, shown: Extent) -> list[Figure]:
+def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
     """Draw start and retain model, with their names beside them."""
     found: list[Figure] = []
     for row, name, symbol, size, title in (
@@ -185,11 +185,11 @@ def _references(panel: Panel, shown: Extent) -> list[Figure]:
     return found
 
 
-def _best(panel: Panel, style: Style, shown: Extent) -> list[Figure]:
+def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
     """Draw a ring around each method's best setting; the one that forgets most has its name."""
     placed = [
         (one.family, one.setting, xy)
-        for one in panel.best
+        for one in panel.judged
         if one.setting is not None and (xy := position(one.setting)) is not None
     ]
     oriented = panel.headline.forgotten.oriented
@@ -231,13 +231,13 @@ def _mark(text: str, name: str, xy: tuple[float, float], height: str, shown: Ext
     }
 
 
-def _numbers(panel: Panel, utility: float, quality: float) -> str:
+def _numbers(panel: TradeOffPanel, utility: float, quality: float) -> str:
     """Write the two numbers of a point, for its hover text."""
     both = ((panel.headline.kept, utility), (panel.headline.forgotten, quality))
     return "<br>".join(f"{html.escape(m.label)} {signed(v, m.digits)}" for m, v in both)
 
 
-def _hover(setting: Setting, panel: Panel) -> str:
+def _hover(setting: Setting, panel: TradeOffPanel) -> str:
     """Write the hover text: means with intervals, the range over seeds, and caveats."""
     utility, quality = position(setting) or (0.0, 0.0)
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
@@ -245,8 +245,8 @@ def _hover(setting: Setting, panel: Panel) -> str:
     if forgotten.test is not None:
         statistic = setting.metrics.get(forgotten.test.distance)
         distance = "" if statistic is None else f"  (KS D {statistic:.3f})"
-    if panel.start and panel.start[0] > 0:
-        share = f"  ({utility / panel.start[0]:.0%} of the start)"
+    if panel.origin and panel.origin[0] > 0:
+        share = f"  ({utility / panel.origin[0]:.0%} of the start)"
     lines = [
         f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
         f"  epoch {setting.epoch}",

@@ -107,8 +107,8 @@ def _by_default(context: PageContext) -> SettingsTable:
     kept, forgotten = report.headline.kept, report.headline.forgotten
     lines: list[SettingsLine] = []
     for panel in context.panels:
-        start, rows = panel.begins, context.rows_of(panel)
-        for best in panel.best:
+        start, rows = panel.start, panel.rows
+        for best in panel.judged:
             place = (panel.model, panel.forget_fraction, best.family)
             own = [row for row in rows if row.family == best.family and row.epoch > 0]
             tried = len({(row.method, row.learning_rate, row.epoch) for row in own})
@@ -149,7 +149,7 @@ def _unevaluated(context: PageContext) -> list[SettingsLine]:
 
 def _declared(context: PageContext, selection: Mapping[str, Any]) -> SettingsTable:
     headline = context.report.headline
-    starts = {(one.model, one.forget_fraction): one.begins for one in context.panels}
+    starts = {(one.model, one.forget_fraction): one.start for one in context.panels}
     lines: list[SettingsLine] = []
     for choice in selection["choices"]:
         ids, epoch = {*choice["reported_runs"]}, choice["epoch"]

@@ -13,7 +13,7 @@ from unlearnbench.analysis.best_settings import panel_label, winner
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.results.table import TableRow
 
-from ...figures.tradeoff_data import Panel
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import rate_text
 from ...report_section import PageContext, Section
 
@@ -63,9 +63,9 @@ def examples(context: PageContext) -> tuple[Example, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _example(context: PageContext, index: int, panel: Panel) -> Example | None:
+def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example | None:
     """None without a best setting, and where its record has no texts of the forget set."""
-    best = winner(panel.best)
+    best = winner(panel.judged)
     row = None if best is None or best.setting is None else best.setting.rows[0]
     own = _answers(context, row)
     if row is None or own is None:

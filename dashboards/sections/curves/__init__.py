@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.analysis.best_settings import average_seeds
-
 from ...figures.curve_plot import curves, groups
 from ...report_section import PageContext, Section
 
@@ -26,9 +24,8 @@ class Curves(Section):
         grouped = groups(context.columns)
         named = {group: by for one in grouped.values() for group, by in one.items()}
         names = dict.fromkeys(name for by in named.values() for name in by)
-        figures: list[dict[str, Any]] = []
-        for panel in context.panels:
-            rows = context.rows_of(panel)
-            settings = average_seeds(rows)
-            figures.append({name: curves(rows, name, context.style, settings) for name in names})
+        figures = [
+            {name: curves(one.rows, name, context.style, one.settings) for name in names}
+            for one in context.panels
+        ]
         return {"groups": named, "panels": figures}

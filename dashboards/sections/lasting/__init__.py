@@ -31,7 +31,7 @@ from unlearnbench.analysis.text import attack_sentences, variant_label
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.results.table import TableRow
 
-from ...figures.tradeoff_data import Panel
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, signed
 from ...report_section import PageContext, Section, of_place
 from .plot import RETAIN, START, before_and_under, leaks, relearning
@@ -40,7 +40,7 @@ Variants = Mapping[tuple[str, str], Evaluation]
 """By record, and by epoch and variant: `5 relearning@13`."""
 
 
-def panel_of(context: PageContext, place: Panel) -> AttackedPanel | None:
+def panel_of(context: PageContext, place: TradeOffPanel) -> AttackedPanel | None:
     """Look the attacked settings of a panel up."""
     return next(iter(of_place(context.report.lasting, place)), None)
 

@@ -18,7 +18,7 @@ from unlearnbench.api.metric import Summary
 from unlearnbench.reporting.latex import tex
 from unlearnbench.stats.t_interval import is_above
 
-from ...figures.tradeoff_data import Panel
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import interval_names, short
 from ...report_section import PageContext, Section, of_place
 from ..best_settings import SettingsLine, SettingsTable, settings_tables
@@ -98,7 +98,7 @@ def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     )
 
 
-def _panel(context: PageContext, place: Panel, lines: Sequence[SettingsLine]) -> ScorePanel:
+def _panel(context: PageContext, place: TradeOffPanel, lines: Sequence[SettingsLine]) -> ScorePanel:
     schema = context.columns.schema
     scorer = Scorer(
         *(schema, place.retain, place.fine_tuned),
@@ -133,7 +133,7 @@ def _panel(context: PageContext, place: Panel, lines: Sequence[SettingsLine]) ->
 
 
 def _why_missing(
-    context: PageContext, place: Panel, score: Summary, lines: Iterable[ScoreLine]
+    context: PageContext, place: TradeOffPanel, score: Summary, lines: Iterable[ScoreLine]
 ) -> str:
     """Name what a score lacks, in words that follow a colon; empty without a run."""
     for kind, row in (("retain", place.retain), ("start", place.fine_tuned)):

@@ -54,7 +54,7 @@ class SensitivitySection(Section):
         """Draw the figures of each panel: of a method by each of its hyper-parameters."""
         headline, found = context.report.headline, list[list[Figure]]()
         for panel in context.panels:
-            start = {headline.forgotten: panel.begins.quality, headline.kept: panel.begins.utility}
+            start = {headline.forgotten: panel.start.quality, headline.kept: panel.start.utility}
             found.append(
                 [
                     {"family": one.family, **draw(one, by, of, start[of], context.style)}

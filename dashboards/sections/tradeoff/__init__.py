@@ -12,7 +12,7 @@ from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import LEVEL
 
-from ...figures.tradeoff_data import Panel
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import flatten, rate_text, signed
 from ...report_section import PageContext, Section
 
@@ -89,23 +89,23 @@ def _first_clause(sentence: str) -> str:
     return (found[0] if found else sentence.rstrip(".")) + "."
 
 
-def notes(panel: Panel) -> list[str]:
+def notes(panel: TradeOffPanel) -> list[str]:
     """List the caveats of a panel that the figure does not show."""
     forgotten, test = panel.headline.forgotten, panel.headline.forgotten.test
     sentences: list[str] = []
     if panel.fine_tuned is None:
         sentences.append("The start model was not evaluated.")
-    if panel.retain is None and "retain" in panel.references:
+    if panel.retain is None and "retain" in panel.rows[0].schema.references:
         sentences.append("The retain model was not evaluated.")
     if panel.questions is not None and panel.floor is not None:
         sentences.append(
             f"Lowest possible {forgotten.label} with {panel.questions} forget questions: "
             f"{signed(panel.floor, 1)}."
         )
-    if panel.undrawn:
-        sentences.append(f"Not drawn, without a number: {panel.undrawn} of the evaluations.")
+    if undrawn := len(panel.settings) - len(panel.drawn):
+        sentences.append(f"Not drawn, without a number: {undrawn} of the evaluations.")
     level = panel.significance
-    collapsed = [one.forgotten for one in panel.settings if panel.has_collapsed(one)]
+    collapsed = [one.forgotten for one in panel.drawn if panel.has_collapsed(one)]
     above = [v for v in collapsed if v is not None and level is not None and v > level]
     if above and test is not None:
         sentences.append(

@@ -11,7 +11,7 @@ from unlearnbench.results.table import TableRow
 
 from ...figures.marks import Figure
 from ...figures.palette import meta
-from ...figures.tradeoff_data import Panel
+from ...figures.tradeoff_data import TradeOffPanel
 from ...figures.truth_ratio_plot import draw, ratios_of
 from ...formatting import rate_text
 from ...report_section import PageContext, Section
@@ -37,13 +37,13 @@ def _figures(context: PageContext) -> list[list[Figure]]:
     return [_of_panel(context, panel) for panel in context.panels]
 
 
-def _of_panel(context: PageContext, panel: Panel) -> list[Figure]:
+def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
     references = {
         name: None if row is None else _ratios(context, row)
         for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
     }
     found: list[Figure] = []
-    for best in panel.best:
+    for best in panel.judged:
         if best.setting is None or (own := _ratios(context, best.setting.rows[0])) is None:
             continue
         row = best.setting.rows[0]
