@@ -13,7 +13,7 @@ from unlearnbench.errors import PluginError
 from unlearnbench.reporting.report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
-OLD = ROOT / "tests" / "data" / "old_sweep"
+OLD = ROOT / "tests" / "data" / "sweep_0_2"
 GUIDE = (ROOT / "docs" / "tutorials" / "add-a-page-section.md").read_text(encoding="utf-8")
 
 
