@@ -1,13 +1,21 @@
-"""Encoding of embedded data: JSON that scripts read at once, and compressed JSON."""
+"""Templates filled in, and data encoded for scripts."""
 
 from __future__ import annotations
 
 import base64
 import json
 import zlib
+from functools import cache
+from importlib.resources import files
 from typing import Any
 
+from jinja2 import Environment, FunctionLoader, StrictUndefined
+from markupsafe import Markup
+
+from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.files.canonical_json import json_ready
+
+from .formatting import interval_text, prose, rate_text, signed
 
 
 def to_json(value: Any) -> str:
@@ -26,6 +34,37 @@ def compressed(text: str) -> str:
     return base64.b64encode(packed).decode("ascii")
 
 
-def compressed_size(value: Any) -> int:
-    """Estimate the bytes of a value's JSON, compressed and in base 64; faster than compressing."""
-    return len(zlib.compress(to_json(value).encode(), 6)) * 4 // 3
+def render(template: str, /, **values: Any) -> str:
+    """Fill a template in, by its path."""
+    return _environment().get_template(template).render(**values)
+
+
+def joined(*paths: str) -> Markup:
+    """Join files of this package, as they are."""
+    return Markup("\n".join(map(resource, paths)))
+
+
+def files_of(folder: str, suffix: str) -> list[str]:
+    """List the paths of a folder's files with a suffix, by name."""
+    found = files(__package__ or "dashboards").joinpath(folder).iterdir()
+    return sorted(f"{folder}/{one.name}" for one in found if one.name.endswith(suffix))
+
+
+@cache
+def resource(path: str) -> str:
+    """Read a file of this package."""
+    return files(__package__ or "dashboards").joinpath(path).read_text(encoding="utf-8")
+
+
+@cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=FunctionLoader(resource),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    made.globals |= {"place": panel_label, "rate": rate_text, "prose": prose}
+    made.globals |= {"number": signed, "ends": interval_text}
+    return made

@@ -1,126 +1,116 @@
-"""The contract of a section of the page, and the values that all sections share."""
+"""Base of the sections of this package: values shared for a report, and a template."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Protocol, TypeVar
+from operator import attrgetter
+from typing import Any, ClassVar, TypeVar
 
-from unlearnbench.analysis.order_confidence import OrderConfidence
+from markupsafe import Markup
+
+from unlearnbench.analysis.best_settings import Setting
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import SplitKey
-from unlearnbench.evaluation.benchmark_schema import default_headline
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.report_section import ReportSection
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 
-from .figures.tradeoff_data import Panel, panels
-from .figures.tradeoff_plot import Style
+from .figures.palette import Style
+from .figures.tradeoff_data import TradeOffPanel, panels
 from .metric_columns import PageColumns
-from .page_budget import EmbeddedEvaluations, embedded_evaluations
+from .page_data import compressed, files_of, joined, render, to_json
 
 _T = TypeVar("_T")
 
 
-class Placed(Protocol):
-    """Part of a section for one model and split."""
-
-    @property
-    def model(self) -> str: ...
-    @property
-    def forget_fraction(self) -> SplitKey: ...
-
-
-_P = TypeVar("_P", bound=Placed)
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PageContext:
-    """A report, and what is computed from it once for all sections."""
+    """A report, and what is derived from it once for all sections."""
 
     report: Results
     style: Style
-    panels: tuple[Panel, ...]
-    claims: OrderConfidence
-    evaluations: EmbeddedEvaluations
+    panels: tuple[TradeOffPanel, ...]
     columns: PageColumns
-    _computed: dict[Any, Any] = field(default_factory=dict[Any, Any], repr=False)
-
-    def once(self, compute: Callable[[PageContext], _T]) -> _T:
-        """Compute what several parts of the page need, the first time that it is needed."""
-        if compute not in self._computed:
-            self._computed[compute] = compute(self)
-        found: _T = self._computed[compute]
-        return found
+    _read: dict[tuple[str, int], Evaluation | None] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, report: Results) -> PageContext:
-        """Compute the values that sections share."""
-        return cls(
-            report=report,
-            style=Style.of(report.rows),
-            panels=panels(report.rows, published=_is_ceu_benchmark(report)),
-            claims=report.claims,
-            evaluations=embedded_evaluations(report.records, report.rows),
-            columns=PageColumns.of(report.rows, report.schema),
-        )
+        """Return the context of a report; that of the last one is kept."""
+        if not _latest or _latest[0].report is not report:
+            shown = panels(report.rows)
+            columns = PageColumns.of(report.rows, report.schema)
+            _latest[:] = [cls(report, Style.of(report.rows), shown, columns)]
+        return _latest[0]
 
     @property
-    def panel_height(self) -> int:
-        """Height of a trade-off panel in pixels: the first screen of a page has one in full."""
-        return 470 if len(self.panels) == 1 else 400
+    def best(self) -> list[Setting]:
+        """The best setting of each method on each panel."""
+        return [one.setting for panel in self.panels for one in panel.judged if one.setting]
 
     def panel_number(self, model: str, split: SplitKey) -> int:
         """Look up a panel's number on the page, by which it is chosen."""
-        places = [(one.model, one.forget_fraction) for one in self.panels]
-        return places.index((model, split))
+        return [(one.model, one.forget_fraction) for one in self.panels].index((model, split))
 
-    def rows_of(self, panel: Placed) -> list[TableRow]:
+    def rows_of(self, panel: Any) -> list[TableRow]:
         """List the rows of a panel."""
         return of_place(self.report.rows, panel)
 
-    def records_of(self, panel: Placed) -> list[Record]:
+    def records_of(self, panel: Any) -> list[Record]:
         """List the records of a panel."""
         return of_place(self.report.records, panel)
 
-
-def of_place(found: Iterable[_P], panel: Placed) -> list[_P]:
-    """List what belongs to a panel."""
-    place = (panel.model, panel.forget_fraction)
-    return [one for one in found if (one.model, one.forget_fraction) == place]
-
-
-def _is_ceu_benchmark(report: Results) -> bool:
-    """Check whether the CE-U paper's points are comparable: TOFU's data, headline and rules."""
-    sources = {r.spec.get("data", {}).get("source") for r in report.records if r.kind == "run"}
-    own = sources == {"tofu"} and report.profile.startswith("tofu")
-    return own and report.headline == default_headline()
+    def evaluation(self, run: str, epoch: int) -> Evaluation | None:
+        """Read an evaluation from its record, once."""
+        if (run, epoch) not in self._read:
+            record = next(one for one in self.report.records if one.id == run)
+            self._read[run, epoch] = record.evaluations.get(epoch)
+        return self._read[run, epoch]
 
 
-def _no_values(_: PageContext) -> Mapping[str, Any]:
-    return {}
+_latest: list[PageContext] = []
 
 
-@dataclass(frozen=True)
-class ReportSection:
-    """One part of the page, with an entry in the navigation.
+def of_place(found: Iterable[_T], panel: Any) -> list[_T]:
+    """List what is of the same model and split as a panel."""
+    place = attrgetter("model", "forget_fraction")
+    return [one for one in found if place(one) == place(panel)]
 
-    Its folder holds the template `section.html.j2`, and scripts and styles if it has any: every
-    `*.js` and `*.css` is included, in the order of their names, after those of `templates/`.
+
+class Section(ReportSection):
+    """A section of this package.
+
+    Its folder has the template `section.html.j2`, and scripts and styles if it has any: every
+    `*.js` and `*.css` is included, in the order of their names. Scripts run behind the template.
     """
 
-    folder: str
+    folder: ClassVar[str]
     """Name of the folder in `sections/`."""
-    id: str
-    """Id of the HTML element, and of the section's data in scripts."""
-    title: str
-    """Heading."""
-    values: Callable[[PageContext], Mapping[str, Any] | None] = _no_values
-    """Compute the template's values; None leaves the section out."""
-    data: Callable[[PageContext], Any] | None = None
-    """Compute the JSON that scripts read at once, as `page.data.sections[id]`."""
-    lazy_data: Callable[[PageContext], Any] | None = None
-    """Compute the JSON that is compressed, and that scripts load by `page.lazyData(id)`."""
-    nav: str = ""
-    """Shorter name in the navigation, where the heading is long."""
-    lazy_data_within: Callable[[PageContext, int], Any] | None = None
-    """Like `lazy_data`, cut to the bytes (compressed, in base 64) that are left for it."""
+
+    def values(self, context: PageContext) -> Mapping[str, Any] | None:
+        """Compute the template's values; None leaves the section out."""
+        del context
+        return {}
+
+    def data(self, context: PageContext) -> Any:
+        """Collect what scripts load by `page.lazyData(name)`; None without any."""
+        del context
+
+    def render(self, results: Results) -> str:
+        """Fill the template in, with data, styles and scripts behind it."""
+        context = PageContext.of(results)
+        values = self.values(context)
+        if values is None:
+            return ""
+        folder = f"sections/{self.folder}"
+        body = render(f"{folder}/section.html.j2", panel_number=context.panel_number, **values)
+        data = self.data(context)
+        return render(
+            "templates/section.html.j2",
+            name=self.name,
+            body=Markup(body),
+            data="" if data is None else compressed(to_json(data)),
+            styles=joined(*files_of(folder, ".css")),
+            scripts=joined(*files_of(folder, ".js")),
+        )

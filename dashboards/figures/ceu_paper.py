@@ -5,8 +5,10 @@ Source: Yang 2025, arXiv:2503.01224, the points as shipped in `published/ceu_fig
 
 from __future__ import annotations
 
+import csv
 import re
 from collections.abc import Mapping
+from importlib.resources import files
 
 import plotly.graph_objects as go
 
@@ -14,7 +16,6 @@ from unlearnbench.evaluation.benchmark_schema import filled_columns
 from unlearnbench.results.table import TableRow
 
 from .notebook import pareto
-from .tradeoff_data import paper_points
 
 METHODS: Mapping[str, str] = {
     "CE-U": "ce-u",
@@ -39,7 +40,8 @@ def paper_rows() -> tuple[TableRow, ...]:
 
     `epoch` is the point's number in its series.
     """
-    return tuple(map(_row, paper_points()))
+    source = files(__package__ or "dashboards") / "published" / "ceu_figure_points.csv"
+    return tuple(map(_row, csv.DictReader(source.read_text(encoding="utf-8").splitlines())))
 
 
 def _row(line: Mapping[str, str]) -> TableRow:

@@ -9,19 +9,20 @@ from html import escape
 import plotly.graph_objects as go
 from plotly.subplots import make_subplots
 
-from unlearnbench.testing.gradient_profile import Cosines, GradientProfiles, Point
+from unlearnbench.testing.gradient_profile import Cosines, GradientProfiles
 
 from ..formatting import signed
-from .palette import DASHES, PALETTE, colours, slots
-from .tradeoff_axes import INK, MUTED
+from .notebook import TEMPLATE
+from .palette import DASHES, INK, PALETTE, slots
 
 PANELS: tuple[tuple[str, str], ...] = (
     ("norm", "‖∂L/∂z‖"),
     ("true", "∂L/∂z<sub>y</sub>: above 0 the true token is pushed down"),
     ("other", "largest other component of ∂L/∂z"),
 )
-TICKS = (1e-6, 1e-4, 0.01, 0.1, 0.5, 0.9, 0.99, 1 - 1e-4, 1 - 1e-6)
-_LABELS = ("10⁻⁶", "10⁻⁴", ".01", ".1", ".5", ".9", ".99", "1−10⁻⁴", "1−10⁻⁶")
+TICKS = {0.000001: "10⁻⁶", 0.0001: "10⁻⁴", 0.01: ".01", 0.1: ".1", 0.5: ".5", 0.9: ".9"} | {
+    **{0.99: ".99", 1 - 1e-4: "1−10⁻⁴", 1 - 1e-6: "1−10⁻⁶"}
+}
 _SMALLEST = 1e-8
 """Smallest norm drawn on the logarithmic axis."""
 
@@ -31,7 +32,8 @@ def build(profiles: GradientProfiles) -> str:
     start = "the policy's own" if profiles.reference is None else f"{profiles.reference:g}"
     notes = [f"{name}: {reason}." for name, reason in profiles.without.items()]
     about = f"p of the start model: {start}. One forget token in a fixed random context."
-    return _page(figure(profiles), "Gradient profiles", [about, *notes])
+    scale = "Each method is divided by its largest norm; the text at a point has the number itself."
+    return _page(figure(profiles), "Gradient profiles", [about, scale, *notes])
 
 
 def build_cosine(cosines: Cosines) -> str:
@@ -44,78 +46,49 @@ def build_cosine(cosines: Cosines) -> str:
 def figure(profiles: GradientProfiles) -> go.Figure:
     """Draw a panel for each quantity against p, with a line for each method.
 
-    Lines are divided by the largest norm of their method, so that shapes can be compared; a button
-    shows them undivided. Later lines are thinner: where two coincide, both are visible.
+    Lines are divided by the largest norm of their method, so that shapes can be compared. Later
+    lines are thinner: where two coincide, both are visible.
     """
     drawn = make_subplots(rows=1, cols=3, subplot_titles=[title for _, title in PANELS])
-    numbers = slots(profiles.curves)
-    scales = {name: _largest(points) for name, points in profiles.curves.items()}
-    plain: list[list[float | None]] = []
-    scaled: list[list[float | None]] = []
-    names = sorted(profiles.curves)
-    for i, name in enumerate(names):
+    for name, number in slots(profiles.curves).items():
         points = profiles.curves[name]
-        dash = DASHES[numbers[name] // len(PALETTE) % len(DASHES)]
-        style = {"color": colours(numbers[name])[0], "dash": dash}
+        largest = max((point.norm for point in points), default=0.0) or 1.0
+        line = {
+            "color": PALETTE[number % len(PALETTE)][0],
+            "dash": DASHES[number // len(PALETTE) % len(DASHES)],
+            "width": 5 - 3 * number / max(len(profiles.curves) - 1, 1),
+        }
         for column, (quantity, _) in enumerate(PANELS, start=1):
             values = [float(getattr(point, quantity)) for point in points]
-            plain.append(_drawable(values, quantity))
-            scaled.append(_drawable([v / scales[name] for v in values], quantity))
+            shown = [v / largest if quantity != "norm" or v > _SMALLEST else None for v in values]
             drawn.add_trace(
                 go.Scatter(
                     x=[point.log_odds for point in points],
-                    y=scaled[-1],
+                    y=shown,
                     customdata=[*zip([one.probability for one in points], values, strict=True)],
                     hovertemplate="p = %{customdata[0]:.6g}: %{customdata[1]:.4g}",
                     mode="lines",
                     name=name,
                     legendgroup=name,
                     showlegend=column == 1,
-                    line={**style, "width": 5 - 3 * i / max(len(names) - 1, 1)},
+                    line=line,
                 ),
                 row=1,
                 col=column,
             )
-    drawn.update_xaxes(
-        title_text="p(y | x)",
-        tickvals=[math.log(p / (1 - p)) for p in TICKS],
-        ticktext=_LABELS,
-        tickangle=0,
-        zeroline=False,
-        gridcolor="#eee",
-    )
-    drawn.update_yaxes(zerolinecolor=MUTED, gridcolor="#eee")
+    ticks = {"tickvals": [math.log(p / (1 - p)) for p in TICKS], "ticktext": [*TICKS.values()]}
+    drawn.update_xaxes(title_text="p(y | x)", tickangle=0, zeroline=False, **ticks)
     drawn.update_yaxes(type="log", exponentformat="power", dtick=1, row=1, col=1)
-    _set_layout(drawn, 600, top=110)
-    drawn.update_layout(legend={"font": {"size": 11}}, updatemenus=[_scales(scaled, plain)])
-    return drawn
-
-
-def _scales(scaled: Sequence[object], plain: Sequence[object]) -> dict[str, object]:
-    buttons = (("each by its largest norm", scaled), ("as computed", plain))
-    return {
-        **{"type": "buttons", "direction": "right"},
-        **{"x": 0, "xanchor": "left", "y": 1.2, "yanchor": "top"},
-        "buttons": [
-            {"label": label, "method": "restyle", "args": [{"y": list(values)}]}
-            for label, values in buttons
-        ],
-    }
-
-
-def _largest(points: Sequence[Point]) -> float:
-    return max((point.norm for point in points), default=0.0) or 1.0
-
-
-def _drawable(values: Sequence[float], quantity: str) -> list[float | None]:
-    if quantity != "norm":
-        return list(values)
-    return [value if value > _SMALLEST else None for value in values]
+    return drawn.update_layout(template=TEMPLATE, height=600, legend_y=-0.12)
 
 
 def matrix(cosines: Cosines) -> go.Figure:
     """Draw the cosines as a heat map with their values."""
-    text = [[_cell(value) for value in line] for line in cosines.values]
+    # + 0.0 turns −0.0 into 0.0
+    text = [
+        ["–" if v is None else signed(round(v, 2) + 0.0, 2) for v in line]
+        for line in cosines.values
+    ]
     drawn = go.Figure(
         go.Heatmap(
             z=cosines.values,
@@ -132,23 +105,7 @@ def matrix(cosines: Cosines) -> go.Figure:
     )
     drawn.update_yaxes(autorange="reversed", automargin=True)
     drawn.update_xaxes(tickangle=-45, automargin=True)
-    _set_layout(drawn, 200 + 32 * len(cosines.names), top=20)
-    return drawn
-
-
-def _cell(value: float | None) -> str:
-    return "–" if value is None else signed(round(value, 2) + 0.0, 2)  # + 0.0 turns −0.0 into 0.0
-
-
-def _set_layout(drawn: go.Figure, height: int, top: int) -> None:
-    drawn.update_layout(
-        height=height,
-        plot_bgcolor="white",
-        paper_bgcolor="white",
-        font={"family": "system-ui, sans-serif", "color": INK, "size": 12},
-        margin={"l": 50, "r": 20, "t": top, "b": 60},
-    )
-    drawn.update_annotations(font={"size": 13})
+    return drawn.update_layout(template=TEMPLATE, height=200 + 32 * len(cosines.names))
 
 
 def _page(drawn: go.Figure, title: str, notes: Sequence[str]) -> str:

@@ -1,4 +1,4 @@
-"""Figures for a notebook or a paper: the page's panels side by side, with a title and a legend.
+"""Figures for a notebook or a paper: the page's own, side by side, with a title and a legend.
 
 Every figure is laid out in the pixels of a screen, with a font of 12. For a width in print its
 frame is as wide as the paper's at that font, and files are scaled to the paper's font size: marks,
@@ -7,7 +7,7 @@ lines and legends keep their proportions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,18 +22,24 @@ from unlearnbench.results.table import TableRow
 
 from ..formatting import rate_text
 from .curve_plot import curves
-from .tradeoff_axes import INK, MUTED
+from .marks import Figure
+from .palette import GRID, INK, MUTED, Style, meta
 from .tradeoff_data import panels
-from .tradeoff_plot import Style, draw, meta
+from .tradeoff_plot import draw
 
-FONT = "Helvetica, Arial, sans-serif"
-GRID = "#e8eaed"
-FRAME: Mapping[str, Any] = {
-    "template": go.layout.Template(),
-    "font": {"family": FONT, "color": INK, "size": 12},
-    "plot_bgcolor": "#ffffff",
-    "paper_bgcolor": "#ffffff",
-}
+_AXIS = {"gridcolor": GRID, "tickfont": {"size": 11, "color": MUTED}, "title": {"standoff": 6}}
+TEMPLATE = go.layout.Template(
+    layout={
+        "font": {"family": "Helvetica, Arial, sans-serif", "color": INK, "size": 12},
+        "plot_bgcolor": "#ffffff",
+        "paper_bgcolor": "#ffffff",
+        "hovermode": "closest",
+        "xaxis": _AXIS | {"title_font_size": 12},
+        "yaxis": _AXIS | {"title_font_size": 12},
+        "title": {"x": 0.01, "y": 1, "yanchor": "top", "pad": {"t": 12}, "font": {"size": 16}},
+        "legend": {"orientation": "h", "x": 0, "yanchor": "top", "tracegroupgap": 0},
+    }
+)
 """What all figures for paper have."""
 WIDTHS = {"column": (3.25, 8.0), "text": (6.75, 9.0)}
 """Inches and points of a column and of the text, in the usual templates of conferences."""
@@ -43,11 +49,13 @@ _DPI = 300
 """Dots per inch of a PNG for print."""
 _NARROW = 5.0
 """Inches below which panels are below each other."""
+_GAP, _LINE = 52, 18
+"""Pixels between rows of panels, for ticks and titles; height of a title's second line."""
 _OF_FORGET_SET = 2
 """Metrics of the forget set that are drawn where none are named."""
 
-Cells = Mapping[tuple[int, int], Any]
-"""Panels by row and column, from 1."""
+Cells = dict[tuple[int, int], tuple[str, Figure]]
+"""Titles and figures by row and column, from 1."""
 
 
 @dataclass(frozen=True)
@@ -92,6 +100,10 @@ class Size:
             return 760 if columns <= 1 else 380 * columns
         return self.inches * 96 * _POINTS / self.points
 
+    def title(self, given: str | None, default: str) -> str:
+        """Choose the title; in print a caption has it."""
+        return given or (default if given is None and self.inches is None else "")
+
 
 def pareto(
     table: Sequence[TableRow],
@@ -114,22 +126,20 @@ def pareto(
     shown = panels(table)
     models = list(dict.fromkeys(p.model for p in shown))
     fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
-    places = [(models.index(p.model) + 1, fractions.index(p.forget_fraction) + 1) for p in shown]
-    rows, cols = len(models), len(fractions)
-    if of_size.narrow:
-        places, rows, cols = [(i, 1) for i, _ in enumerate(shown, start=1)], len(shown), 1
-    placed = dict(zip(places, shown, strict=True))
-    cells = {at: draw(panel, style) for at, panel in placed.items()}
-    titles = {at: panel_label(one.model, one.forget_fraction) for at, one in placed.items()}
-    figure = compose(cells, titles, rows, cols)
-    if len(shown) > 1:  # the legend has the names
-        figure.update_traces(mode="markers", selector=lambda t: t.meta["role"] == "best")
-    listed = {t.meta["family"]: t for t in figure.data if t.meta["role"] == "trajectory"}
-    figure.add_traces([_entry(name, style, style.shape(name)) for name in sorted(listed)])
-    figure.add_traces(_rates(table, style))
-    if title is None and of_size.inches is None:
-        title = f"{headline.kept.plain_label} against {headline.forgotten.name}"
-    return fit(figure, of_size, title, rows, cols)
+    cells: Cells = {}
+    for i, panel in enumerate(shown):
+        place = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
+        drawn = draw(panel, style)
+        if len(shown) > 1:  # the legend has the names
+            for trace in drawn["data"]:
+                if trace["meta"]["role"] == "best":
+                    trace["mode"] = "markers"
+        where = panel_label(panel.model, panel.forget_fraction)
+        cells[(i + 1, 1) if of_size.narrow else place] = where, drawn
+    methods = {one.family for panel in shown for one in panel.trajectories}
+    default = f"{headline.kept.plain_label} against {headline.forgotten.name}"
+    legend = _legend(methods, table, style, symbols=True)
+    return fit(cells, legend, of_size, of_size.title(title, default))
 
 
 def trajectories(
@@ -160,22 +170,16 @@ def trajectories(
     cols = min(len(metrics), 2) if of_size.narrow else len(metrics)
     lines = -(-len(metrics) // max(cols, 1))
     places = list(dict.fromkeys((r.model, r.forget_fraction) for r in table))
-    cells: dict[tuple[int, int], Any] = {}
-    titles: dict[tuple[int, int], str] = {}
+    cells: Cells = {}
     for i, place in enumerate(places):
         rows = [r for r in table if (r.model, r.forget_fraction) == place]
         where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
         for j, metric in enumerate(metrics):
-            cell = i * lines + j // cols + 1, j % cols + 1
-            cells[cell] = go.Figure(curves(rows, metric, style))
-            titles[cell] = rows[0].schema.column(metric).label + where
-    figure = compose(cells, titles, len(places) * lines, cols)
-    listed = {row.family for row in table if row.kind == "run"}
-    figure.add_traces([_entry(name, style) for name in sorted(listed)])
-    figure.add_traces(_rates(table, style))
-    if title is None and of_size.inches is None:
-        title = "Forgetting, epoch by epoch"
-    return fit(figure, of_size, title, len(places) * lines, cols)
+            label = rows[0].schema.column(metric).label + where
+            cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(rows, metric, style)
+    methods = {row.family for row in table if row.kind == "run"}
+    legend = _legend(methods, table, style, symbols=False)
+    return fit(cells, legend, of_size, of_size.title(title, "Forgetting, epoch by epoch"))
 
 
 def _headline(table: Sequence[TableRow]) -> Headline:
@@ -200,102 +204,95 @@ def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
     return [*two, *further[:_OF_FORGET_SET]]
 
 
-def compose(cells: Cells, titles: Mapping[tuple[int, int], str], rows: int, cols: int) -> go.Figure:
-    """Join figures into one: their traces, axes, levels and notes, each in its cell."""
-    places = [(i, j) for i in range(1, rows + 1) for j in range(1, cols + 1)]
-    figure: Any = make_subplots(
-        rows=max(rows, 1),
-        cols=max(cols, 1),
-        subplot_titles=[titles.get(place, "") for place in places],
-        horizontal_spacing=0.28 / max(cols, 1) ** 1.3,
-        vertical_spacing=0.2 / max(rows, 1),
-    )
-    for number, place in enumerate(places, start=1):
-        if place not in cells:
-            figure.update_xaxes(visible=False, row=place[0], col=place[1])
-            figure.update_yaxes(visible=False, row=place[0], col=place[1])
-            continue
-        _put(figure, cells[place], place, "" if number == 1 else str(number))
-    # Axis titles only below the last row and beside the first column.
-    for i, j in places:
-        if i < rows:
-            figure.update_xaxes(title_text="", row=i, col=j)
-        if j > 1:
-            figure.update_yaxes(title_text="", row=i, col=j)
-    return figure
-
-
-def _put(figure: go.Figure, cell: Any, place: tuple[int, int], number: str) -> None:
-    row, col = place
-    for trace in cell.data:
-        trace.legendgroup = trace.meta["family"] or trace.meta["role"]
-        figure.add_trace(trace, row=row, col=col)
-    for name, update in (("xaxis", figure.update_xaxes), ("yaxis", figure.update_yaxes)):
-        update(**cell.layout[name].to_plotly_json(), row=row, col=col)
-    for kind, add in (("shapes", figure.add_shape), ("annotations", figure.add_annotation)):
-        for thing in cell.layout[kind]:
-            options = thing.to_plotly_json()
-            for axis in ("x", "y"):
-                inside = options.get(f"{axis}ref", axis) == axis
-                options[f"{axis}ref"] = f"{axis}{number}" + ("" if inside else " domain")
-            add(**options)
-
-
-def _entry(family: str, style: Style, shape: str | None = None) -> go.Scatter:
-    """Make a method's entry of the legend; a click hides the method everywhere."""
-    colour = style.colour(family)
-    return _legend(
-        mode="lines+markers" if shape else "lines",
-        name=family,
-        line={"color": colour, "width": 2.5},
-        marker={"symbol": shape, "size": 8, "color": colour},
-        legendgroup=family,
-    )
-
-
-def _legend(**options: Any) -> go.Scatter:
-    return go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **options)
-
-
-def _rates(table: Sequence[TableRow], style: Style) -> list[go.Scatter]:
-    """Make the legend's entries of dashes, where they differ."""
+def _legend(
+    methods: set[str], table: Sequence[TableRow], style: Style, *, symbols: bool
+) -> list[go.Scatter]:
+    """Make the legend's entries: methods, and dashes of learning rates where they differ."""
     rates = sorted({r.learning_rate for r in table if r.learning_rate is not None})
+    differ = len({style.dashes[rate] for rate in rates}) > 1
+    entries: list[Figure] = [
+        {
+            "name": family,
+            "mode": "lines+markers" if symbols else "lines",
+            "line": {"color": style.colour(family), "width": 2.5},
+            "marker": {"symbol": style.shape(family), "size": 8, "color": style.colour(family)},
+            "legendgroup": family,  # a click hides the method everywhere
+        }
+        for family in sorted(methods)
+    ]
+    entries += [
+        {
+            "name": f"learning rate {rate_text(rate)}",
+            "mode": "lines",
+            "line": {"color": INK, "width": 1.6, "dash": style.dashes[rate]},
+        }
+        for rate in (rates if differ else ())
+    ]
     return [
-        _legend(
-            mode="lines",
-            name=f"learning rate {rate_text(rate)}",
-            line={"color": INK, "width": 1.6, "dash": style.dashes[rate]},
-        )
-        for rate in (rates if len({style.dashes[rate] for rate in rates}) > 1 else ())
+        go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **one)
+        for one in entries
     ]
 
 
-def fit(figure: Any, size: Size, title: str | None, rows: int, cols: int) -> go.Figure:
-    """Set the style, the size and the title of a figure, with its legend below all panels."""
-    if not size.legend:
-        figure.data = [one for one in figure.data if (one.meta or {}).get("role") != "legend"]
+def fit(cells: Cells, legend: Sequence[go.Scatter], size: Size, title: str) -> go.Figure:
+    """Join figures into one of a size, with a title, and a legend below all of them."""
+    rows, cols = (max([place[i] for place in cells], default=1) for i in (0, 1))
+    places = [(i, j) for i in range(1, rows + 1) for j in range(1, cols + 1)]
+    titles = [cells[place][0] if place in cells else "" for place in places]
+    second = _LINE * any("<br>" in one for one in titles)
+    width, gap = size.pixels(cols), _GAP + second
+    inside = 0.6 * (width - 70) / cols * rows + gap * (rows - 1)
+    figure: Any = make_subplots(
+        rows=rows,
+        cols=cols,
+        subplot_titles=titles,
+        horizontal_spacing=0.28 / cols**1.3,
+        vertical_spacing=gap / inside,
+    )
+    figure.update_annotations(font={"size": 13, "color": INK})
+    for number, place in enumerate(places, start=1):
+        _put(figure, cells.get(place), place, "" if number == 1 else str(number), rows)
+    if size.legend:
+        figure.add_traces(legend)
+    else:
         figure.update_traces(showlegend=False)
-    width = size.pixels(cols)
     names = [t.name or "" for t in figure.data if t.showlegend is not False]
     lines = -(-sum(60 + 7 * len(name) for name in names) // int(width - 110))
-    top = 64 if title else 30
-    inside = 0.75 * (width - 70) / max(cols, 1) * max(rows, 1)
-    axis = {"gridcolor": GRID, "tickfont": {"size": 11, "color": MUTED}, "title_font_size": 12}
-    figure.update_xaxes(**axis, title_standoff=6)
-    figure.update_yaxes(**axis)
-    for note in figure.layout.annotations:
-        if note.name is None:  # a panel's title
-            note.font = {"size": 13, "color": INK}
+    top, foot = (64 if title else 30) + second, 56 + 20 * lines
     figure.update_layout(
-        **FRAME,
-        title={"text": title or "", "x": 0.01, "y": 1, "yanchor": "top", "pad": {"t": 12}},
-        title_font={"size": 16, "color": INK},
+        template=TEMPLATE,
+        title_text=title,
         width=round(width),
-        height=round(top + inside + 56 + 20 * lines),
-        margin={"l": 60, "r": 12, "t": top, "b": 56 + 20 * lines},
-        hovermode="closest",
-        legend={"orientation": "h", "x": 0, "y": -46 / inside, "yanchor": "top"}
-        | {"tracegroupgap": 0},
+        height=round(top + inside + foot),
+        margin={"l": 60, "r": 12, "t": top, "b": foot},
+        legend_y=-46 / inside,
         meta={"scale": size.points / _POINTS, "dpi": None if size.inches is None else _DPI},
     )
     return figure
+
+
+def _put(
+    figure: Any, cell: tuple[str, Figure] | None, place: tuple[int, int], number: str, rows: int
+) -> None:
+    """Put a figure's traces, axes, levels and notes into a cell."""
+    at = dict(zip(("row", "col"), place, strict=True))
+    if cell is None:
+        figure.update_xaxes(visible=False, **at)
+        figure.update_yaxes(visible=False, **at)
+        return
+    data, layout = cell[1]["data"], cell[1]["layout"]
+    for trace in data:
+        group = trace["meta"]["family"] or trace["meta"]["role"]
+        figure.add_trace(trace | {"legendgroup": group}, **at)
+    # Axis titles only below the last row and beside the first column.
+    x_title = layout["xaxis"]["title"] if place[0] == rows else None
+    y_title = layout["yaxis"].get("title") if place[1] == 1 else None
+    figure.update_xaxes(**layout["xaxis"] | {"title": x_title}, **at)
+    figure.update_yaxes(**layout["yaxis"] | {"title": y_title}, **at)
+    for kind, add in (("shapes", figure.add_shape), ("annotations", figure.add_annotation)):
+        for one in layout.get(kind, ()):
+            refs = {
+                f"{axis}ref": f"{axis}{number}{' domain' * (one.get(f'{axis}ref') == 'paper')}"
+                for axis in ("x", "y")
+            }
+            add(**one | refs)

@@ -1,4 +1,4 @@
-"""Colours, dashes and symbols that mean the same thing on every figure of a page.
+"""Colours, dashes and symbols that mean the same thing in every figure, and metadata of traces.
 
 A method's colour and shape follow from its place among the methods of the sweep, in every figure of
 it, a filtered one included. No method is hard-coded here.
@@ -6,7 +6,13 @@ it, a filtered one included. No method is hard-coded here.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from unlearnbench.results.table import TableRow
+
+from ..formatting import rate_text
 
 PALETTE: tuple[tuple[str, str], ...] = (
     ("#0072B2", "#3D8FE0"),
@@ -28,6 +34,39 @@ SYMBOLS = (
     *("pentagon", "hexagram"),
 )
 """Shapes of methods; square and star are the start and the retain model."""
+INK, MUTED, GRID = "#1c2024", "#5d6670", "#e8eaed"
+
+
+@dataclass(frozen=True)
+class Style:
+    """Colour and shape by method, dash by learning rate: the same in all figures of a sweep."""
+
+    slots: Mapping[str, int]
+    """Number of each method, which decides its colour and shape."""
+    dashes: Mapping[float | None, str]
+
+    @classmethod
+    def of(cls, rows: Sequence[TableRow]) -> Style:
+        """Assign the styles of all methods and learning rates of a sweep.
+
+        More rates than dashes, as a search tries, all have the first: repeated dashes would suggest
+        equal rates.
+        """
+        runs = [r for r in rows if r.kind == "run"]
+        rates = sorted({r.learning_rate for r in runs if r.learning_rate is not None})
+        dashes = dict.fromkeys([None, *rates], DASHES[0])
+        if len(rates) <= len(DASHES):
+            dashes |= zip(rates, DASHES, strict=False)
+        return cls(slots(r.family for r in runs), dashes)
+
+    def colour(self, family: str) -> str:
+        """Look up the method's colour on a light page."""
+        return PALETTE[self.slots[family] % len(PALETTE)][0]
+
+    def shape(self, family: str) -> str:
+        """Look up the shape of the method's points: ten differ, also in a print in grey."""
+        slot = self.slots[family]
+        return SYMBOLS[(slot + slot // len(PALETTE)) % len(SYMBOLS)]
 
 
 def slots(families: Iterable[str]) -> dict[str, int]:
@@ -35,28 +74,12 @@ def slots(families: Iterable[str]) -> dict[str, int]:
     return {family: number for number, family in enumerate(sorted(set(families)))}
 
 
-def colours(slot: int) -> tuple[str, str]:
-    """Look up a method's colour on a light and on a dark page by its number."""
-    return PALETTE[slot % len(PALETTE)]
-
-
-def shape(slot: int) -> str:
-    """Look up a method's shape by its number: ten differ, so that a print in grey is readable."""
-    return SYMBOLS[(slot + slot // len(PALETTE)) % len(SYMBOLS)]
-
-
-def by_rank(values: Sequence[float | None], choices: Sequence[str]) -> dict[float | None, str]:
-    """Assign the first choice to the smallest value, and so on; if there are more values, to all.
-
-    A search tries as many rates as settings: repeated dashes would suggest equal rates.
-    """
-    ordered = sorted({v for v in values if v is not None})
-    assigned = choices if len(ordered) <= len(choices) else [choices[0]] * len(ordered)
-    ranked: dict[float | None, str] = {None: choices[0]}
-    return ranked | dict(zip(ordered, assigned, strict=False))
-
-
 def faded(colour: str, alpha: float) -> str:
     """Add an opacity to `#RRGGBB`, in the form that browsers and Plotly read."""
     red, green, blue = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return f"rgba({red},{green},{blue},{alpha:g})"
+
+
+def meta(role: str, family: str = "", rate: float | None = None, **more: Any) -> dict[str, Any]:
+    """Make the metadata of a trace, by which the page filters and recolours it."""
+    return {"role": role, "family": family, "rate": rate_text(rate), **more}

@@ -6,23 +6,15 @@ draws them. Points left out of a panel are counted in it.
 
 from __future__ import annotations
 
-import csv
 import math
-import re
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from importlib.resources import files
+from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 
-from unlearnbench.analysis.best_settings import (
-    COLLAPSE_SHARE,
-    Best,
-    Setting,
-    Start,
-)
-from unlearnbench.analysis.best_settings import Panel as Rows
-from unlearnbench.api.benchmark import Headline, Reference, SplitKey
+from unlearnbench.analysis import best_settings as analysis
+from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, Best, Panel, Setting
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.pareto_front import pareto_front
 
@@ -38,50 +30,56 @@ class Trajectory:
     """Epochs with both metrics."""
 
 
-@dataclass(frozen=True)
-class PublishedSeries:
-    """Points of a paper's figure, drawn apart from measured ones."""
+@dataclass(frozen=True, eq=False)
+class TradeOffPanel(Panel):
+    """A model and split, and everything that its panel shows."""
 
-    name: str
-    points: tuple[tuple[float, float], ...]
-    """(kept, forgotten) in the figure's order."""
+    @cached_property
+    def fine_tuned(self) -> TableRow | None:
+        """The start model."""
+        return self.row("fine-tuned")
 
+    @cached_property
+    def retain(self) -> TableRow | None:
+        """The retain model."""
+        return self.row("retain")
 
-@dataclass(frozen=True)
-class Panel:
-    """Everything that one panel shows."""
+    @cached_property
+    def drawn(self) -> list[Setting]:
+        """The settings with both numbers."""
+        return [one for one in self.settings if position(one) is not None]
 
-    model: str
-    forget_fraction: SplitKey
-    trajectories: tuple[Trajectory, ...]
-    front: tuple[Setting, ...]
-    """Settings that no other setting of the panel beats, by utility."""
-    best: tuple[Best, ...]
-    """Best settings; without a setting if the start model is faulty."""
-    begins: Start
-    """The start model, and its fault, if any."""
-    fine_tuned: TableRow | None
-    retain: TableRow | None
-    questions: int | None
-    """Forget questions behind the headline's test; None without one, and where they differ."""
-    floor: float | None
-    """log10 of the smallest p that n questions on either side can give."""
-    collapse_below: float | None
-    """What is kept below which a model counts as collapsed."""
-    undrawn: int
-    """Number of settings without both metrics."""
-    low: float | None
-    """Lower end of the panel, until the reader chooses to see all of it; None: all of it."""
-    below: tuple[Setting, ...]
-    """Collapsed settings below that."""
-    references: frozenset[Reference]
-    """Models that the benchmark has besides those of the runs."""
-    published: tuple[PublishedSeries, ...] = ()
+    @cached_property
+    def trajectories(self) -> tuple[Trajectory, ...]:
+        """Each setting epoch by epoch."""
+        key = attrgetter("family", "method", "learning_rate")
+        return tuple(
+            Trajectory(method, family, rate, tuple(points))
+            for (family, method, rate), points in groupby(self.drawn, key=key)
+        )
 
-    @property
-    def headline(self) -> Headline:
-        """The two numbers of the axes."""
-        return self.begins.headline
+    @cached_property
+    def front(self) -> tuple[Setting, ...]:
+        """Settings that no other setting of the panel beats, by utility."""
+        moved = [(s, xy) for s in self.drawn if s.epoch > 0 and (xy := position(s))]
+        oriented = self.headline.forgotten.oriented
+        places = pareto_front([(kept, oriented(left)) for _, (kept, left) in moved])
+        return tuple(moved[i][0] for i in places)
+
+    @cached_property
+    def judged(self) -> tuple[Best, ...]:
+        """The best settings, in the legend's order; without a setting if the start is faulty."""
+        ordered = sorted(self.best, key=lambda one: one.family)
+        return tuple(replace(one, setting=None) if self.start.fault else one for one in ordered)
+
+    @cached_property
+    def questions(self) -> int | None:
+        """Forget questions behind the headline's test; None without one, and where they differ."""
+        test = self.headline.forgotten.test
+        runs = [row for row in self.rows if row.kind == "run" and test is not None]
+        name = "" if test is None else test.questions
+        counts = {int(n) for row in runs if (n := row.metrics.get(name)) is not None}
+        return counts.pop() if len(counts) == 1 else None
 
     @property
     def significance(self) -> float | None:
@@ -90,14 +88,48 @@ class Panel:
         return None if test is None else math.log10(test.level)
 
     @property
-    def start(self) -> tuple[float, float] | None:
+    def floor(self) -> float | None:
+        """log10 of the smallest p that n questions on either side can give."""
+        return None if self.questions is None else ks_floor(self.questions)
+
+    @property
+    def origin(self) -> tuple[float, float] | None:
         """Position of the fine-tuned model, where trajectories begin."""
         return None if self.fine_tuned is None else position(self.fine_tuned)
+
+    @property
+    def collapse_below(self) -> float | None:
+        """What is kept below which a model counts as collapsed; None of a faulty start model."""
+        utility = None if self.start.fault else self.start.utility
+        return None if utility is None else COLLAPSE_SHARE * utility
 
     def has_collapsed(self, setting: Setting) -> bool:
         """True if a setting keeps too little for its other number to mean anything."""
         kept = setting.kept
         return self.collapse_below is not None and kept is not None and kept < self.collapse_below
+
+    @cached_property
+    def low(self) -> float | None:
+        """Lower end of the first view, so that collapsed models do not squeeze the others.
+
+        Start, retain and working models are inside; collapsed ones down to 1.5 times their range.
+        None without a test, whose logarithm has no end.
+        """
+        if self.significance is None:
+            return None
+        shown: list[TableRow | Setting] = [s for s in self.drawn if not self.has_collapsed(s)]
+        shown += [one for one in (self.fine_tuned, self.retain) if one is not None]
+        inside = min([xy[1] for one in shown if (xy := position(one))], default=None)
+        lowest = min([xy[1] for s in self.drawn if (xy := position(s))], default=None)
+        if inside is None or lowest is None:
+            return inside if lowest is None else lowest
+        return max(min(inside, lowest), 1.5 * min(inside, 2 * self.significance))
+
+    @property
+    def below(self) -> tuple[Setting, ...]:
+        """Collapsed settings below that."""
+        low = self.low
+        return tuple(s for s in self.drawn if low is not None and (s.forgotten or 0.0) < low)
 
 
 def position(point: TableRow | Setting) -> tuple[float, float] | None:
@@ -106,84 +138,10 @@ def position(point: TableRow | Setting) -> tuple[float, float] | None:
     return None if kept is None or forgotten is None else (kept, forgotten)
 
 
-def panels(rows: Sequence[TableRow], *, published: bool = False) -> tuple[Panel, ...]:
-    """Compute one panel per model and forget fraction, in the table's order."""
-    by_panel: dict[tuple[str, SplitKey], list[TableRow]] = defaultdict(list)
-    for row in rows:
-        by_panel[row.model, row.forget_fraction].append(row)
-    return tuple(
-        _panel(model, fraction, tuple(here), published)
-        for (model, fraction), here in by_panel.items()
-    )
-
-
-def _panel(model: str, fraction: SplitKey, rows: tuple[TableRow, ...], published: bool) -> Panel:
-    found = Rows(model, fraction, rows)
-    settings, start = found.settings, found.start
-    placed = [(s, xy) for s in settings if (xy := position(s)) is not None]
-    moved = [(s, xy) for s, xy in placed if s.epoch > 0]
-    forgotten = start.headline.forgotten
-    better = [(kept, forgotten.oriented(left)) for _, (kept, left) in moved]
-    front = tuple(moved[i][0] for i in pareto_front(better))
-    # A share of a faulty start model's utility would be meaningless.
-    utility = None if start.fault else start.utility
-    collapse = None if utility is None else COLLAPSE_SHARE * utility
-    best = sorted(found.best, key=lambda one: one.family)  # as the legend has them
-    fine_tuned = next((r for r in rows if r.kind == "fine-tuned"), None)
-    retain = next((r for r in rows if r.kind == "retain"), None)
-    references = [xy for r in (fine_tuned, retain) if r and (xy := position(r)) is not None]
-    low, questions = None, None
-    if (test := forgotten.test) is not None:
-        level = math.log10(test.level)
-        low = _low(references, [xy for _, xy in placed], collapse, level)
-        runs = (r for r in rows if r.kind == "run")
-        counts = {int(n) for r in runs if (n := r.metrics.get(test.questions)) is not None}
-        questions = counts.pop() if len(counts) == 1 else None
-    return Panel(
-        model=model,
-        forget_fraction=fraction,
-        trajectories=_trajectories([s for s, _ in placed]),
-        front=front,
-        best=tuple(replace(one, setting=None) if start.fault else one for one in best),
-        begins=start,
-        fine_tuned=fine_tuned,
-        retain=retain,
-        questions=questions,
-        floor=None if questions is None else ks_floor(questions),
-        collapse_below=collapse,
-        undrawn=len(settings) - len(placed),
-        low=low,
-        below=tuple(s for s, (_, quality) in placed if low is not None and quality < low),
-        references=rows[0].schema.references,
-        published=published_series(model, fraction) if published else (),
-    )
-
-
-def _trajectories(settings: Sequence[Setting]) -> tuple[Trajectory, ...]:
-    return tuple(
-        Trajectory(method, family, rate, tuple(points))
-        for (family, method, rate), points in groupby(
-            settings, key=lambda s: (s.family, s.method, s.learning_rate)
-        )
-    )
-
-
-def _low(
-    references: Sequence[tuple[float, float]],
-    points: Sequence[tuple[float, float]],
-    collapse: float | None,
-    level: float,
-) -> float:
-    """Compute the lower end of a panel, so that collapsed models do not squeeze the others.
-
-    Start, retain and working models are inside; collapsed ones down to 1.5 times their range.
-    """
-    working = [q for u, q in points if collapse is None or u >= collapse]
-    inside = min([q for _, q in references] + working, default=None)
-    lowest = min((q for _, q in points), default=level)
-    if inside is None:
-        return lowest
-    return max(min(inside, lowest), 1.5 * min(inside, level * 2))
+def panels(rows: Iterable[TableRow]) -> tuple[TradeOffPanel, ...]:
+    """Make one panel per model and forget fraction, in the table's order."""
+    found = analysis.panels(rows)
+    return tuple(TradeOffPanel(one.model, one.forget_fraction, one.rows) for one in found)
 
 
 def ks_floor(n: int) -> float:
@@ -193,33 +151,3 @@ def ks_floor(n: int) -> float:
     """
     log_orderings = math.lgamma(2 * n + 1) - 2 * math.lgamma(n + 1)
     return (math.log(2) - log_orderings) / math.log(10)
-
-
-def published_series(model: str, split: SplitKey) -> tuple[PublishedSeries, ...]:
-    """Read the CE-U paper's points of a model and split, if it has any.
-
-    The paper's `phi` matches any model whose name begins so, because names differ in suffixes.
-    """
-    if isinstance(split, str):
-        return ()
-    name = _plain(model)
-    series: dict[str, list[tuple[int, float, float]]] = defaultdict(list)
-    for line in paper_points():
-        same = name.startswith(_plain(line["model"]))
-        if same and math.isclose(float(line["forget_fraction"]), split):
-            point = float(line["model_utility"]), float(line["log10_forget_quality"])
-            series[line["series"]].append((int(line["point"]), *point))
-    return tuple(
-        PublishedSeries(label, tuple((x, y) for _, x, y in sorted(points)))
-        for label, points in series.items()
-    )
-
-
-def paper_points() -> list[dict[str, str]]:
-    """Read every point of the CE-U paper's figure."""
-    source = files(__package__ or "dashboards") / "published" / "ceu_figure_points.csv"
-    return [*csv.DictReader(source.read_text(encoding="utf-8").splitlines())]
-
-
-def _plain(name: str) -> str:
-    return re.sub(r"[^a-z0-9]", "", name.lower())

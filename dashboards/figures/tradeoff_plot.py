@@ -1,4 +1,4 @@
-"""Plotly figures of the trade-off panels.
+"""The trade-off panels, for the page, a notebook and a paper.
 
 Every trace has its method, rate and role in `meta`, by which the page filters and recolours it.
 Colours are those of the light page; the page replaces them in dark mode.
@@ -7,218 +7,279 @@ Colours are those of the light page; the page replaces them in dark mode.
 from __future__ import annotations
 
 import html
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import plotly.graph_objects as go
+from unlearnbench.analysis.best_settings import Setting, panel_label
+from unlearnbench.api.benchmark import HeadlineMetric
 
-from unlearnbench.analysis.best_settings import Setting
-from unlearnbench.results.table import TableRow
+from ..formatting import interval_text, rate_text, signed
+from .marks import AXIS, Figure, drawn_interval, error_bars, level, note
+from .palette import INK, MUTED, Style, faded, meta
+from .tradeoff_data import TradeOffPanel, Trajectory, position
 
-from ..formatting import rate_text, signed
-from .palette import DASHES, SYMBOLS, by_rank, colours, faded, shape, slots
-from .tradeoff_axes import INK, MUTED, Extent, extent, layout
-from .tradeoff_data import Panel, Trajectory, position
-from .tradeoff_points import bars, hover, marks
-
-
-@dataclass(frozen=True)
-class Style:
-    """Colour and shape by method, dash by learning rate: the same in all figures of a sweep."""
-
-    slots: Mapping[str, int]
-    """Number of each method, which decides its colour and shape."""
-    dashes: Mapping[float | None, str]
-
-    @classmethod
-    def of(cls, rows: Sequence[TableRow]) -> Style:
-        """Assign the styles of all methods and learning rates of a sweep."""
-        runs = [r for r in rows if r.kind == "run"]
-        dashes = by_rank([r.learning_rate for r in runs], DASHES)
-        return cls(slots(r.family for r in runs), dashes)
-
-    def colour(self, family: str) -> str:
-        """Look up the method's colour on a light page."""
-        light, _ = colours(self.slots[family])
-        return light
-
-    def shape(self, family: str) -> str:
-        """Look up the shape of the method's points."""
-        return shape(self.slots[family])
+_PAD = 0.06
+Extent = tuple[tuple[float, float], tuple[float, float]]
+"""(kept from, to), (forgotten from, to)."""
 
 
-def meta(role: str, family: str = "", rate: float | None = None, **more: Any) -> dict[str, Any]:
-    """Make the metadata of a trace that the page needs."""
-    return {"role": role, "family": family, "rate": rate_text(rate), **more}
-
-
-def draw(panel: Panel, style: Style, height: int = 400) -> go.Figure:
-    """Draw one panel, for a page, a notebook or a paper; the methods' names are a legend's."""
+def draw(panel: TradeOffPanel, style: Style, height: int = 400) -> Figure:
+    """Draw one panel; the methods' names are a legend's."""
     shown = extent(panel)
-    figure = go.Figure(layout={"template": go.layout.Template()})
-    figure.add_traces([_trajectory(panel, t, style) for t in panel.trajectories])
+    traces = [_trajectory(panel, one, style) for one in panel.trajectories]
     if len(panel.front) > 1:
-        figure.add_trace(_front(panel))
-    figure.add_traces(_best(panel, style, shown))
-    figure.add_traces(_references(panel, shown))
-    figure.add_traces(_published(panel))
-    figure.update_traces(showlegend=False)
-    figure.update_layout(**layout(panel, *shown, height))
-    return figure
+        traces.append(_front(panel))
+    traces += [*_best(panel, style, shown), *_references(panel, shown)]
+    return {"data": traces, "layout": _layout(panel, *shown, height)}
 
 
-def _trajectory(panel: Panel, trajectory: Trajectory, style: Style) -> go.Scatter:
+def extent(panel: TradeOffPanel) -> Extent:
+    """Compute the first axis ranges of a panel."""
+    two = panel.headline.kept.column, panel.headline.forgotten.column
+    shown = [
+        xy
+        for one in (*panel.drawn, panel.fine_tuned, panel.retain)
+        if one is not None and (xy := position(one)) is not None
+    ]
+    for setting in panel.drawn:
+        ends = [drawn_interval(setting, name) for name in two]
+        if not panel.has_collapsed(setting) and all(ends):
+            shown += [(x, y) for x, y in zip(*((i.low, i.high) for i in ends if i), strict=True)]
+    if panel.low is not None:
+        shown = [(x, max(y, panel.low)) for x, y in shown]
+    shown = shown or [(0.0, 0.0), (1.0, 1.0)]
+    xs, ys = [x for x, _ in shown], [y for _, y in shown]
+    if panel.significance is not None:
+        ys += [0.0, 2 * panel.significance]
+    width, height = max(xs) - min(xs) or 0.1, max(ys) - min(ys) or 0.1
+    return (
+        (min(xs) - _PAD * width, max(xs) + 0.1 * width),
+        (min(ys) - _PAD * height, max(ys) + 2 * _PAD * height),
+    )
+
+
+def _layout(
+    panel: TradeOffPanel, x_range: tuple[float, float], y_range: tuple[float, float], height: int
+) -> Figure:
+    """Make the layout; shapes and notes have names, for tests and for the page."""
+    kept, forgotten = panel.headline.kept, panel.headline.forgotten
+    shapes: list[Figure] = []
+    notes = [note("better", "better ↗", 1, 1, xanchor="right")]
+    if forgotten.better == "lower":
+        notes = [note("better", "better ↘", 1, 0, xanchor="right")]
+    if panel.significance is not None and forgotten.test is not None:
+        shapes.append(level("significance", panel.significance, "dot"))
+        text = f"p = {forgotten.test.level:g}"
+        notes.append(note("significance", text, 0, panel.significance, yref="y", yanchor="top"))
+    if panel.floor is not None:
+        shapes.append(level("floor", panel.floor, "dash"))
+        if panel.floor > y_range[0]:
+            notes.append(note("floor", "lowest that n allows", 0, panel.floor, yref="y"))
+    if panel.collapse_below is not None:
+        ends = {"x0": min(0.0, x_range[0]), "x1": panel.collapse_below, "y0": 0, "y1": 1}
+        fill = {"line": {"width": 0}, "fillcolor": faded(MUTED, 0.09), "yref": "paper"}
+        shapes.append({"type": "rect", "name": "collapse", "layer": "below", **fill, **ends})
+        if panel.collapse_below > x_range[0]:
+            notes.append(note("collapse", "collapsed", 0.01, 0.01))
+    return {
+        "xaxis": AXIS | {"title": {"text": kept.label, "standoff": 6}, "range": [*x_range]},
+        "yaxis": AXIS | {"title": {"text": forgotten.label, "standoff": 4}, "range": [*y_range]},
+        "shapes": shapes,
+        "annotations": notes,
+        "margin": {"l": 48, "r": 14, "t": 22, "b": 40},
+        "height": height,
+        "hovermode": "closest",
+        "meta": {"title": panel_label(panel.model, panel.forget_fraction)},
+    }
+
+
+def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> Figure:
     family, rate, points = trajectory.family, trajectory.learning_rate, trajectory.points
     colour = style.colour(family)
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
     # The line starts at the fine-tuned model, which has its own mark: an invisible first point.
-    lead = [] if panel.start is None or points[0].epoch == 0 else [panel.start]
-    xy = lead + _positions(points)
+    lead = [] if panel.origin is None or points[0].epoch == 0 else [panel.origin]
+    xy = lead + [at for one in points if (at := position(one)) is not None]
     on_front = any(s in panel.front for s in points)
-    leading = on_front or any(b.setting in points for b in panel.best)
+    leading = on_front or any(b.setting in points for b in panel.judged)
     alpha = 0.8 if on_front else 0.3
     # A collapsed model's interval says nothing, and its bars would cover the working ones.
     sure = [s if leading and not panel.has_collapsed(s) else None for s in points]
-    style_of: dict[str, Any] = {"slot": style.slots[family], "alpha": alpha, "leading": leading}
-    return go.Scatter(
-        x=[x for x, _ in xy],
-        y=[y for _, y in xy],
+    bars = {
+        name: error_bars(
+            [*[None] * len(lead), *(drawn_interval(s, metric.column) if s else None for s in sure)],
+            color=faded(colour, 0.45),
+            width=0,
+            thickness=1.2,
+        )
+        for name, metric in (("error_x", kept), ("error_y", forgotten))
+    }
+    last = points[-1]
+    return {
+        **_points(xy),
         # Others than the leading settings are dots; the page can join them.
-        mode="lines+markers" if leading else "markers",
-        name=trajectory.method,
-        line={"color": faded(colour, alpha), "width": 1.6, "dash": style.dashes[rate]},
-        marker=marks(panel, trajectory, style.shape(family), len(lead)) | {"color": colour},
-        error_x=bars(sure, kept.column, len(lead), colour, width=0, thickness=1.2),
-        error_y=bars(sure, forgotten.column, len(lead), colour, width=0, thickness=1.2),
-        hoverinfo="text",
-        hovertext=[""] * len(lead) + [hover(s, panel) for s in points],
-        customdata=[[0, ""]] * len(lead) + [[s.epoch, s.rows[0].run_id] for s in points],
-        meta=meta("trajectory", family, rate, **style_of, method=trajectory.method),
-    )
+        "mode": "lines+markers" if leading else "markers",
+        "name": html.escape(trajectory.method),
+        "line": {"color": faded(colour, alpha), "width": 1.6, "dash": style.dashes[rate]},
+        "marker": {  # beaten points are pale, the last epoch is large
+            "color": colour,
+            "symbol": style.shape(family),
+            "opacity": [0.0] * len(lead) + [1.0 if s in panel.front else 0.4 for s in points],
+            "size": [1.0] * len(lead) + [10.5 if s is last else 6.5 for s in points],
+        },
+        **bars,
+        "hoverinfo": "text",
+        "hovertext": [""] * len(lead) + [_hover(s, panel) for s in points],
+        "customdata": [[0, ""]] * len(lead) + [[s.epoch, s.rows[0].run_id] for s in points],
+        "meta": meta(
+            *("trajectory", family, rate),
+            method=trajectory.method,
+            slot=style.slots[family],
+            alpha=alpha,
+            leading=leading,
+        ),
+    }
 
 
-def _positions(settings: Sequence[Setting]) -> list[tuple[float, float]]:
-    return [xy for one in settings if (xy := position(one)) is not None]
+def _points(xy: Sequence[tuple[float, float]]) -> Figure:
+    return {
+        "type": "scatter",
+        "x": [x for x, _ in xy],
+        "y": [y for _, y in xy],
+        "showlegend": False,
+    }
 
 
-def _front(panel: Panel) -> go.Scatter:
-    xy = _positions(panel.front)
-    return go.Scatter(
-        x=[x for x, _ in xy],
-        y=[y for _, y in xy],
-        mode="lines",
-        name="Pareto front",
+def _front(panel: TradeOffPanel) -> Figure:
+    xy = [at for one in panel.front if (at := position(one)) is not None]
+    return {
+        **_points(xy),
+        "mode": "lines",
+        "name": "Pareto front",
         # A staircase: points of the front are not interpolated.
-        line={"color": faded(MUTED, 0.55), "width": 1.5, "shape": "vh"},
-        hoverinfo="skip",
-        meta=meta("front"),
-    )
+        "line": {"color": faded(MUTED, 0.55), "width": 1.5, "shape": "vh"},
+        "hoverinfo": "skip",
+        "meta": meta("front"),
+    }
 
 
-def _references(panel: Panel, shown: Extent) -> list[go.Scatter]:
+def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
     """Draw start and retain model, with their names beside them."""
-    found: list[go.Scatter] = []
-    for row, name, symbol, points, title in (
+    found: list[Figure] = []
+    for row, name, symbol, size, title in (
         (panel.fine_tuned, "start", "square", 11, "start model, before unlearning"),
         (panel.retain, "retain", "star", 15, "retain model, trained without the forget rows"),
     ):
         if row is None or (xy := position(row)) is None:
             continue
-        side = _side("top" if symbol == "star" else "bottom", xy[0], shown)
         found.append(
-            _mark(
-                *(name, title, INK, xy, side),
-                {"symbol": symbol, "size": points},
-                customdata=[[row.epoch, row.run_id]],
-                hoverinfo="text",
-                hovertext=[f"<b>{title}</b><br>{_numbers(panel, *xy)}"],
-                meta=meta("reference"),
-            )
+            _mark(name, title, xy, "top" if symbol == "star" else "bottom", shown)
+            | {
+                "marker": {"symbol": symbol, "size": size, "color": INK},
+                "textfont": {"color": INK, "size": 12},
+                "customdata": [[row.epoch, row.run_id]],
+                "hoverinfo": "text",
+                "hovertext": [f"<b>{title}</b><br>{_numbers(panel, *xy)}"],
+                "meta": meta("reference"),
+            }
         )
     return found
 
 
-def _best(panel: Panel, style: Style, shown: Extent) -> list[go.Scatter]:
+def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
     """Draw a ring around each method's best setting; the one that forgets most has its name."""
     placed = [
         (one.family, one.setting, xy)
-        for one in panel.best
+        for one in panel.judged
         if one.setting is not None and (xy := position(one.setting)) is not None
     ]
     oriented = panel.headline.forgotten.oriented
     top = max(placed, key=lambda one: oriented(one[2][1]), default=None)
-    return [
-        _mark(
-            f"<b>{html.escape(family)}</b>" if (family, setting, xy) == top else "",
-            *(f"best: {setting.method}", style.colour(family), xy, _side("bottom", xy[0], shown)),
-            {"symbol": "circle-open", "size": 17, "line": {"width": 1.5}},
-            customdata=[[setting.epoch, setting.rows[0].run_id]],
-            hoverinfo="skip",
-            meta=meta(
-                *("best", family, setting.learning_rate),
-                slot=style.slots[family],
-                method=setting.method,
-            ),
+    found: list[Figure] = []
+    for family, setting, xy in placed:
+        colour = style.colour(family)
+        text = f"<b>{html.escape(family)}</b>" if (family, setting, xy) == top else ""
+        found.append(
+            _mark(text, f"best: {setting.method}", xy, "bottom", shown)
+            | {
+                "marker": {"color": colour, "symbol": "circle-open", "size": 17}
+                | {"line": {"width": 1.5}},
+                "textfont": {"color": colour, "size": 12},
+                "customdata": [[setting.epoch, setting.rows[0].run_id]],
+                "hoverinfo": "skip",
+                "meta": meta(
+                    *("best", family, setting.learning_rate),
+                    slot=style.slots[family],
+                    method=setting.method,
+                ),
+            }
         )
-        for family, setting, xy in placed
-    ]
+    return found
 
 
-def _side(height: str, x: float, shown: Extent) -> str:
-    """Choose the side of a name that is inside the frame."""
+def _mark(text: str, name: str, xy: tuple[float, float], height: str, shown: Extent) -> Figure:
+    """Draw one point, with its text on the side of it that is inside the frame."""
     (left, right), _ = shown
-    return f"{height} {'left' if x > left + 0.6 * (right - left) else 'right'}"
-
-
-def _mark(
-    text: str,
-    name: str,
-    colour: str,
-    xy: tuple[float, float],
-    side: str,
-    marker: dict[str, Any],
-    **more: Any,
-) -> go.Scatter:
-    """Draw one point, with its text at a side of it."""
-    return go.Scatter(
-        x=[xy[0]],
-        y=[xy[1]],
-        mode="markers+text" if text else "markers",
-        name=name,
+    side = "left" if xy[0] > left + 0.6 * (right - left) else "right"
+    return {
+        **_points([xy]),
+        "mode": "markers+text" if text else "markers",
+        "name": html.escape(name),
         # A star is wider than Plotly's distance of a text from its marker.
-        text=[f"\u00a0{text}\u00a0"],
-        textposition=side,
-        textfont={"color": colour, "size": 12},
-        marker={"color": colour, **marker},
-        cliponaxis=False,
-        **more,
-    )
+        "text": [f"\u00a0{text}\u00a0"],
+        "textposition": f"{height} {side}",
+        "cliponaxis": False,
+    }
 
 
-def _numbers(panel: Panel, utility: float, quality: float) -> str:
+def _numbers(panel: TradeOffPanel, utility: float, quality: float) -> str:
     """Write the two numbers of a point, for its hover text."""
     both = ((panel.headline.kept, utility), (panel.headline.forgotten, quality))
     return "<br>".join(f"{html.escape(m.label)} {signed(v, m.digits)}" for m, v in both)
 
 
-def _published(panel: Panel) -> list[go.Scatter]:
+def _hover(setting: Setting, panel: TradeOffPanel) -> str:
+    """Write the hover text: means with intervals, the range over seeds, and caveats."""
+    utility, quality = position(setting) or (0.0, 0.0)
+    kept, forgotten = panel.headline.kept, panel.headline.forgotten
+    distance = share = ""
+    if forgotten.test is not None:
+        statistic = setting.metrics.get(forgotten.test.distance)
+        distance = "" if statistic is None else f"  (KS D {statistic:.3f})"
+    if panel.origin and panel.origin[0] > 0:
+        share = f"  ({utility / panel.origin[0]:.0%} of the start)"
+    lines = [
+        f"<b>{html.escape(setting.method)}</b>  lr {rate_text(setting.learning_rate)}"
+        f"  epoch {setting.epoch}",
+        _mean(setting, kept, utility) + share,
+        _mean(setting, forgotten, quality) + distance,
+        *_seeds(setting, kept, forgotten),
+    ]
+    if panel.has_collapsed(setting):
+        good = "high" if forgotten.better == "higher" else "low"
+        name = html.escape(forgotten.name)
+        lines.append(f"<i>collapsed: {good} {name} would be no success here</i>")
+    return "<br>".join(lines)
+
+
+def _mean(setting: Setting, metric: HeadlineMetric, mean: float) -> str:
+    """Write a mean and, in brackets, its interval."""
+    interval = setting.interval(metric.column)
+    ends = "" if interval is None else f" {interval_text(interval, metric.digits)}"
+    return f"{html.escape(metric.label)} {signed(mean, metric.digits)}{ends}"
+
+
+def _seeds(setting: Setting, kept: HeadlineMetric, forgotten: HeadlineMetric) -> list[str]:
+    if len(setting.rows) == 1:
+        return [f"seed {setting.rows[0].seed}"]
+    interval = setting.interval(kept.column)
+    if interval is None or interval.is_range:
+        return [f"mean of {len(setting.rows)} seeds; min-max: their smallest and largest value"]
+    ranges = [
+        " to ".join(signed(end, metric.digits) for end in ends)
+        for metric in (kept, forgotten)
+        if (ends := setting.spread(metric.column)) is not None
+    ]
     return [
-        go.Scatter(
-            x=[x for x, _ in series.points],
-            y=[y for _, y in series.points],
-            mode="lines+markers",
-            name=f"published: {series.name}",
-            line={"color": faded(MUTED, 0.5), "width": 1, "dash": "dot"},
-            marker={"symbol": f"{SYMBOLS[i % len(SYMBOLS)]}-open", "size": 7, "color": MUTED},
-            hoverinfo="text",
-            hovertext=[
-                f"<b>published</b>: {html.escape(series.name)}, point {k}<br>"
-                f"{_numbers(panel, x, y)}"
-                for k, (x, y) in enumerate(series.points, start=1)
-            ],
-            visible=False,
-            meta=meta("published"),
-        )
-        for i, series in enumerate(panel.published)
+        f"mean of {len(setting.rows)} seeds; brackets: {interval.level:.0%} interval of the mean",
+        f"range over seeds: {', '.join(ranges)}",
     ]

@@ -12,7 +12,6 @@ import plotly.graph_objects as go
 
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.api.observations import Evaluation, FloatArray
-from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import profile_of_id
 from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.summary import truth_ratios
@@ -20,12 +19,10 @@ from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.ks_test import KSTest, ks_test
 
-from ..formatting import rate_text, short, signed
-from .curve_plot import small_layout
+from ..formatting import rate_text, signed
+from .marks import SHARE_RANGE, Figure, note, small_layout, trace
 from .notebook import Size, fit
-from .palette import colours, faded
-from .tradeoff_axes import INK, MUTED
-from .tradeoff_plot import Style, meta
+from .palette import INK, MUTED, PALETTE, Style, faded, meta
 
 
 @dataclass(frozen=True)
@@ -66,12 +63,18 @@ def logarithms(ratios: FloatArray) -> FloatArray:
     return ascending
 
 
-def ratios_of(evaluation: Evaluation, profile: Profile) -> FloatArray | None:
-    """Compute the truth ratios [n] on the forget set; None if not evaluated, or one is NaN."""
-    part = evaluation.sets.get("forget")
+def ratios_of(evaluation: Evaluation | None, profile: str) -> FloatArray | None:
+    """Compute the truth ratios [n] on the forget set.
+
+    None if not evaluated, if one is NaN, or by a profile that is unknown here.
+    """
+    part = None if evaluation is None else evaluation.sets.get("forget")
     if part is None or not len(part.base_loss):
         return None
-    ratios = truth_ratios(part, profile)
+    try:
+        ratios = truth_ratios(part, profile_of_id(profile))
+    except EvaluationError:
+        return None
     return None if np.isnan(ratios).any() else ratios
 
 
@@ -81,35 +84,43 @@ def draw(
     tags: Mapping[str, Any],
     references: Mapping[str, FloatArray | None],
     others: Mapping[int, FloatArray] | None = None,
-) -> dict[str, Any]:
+) -> Figure:
     """Draw the shares of questions up to each truth ratio, with the largest gap D marked.
 
     own, tags   ratios [n] of the model, and the metadata of its traces
     references  `retain model` and `start model`, if known
     others      ratios of its other epochs, drawn thin
     """
-    colour, _ = colours(tags["slot"])
-    traces = [
+    colour = PALETTE[tags["slot"] % len(PALETTE)][0]
+    lines = [
         _line(ratios, f"epoch {epoch}", faded(colour, 0.25), 1, {**tags, "alpha": 0.25})
-        | {"showlegend": False}
         for epoch, ratios in sorted((others or {}).items())
     ]
-    for kind, shade, width in (
-        ("start model", faded(MUTED, 0.45), 1.5),
-        ("retain model", INK, 2.0),
-    ):
+    styles = {"start model": (faded(MUTED, 0.45), 1.5), "retain model": (INK, 2.0)}
+    for kind, (shade, width) in styles.items():
         if (ratios := references.get(kind)) is not None:
-            traces.append(_line(ratios, kind, shade, width, meta("reference")))
-    traces.append(_line(own, name, colour, 2, tags))
+            lines.append(_line(ratios, kind, shade, width, meta("reference")))
+    lines.append(_line(own, name, colour, 2, tags))
     goal = references.get("retain model")
     gap = None if goal is None or len(goal) != len(own) else largest_gap(own, goal)
     layout = small_layout("", "truth ratio R", type="log", exponentformat="power")
-    layout["yaxis"] |= {"range": [-0.02, 1.04], "tickformat": ".0%"}
+    layout["yaxis"] |= {"range": SHARE_RANGE, "tickformat": ".0%"}
     layout["yaxis"]["title"] = {"text": "questions up to R"}
     if gap is not None:
-        traces.append(_gap(gap))
-        layout["annotations"] = [_gap_label(gap)]
-    return {"data": traces, "layout": layout}
+        n, distance = gap.quality.n, gap.quality.statistic
+        low, high = sorted((gap.below / n, gap.below_retain / n))
+        lines.append(
+            trace([10**gap.at] * 2, [low, high], "D", f"D = {distance:.4f}")
+            | {"mode": "lines", "line": {"color": INK, "width": 2, "dash": "dot"}}
+            | {"meta": meta("reference")}
+        )
+        # Where no curve passes: left of and above the bar, or right of and below it.
+        above = high < 0.9
+        side = ("right", "bottom") if above else ("left", "top")
+        at = {"xref": "x", "yref": "y", "xanchor": side[0], "yanchor": side[1]}
+        text = f"D = {distance:.3f}"
+        layout["annotations"] = [note("gap", text, gap.at, high if above else low, **at)]
+    return {"data": lines, "layout": layout}
 
 
 def build(
@@ -138,26 +149,26 @@ def build(
             f"record {record.id} was evaluated by {record.profile}, the retain model {retain.id} "
             f"by {retain.profile}: give one of the same profile"
         )
-    by_epoch = {e: r for e in record.evaluations if (r := _ratios(record, e)) is not None}
-    own, goal = by_epoch.pop(epoch, None), _ratios(retain, min(retain.evaluations))
+    found = {e: ratios_of(one, record.profile) for e, one in record.evaluations.items()}
+    own, goal = found.pop(epoch, None), _only(retain)
     gap = None if own is None or goal is None else largest_gap(own, goal)
     if own is None or gap is None:
         raise EvaluationError(
             f"record {record.id}, epoch {epoch}: a truth ratio is not a number, so there is "
             "nothing to compare; choose another epoch"
         )
-    of_size = Size.of(**size)
-    if title is None and of_size.inches is None:
-        title = _title(record, gap)
-    by_epoch.pop(0, None)
-    slot = Style.of(every).slots.get(record.method, 0)
+    of_size, slot = Size.of(**size), Style.of(every).slots.get(record.method, 0)
     tags = meta("own", record.method, record.learning_rate, slot=slot, alpha=1.0)
-    references = {
-        "retain model": goal,
-        "start model": None if start is None else _ratios(start, min(start.evaluations)),
-    }
-    name = f"{record.method}, epoch {epoch}"
-    return fit(go.Figure(draw(name, own, tags, references, by_epoch)), of_size, title, 1, 1)
+    references = {"retain model": goal, "start model": None if start is None else _only(start)}
+    others = {e: ratios for e, ratios in found.items() if e > 0 and ratios is not None}
+    drawn = draw(f"{record.method}, epoch {epoch}", own, tags, references, others)
+    for line in drawn["data"]:
+        line["showlegend"] = line["name"] != "D" and line["meta"].get("alpha") != 0.25
+    return fit({(1, 1): ("", drawn)}, (), of_size, of_size.title(title, _title(record, gap)))
+
+
+def _only(record: Record) -> FloatArray | None:
+    return ratios_of(record.evaluations[min(record.evaluations)], record.profile)
 
 
 def _title(record: Record, gap: Gap) -> str:
@@ -170,54 +181,12 @@ def _title(record: Record, gap: Gap) -> str:
     )
 
 
-def _ratios(record: Record, epoch: int) -> FloatArray | None:
-    return ratios_of(record.evaluations[epoch], profile_of_id(record.profile))
-
-
 def _line(
     ratios: FloatArray, name: str, colour: str, width: float, tags: Mapping[str, Any]
-) -> dict[str, Any]:
-    x = [short(value, 4) for value in (10 ** logarithms(ratios)).tolist()]
+) -> Figure:
+    x = (10 ** logarithms(ratios)).tolist()
     heights = (np.arange(len(x) + 1) / len(x)).tolist()
-    return {
-        "type": "scatter",
-        "x": [x[0], *x],
-        "y": [short(height, 4) for height in heights],
-        "mode": "lines",
-        "name": escape(name),
-        "line": {"color": colour, "width": width, "shape": "hv"},
-        "hovertemplate": "R = %{x:.3g}: %{y:.0%} of the questions<extra>%{fullData.name}</extra>",
-        "meta": dict(tags),
-    }
-
-
-def _gap(gap: Gap) -> dict[str, Any]:
-    at, n = 10**gap.at, gap.quality.n
-    return {
-        "type": "scatter",
-        "x": [at, at],
-        "y": sorted((gap.below / n, gap.below_retain / n)),
-        "mode": "lines+markers",
-        "name": "D",
-        "line": {"color": INK, "width": 2, "dash": "dot"},
-        "marker": {"symbol": "line-ew-open", "size": 12, "color": INK, "line": {"width": 2}},
-        "hovertemplate": f"D = {gap.quality.statistic:.4f}<extra></extra>",
-        "showlegend": False,
-        "meta": meta("reference"),
-    }
-
-
-def _gap_label(gap: Gap) -> dict[str, Any]:
-    """Write D where no curve passes: left of and above the bar, or right of and below it."""
-    low, high = sorted((gap.below / gap.quality.n, gap.below_retain / gap.quality.n))
-    above = high < 0.9
-    return {
-        "name": "gap",
-        "text": f"D = {gap.quality.statistic:.3f}",
-        "x": gap.at,
-        "y": high if above else low,
-        "xanchor": "right" if above else "left",
-        "yanchor": "bottom" if above else "top",
-        "showarrow": False,
-        "font": {"size": 13, "color": INK},
-    }
+    hover = "R = %{x:.3g}: %{y:.0%} of the questions, %{fullData.name}"
+    line = {"color": colour, "width": width, "shape": "hv"}
+    x = [float(f"{value:.4g}") for value in x]
+    return trace([x[0], *x], heights, name, hover, mode="lines", line=line, meta=dict(tags))

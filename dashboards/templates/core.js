@@ -1,12 +1,19 @@
 // Shared by all scripts: the data, ways to read it, and elements. Text from data is added to the page
-// only as text, never as markup.
+// only as text, never as markup. Scripts of sections run behind their section; what needs the whole
+// page is left to `page.whenLoaded`.
 const page = {
   data: JSON.parse(document.getElementById("data").textContent),
   // Empty or null: no filter.
-  filters: { families: new Set(), rates: new Set(), from: null, to: null, setting: null, epoch: null, seed: null, panel: null, leading: true },
+  filters: { families: new Set(), rates: new Set(), epoch: null, seed: null, panel: null, leading: true },
   card: null, // the point whose card is open: { run, epoch, alone }: of a setting's seeds alone, or their mean
   listeners: [],
   plots: [],
+};
+page.whenLoaded = (action) => document.addEventListener("DOMContentLoaded", action);
+page.changed = () => {
+  page.refreshAll();
+  page.listeners.forEach((listener) => listener());
+  page.storeView();
 };
 
 page.element = (tag, attributes = {}, ...children) => {
@@ -21,35 +28,24 @@ page.element = (tag, attributes = {}, ...children) => {
 };
 page.headline = page.data.headline; // what is kept, what is forgotten: { column, label, digits, name }
 page.byId = (id) => document.getElementById(id);
+// Fills a <select>; keeps what is chosen where it is still offered.
+page.fillSelect = (select, values, name = String, chosen = select.value) => {
+  select.replaceChildren(...values.map((value) => page.element("option", { value }, name(value))));
+  if (values.map(String).includes(String(chosen))) select.value = chosen;
+};
 
-page.shows = (family, rate, method = null) => {
-  const { families, rates, from, to, setting } = page.filters;
-  const number = Number(rate);
-  return (!families.size || families.has(family))
-    && (!rates.size || rates.has(rate))
-    && (from === null || number >= from) && (to === null || number <= to)
-    && (setting === null || method === null || method === setting);
+page.shows = (family, rate) => {
+  const { families, rates } = page.filters;
+  return (!families.size || families.has(family)) && (!rates.size || rates.has(rate));
 };
-// The number of kinds of filters in use; the choice of a panel has its own place, and is none.
-page.activeFilters = () => {
-  const { families, rates, from, to, setting, epoch, seed } = page.filters;
-  return [families.size, rates.size].filter(Boolean).length + [from, to, setting, epoch, seed].filter((one) => one !== null).length;
-};
-page.filtered = () => page.activeFilters() > 0;
 // Panels by their index on the page; without a choice, all are shown.
 page.showsPanel = (index) => page.filters.panel === null || index === page.filters.panel;
-page.showsRow = (row) => {
-  if (page.filters.panel === null) return true;
-  const { model, fraction } = page.data.panels[page.filters.panel];
-  return model === page.cell(row, "model") && fraction === page.cell(row, "forget_fraction");
-};
-// An epoch filter is "3" (that epoch alone) or "to3" (all up to it).
-page.showsEpoch = (epoch) => {
-  const filter = page.filters.epoch;
-  if (filter === null) return true;
-  return filter.startsWith("to") ? epoch <= Number(filter.slice(2)) : epoch === Number(filter);
-};
+page.panelOf = (row) => page.data.panels.findIndex(({ model, fraction }) =>
+  model === page.cell(row, "model") && fraction === page.cell(row, "forget_fraction"));
+page.showsEpoch = (epoch) => page.filters.epoch === null || epoch <= page.filters.epoch;
 page.showsSeed = (seed) => page.filters.seed === null || seed === page.filters.seed;
+page.showsRow = (row) => page.showsPanel(page.panelOf(row)) && (page.cell(row, "kind") !== "run"
+  || (page.shows(page.cell(row, "family"), page.rate(page.cell(row, "learning_rate"))) && page.showsSeed(page.cell(row, "seed"))));
 
 // Numbers have a true minus sign.
 page.number = (value, digits = 3) =>
@@ -81,39 +77,30 @@ page.runName = (row) => page.cell(row, "kind") === "run"
 page.place = (row) => page.panelName(page.cell(row, "model"), page.cell(row, "forget_fraction"));
 
 {
-  const key = (run, epoch) => `${epoch}@${run}`;
   const setting = (row) => ["model", "forget_fraction", "method", "learning_rate", "epoch"].map((name) => page.cell(row, name)).join("\n");
-  const byPoint = new Map();
-  const bySetting = new Map();
-  for (const row of page.data.rows) {
-    byPoint.set(key(page.cell(row, "run_id"), page.cell(row, "epoch")), row);
-    if (!bySetting.has(setting(row))) bySetting.set(setting(row), []);
-    bySetting.get(setting(row)).push(row);
-  }
+  const byPoint = new Map(page.data.rows.map((row) => [`${page.cell(row, "epoch")}@${page.cell(row, "run_id")}`, row]));
+  const bySetting = Map.groupBy(page.data.rows, setting);
+  page.row = (run, epoch) => byPoint.get(`${epoch}@${run}`) ?? null;
+  page.seedsOf = (row) => bySetting.get(setting(row)) ?? [];
   // What a card shows: the mean of a setting's seeds, or the row of the one that is chosen.
   page.mean = (row, name, alone = false) => {
     const values = (alone ? [row] : page.seedsOf(row)).map((one) => page.cell(one, name));
     return values.includes(null) ? null : values.reduce((sum, value) => sum + value, 0) / values.length;
   };
-  page.row = (run, epoch) => byPoint.get(key(run, epoch)) ?? null;
-  page.seedsOf = (row) => bySetting.get(setting(row)) ?? [];
   // The start ("fine-tuned") or retain model of a row's panel.
-  page.referenceRow = (row, kind) => page.data.rows.find((other) => page.cell(other, "kind") === kind
-    && page.cell(other, "model") === page.cell(row, "model")
-    && page.cell(other, "forget_fraction") === page.cell(row, "forget_fraction")) ?? null;
+  page.referenceRow = (row, kind) =>
+    page.data.rows.find((other) => page.cell(other, "kind") === kind && page.place(other) === page.place(row)) ?? null;
 }
 
 // Compressed parts of the page are inflated once, when they are first needed.
 {
   const inflate = async (id) => {
-    const letters = atob(page.byId(id).textContent);
-    const packed = new Uint8Array(letters.length);
-    for (let i = 0; i < letters.length; i++) packed[i] = letters.charCodeAt(i); // far faster than `from`
+    const packed = Uint8Array.from(atob(page.byId(id).textContent), (letter) => letter.charCodeAt(0));
     const stream = new Blob([packed]).stream().pipeThrough(new DecompressionStream("deflate-raw"));
     return new Response(stream).text();
   };
-  let lazyData = null;
-  page.lazyData = async (section) => (await (lazyData ??= inflate("lazy-data").then(JSON.parse)))[section];
+  const loaded = {};
+  page.lazyData = (section) => (loaded[section] ??= inflate(`data-${section}`).then(JSON.parse));
   page.plotly = inflate("plotly").then((code) => {
     document.head.append(page.element("script", {}, code));
     return Plotly;
@@ -128,9 +115,5 @@ page.whenSeen = (id, action) => {
   }, { rootMargin: "600px" });
   observer.observe(page.byId(id));
 };
-
-page.changed = () => {
-  page.refreshAll();
-  page.listeners.forEach((listener) => listener());
-  page.storeView();
-};
+// Without a clipboard (a page from disk, a frame) the caller shows the text.
+page.copy = (text) => navigator.clipboard?.writeText(text).then(() => true, () => false) ?? false;

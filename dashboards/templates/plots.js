@@ -1,13 +1,33 @@
 // Figures: drawn when they come into view, redrawn when filters or the colour scheme change, saved as
 // files, and printed.
 {
-  const CONFIG = { displayModeBar: false, responsive: true, doubleClick: "reset" };
-
+  const CONFIG = { displayModeBar: false, responsive: true };
   const themed = (plot) => {
     const { figure, options } = plot;
     const traces = [...figure.data, ...(options.extra?.() ?? [])];
     return [traces.map((trace) => page.themedTrace(trace, options)), page.themedLayout(figure.layout, options)];
   };
+  // A saved figure is for a paper: light, on white, with its title and a legend.
+  const save = (plot, format) => {
+    const [data, layout] = page.asOnPaper(() => themed({ ...plot, options: { ...plot.options, narrow: false } }));
+    const named = new Set();
+    for (const trace of data) {
+      const { role, family } = trace.meta;
+      trace.showlegend = ["trajectory", "curve"].includes(role) && trace.visible !== false && !named.has(family);
+      if (trace.showlegend) trace.name = family;
+      named.add(family);
+    }
+    const { xaxis, yaxis } = plot.node.layout; // as the reader has zoomed
+    Object.assign(layout, {
+      title: { text: layout.meta?.title ?? layout.title?.text, x: 0.02 }, margin: { ...layout.margin, t: 52 },
+      xaxis: { ...layout.xaxis, range: xaxis.range }, yaxis: { ...layout.yaxis, range: yaxis.range },
+      showlegend: true, legend: { orientation: "h", x: 0, y: -0.14, yanchor: "top" },
+      paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff",
+    });
+    return Plotly.downloadImage({ data, layout }, { format, filename: plot.options.name, width: 900, height: 620, scale: format === "png" ? 3 : 1 });
+  };
+  const saveButton = (plot, format) =>
+    page.element("button", { type: "button", class: "link", onclick: () => save(plot, format) }, format.toUpperCase());
 
   const paint = (plot) => {
     if (!globalThis.Plotly) return page.plotly.then(() => paint(plot));
@@ -19,6 +39,7 @@
     const drawn = Plotly.react(plot.node, traces, layout, CONFIG);
     if (!plot.drawn) {
       plot.drawn = true;
+      if (plot.node.parentNode.matches("figure")) plot.node.after(page.element("p", { class: "notes save" }, "Save as ", saveButton(plot, "svg"), " or ", saveButton(plot, "png")));
       plot.options.drawn?.(plot);
     }
     return drawn;
@@ -50,32 +71,6 @@
   };
   page.dark.addEventListener("change", () => { page.paintSwatches(); page.changed(); });
 
-  // A saved figure is for a paper: light, on white, with its title.
-  page.figureOf = (plot) => page.asOnPaper(() => {
-    const [data, layout] = themed({ ...plot, options: { ...plot.options, narrow: false } });
-    const title = layout.meta?.title ?? layout.title?.text;
-    if (title) {
-      layout.title = { text: title, x: 0.02, font: { size: 15, color: page.colour("--ink") } };
-      layout.margin = { ...layout.margin, t: Math.max(52, layout.margin.t) };
-    }
-    // The page's filter buttons are its legend; a file has one of its own.
-    const named = new Set();
-    for (const trace of data) {
-      const { role, family } = trace.meta;
-      trace.showlegend = ["trajectory", "curve"].includes(role) && trace.visible !== false && !named.has(family);
-      if (trace.showlegend) { named.add(family); trace.name = family; }
-    }
-    layout.showlegend = true;
-    layout.legend = { orientation: "h", x: 0, y: -0.14, yanchor: "top" };
-    const range = plot.node.layout?.yaxis?.range;
-    if (range) [layout.yaxis, layout.xaxis] = [{ ...layout.yaxis, range }, { ...layout.xaxis, range: plot.node.layout.xaxis.range }];
-    return { data, layout: { ...layout, paper_bgcolor: "#ffffff", plot_bgcolor: "#ffffff" } };
-  });
-  page.save = async (plot, format) => {
-    await page.plotly;
-    return Plotly.downloadImage(page.figureOf(plot), { format, filename: plot.options.name, width: 900, height: 620, scale: format === "png" ? 3 : 1 });
-  };
-
   const setPaper = (paper) => {
     document.documentElement.classList.toggle("paper", paper);
     page.paintSwatches();
@@ -84,10 +79,9 @@
       if (paper && !part.open) part.dataset.closed = part.open = true;
       else if (!paper && part.dataset.closed) { part.open = false; delete part.dataset.closed; }
     }
-    if (!globalThis.Plotly) return;
     // On paper everything is visible; on the screen only plots near the view are drawn at once.
     page.plots = page.plots.filter((plot) => plot.node.isConnected);
-    page.plots.forEach((plot) => (paper ? paint(plot) : page.refresh(plot)));
+    if (globalThis.Plotly) page.plots.forEach((plot) => (paper ? paint(plot) : page.refresh(plot)));
   };
   addEventListener("beforeprint", () => setPaper(true));
   addEventListener("afterprint", () => setPaper(false));

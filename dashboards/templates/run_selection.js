@@ -1,13 +1,12 @@
-// The run and epoch that truth ratios and answers show. If each number of epochs was trained by a run
-// of its own, the runs of one setting and seed are one trajectory here.
+// The run and epoch whose answers are shown. If each number of epochs was trained by a run of its own,
+// the runs of one setting and seed are one trajectory here.
 {
   const { data, element, cell } = page;
   const KEY = ["kind", "model", "forget_fraction", "method", "learning_rate", "seed"];
   const trajectories = new Map();
   const byRun = new Map();
   for (const row of data.rows) {
-    const run = cell(row, "run_id");
-    const epoch = cell(row, "epoch");
+    const [run, epoch] = [cell(row, "run_id"), cell(row, "epoch")];
     let key = byRun.get(run)?.key ?? JSON.stringify(KEY.map((name) => cell(row, name)));
     if (trajectories.get(key)?.runs.has(epoch)) key += run; // two runs of one setting and seed
     if (!trajectories.has(key)) trajectories.set(key, { key, row, kind: cell(row, "kind"), runs: new Map() });
@@ -15,17 +14,13 @@
     byRun.set(run, trajectories.get(key));
   }
   const all = [...trajectories.values()];
-  const samePanel = (one, other) =>
-    ["model", "forget_fraction"].every((name) => cell(one.row, name) === cell(other.row, name));
-  const passesFilters = ({ kind, row }) => page.showsRow(row) && (kind !== "run"
-    || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method")) && page.showsSeed(cell(row, "seed"))));
 
   const selection = {
     trajectory: null, epoch: null, listeners: [],
     of: (run) => byRun.get(run) ?? null,
     epochs: (one) => [...one.runs.keys()].sort((a, b) => a - b),
     lastRun: (one) => one.runs.get(selection.epochs(one).at(-1)),
-    reference: (one, kind) => all.find((other) => other.kind === kind && samePanel(one, other)) ?? null,
+    reference: (one, kind) => all.find((other) => other.kind === kind && page.place(one.row) === page.place(other.row)) ?? null,
   };
   // Selects a trajectory and one of its epochs; without an epoch, the last.
   selection.select = (one, epoch = null) => {
@@ -35,19 +30,15 @@
   };
   // Fills a <select> with trajectories, grouped by panel.
   selection.fill = (select, offered, chosen) => {
-    const groups = new Map();
-    for (const one of offered) {
-      const place = page.place(one.row);
-      if (!groups.has(place)) groups.set(place, element("optgroup", { label: place }));
-      groups.get(place).append(element("option", { value: selection.lastRun(one) }, page.runName(one.row)));
-    }
-    select.replaceChildren(...groups.values());
+    const groups = [...Map.groupBy(offered, (one) => page.place(one.row))];
+    select.replaceChildren(...groups.map(([place, several]) => element("optgroup", { label: place },
+      ...several.map((one) => element("option", { value: selection.lastRun(one) }, page.runName(one.row))))));
     select.value = chosen ? selection.lastRun(chosen) : "";
   };
   // Trajectories that have data and pass the filters, and the selected one; start and retain models
   // only if there are no runs.
   selection.choices = (hasData) => {
-    const found = all.filter((one) => hasData(one) && (passesFilters(one) || one === selection.trajectory));
+    const found = all.filter((one) => hasData(one) && (page.showsRow(one.row) || one === selection.trajectory));
     const runs = found.filter((one) => one.kind === "run");
     return runs.length ? runs : found;
   };
@@ -66,7 +57,7 @@
     card = page.card;
     if (opened?.kind === "run") return selection.select(opened, card.epoch);
     if (!selection.trajectory) return null;
-    const one = passesFilters(selection.trajectory) ? selection.trajectory : all.find((other) => other.kind === "run" && passesFilters(other));
+    const one = page.showsRow(selection.trajectory.row) ? selection.trajectory : all.find((other) => other.kind === "run" && page.showsRow(other.row));
     return selection.select(one ?? selection.trajectory, selection.epoch);
   };
   page.listeners.push(selection.follow);

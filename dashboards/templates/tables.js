@@ -1,4 +1,4 @@
-// Sorting of tables, and of the lines that the template printed.
+// Sorting of tables, which lines filters hide, and tables as text.
 {
   const { element } = page;
   const collator = new Intl.Collator("en", { numeric: true });
@@ -12,15 +12,12 @@
   };
   // Marks the column that the table is sorted by; returns 1 for ascending, -1 for descending.
   page.nextDirection = (head, numeric) => {
-    const now = head.getAttribute("aria-sort");
-    const first = numeric ? "descending" : "ascending";
-    const next = now === null ? first : now === "ascending" ? "descending" : "ascending";
+    const next = head.getAttribute("aria-sort") === (numeric ? "descending" : "ascending") ? !numeric : numeric;
     for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", next);
-    return next === "ascending" ? 1 : -1;
+    head.setAttribute("aria-sort", next ? "descending" : "ascending");
+    return next ? -1 : 1;
   };
-
-  for (const table of document.querySelectorAll("table.sortable")) {
+  const sortable = (table) => {
     const body = table.tBodies[0];
     [...table.tHead.rows[0].cells].forEach((head, index) => {
       const numeric = head.classList.contains("num");
@@ -37,25 +34,31 @@
         body.append(...[...body.rows].sort((a, b) => page.compareValues(value(a), value(b), direction)));
       });
     });
-    page.listeners.push(() => {
+  };
+  page.listeners.push(() => {
+    for (const row of document.querySelectorAll("table.sortable tr[data-family]")) {
       const { families } = page.filters;
-      for (const row of body.rows) row.hidden = (families.size > 0 && !families.has(row.dataset.family)) || (row.dataset.place !== undefined && !page.showsPanel(Number(row.dataset.place)));
+      const { family, place } = row.dataset;
+      row.hidden = (families.size > 0 && !families.has(family)) || (place !== undefined && !page.showsPanel(Number(place)));
+    }
+  });
+  // Where the page may not copy, the reader takes the text from an area below the table.
+  const copy = async (button) => {
+    const { copy: section, name, format } = button.dataset;
+    const text = (await page.lazyData(section))[name][format];
+    const done = await page.copy(text);
+    const area = button.parentNode.nextElementSibling;
+    area.hidden = done;
+    area.value = text;
+    button.parentNode.querySelector(".note").textContent = done ? `Copied as ${format}.` : "This browser does not let the page copy: take the text from here.";
+    if (!done) area.select();
+  };
+  page.whenLoaded(() => {
+    document.querySelectorAll("table.sortable").forEach(sortable);
+    document.addEventListener("click", ({ target }) => {
+      const button = target.closest?.("[data-copy], [data-run]");
+      if (button?.dataset.copy) copy(button);
+      else if (button) page.select(button.dataset.run, Number(button.dataset.epoch));
     });
-  }
-  // Tables as text, which the page stores; where it may not copy, the reader takes the text from here.
-  for (const button of document.querySelectorAll("[data-copy]")) {
-    button.addEventListener("click", async () => {
-      const { copy, name, format } = button.dataset;
-      const text = (await page.lazyData(copy))[name][format];
-      const done = await page.copy(text);
-      const area = button.parentNode.nextElementSibling;
-      area.hidden = done;
-      area.value = text;
-      button.parentNode.querySelector(".note").textContent = done ? `Copied as ${format}.` : "This browser does not let the page copy: take the text from here.";
-      if (!done) area.select();
-    });
-  }
-  for (const button of document.querySelectorAll("[data-run]")) {
-    button.addEventListener("click", () => page.select(button.dataset.run, Number(button.dataset.epoch)));
-  }
+  });
 }

@@ -33,16 +33,12 @@ page.themedTrace = (trace, options) => {
     }
     if (trace.textfont) themed.textfont = { ...trace.textfont, color: own };
     // Filters do not apply to the card of a point.
-    themed.visible = themed.visible !== false && (meta.role === "own" || page.shows(meta.family, meta.rate, meta.method));
+    themed.visible = themed.visible !== false && (meta.role === "own" || page.shows(meta.family, meta.rate));
     // Only the leading settings are lines; the others are dots.
     if (meta.leading === false) themed.mode = page.filters.leading ? "markers" : "lines+markers";
   } else if (meta.role === "front") {
     themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
     themed.visible = page.filters.seed === null; // the front is of means
-  } else if (meta.role === "published") {
-    themed.marker = { ...trace.marker, color: muted };
-    themed.line = { ...trace.line, color: page.faded(muted, 0.6) };
-    themed.visible = Boolean(options.published);
   } else {
     if (trace.marker) themed.marker = { ...trace.marker, color: ink };
     if (trace.line) themed.line = { ...trace.line, color: page.faded(ink, 0.75) };
@@ -74,10 +70,9 @@ page.themedLayout = (layout, options) => {
     hoverlabel: { bgcolor: page.colour("--card"), bordercolor: muted, align: "left", font: { color: page.colour("--ink"), size: 12 } },
     autosize: true,
     dragmode: options.narrow ? false : "zoom", // a finger scrolls the page
-    uirevision: options.whole ? "whole" : "kept",
+    uirevision: "kept",
   };
   if (options.narrow) themed.height = Math.min(layout.height, 430);
   if (layout.title?.text) themed.title = { ...layout.title, font: { size: 13, color: page.colour("--ink") } };
-  if (options.whole) themed.yaxis = { ...themed.yaxis, range: [options.whole, layout.yaxis.range[1]] };
   return themed;
 };

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import random
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import Better, MetricColumn
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation, SetName
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark, filled_columns
-from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
-
-    from unlearnbench.analysis.results import Results
 
 PROFILE = TOFU.id
 SETS: tuple[SetName, ...] = ("retain", "forget", "real_authors", "world_facts")
@@ -118,6 +118,17 @@ def with_tokens(
         return replace(one, sets=sets)
 
     return replace(record, evaluations={k: seen(one) for k, one in record.evaluations.items()})
+
+
+def report_of(records: Iterable[Record], name: str = "x", **more: Any) -> Results:
+    """Make the report of records."""
+    return Results.of(records, name=name, **more)
+
+
+def context_of(*records: Record) -> Any:
+    """Make the values that all sections share, of records."""
+    module: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+    return module.PageContext.of(report_of(records))
 
 
 POEMS = Headline(
@@ -216,8 +227,6 @@ class Fabric:
         hyperparameters: Mapping[str, Any] | None = None,
         status: Literal["finished", "collapsed", "failed"] = "finished",
         error: str | None = None,
-        source: str = "synthetic",
-        profile: str = PROFILE,
     ) -> Record:
         """Make a run with `points`: (Model Utility, log10 Forget Quality) after each epoch."""
         name, _, term = method.partition("+")
@@ -239,9 +248,9 @@ class Fabric:
             method=method,
             learning_rate=rate,
             seed=seed,
-            spec={"method": spec, "data": {"source": source}},
+            spec={"method": spec, "data": {"source": "synthetic"}},
             status=status,
-            profile=profile,
+            profile=PROFILE,
             epochs=tuple(
                 EpochResult(k, metrics(*point), 4.0, 1.5) for k, point in enumerate(points, start=1)
             ),
@@ -265,25 +274,13 @@ class Fabric:
     ) -> tuple[Record, ...]:
         """Make runs of every method at every setting, with realistic trajectories."""
         records: list[Record] = []
-        for model in models:
-            for fraction in fractions:
-                records.append(self.reference("fine-tuned", model, fraction, rows))
-                records.append(self.reference("retain", model, fraction, rows))
-                for method in methods:
-                    for rate in rates:
-                        for seed in seeds:
-                            points = _trajectory(method, rate, seed, epochs)
-                            records.append(
-                                self.run(
-                                    method,
-                                    rate,
-                                    points,
-                                    model=model,
-                                    fraction=fraction,
-                                    seed=seed,
-                                    rows=rows,
-                                )
-                            )
+        for place in product(models, fractions):
+            records += [self.reference("fine-tuned", *place, rows)]
+            records += [self.reference("retain", *place, rows)]
+            for method, rate, seed in product(methods, rates, seeds):
+                points = _trajectory(method, rate, seed, epochs)
+                where: Any = {"model": place[0], "fraction": place[1], "seed": seed}
+                records.append(self.run(method, rate, points, rows=rows, **where))
         return tuple(records)
 
 
@@ -309,9 +306,6 @@ def fabric() -> Fabric:
     return Fabric()
 
 
-OPEN_FILTERS = """() => {
-    if (document.getElementById("filters").hidden) document.getElementById("filter-open").click();
-}"""
 RESET = """() => {
     history.replaceState(null, "", "#");
     page.restoreView();
@@ -321,8 +315,8 @@ RESET = """() => {
         node.value = "";
         node.dispatchEvent(new Event("input"));
     }
-    dispatchEvent(new Event("wheel"));  // the reader moves: nothing else scrolls any more
     scrollTo({top: 0, behavior: "instant"});
+    if (document.getElementById("filters").hidden) document.getElementById("filter-open").click();
 }"""
 DRAWN = ".plot .scatterlayer .point"
 
@@ -336,11 +330,13 @@ class Visit:
         self._address = folder / "report.html"
         self._context = browser.new_context(offline=True)
         self._open: list[Page] = []
-        self.problems: list[str] = []
         self._shared: dict[Path, Page] = {}
+        self.problems: list[str] = []
 
-    def blank(self, *, width: int = 1280, dark: bool = False) -> Page:
-        """Open an empty page."""
+    def __call__(
+        self, path: Path, fragment: str = "", *, width: int = 1280, dark: bool = False
+    ) -> Page:
+        """Open the page at `path`, and wait until its first points are drawn."""
         page = self._context.new_page()
         self._open.append(page)
         page.set_viewport_size({"width": width, "height": 900})
@@ -350,13 +346,6 @@ class Visit:
         page.on("pageerror", lambda error: self._log("error", str(error)))
         page.on("dialog", lambda dialog: self._log("error", dialog.message))
         page.on("request", lambda request: self._check_request(request.url))
-        return page
-
-    def __call__(
-        self, path: Path, fragment: str = "", *, width: int = 1280, dark: bool = False
-    ) -> Page:
-        """Open the page at `path`, and wait until its first points are drawn."""
-        page = self.blank(width=width, dark=dark)
         self._address.unlink(missing_ok=True)
         self._address.symlink_to(path)
         page.goto(self._address.as_uri() + fragment)
@@ -372,7 +361,6 @@ class Visit:
         page.emulate_media(media="screen", color_scheme="light")
         page.set_viewport_size({"width": 1280, "height": 900})
         page.evaluate(RESET)
-        page.evaluate(OPEN_FILTERS)
         page.wait_for_selector(DRAWN, state="attached")
         return page
 
@@ -406,14 +394,7 @@ def visit(_visits: Visit) -> Iterator[Visit]:
     _visits.finish()
 
 
-def write_page(report: Results, folder: Path) -> Path:
-    """Write the page of a report."""
-    path = folder / "report.html"
-    path.write_text(registry.load("dashboards", "page")(report), encoding="utf-8")
-    return path
-
-
-def store(record: Record, folder: Path) -> None:
-    """Write a record into a sweep folder."""
-    object.__setattr__(record, "id", content_hash(record.id))  # folder names have no dots
-    write_record(record, folder)
+def build(report: Results) -> str:
+    """Build the page of a report."""
+    page: str = registry.load("dashboards", "page")(report)
+    return page

@@ -10,13 +10,14 @@ import pytest
 from playwright.sync_api import expect
 
 from unlearnbench.analysis.best_settings import average_seeds
-from unlearnbench.analysis.results import Results
 
 from .attacked_records import under_attacks
-from .conftest import RESET, write_page
+from .conftest import RESET, build, report_of
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page
+
+    from unlearnbench.analysis.results import Results
 
     from .conftest import Fabric, Visit
 
@@ -45,14 +46,16 @@ NO_CLIPBOARD = (
 def report(fabric: Fabric) -> Results:
     """Nine methods, two learning rates, two fractions, three seeds; one run is in MLflow."""
     records = under_attacks(fabric.sweep(seeds=(0, 1, 2), epochs=3))
-    report = Results.of(records, name="many")
+    report = report_of(records, "many")
     run = next(r for r in report.records if r.method == "npo" and r.learning_rate == 1e-4)
     return replace(report, links={run.id: "http://127.0.0.1:5000/#/experiments/1/runs/abc"})
 
 
 @pytest.fixture(scope="module")
 def path(report: Results, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_page(report, tmp_path_factory.mktemp("page"))
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    path.write_text(build(report), encoding="utf-8")
+    return path
 
 
 def lines(page: Page, panel: int = 0) -> list[dict[str, Any]]:
@@ -152,7 +155,7 @@ def test_filters_by_method_learning_rate_epoch_seed_and_panel(
     page.locator("#families").get_by_role("button", name="npo", exact=True).click()
     page.locator("#filter-open").click()
     page.locator("#rates").get_by_role("button", name="1e-4").click()
-    page.get_by_label("Epochs").select_option("to2")
+    page.get_by_label("Epochs").select_option("2")
     page.get_by_label("Seed", exact=True).select_option("2")
     (line,) = lines(page)
     row = next(r for r in setting(report, 2).rows if r.seed == 2)
@@ -196,7 +199,7 @@ def test_a_saved_figure_is_light_and_names_its_methods(visit: Visit, path: Path)
     page = visit.shared(path)
     page.emulate_media(color_scheme="dark")
     with page.expect_download() as download:
-        page.locator('[data-save="0"][data-format="svg"]').click()
+        page.locator("#panel-0").get_by_role("button", name="SVG").click()
     text = Path(download.value.path()).read_text(encoding="utf-8")
     assert "gradient-ascent" in text
     assert "fill: rgb(255, 255, 255)" in text

@@ -1,4 +1,4 @@
-"""The registry of plug-ins: methods, modifiers, metrics, benchmarks, attacks, trackers, …
+"""The registry of plug-ins: methods, modifiers, metrics, benchmarks, attacks, sections, …
 
 They are found by entry point. Listing imports nothing, built-in plug-ins are found like all others,
 and a broken one does not affect the rest. An entry point of a class may also name a package: then
@@ -35,9 +35,23 @@ if TYPE_CHECKING:  # imports torch, which listing does not need
     from unlearnbench.api.method import Method
 
 Kind = Literal[
-    "methods", "modifiers", "metrics", "benchmarks", "attacks", "trackers", "configs", "dashboards"
+    "methods",
+    "modifiers",
+    "metrics",
+    "benchmarks",
+    "attacks",
+    "trackers",
+    "sections",
+    "configs",
+    "dashboards",
 ]
 KINDS: tuple[Kind, ...] = get_args(Kind)
+_DECLARED: dict[Kind, tuple[str, ...]] = {
+    "benchmarks": ("headline", "roles"),
+    "attacks": ("label",),
+    "sections": ("name", "title"),
+}
+"""Attributes that a class has to have, without a default."""
 CLASSES: tuple[Kind, ...] = ("methods", "modifiers", "metrics", "benchmarks", "attacks")
 """Kinds whose plug-ins are classes: each may stand alone in a module or a file."""
 
@@ -274,6 +288,7 @@ _BASES: Mapping[Kind, tuple[str, ...]] = {
     "benchmarks": ("benchmark.Benchmark",),
     "attacks": ("attack.WeightAttack", "attack.PromptAttack", "attack.SamplingAttack"),
     "trackers": ("tracker.Tracker",),
+    "sections": ("report_section.ReportSection",),
 }
 """Modules and classes; imported where they are needed, since most import torch."""
 
@@ -325,10 +340,7 @@ def _checked(offer: Offer, value: Any) -> Any:
     if not fits:
         raise broken(offer, f"expected {noun}, got {value!r}")
     undefined = {*getattr(value, "__abstractmethods__", ())}
-    if offer.kind == "benchmarks":
-        undefined |= {name for name in ("headline", "roles") if not hasattr(value, name)}
-    elif offer.kind == "attacks" and not hasattr(value, "label"):
-        undefined.add("label")
+    undefined |= {name for name in _DECLARED.get(offer.kind, ()) if not hasattr(value, name)}
     if missing := ", ".join(sorted(undefined)):
         raise broken(offer, f"{value.__name__} does not define {missing}")
     return value

@@ -6,19 +6,21 @@ from collections.abc import Mapping
 from typing import Any
 
 from ...formatting import short
-from ...report_section import PageContext, ReportSection
+from ...report_section import PageContext, Section
 
 
-def _values(context: PageContext) -> Mapping[str, Any]:
-    return {"further": len(context.columns.further)}
+class AllNumbers(Section):
+    """The table of all numbers."""
 
+    name, title, order, folder = "numbers", "Numbers", 120, "all_numbers"
 
-def _further(context: PageContext) -> dict[str, list[float | None]]:
-    """Collect the columns that a reader may add, each by the rows of the page's data."""
-    return {
-        column.name: [short(row.metrics[column.name]) for row in context.report.rows]
-        for column in context.columns.further
-    }
+    def values(self, context: PageContext) -> Mapping[str, Any]:
+        """Count the columns that a reader may add."""
+        return {"further": len(context.columns.further)}
 
-
-SECTION = ReportSection("all_numbers", "numbers", "Numbers", _values, lazy_data=_further)
+    def data(self, context: PageContext) -> Any:
+        """Collect these columns, each by the rows of the page's data."""
+        return {
+            column.name: [short(row.metrics[column.name]) for row in context.report.rows]
+            for column in context.columns.further
+        }

@@ -6,13 +6,11 @@
     method: "method", model: "model", forget_fraction: "forget", learning_rate: "rate", seed: "seed", epoch: "epoch",
     status: "status", run_id: "run",
   };
+  const TEXTS = new Set(["method", "model", "status", "run_id"]);
   const title = (name) => FIELDS[name] ?? data.metrics[name].label;
-  const texts = new Set(["method", "model", "status", "run_id"]);
-  // Further columns are values by the number of the row, and stand before the status once chosen.
-  const further = new Map();
+  const further = {}; // values by the number of the row
   const places = new Map(data.rows.map((row, i) => [row, i]));
-  const columns = data.columns.filter((name) => name in FIELDS || name in data.metrics);
-  const value = (row, name) => (further.has(name) ? further.get(name)[places.get(row)] : cell(row, name));
+  const value = (row, name) => (name in further ? further[name][places.get(row)] : cell(row, name));
   const valueText = (row, name) => {
     const shown = value(row, name);
     if (shown === null) return "";
@@ -21,22 +19,20 @@
     return name === "forget_fraction" ? page.splitCell(shown) : String(shown);
   };
 
+  let columns = data.columns.filter((name) => name in FIELDS || name in data.metrics);
   let order = null;
   let count = PORTION;
-  const passesFilters = (row) => page.showsRow(row) && (cell(row, "kind") !== "run"
-    || (page.shows(cell(row, "family"), page.rate(cell(row, "learning_rate")), cell(row, "method"))
-      && page.showsEpoch(cell(row, "epoch")) && page.showsSeed(cell(row, "seed"))));
   const matches = () => {
     const words = byId("table-search").value.toLowerCase().split(/\s+/).filter(Boolean);
-    const rows = data.rows.filter((row) => passesFilters(row)
-      && words.every((word) => ["method", "model", "status", "run_id", "kind"].some((name) => cell(row, name).toLowerCase().includes(word))));
+    const rows = data.rows.filter((row) => page.showsRow(row) && (cell(row, "kind") !== "run" || page.showsEpoch(cell(row, "epoch")))
+      && words.every((word) => [...TEXTS, "kind"].some((name) => cell(row, name).toLowerCase().includes(word))));
     return order ? rows.sort((a, b) => page.compareValues(value(a, order.name), value(b, order.name), order.direction)) : rows;
   };
   const line = (row) => {
-    const button = element("button", { type: "button", class: "link", onclick: () => page.select(cell(row, "run_id"), cell(row, "epoch")) }, cell(row, "method"));
+    const button = element("button", { type: "button", class: "link", "data-run": cell(row, "run_id"), "data-epoch": cell(row, "epoch") }, cell(row, "method"));
     const cells = columns.map((name) => name === "method"
       ? element("th", { scope: "row" }, element("span", { class: "swatch" }), button)
-      : element("td", { class: texts.has(name) ? "" : "num" }, valueText(row, name)));
+      : element("td", { class: TEXTS.has(name) ? "" : "num" }, valueText(row, name)));
     return element("tr", { class: cell(row, "kind") === "run" ? "" : "reference", "data-family": cell(row, "family") }, ...cells);
   };
   const render = () => {
@@ -47,38 +43,24 @@
     page.paintSwatches();
   };
   const restart = () => { count = PORTION; render(); };
-  const heads = element("tr");
   const head = (name) => {
-    const node = element("th", { scope: "col", class: texts.has(name) ? "" : "num" },
-      element("button", { type: "button" }, title(name)));
+    const node = element("th", { scope: "col", class: TEXTS.has(name) ? "" : "num" }, element("button", { type: "button" }, title(name)));
     node.firstChild.addEventListener("click", () => {
-      order = { name, direction: page.nextDirection(node, !texts.has(name)) };
+      order = { name, direction: page.nextDirection(node, !TEXTS.has(name)) };
       restart();
     });
     return node;
   };
-  heads.append(...columns.map(head));
-  byId("table").tHead.append(heads);
-  const chooser = byId("table-further");
-  if (chooser) {
-    const offered = Object.keys(data.metrics).filter((name) => !columns.includes(name));
-    chooser.append(element("option", { value: "" }, `${offered.length} more`),
-      ...offered.map((name) => element("option", { value: name }, title(name))), element("option", { value: "*" }, "all of them"));
-    chooser.addEventListener("change", async () => {
-      const all = await page.lazyData("numbers");
-      const chosen = chooser.value === "*" ? offered : [chooser.value];
-      for (const name of chosen.filter((one) => one in all && !further.has(one))) {
-        const at = columns.indexOf("status");
-        further.set(name, all[name]);
-        heads.children[at].before(head(name));
-        columns.splice(at, 0, name);
-        chooser.querySelector(`option[value="${CSS.escape(name)}"]`).disabled = true;
-      }
-      chooser.value = "";
-      render();
-      if (chosen.length === 1) heads.children[columns.indexOf(chosen[0])]?.scrollIntoView({ block: "nearest", inline: "center" });
-    });
-  }
+  const showHeads = () => byId("table").tHead.replaceChildren(element("tr", {}, ...columns.map(head)));
+  showHeads();
+  byId("table-further")?.addEventListener("change", async ({ target }) => {
+    Object.assign(further, await page.lazyData("numbers"));
+    const added = Object.keys(further);
+    columns = columns.filter((name) => !added.includes(name));
+    if (target.checked) columns.splice(columns.indexOf("status"), 0, ...added); // before the status
+    showHeads();
+    render();
+  });
   byId("table-search").addEventListener("input", restart);
   byId("table-more").addEventListener("click", () => { count += 5 * PORTION; render(); });
   page.listeners.push(restart);

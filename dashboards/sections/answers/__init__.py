@@ -2,43 +2,167 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import math
+import zlib
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
-from unlearnbench.analysis.best_settings import rows_with_valid_start
-from unlearnbench.api.observations import Evaluation
+from unlearnbench.analysis.best_settings import Setting
+from unlearnbench.api.metric import Measure
+from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
+from unlearnbench.results.records import Record
 
-from ...page_budget import EmbeddedEvaluations, best_settings
-from ...report_section import PageContext, ReportSection
-from ..lasting.data import variant_answers
-from .data import answer_data
+from ...page_data import to_json
+from ...report_section import PageContext, Section
+from ..lasting import variant_answers
+
+MAX_EVALUATIONS = 600
+"""Evaluations: a model at an epoch."""
+LIMITS = ((1.0, 400), (1.0, 100), (1.0, 25), (0.25, 25), (0.1, 10), (0.02, 3), (0.0, 0))
+"""(share of the evaluations, questions per set), tried in this order until the answers fit."""
+
+Evaluations = Mapping[tuple[str, int | str], Evaluation]
+"""By record and epoch; under an attack, epoch and variant: `5 relearning@13`."""
+Key = tuple[tuple[str, ...], tuple[str, ...]]
+"""(questions, true answers)"""
+
+
+def chosen_evaluations(context: PageContext) -> Evaluations:
+    """Read the evaluations that the page embeds, most useful first."""
+    pairs = by_usefulness(context.report.records, context.best)[:MAX_EVALUATIONS]
+    best = {(row.run_id, row.epoch) for one in context.best for row in one.rows}
+    leading = [(r, epoch) for r, epoch in pairs if r.kind != "run" or (r.id, epoch) in best]
+    found: dict[tuple[str, int | str], Evaluation | None] = {
+        (record.id, epoch): context.evaluation(record.id, epoch) for record, epoch in leading
+    }
+    for key, one in variant_answers(context).items():
+        found[key] = one
+    found |= {(r.id, epoch): context.evaluation(r.id, epoch) for r, epoch in pairs}
+    return {key: one for key, one in found.items() if one is not None}
+
+
+def by_usefulness(records: Sequence[Record], best: Iterable[Setting]) -> list[tuple[Record, int]]:
+    """Sort every evaluation, most useful first; see the module for the order."""
+    best = tuple(best)
+    epochs = {row.run_id: setting.epoch for setting in best for row in setting.rows}
+    leading = {setting.rows[0].run_id for setting in best}
+
+    def tier(record: Record, epoch: int, back: int) -> int:
+        if record.kind != "run":
+            return 0
+        if epochs.get(record.id) == epoch:
+            return 1
+        return 2 if record.id in leading else 3 + back
+
+    pairs = [
+        ((tier(record, epoch, back), index, back), record, epoch)
+        for index, record in enumerate(records)
+        for back, epoch in enumerate(sorted(record.evaluations, reverse=True))
+    ]
+    return [(record, epoch) for _, record, epoch in sorted(pairs, key=lambda pair: pair[0])]
+
+
+@dataclass
+class _QuestionList:
+    """The questions of a set, and the distinct texts that answer each of them."""
+
+    number: int
+    questions: list[str]
+    texts: list[dict[str, int]]
+    """Per question: text → number; the true answer is 0."""
+
+
+def answer_data(
+    evaluations: Evaluations,
+    total: int,
+    budget: int,
+    memorization: Mapping[SetName, Measure] = MappingProxyType({}),
+) -> dict[str, Any]:
+    """Encode the answers in at most `budget` compressed bytes.
+
+    total         number of evaluations in all records
+    memorization  by set, the metric that says how far a question's answer is memorized
+
+    lists    per question list [questions, per question its texts: the true answer, others]
+    answers  record → epoch, or `epoch variant` → set → [list, text numbers, 100 · ROUGE-L recall,
+             100 · probability, 100 · memorization if it is known]; no text numbers of a set that
+             is only scored
+    rows     set → [embedded questions, all questions]
+    models   [embedded evaluations, all evaluations]
+    """
+    with_texts = {
+        key: one
+        for key, one in evaluations.items()
+        if any(any(part.generated) for part in one.sets.values())
+    }
+    sets = [(name, one) for e in with_texts.values() for name, one in sorted(e.sets.items())]
+    counts: dict[SetName, int] = {}
+    for name, one in sets:
+        counts[name] = max(counts.get(name, 0), len(one.questions))
+    data: dict[str, Any] = {}
+    for share, rows in LIMITS:
+        chosen = dict(list(with_texts.items())[: math.ceil(share * len(with_texts))])
+        data = _encode(chosen, rows, memorization) | {
+            "rows": {name: [min(rows, n), n] for name, n in sorted(counts.items()) if n},
+            "models": [sum(isinstance(epoch, int) for _, epoch in chosen), total],
+        }
+        if len(zlib.compress(to_json(data).encode(), 6)) * 4 // 3 <= budget:  # in base 64
+            break
+    return data
+
+
+def _encode(
+    evaluations: Evaluations, rows: int, memorization: Mapping[SetName, Measure]
+) -> dict[str, Any]:
+    lists: dict[Key, _QuestionList] = {}
+    answers: dict[str, dict[str, dict[SetName, list[Any]]]] = {}
+    for (record_id, epoch), evaluation in evaluations.items():
+        sets = answers.setdefault(record_id, {}).setdefault(str(epoch), {})
+        for name, part in sorted(evaluation.sets.items()):
+            if part.generated or part.references:
+                sets[name] = _encode_set(part, rows, lists)
+                known = memorization[name].per_example(part) if name in memorization else None
+                if known is not None:
+                    sets[name].append([_hundredths(share) for share in known[:rows].tolist()])
+    texts = [[one.questions, [list(texts) for texts in one.texts]] for one in lists.values()]
+    return {"lists": texts, "answers": answers}
+
+
+def _encode_set(part: SetEvaluation, rows: int, lists: dict[Key, _QuestionList]) -> list[Any]:
+    key = part.questions[:rows], part.references[:rows]
+    found = lists.get(key)  # once: each look-up hashes all questions and answers
+    if found is None:
+        found = _QuestionList(len(lists), list(key[0]), [{truth: 0} for truth in key[1]])
+        lists[key] = found
+    generated = zip(found.texts, part.generated[:rows], strict=False)
+    return [
+        found.number,
+        [texts.setdefault(text, len(texts)) for texts, text in generated],
+        [_hundredths(share) for share in part.rouge_l_recall[:rows].tolist()],
+        [_hundredths(math.exp(-loss)) for loss in part.answer_loss[:rows].tolist()],
+    ]
+
+
+def _hundredths(share: float) -> int | None:
+    return round(100 * share) if 0 <= share <= 1 else None
+
 
 MEMORIZATION = "extraction_strength"
 """Metric that questions are sorted by."""
+MAX_BYTES = 4_000_000
+"""Size limit of the answers; those that would exceed it are left out, and counted."""
 
 
-def _answers(context: PageContext, budget: int) -> dict[str, Any]:
-    columns = context.columns
-    found = {name: columns.measure(MEMORIZATION, name) for name in columns.sets}
-    memorization = {name: measure for name, measure in found.items() if measure is not None}
-    return answer_data(_with_attacks(context), budget, memorization)
+class Answers(Section):
+    """The answers of a run, an epoch and a set, which the reader chooses."""
 
+    name, title, order, folder = "answers", "Answers", 100, "answers"
 
-def _with_attacks(context: PageContext) -> EmbeddedEvaluations:
-    """Insert the evaluations under attacks behind those of references and best settings."""
-    under = context.once(variant_answers)
-    embedded = context.evaluations
-    if not under:
-        return embedded
-    leading = {(row.run_id, row.epoch) for row in context.report.rows if row.kind != "run"}
-    for one in best_settings(rows_with_valid_start(context.report.rows)):
-        leading |= {(row.run_id, one.epoch) for row in one.rows}
-    ordered: dict[tuple[str, int | str], Evaluation] = {
-        key: one for key, one in embedded.evaluations.items() if key in leading
-    }
-    for place, evaluation in under.items():
-        ordered[place] = evaluation
-    return replace(embedded, evaluations=ordered | dict(embedded.evaluations))
-
-
-SECTION = ReportSection("answers", "answers", "Answers", lazy_data_within=_answers)
+    def data(self, context: PageContext) -> Any:
+        """Encode the answers, most useful first."""
+        measures = context.columns.schema.measures.values()
+        memorization = {on: measure for measure, on in measures if measure.name == MEMORIZATION}
+        total = sum(len(record.evaluations) for record in context.report.records)
+        return answer_data(chosen_evaluations(context), total, MAX_BYTES, memorization)

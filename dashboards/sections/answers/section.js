@@ -9,7 +9,7 @@
   let variant = ""; // an attack and its point
   let count = PORTION;
 
-  // Encoded answers of an evaluation: [list, text numbers, ROUGE-L, probability].
+  // Encoded answers of an evaluation: [list, text numbers, ROUGE-L, probability, extraction strength].
   const encoded = (one, epoch, set) => one && (data.answers[one.runs.get(epoch)]?.[epoch]?.[set] ?? null);
   const embeddedEpochs = (one) => selection.epochs(one).filter((epoch) => data.answers[one.runs.get(epoch)]?.[epoch]);
   const hasData = (one) => embeddedEpochs(one).length > 0;
@@ -27,12 +27,9 @@
     for (const epoch of embeddedEpochs(one).filter((e) => e > 0 || one.kind !== "run")) {
       const from = encoded(one, epoch, set);
       if (!from || from[0] !== list) continue;
-      const next = answer(from, i);
-      const last = lines.at(-1);
+      const [next, last] = [answer(from, i), lines.at(-1)];
       if (last && next.text !== null && last.text === next.text && last.rouge === next.rouge) {
-        last.epochs.push(epoch);
-        last.p.push(...next.p);
-        last.es.push(...next.es);
+        for (const [name, value] of [["epochs", epoch], ["p", next.p[0]], ["es", next.es[0]]]) last[name].push(value);
       } else lines.push({ ...next, epochs: [epoch] });
     }
     return lines;
@@ -42,12 +39,10 @@
     Object.keys(data.answers[run] ?? {}).filter((key) => key.startsWith(`${epoch} `)).map((key) => [run, key]));
   const variantsOf = (one) => [...new Set(attackedKeys(one).map(([, key]) => key.slice(key.indexOf(" ") + 1)))];
   const underAttack = (one, set) => {
-    if (!one || !variant) return () => null;
-    const found = attackedKeys(one).filter(([, key]) => key.endsWith(` ${variant}`));
-    const [run, key] = found.find(([, key]) => key === `${selection.epoch} ${variant}`) ?? found.at(-1) ?? [];
+    const found = one && variant ? attackedKeys(one).filter(([, key]) => key.endsWith(` ${variant}`)) : [];
+    const [run, key] = found.find(([, name]) => name === `${selection.epoch} ${variant}`) ?? found.at(-1) ?? [];
     const from = data.answers[run]?.[key]?.[set];
-    if (!from) return () => null;
-    const places = new Map(data.lists[from[0]][0].map((question, i) => [question, i]));
+    const places = new Map(from && data.lists[from[0]][0].map((question, i) => [question, i]));
     return (question) => (places.has(question) ? { ...answer(from, places.get(question)), epochs: [key.split(" ")[0]] } : null);
   };
   const lineAt = (lines, epoch) => lines.find((line) => line.epochs.includes(epoch)) ?? lines.at(-1);
@@ -56,21 +51,25 @@
     const [one, set] = [selection.trajectory, byId("answer-set").value];
     const list = embeddedEpochs(one).map((epoch) => encoded(one, epoch, set)?.[0]).find((number) => number !== undefined);
     if (list === undefined) return [];
+    const isRun = one.kind === "run";
     const start = ofReference(one, "fine-tuned", set, list) ?? encoded(one, 0, set);
     const goal = ofReference(one, "retain", set, list);
-    const [under, goalUnder] = [one, one.kind === "run" ? selection.reference(one, "retain") : null].map((model) => underAttack(model, set));
-    return data.lists[list][0].map((question, i) => {
-      const truth = data.lists[list][1][i][0];
-      const before = one.kind === "run" ? answer(start, i) : null;
+    const [under, goalUnder] = [one, isRun ? selection.reference(one, "retain") : null].map((model) => underAttack(model, set));
+    const [questions, texts] = data.lists[list];
+    return questions.map((question, i) => {
+      const truth = texts[i][0];
+      const before = isRun ? answer(start, i) : null;
       const lines = byEpoch(one, set, list, i);
       const from = before?.text ?? truth;
       const now = lineAt(lines, selection.epoch);
+      const place = now ? now.epochs.indexOf(selection.epoch) : 0;
       const change = now && now.text !== null ? wordDiff.distance(from, now.text) : 0;
-      const memorized = now ? now.es.at(now.epochs.indexOf(selection.epoch)) : null;
       const attacked = under(question);
       const strength = (line, at) => line?.es.at(at) ?? line?.p.at(at) ?? 0;
-      const back = attacked ? strength(attacked, 0) - strength(now, now ? now.epochs.indexOf(selection.epoch) : 0) : null;
-      return { attacked, back, goalAttacked: goalUnder(question), question, truth, memorized, before, lines, goal: one.kind === "run" ? answer(goal, i) : null, from, change };
+      return {
+        attacked, goalAttacked: goalUnder(question), question, truth, before, lines, from, change, goal: isRun ? answer(goal, i) : null,
+        memorized: now ? now.es.at(place) : null, back: attacked ? strength(attacked, 0) - strength(now, place) : null,
+      };
     });
   };
 
@@ -95,19 +94,15 @@
     element("dd", {}, ...textNodes(one.text, against)),
     element("dd", { class: "scores" }, one.p ? scores(one) : ""));
   const epochsOf = ({ epochs }) => epochs.length > 1 ? `epochs ${epochs[0]}–${epochs.at(-1)}` : `epoch ${epochs[0]}`;
-  const epochLines = (lines, from) => lines.map((one) =>
-    line(epochsOf(one), one, from, lines.length > 1 && lineAt(lines, selection.epoch) === one));
-
-  const card = (item) => {
-    const lead = item.before?.text === item.truth ? [line("true, and before", item.before)]
-      : [line("true answer", { text: item.truth }), item.before && line("before", item.before, item.truth)];
-    const withAttack = (lines, attacked) => attacked ? [...lines, line(`${variant}, epoch ${attacked.epochs[0]}`, attacked, item.from)] : lines;
-    const own = withAttack(epochLines(item.lines, item.from), item.attacked);
+  const card = ({ question, truth, before, lines, from, change, attacked, goal, goalAttacked }) => {
+    const now = lineAt(lines, selection.epoch);
     return element("article", { class: "qa" },
-      element("header", {}, element("h3", {}, item.question || "Plain text"), element("span", { class: "note" }, lineAt(item.lines, selection.epoch)?.text === null ? "" : `changed ${item.change.toFixed(2)}`)),
-      element("dl", {}, ...lead, ...own),
-      item.goal && element("dl", {}, line("retain model", item.goal),
-        item.goalAttacked && line(`retain model, ${variant}`, item.goalAttacked, item.goal.text)));
+      element("header", {}, element("h3", {}, question || "Plain text"), element("span", { class: "note" }, now?.text === null ? "" : `changed ${change.toFixed(2)}`)),
+      element("dl", {},
+        ...(before?.text === truth ? [line("true, and before", before)] : [line("true answer", { text: truth }), before && line("before", before, truth)].filter(Boolean)),
+        ...lines.map((one) => line(epochsOf(one), one, from, lines.length > 1 && now === one)),
+        attacked && line(`${variant}, ${epochsOf(attacked)}`, attacked, from)),
+      goal && element("dl", {}, line("retain model", goal), goalAttacked && line(`retain model, ${variant}`, goalAttacked, goal.text)));
   };
 
   const compare = {
@@ -122,21 +117,13 @@
     return words.every((word) => text.includes(word));
   };
   // Values by token are not in records of earlier versions, and not measured on every set.
-  const knowsStrength = () => {
-    const [one, set] = [selection.trajectory, byId("answer-set").value];
-    return embeddedEpochs(one).some((epoch) => encoded(one, epoch, set)?.[4]);
-  };
-  const strengths = () => knowsStrength() ? "ES: extraction strength, the share of the true answer that greedy decoding gives once its beginning is known. "
-    : "No extraction strength by question: this set has none, or the record is of a version that kept no values by token. ";
-  const leftOut = () => {
-    const [embeddedRows, rows] = data.rows[byId("answer-set").value] ?? [0, 0];
-    const [embedded, total] = data.models;
-    const missing = selection.epochs(selection.trajectory)
-      .filter((epoch) => epoch > 0 && !embeddedEpochs(selection.trajectory).includes(epoch));
-    const several = missing.length > 1;
+  const knowsStrength = () => embeddedEpochs(selection.trajectory).some((epoch) => encoded(selection.trajectory, epoch, byId("answer-set").value)?.[4]);
+  const leftOut = (one, set) => {
+    const [[embeddedRows, rows], [embedded, total]] = [data.rows[set] ?? [0, 0], data.models];
+    const missing = selection.epochs(one).filter((epoch) => epoch > 0 && !embeddedEpochs(one).includes(epoch));
     return [
       embeddedRows < rows ? `This page has the first ${embeddedRows} of ${rows} questions of this set.` : "",
-      missing.length ? `It does not have ${several ? "epochs" : "epoch"} ${missing.join(", ")} of this run.` : "",
+      missing.length ? `Of this run it lacks epoch ${missing.join(", ")}.` : "",
       embedded < total ? `It has answers of ${embedded} of ${total} evaluations: each method's best setting first, then last epochs; the records have all.` : "",
     ].filter(Boolean).join(" ");
   };
@@ -147,46 +134,39 @@
     byId("answer-more").hidden = found.length <= count;
     const against = selection.reference(one, "fine-tuned") || encoded(one, 0, set) ? "the answer before" : "the true answer";
     byId("answer-note").replaceChildren(
-      element("b", {}, `${page.runName(one.row)}, ${SETS[set] ?? "no set"}`),
+      element("b", {}, `${page.runName(one.row)}, ${SETS[set] ?? set}`),
       ` · ${Math.min(count, found.length)} of ${found.length} questions, ${ORDERS[order]}. Marked: words that ${against} does not have. `,
-      `Changed, at epoch ${selection.epoch}: 0 = the same words in the same order, 1 = none in common. p: probability of the true answer, per token. ${strengths()}`,
+      `Changed, at epoch ${selection.epoch}: 0 = the same words in the same order, 1 = none in common. p: probability of the true answer, per token. `,
+      knowsStrength() ? "ES: extraction strength, the share of the true answer that greedy decoding gives once its beginning is known. " : "",
       variant && found.some((item) => item.attacked) ? `Last lines of a run and of the retain model: under ${variant}. ` : "",
-      leftOut());
+      leftOut(one, set));
   };
   const restart = () => {
     if (!data || !selection.trajectory) return; // not loaded yet
+    const offered = Object.keys(ORDERS).filter((name) => (variant || name !== "back") && (name !== "memorized" || knowsStrength()));
+    page.fillSelect(byId("answer-order"), offered, (name) => ORDERS[name]);
     count = PORTION;
     render();
-  };
-
-  const fill = (select, values, name, chosen) => {
-    select.replaceChildren(...values.map((value) => element("option", { value }, name(value))));
-    if (values.map(String).includes(String(chosen))) select.value = chosen;
-  };
-  const fillOrders = () => fill(byId("answer-order"), Object.keys(ORDERS).filter((name) => variant || name !== "back"),
-    (name) => ORDERS[name], byId("answer-order").value || "changed");
-  const markOrders = () => {
-    const [select, known] = [byId("answer-order"), knowsStrength()];
-    const option = select.querySelector('option[value="memorized"]');
-    option.disabled = !known;
-    option.textContent = known ? ORDERS.memorized : `${ORDERS.memorized} (not recorded)`;
-    if (!known && select.value === "memorized") select.value = "changed";
   };
   const show = () => {
     const one = selection.trajectory;
     if (!hasData(one)) return;
-    const choices = selection.choices(hasData);
-    selection.fill(byId("answer-run"), choices, one);
-    fill(byId("answer-epoch"), embeddedEpochs(one), String, selection.epoch);
+    selection.fill(byId("answer-run"), selection.choices(hasData), one);
+    page.fillSelect(byId("answer-epoch"), embeddedEpochs(one), String, selection.epoch);
     const variants = variantsOf(one);
     if (!variants.includes(variant)) variant = "";
     byId("answer-variant").parentNode.hidden = !variants.length;
-    fill(byId("answer-variant"), ["", ...variants], (name) => name || "no attack", variant);
-    const sets = Object.keys(SETS).filter((set) => embeddedEpochs(one).some((epoch) => encoded(one, epoch, set)));
-    fill(byId("answer-set"), sets, (set) => SETS[set], byId("answer-set").value || page.data.forget[0]);
-    fillOrders();
-    markOrders();
+    page.fillSelect(byId("answer-variant"), ["", ...variants], (name) => name || "no attack", variant);
+    const sets = [...new Set([...Object.keys(SETS), ...Object.keys(data.rows)])].filter((set) => embeddedEpochs(one).some((epoch) => encoded(one, epoch, set)));
+    page.fillSelect(byId("answer-set"), sets, (set) => SETS[set] ?? set, byId("answer-set").value || page.data.forget[0]);
     restart();
+  };
+  const setVariant = (name) => {
+    variant = name;
+    restart();
+    if (!variant) return;
+    byId("answer-order").value = "back";
+    render();
   };
 
   const load = async () => {
@@ -196,35 +176,23 @@
     selection.listeners.push(show);
     selection.start(hasData);
   };
-
   page.showAnswers = async (run, epoch, under = "") => {
     await load();
     const one = selection.of(run);
     if (!one || !hasData(one)) return;
     // Of an attack with several points, the page has the answers of the last.
-    const near = (name) => name.split("@")[0] === under.split("@")[0];
     const known = variantsOf(one);
-    variant = known.includes(under) ? under : known.findLast(near) ?? "";
+    variant = known.includes(under) ? under : known.findLast((name) => name.split("@")[0] === under.split("@")[0]) ?? "";
     selection.select(one, epoch);
-    if (variant) {
-      byId("answer-set").value = page.data.forget[0];
-      byId("answer-order").value = "back";
-      restart();
-    }
+    if (variant) byId("answer-set").value = page.data.forget[0];
+    setVariant(variant);
     byId("answers").scrollIntoView();
     byId("answer-run").focus({ preventScroll: true });
   };
   byId("answer-run").addEventListener("change", (event) => selection.select(selection.of(event.target.value)));
   byId("answer-epoch").addEventListener("change", (event) => selection.select(selection.trajectory, Number(event.target.value)));
-  byId("answer-variant").addEventListener("change", (event) => {
-    variant = event.target.value;
-    fillOrders();
-    if (variant) byId("answer-order").value = "back";
-    restart();
-  });
-  byId("answer-set").addEventListener("change", () => { markOrders(); restart(); });
-  byId("answer-order").addEventListener("change", restart);
-  byId("answer-search").addEventListener("input", restart);
+  byId("answer-variant").addEventListener("change", (event) => setVariant(event.target.value));
+  for (const [id, event] of [["answer-set", "change"], ["answer-order", "change"], ["answer-search", "input"]]) byId(id).addEventListener(event, restart);
   byId("answer-more").addEventListener("click", () => { count += 4 * PORTION; render(); });
   page.whenSeen("answers", load);
 }

@@ -2,40 +2,251 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 from markupsafe import Markup
 
-from unlearnbench.analysis.best_settings import Setting
-from unlearnbench.api.benchmark import Headline, HeadlineMetric
+from unlearnbench.analysis.best_settings import (
+    UTILITY_SHARE,
+    Setting,
+    Start,
+    average_seeds,
+    best_first,
+)
+from unlearnbench.api.benchmark import Headline, HeadlineMetric, SplitKey
+from unlearnbench.reporting.best_table import TableFormat, best_table
+from unlearnbench.results.outcomes import outcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 
-from ...formatting import interval_text, rate_text, signed, split_cell
+from ...formatting import interval_names, interval_text, rate_text, signed, split_cell
 from ...html_table import Column, HtmlTable, in_brackets
-from ...report_section import PageContext, ReportSection
-from .data import SettingsLine, SettingsTable, settings_tables, texts
+from ...report_section import PageContext, Section
 
 
-def _values(context: PageContext) -> Mapping[str, Any]:
-    tables = settings_tables(context.report)
-    return {
-        "tables": [(table, _html_table(table, context)) for table in tables],
-        "enough_seeds": ENOUGH_SEEDS,
-    }
+@dataclass(frozen=True)
+class SettingsLine:
+    """A method on one model and split."""
+
+    model: str
+    forget_fraction: SplitKey
+    family: str
+    method: str
+    """Label; with hyper-parameters if the sweep has several settings of the method."""
+    tried: int
+    """Number of candidates; by the page's rule, every epoch of a setting is one."""
+    start: Start | None
+    """None of a panel where nothing was evaluated."""
+    setting: Setting | None
+    why_not: str
+    """Reason why there is no setting."""
+    chosen_by: tuple[float, float] | None = None
+    """(forgotten, kept) on the seeds of the choice, if others are reported."""
+
+    @property
+    def forgotten(self) -> float | None:
+        """The headline's number of what is forgotten."""
+        return None if self.setting is None else self.setting.forgotten
+
+    @property
+    def unmoved(self) -> bool:
+        """True if the best setting forgets no more than the start model."""
+        return self.start is not None and self.start.unmoved(self.forgotten)
+
+    @property
+    def utility_share(self) -> float | None:
+        """Share of what the start model keeps."""
+        utility = None if self.setting is None else self.setting.kept
+        start = None if self.start is None else self.start.utility
+        return utility / start if utility is not None and start else None
 
 
-def _data(context: PageContext) -> dict[str, Any]:
-    """Collect the tables as they are copied, by name and format."""
-    tables = settings_tables(context.report)
-    return {table.name: texts(table, context.report) for table in tables}
+@dataclass(frozen=True)
+class SettingsTable:
+    """Best settings by one rule."""
+
+    name: str
+    title: str
+    rule: str
+    seeds: tuple[int, ...]
+    """Seeds that the numbers are means over."""
+    lines: tuple[SettingsLine, ...]
+    headline: Headline
+
+    @property
+    def chosen_apart(self) -> bool:
+        """True if the choice was made on other seeds than those reported."""
+        return any(line.chosen_by for line in self.lines)
+
+    @property
+    def brackets(self) -> list[str]:
+        """Names of the intervals in brackets."""
+        column = self.headline.forgotten.column
+        return interval_names(
+            one.setting.interval(column) for one in self.lines if one.setting is not None
+        )
+
+    @property
+    def fewest_seeds(self) -> int | None:
+        """Smallest number of seeds behind a line."""
+        found = [len(line.setting.rows) for line in self.lines if line.setting]
+        return min(found, default=None)
+
+
+@lru_cache(maxsize=1)
+def settings_tables(context: PageContext) -> tuple[SettingsTable, ...]:
+    """Collect the tables by the sweep's rule, if it has chosen, and by the page's rule."""
+    own, selection = _by_default(context), context.report.selection
+    return (own,) if selection is None else (_declared(context, selection), own)
+
+
+def _by_default(context: PageContext) -> SettingsTable:
+    report = context.report
+    kept, forgotten = report.headline.kept, report.headline.forgotten
+    lines: list[SettingsLine] = []
+    for panel in context.panels:
+        start, rows = panel.start, panel.rows
+        for best in panel.judged:
+            place = (panel.model, panel.forget_fraction, best.family)
+            own = [row for row in rows if row.family == best.family and row.epoch > 0]
+            tried = len({(row.method, row.learning_rate, row.epoch) for row in own})
+            why_not = f"no setting keeps {UTILITY_SHARE:.0%} of {kept.short}"
+            if not start.utility:
+                why_not = "not judged: no start model"
+            line = SettingsLine(*place, best.method, tried, start, best.setting, why_not)
+            lines.append(_judged(line))
+    return SettingsTable(
+        name="best",
+        title="Best setting of each method",
+        rule=f"among all learning rates, hyper-parameters and epochs, the {forgotten.best_word} "
+        f"{forgotten.label} of those that keep at least {UTILITY_SHARE:.0%} of the start "
+        f"model's {kept.short}",
+        seeds=tuple(sorted({r.seed for r in report.rows if r.kind == "run"})),
+        lines=_ordered(context, [*lines, *_unevaluated(context)]),
+        headline=report.headline,
+    )
+
+
+def _unevaluated(context: PageContext) -> list[SettingsLine]:
+    """List the methods of which no run was evaluated, for example because the loss was NaN."""
+    seen = {(row.model, row.forget_fraction, row.family) for row in context.report.rows}
+    lines: dict[tuple[str, SplitKey, str], SettingsLine] = {}
+    ended = context.report.without_result
+    for record in ended:
+        place = (record.model, record.forget_fraction, record.method)
+        rates = {
+            other.learning_rate
+            for other in ended
+            if (other.model, other.forget_fraction, other.method) == place
+        }
+        why_not = f"no number: {record.status}, {outcome(record).reason or 'no message'}"
+        if place not in seen and place not in lines:
+            lines[place] = SettingsLine(*place, record.method, len(rates), None, None, why_not)
+    return [*lines.values()]
+
+
+def _declared(context: PageContext, selection: Mapping[str, Any]) -> SettingsTable:
+    headline = context.report.headline
+    starts = {(one.model, one.forget_fraction): one.start for one in context.panels}
+    lines: list[SettingsLine] = []
+    for choice in selection["choices"]:
+        ids, epoch = {*choice["reported_runs"]}, choice["epoch"]
+        reported = [r for r in context.report.rows if r.run_id in ids and r.epoch == epoch]
+        by = (choice[headline.forgotten.column], choice[headline.kept.column])
+        line = SettingsLine(
+            choice["model"],
+            choice["forget_fraction"],
+            choice["method"],
+            choice["setting"] or choice["method"],
+            choice["candidates"],
+            starts.get((choice["model"], choice["forget_fraction"])),
+            next(iter(average_seeds(reported)), None),
+            choice["why_not"] or "chosen; no run on the other seeds has ended yet",
+            None if None in by else by,
+        )
+        lines.append(_judged(line))
+    on = ", ".join(map(str, selection["chosen_on_seeds"]))
+    return SettingsTable(
+        name="declared",
+        title=f"Best settings by the sweep's own rule, chosen on seeds {on}",
+        rule=selection["rule"],
+        seeds=tuple(selection["reported_on_seeds"]),
+        lines=_ordered(context, lines),
+        headline=headline,
+    )
+
+
+def _judged(line: SettingsLine) -> SettingsLine:
+    """The line without its setting, where the start model is faulty."""
+    if line.start is None or not line.start.fault:
+        return line
+    return replace(line, setting=None, why_not=f"not judged: {line.start.fault.partition(':')[0]}")
+
+
+def _ordered(context: PageContext, lines: Iterable[SettingsLine]) -> tuple[SettingsLine, ...]:
+    """Sort by model and fraction as in the table of all numbers, then the best first."""
+    places = {(one.model, one.forget_fraction): i for i, one in enumerate(context.panels)}
+
+    def key(line: SettingsLine) -> tuple[int, tuple[float, float, int, str]]:
+        number = places.get((line.model, line.forget_fraction), len(places))
+        return number, best_first(line.setting, line.family)
+
+    return tuple(sorted(lines, key=key))
+
+
+def texts(table: SettingsTable, context: PageContext) -> dict[str, str]:
+    """Write the table as the page copies it, by format; empty without a setting."""
+    rows = context.report.rows
+    if table.name == "declared":  # these settings alone, whatever the page's rule would choose
+        chosen = [row for line in table.lines if line.setting for row in line.setting.rows]
+        rows = (*(row for row in rows if row.kind != "run"), *chosen)
+    if not any(line.setting for line in table.lines):
+        return {}
+    formats: dict[str, TableFormat] = {"CSV": "csv", "Markdown": "markdown", "LaTeX": "latex"}
+    return {name: best_table(rows, kind) for name, kind in formats.items()}
+
+
+class BestSettings(Section):
+    """The tables of best settings, which can be copied."""
+
+    name, title, order, folder = "best", "Best settings", 40, "best_settings"
+
+    def values(self, context: PageContext) -> Mapping[str, Any]:
+        """Make the tables."""
+        tables = settings_tables(context)
+        return {
+            "tables": [(one, _html_table(one, context)) for one in tables],
+            "enough_seeds": ENOUGH_SEEDS,
+        }
+
+    def data(self, context: PageContext) -> Any:
+        """Collect the tables as they are copied, by name and format."""
+        tables = settings_tables(context)
+        return {one.name: texts(one, context) for one in tables}
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[SettingsLine]:
     headline = table.headline
     kept, forgotten, test = headline.kept, headline.forgotten, headline.forgotten.test
-    columns: list[Column[SettingsLine]] = [
+    places = {
+        (panel.model, panel.forget_fraction, one.method): one.place
+        for panel in context.report.claims.panels
+        for one in panel.methods
+    }
+
+    def place(one: SettingsLine) -> int | None:
+        return places.get((one.model, one.forget_fraction, one.family))
+
+    def chosen_by(one: SettingsLine) -> str:
+        pairs = zip(one.chosen_by or (), (forgotten, kept), strict=False)
+        return ", ".join(signed(value, metric.digits) for value, metric in pairs)
+
+    by = f"chosen by {forgotten.short if test is None else test.short}, {kept.short}"
+    columns: list[Column[SettingsLine] | None] = [
         Column("Method", _method, align=""),
+        Column("Place", lambda one: str(place(one) or ""), place) if table.name == "best" else None,
         Column("Model", lambda one: one.model, align=""),
         Column(
             "Forget", lambda one: split_cell(one.forget_fraction), lambda one: one.forget_fraction
@@ -43,38 +254,23 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[Setting
         _mean(forgotten.short, forgotten, "num strong"),
         _mean(kept.label, kept, "num"),
         Column("kept", _utility_share, lambda one: one.utility_share, is_result=True),
+        Column(
+            by, chosen_by, lambda one: one.chosen_by[0] if one.chosen_by else None, is_result=True
+        )
+        if table.chosen_apart
+        else None,
         _of_setting(
             "Learning rate", lambda s: rate_text(s.learning_rate), lambda s: s.learning_rate
         ),
         _of_setting("Epoch", lambda s: str(s.epoch)),
-        *([_of_setting("KS D", lambda s: signed(s.metrics.get(test.distance), 3))] if test else []),
+        _of_setting("KS D", lambda s: signed(s.metrics.get(test.distance), 3)) if test else None,
         _of_setting("Seeds", lambda s: str(len(s.rows))),
         Column("Tried", lambda one: str(one.tried)),
     ]
-    if table.name == "best":
-        methods = {
-            (panel.model, panel.forget_fraction, one.method): one.place
-            for panel in context.claims.panels
-            for one in panel.methods
-        }
-
-        def place(one: SettingsLine) -> int | None:
-            return methods.get((one.model, one.forget_fraction, one.family))
-
-        columns.insert(1, Column("Place", lambda one: str(place(one) or ""), place))
-    if table.chosen_apart:
-        by = f"chosen by {forgotten.short if test is None else test.short}, {kept.short}"
-        chosen: Column[SettingsLine] = Column(
-            by,
-            lambda one: _chosen_by(one, headline),
-            lambda one: one.chosen_by[0] if one.chosen_by else None,
-            is_result=True,
-        )
-        columns.insert(6, chosen)
     return HtmlTable(
         id=table.name,
         label=table.title,
-        columns=tuple(columns),
+        columns=tuple(one for one in columns if one is not None),
         lines=table.lines,
         family=lambda one: one.family,
         no_result=lambda one: "" if one.setting else one.why_not,
@@ -121,13 +317,3 @@ def _method(line: SettingsLine) -> str:
 
 def _utility_share(line: SettingsLine) -> str:
     return "" if line.utility_share is None else f"{100 * line.utility_share:.0f} %"
-
-
-def _chosen_by(line: SettingsLine, headline: Headline) -> str:
-    pairs = zip(line.chosen_by or (), (headline.forgotten, headline.kept), strict=False)
-    return ", ".join(signed(value, metric.digits) for value, metric in pairs)
-
-
-SECTION = ReportSection(
-    "best_settings", "best", "Best settings", _values, nav="Best", lazy_data=_data
-)

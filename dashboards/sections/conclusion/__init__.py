@@ -13,12 +13,23 @@ from unlearnbench.analysis.best_settings import panel_label, winner
 from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.results.table import TableRow
 
-from ...figures.tradeoff_data import Panel
+from ...figures.tradeoff_data import TradeOffPanel
 from ...formatting import rate_text
-from ...report_section import PageContext, ReportSection
+from ...report_section import PageContext, Section
 
 LONGEST = 240
 """Characters of a text beyond which it is cut."""
+
+
+class Examples(Section):
+    """Two answers of each panel's best model; absent where no record has answers."""
+
+    name, title, order, folder = "examples", "Examples", 20, "conclusion"
+
+    def values(self, context: PageContext) -> Mapping[str, Any] | None:
+        """Collect the examples."""
+        found = examples(context)
+        return {"examples": found} if found else None
 
 
 @dataclass(frozen=True)
@@ -52,39 +63,31 @@ def examples(context: PageContext) -> tuple[Example, ...]:
     return tuple(one for one in found if one is not None)
 
 
-def _example(context: PageContext, index: int, panel: Panel) -> Example | None:
+def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example | None:
     """None without a best setting, and where its record has no texts of the forget set."""
-    best = winner(panel.best)
-    if best is None or best.setting is None:
+    best = winner(panel.judged)
+    row = None if best is None or best.setting is None else best.setting.rows[0]
+    own = _answers(context, row)
+    if row is None or own is None:
         return None
-    row, name = best.setting.rows[0], next(iter(context.columns.schema.sets("forget")), "")
-    own = _answers(context, row, name)
-    if own is None:
-        return None
-    others = [
-        None if one is None else _answers(context, one, name)
-        for one in (panel.fine_tuned, panel.retain)
-    ]
-    before, retain = (
-        one if one is not None and one.questions == own.questions else None for one in others
-    )
+    models = {"before": _answers(context, panel.fine_tuned), "after": own}
+    models["retain model"] = _answers(context, panel.retain)
 
     def sample(chosen: str, at: int) -> SampleAnswer:
-        models = (("before", before), ("after", own), ("retain model", retain))
-        truth = [("true answer", own.references[at])] if own.references else []
-        answers = [(who, one.generated[at]) for who, one in models if one is not None]
-        return SampleAnswer(
-            chosen,
-            _cut(own.questions[at]) or "Plain text",
-            tuple((who, _cut(text)) for who, text in (*truth, *answers)),
-        )
+        answers = [("true answer", own.references[at])] if own.references else []
+        answers += [
+            (who, one.generated[at])
+            for who, one in models.items()
+            if one is not None and one.questions == own.questions
+        ]
+        question = _cut(own.questions[at]) or "Plain text"
+        return SampleAnswer(chosen, question, tuple((who, _cut(text)) for who, text in answers))
 
-    order = np.argsort(own.rouge_l_recall, kind="stable")
-    order = order[: int(np.isfinite(own.rouge_l_recall).sum())]
     worst = max(range(len(own.generated)), key=lambda i: _repetition(own.generated[i]))
-    found = [(f"Most repetitive answer of {len(own.generated)}", worst)]
-    if len(order):
-        found.insert(0, (f"Median ROUGE-L answer of {len(order)}", int(order[len(order) // 2])))
+    found = [sample(f"Most repetitive answer of {len(own.generated)}", worst)]
+    order = np.argsort(own.rouge_l_recall, kind="stable")
+    if count := int(np.isfinite(own.rouge_l_recall).sum()):  # NaN is sorted last
+        found.insert(0, sample(f"Median ROUGE-L answer of {count}", int(order[count // 2])))
     return Example(
         index,
         panel_label(panel.model, panel.forget_fraction),
@@ -92,7 +95,7 @@ def _example(context: PageContext, index: int, panel: Panel) -> Example | None:
         f"epoch {row.epoch}",
         row.run_id,
         row.epoch,
-        tuple(sample(chosen, at) for chosen, at in found),
+        tuple(found),
     )
 
 
@@ -105,23 +108,13 @@ def _repetition(text: str) -> tuple[float, float]:
     return twice / len(words), 1 - len(set(words)) / len(words)
 
 
-def _answers(context: PageContext, row: TableRow, name: str) -> SetEvaluation | None:
-    """Look up the generated answers of an evaluation to a set; read those that are not embedded."""
-    evaluation = context.evaluations.evaluations.get((row.run_id, row.epoch))
-    if evaluation is None:
-        record = next(one for one in context.report.records if one.id == row.run_id)
-        evaluation = record.evaluations.get(row.epoch)
+def _answers(context: PageContext, row: TableRow | None) -> SetEvaluation | None:
+    """Read the answers that a model generated to the forget questions."""
+    evaluation = None if row is None else context.evaluation(row.run_id, row.epoch)
+    name = next(iter(context.columns.schema.sets("forget")), "")
     found = None if evaluation is None else evaluation.sets.get(name)
     return found if found is not None and found.generated else None
 
 
 def _cut(text: str) -> str:
     return text if len(text) <= LONGEST else f"{text[:LONGEST].rstrip()} …"
-
-
-def _values(context: PageContext) -> Mapping[str, Any] | None:
-    found = examples(context)
-    return {"examples": found} if found else None
-
-
-SECTION = ReportSection("conclusion", "examples", "Examples", _values)

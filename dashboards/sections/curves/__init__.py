@@ -5,30 +5,27 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.analysis.best_settings import average_seeds
-
-from ...figures.curve_plot import Groups, curves, groups
-from ...report_section import PageContext, ReportSection
+from ...figures.curve_plot import curves, groups
+from ...report_section import PageContext, Section
 
 
-def _groups(context: PageContext) -> Groups:
-    return groups(context.columns)
+class Curves(Section):
+    """Curves by epoch, of which the reader chooses a group."""
 
+    name, title, order, folder = "curves", "Curves", 80, "curves"
 
-def _values(context: PageContext) -> Mapping[str, Any]:
-    return {"retain": any(panel.retain for panel in context.panels)}
+    def values(self, context: PageContext) -> Mapping[str, Any]:
+        """List the groups to choose from."""
+        retain = any(panel.retain for panel in context.panels)
+        return {"retain": retain, "groups": groups(context.columns)}
 
-
-def _figures(context: PageContext) -> list[dict[str, Any]]:
-    """Draw all curves of each panel, by column."""
-    grouped = [by for named in _groups(context).values() for by in named.values()]
-    names = dict.fromkeys(name for by in grouped for name in by)
-    found: list[dict[str, Any]] = []
-    for panel in context.panels:
-        rows = context.rows_of(panel)
-        settings = average_seeds(rows)
-        found.append({name: curves(rows, name, context.style, "", settings) for name in names})
-    return found
-
-
-SECTION = ReportSection("curves", "curves", "Curves", _values, data=_groups, lazy_data=_figures)
+    def data(self, context: PageContext) -> Any:
+        """Draw all curves of each panel, by column."""
+        grouped = groups(context.columns)
+        named = {group: by for one in grouped.values() for group, by in one.items()}
+        names = dict.fromkeys(name for by in named.values() for name in by)
+        figures = [
+            {name: curves(one.rows, name, context.style, one.settings) for name in names}
+            for one in context.panels
+        ]
+        return {"groups": named, "panels": figures}

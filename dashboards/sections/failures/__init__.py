@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ...report_section import PageContext, ReportSection
+from ...report_section import PageContext, Section
 
 
-def _values(context: PageContext) -> Mapping[str, Any] | None:
-    runs = context.report.without_result
-    return {"runs": [(run, *_error(run.error)) for run in runs]} if runs else None
+class Failures(Section):
+    """The runs without a result, with message and traceback of each."""
 
+    name, title, order, folder = "failures", "Failures", 130, "failures"
+    needs = ("without_result",)
 
-def _error(error: str | None) -> tuple[str, str]:
-    """Split an error into its message and its traceback."""
-    message, _, traceback = (error or "no message").partition("\n\n")
-    return message, traceback
-
-
-SECTION = ReportSection("failures", "failures", "Failures", _values)
+    def values(self, context: PageContext) -> Mapping[str, Any]:
+        """Split each error into its message and its traceback."""
+        runs = context.report.without_result
+        return {"runs": [(r, *(r.error or "no message").partition("\n\n")[::2]) for r in runs]}

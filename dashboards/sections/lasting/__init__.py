@@ -4,42 +4,227 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import fmean
 from typing import Any
 
-from unlearnbench.analysis.lasting import AttackedPanel, attack_of
+from unlearnbench.analysis.answers_under_attack import (
+    BOUND,
+    LEAK,
+    LeakCurve,
+    attack_class,
+    leak_curve,
+    prompts,
+    worst_prompt,
+)
+from unlearnbench.analysis.lasting import (
+    AttackedPanel,
+    AttackedSetting,
+    RelearningCurve,
+    Shift,
+    UnderAttack,
+    attack_of,
+    step_of,
+)
 from unlearnbench.analysis.text import attack_sentences, variant_label
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.results.table import TableRow
 
-from ...figures.lasting_plot import before_and_under, leaks, relearning
-from ...formatting import interval_names, interval_text, rate_text, signed
-from ...report_section import PageContext, ReportSection
-from .data import LeakColumn, columns, leak_curves, panel_of, worst_prompt
+from ...figures.tradeoff_data import TradeOffPanel
+from ...formatting import interval_names, signed
+from ...report_section import PageContext, Section, of_place
+from .plot import RETAIN, START, before_and_under, leaks, relearning
+
+Variants = Mapping[tuple[str, str], Evaluation]
+"""By record, and by epoch and variant: `5 relearning@13`."""
 
 
-def _values(context: PageContext) -> Mapping[str, Any] | None:
-    panels = context.report.lasting
-    if not panels:
+def panel_of(context: PageContext, place: TradeOffPanel) -> AttackedPanel | None:
+    """Look the attacked settings of a panel up."""
+    return next(iter(of_place(context.report.lasting, place)), None)
+
+
+@dataclass(frozen=True)
+class AttackColumn:
+    """An attack in the table: of several points, the one at which most comes back."""
+
+    attack: str
+
+    @property
+    def label(self) -> str:
+        """Name of the attack for people; its name in records where it is not installed."""
+        kind = attack_class(self.attack)
+        return self.attack if kind is None else kind.label
+
+    def of(self, one: AttackedSetting) -> UnderAttack | None:
+        """The setting at its worst point of the attack, else at the last."""
+        points = [under for under in one.under if attack_of(under.variant) == self.attack]
+        known = [(v, i) for i, under in enumerate(points) if (v := under.lasting) is not None]
+        return points[min(known)[1]] if known else points[-1] if points else None
+
+    def reference(self, models: Mapping[str, Shift]) -> Shift | None:
+        """The start or retain model at the attack's last point."""
+        found = [shift for variant, shift in models.items() if attack_of(variant) == self.attack]
+        return found[-1] if found else None
+
+    def curve(self, one: AttackedSetting) -> RelearningCurve | None:
+        """The setting's curve over the attack's steps."""
+        return next((curve for curve in one.curves if curve.attack == self.attack), None)
+
+
+def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
+    """List the attacks that change the panel's number of any model, in the table's order."""
+    moved = {
+        attack_of(under.variant)
+        for one in panel.settings
+        for under in one.under
+        if under.after is not None and under.after != under.before
+    }
+    return tuple(AttackColumn(name) for name in panel.attacks if name in moved)
+
+
+class LeakColumn:
+    """The column of leak@k in the table of settings, as the records have it."""
+
+    def __init__(self, context: PageContext, panel: AttackedPanel) -> None:
+        schema = context.columns.schema
+        self.column = f"{LEAK}_{next(iter(schema.sets('forget')), '')}"
+        metric = next((one.metric for one in schema.plan.measures if one.name == LEAK), None)
+        self.label = f"leak@{getattr(metric, 'k', 'k')}"
+        rows = of_place(context.report.attacked, panel)
+        self._rows = [row for row in rows if row.metrics.get(self.column) is not None]
+
+    def __bool__(self) -> bool:
+        return bool(self._rows)
+
+    def of(self, one: AttackedSetting) -> tuple[float, float | None] | None:
+        """Mean over a setting's seeds, and that of their bounds; None if a seed has none."""
+        wanted = {(row.run_id, row.epoch) for row in one.setting.rows}
+        rows = [row for row in self._rows if (row.run_id, row.epoch) in wanted]
+        return self._mean(rows) if len(rows) == len(wanted) else None
+
+    def reference(self, name: str) -> tuple[float, float | None] | None:
+        """The start or retain model's."""
+        return self._mean([row for row in self._rows if _name(row) == name][-1:])
+
+    def _mean(self, rows: list[TableRow]) -> tuple[float, float | None] | None:
+        bounds = [bound for row in rows if (bound := row.metrics.get(BOUND)) is not None]
+        values = [row.metrics.get(self.column) or 0.0 for row in rows]
+        if not values:
+            return None
+        return fmean(values), fmean(bounds) if len(bounds) == len(rows) else None
+
+
+@lru_cache(maxsize=1)
+def variant_answers(context: PageContext) -> Variants:
+    """Read the evaluations under attacks that the page embeds: of an attack with steps, the last.
+
+    They are those of each method's best attacked setting, of one seed, and of the start and the
+    retain model, which have the id of their plain record here.
+    """
+    records = {record.id: record for record in context.report.records}
+    found: dict[tuple[str, str], Evaluation] = {}
+    for panel in context.report.lasting:
+        last = {attack: variants[-1] for attack, variants in panel.attacks.items()}
+        wanted = {v for v in panel.variants if step_of(v) is None or v == last[attack_of(v)]}
+        runs = {(row.run_id, row.epoch) for one in panel.best for row in one.setting.rows[:1]}
+        plain = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
+        for row in of_place(context.report.attacked, panel):
+            own = plain.get(row.kind, row.run_id)
+            if row.variant in wanted and (row.kind != "run" or (row.run_id, row.epoch) in runs):
+                stored = records[row.run_id].attacked_evaluations.get((row.epoch, row.variant))
+                if stored is not None:
+                    found[own, f"{row.epoch} {row.variant}"] = stored
+    return found
+
+
+def _by_model(context: PageContext, panel: AttackedPanel) -> dict[str, dict[str, Evaluation]]:
+    """These evaluations of a panel by variant, by the id of a run or name of a reference."""
+    names = {row.run_id: _name(row) for row in context.rows_of(panel)}
+    found: dict[str, dict[str, Evaluation]] = {}
+    for (record, key), evaluation in variant_answers(context).items():
+        if record in names:
+            found.setdefault(names[record], {})[key.partition(" ")[2]] = evaluation
+    return found
+
+
+def leak_curves(context: PageContext, panel: AttackedPanel) -> Mapping[str, LeakCurve]:
+    """The curves of leak@k, by the id of a run or the name of a reference."""
+    found = {
+        model: leak_curve(context.columns.schema, by_variant)
+        for model, by_variant in _by_model(context, panel).items()
+    }
+    return {model: curve for model, curve in found.items() if curve is not None}
+
+
+def worst_of_prompts(
+    context: PageContext, panel: AttackedPanel
+) -> tuple[str, Mapping[str, float | None]] | None:
+    """The label of the worst of several prompts, and its values by model; None without any."""
+    of = context.columns.schema, panel.column.name, panel.variants
+    by_model = _by_model(context, panel)
+    worst = {model: worst_prompt(*of, by_variant) for model, by_variant in by_model.items()}
+    if all(value is None for value in worst.values()):
         return None
-    found = [(columns(one), LeakColumn(context, one)) for one in panels]
-    sampled = [curve for one in panels for curve in leak_curves(context, one).values()]
-    stepped = {name for panel in panels for name in _stepped(panel)}
+    return f"worst of {len(prompts(panel.variants))} prompts", worst
+
+
+def _name(row: TableRow) -> str:
+    return {"retain": RETAIN, "fine-tuned": START}.get(row.kind, row.run_id)
+
+
+class Lasting(Section):
+    """Sentences, figures and a table of the attacked settings."""
+
+    name, title, order, folder = "lasting", "Does it last?", 60, "lasting"
+    needs = ("lasting",)
+
+    def values(self, context: PageContext) -> Mapping[str, Any]:
+        """Collect the settings under attacks of each panel."""
+        panels = context.report.lasting
+        found = [(columns(one), LeakColumn(context, one)) for one in panels]
+        sampled = [curve for one in panels for curve in leak_curves(context, one).values()]
+        stepped = {name for panel in panels for name in _stepped(panel)}
+        return {
+            "panels": [
+                (one, attack_sentences(one), *of) for one, of in zip(panels, found, strict=True)
+            ],
+            "leaks": next(iter(sampled), None),
+            "measure": panels[0].column.label,
+            "curves": [one.label for of, _ in found[:1] for one in of if one.attack in stepped],
+            "bars": any(one.attack not in stepped for of, _ in found for one in of),
+            "stepped": stepped,
+            "brackets": interval_names(
+                u.lasting_interval for p in panels for s in p.settings for u in s.under
+            ),
+            "change": _change,
+            "steps": _steps,
+            "variant": variant_label,
+        }
+
+    def data(self, context: PageContext) -> Any:
+        """Draw the figures of each panel, by kind; none of a panel without attacks."""
+        found: list[dict[str, Any]] = []
+        for place in context.panels:
+            panel = panel_of(context, place)
+            found.append({} if panel is None else _figures(context, panel))
+        return found
+
+
+def _figures(context: PageContext, panel: AttackedPanel) -> dict[str, Any]:
+    labels, stepped = {one.attack: one.label for one in columns(panel)}, _stepped(panel)
+    curves = [
+        (f"{labels[name]}: {title}" if len(stepped) > 1 else title, figure)
+        for name in labels
+        if name in stepped
+        for title, figure in relearning(panel, name, context.style)
+    ]
+    others = [v for v in panel.variants if (n := attack_of(v)) in labels and n not in stepped]
     return {
-        "panels": [
-            (one, attack_sentences(one), *of) for one, of in zip(panels, found, strict=True)
-        ],
-        "leaks": next(iter(sampled), None),
-        "measure": panels[0].column.label,
-        "curves": [one.label for of, _ in found[:1] for one in of if one.attack in stepped],
-        "bars": any(one.attack not in stepped for of, _ in found for one in of),
-        "stepped": stepped,
-        "brackets": interval_names(
-            u.lasting_interval for p in panels for s in p.settings for u in s.under
-        ),
-        "number": signed,
-        "change": _change,
-        "ends": interval_text,
-        "steps": _steps,
-        "variant": variant_label,
-        "rate_of": rate_text,
+        "curves": curves,
+        "bars": before_and_under(panel, others, context.style, worst_of_prompts(context, panel)),
+        "leaks": leaks(panel, leak_curves(context, panel), context.style),
     }
 
 
@@ -56,28 +241,3 @@ def _change(gain: float | None) -> str:
 def _steps(value: float | None) -> str:
     """Format the steps to half, which may never be reached."""
     return "" if value is None else "never" if math.isinf(value) else signed(value, 1)
-
-
-def _figures(context: PageContext) -> list[dict[str, Any]]:
-    """Draw the figures of each panel, by kind; none of a panel without attacks."""
-    found: list[dict[str, Any]] = []
-    for place in context.panels:
-        if (panel := panel_of(context, place)) is None:
-            found.append({})
-            continue
-        labels = {one.attack: one.label for one in columns(panel)}
-        stepped = _stepped(panel)
-        curves = [
-            (f"{labels[name]}: {title}" if len(stepped) > 1 else title, figure)
-            for name in labels
-            if name in stepped
-            for title, figure in relearning(panel, name, context.style)
-        ]
-        others = [v for v in panel.variants if (n := attack_of(v)) in labels and n not in stepped]
-        bars = before_and_under(panel, others, context.style, worst_prompt(context, panel))
-        leaked = leaks(panel, leak_curves(context, panel), context.style)
-        found.append({"curves": curves, "bars": bars, "leaks": leaked})
-    return found
-
-
-SECTION = ReportSection("lasting", "lasting", "Does it last?", _values, lazy_data=_figures)

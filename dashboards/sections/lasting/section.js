@@ -4,7 +4,8 @@
     const [run, epoch, variant] = event.points[0].customdata ?? [];
     if (run) page.showAnswers(run, epoch, variant);
   });
-  page.drawSection("lasting", (figures = {}) => {
+  page.drawSection("lasting", (panels) => {
+    const figures = panels[page.panelShown()] ?? {};
     for (const holder of document.querySelectorAll("[data-attacks]")) {
       const kind = holder.dataset.attacks;
       page.showSmallPlots(`lasting-${kind}`, holder, figures[kind] ?? [], { drawn: opensAnswers });

@@ -7,12 +7,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from unlearnbench.analysis.order_confidence import OrderConfidence, Rank, RankedMethod
-from unlearnbench.api.benchmark import HeadlineMetric
 from unlearnbench.stats.t_interval import LEVEL
 
 from ...formatting import signed, split_cell
 from ...html_table import Column, HtmlTable, in_brackets, number_column
-from ...report_section import PageContext, ReportSection
+from ...report_section import PageContext, Section
 
 
 @dataclass(frozen=True)
@@ -24,6 +23,45 @@ class RankLine:
     """None where it did not run on every panel."""
     standings: tuple[RankedMethod | None, ...]
     """Its best setting on each panel; None where it did not run."""
+
+
+class HowSure(Section):
+    """How sure the order of the methods is; absent without a panel to order."""
+
+    name, title, order, folder = "claims", "How sure", 50, "order_confidence"
+
+    def values(self, context: PageContext) -> Mapping[str, Any] | None:
+        """Make the table of ranks."""
+        claims, headline = context.report.claims, context.report.headline
+        if not claims.panels:
+            return None
+        lines, several = rank_lines(claims), len(claims.panels) > 1
+        columns: list[Column[RankLine]] = [Column("Method", lambda one: one.method, align="")]
+        if several:
+            columns.append(
+                Column(
+                    "Mean rank",
+                    _mean_rank,
+                    lambda one: one.rank.mean if one.rank else None,
+                    "num strong",
+                )
+            )
+        for i, panel in enumerate(claims.panels):
+            where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
+            columns += [
+                _number(i, f"Place{where}", lambda one: one.place, lines, least=0),
+                _number(i, f"{headline.forgotten.short}{where}", lambda one: one.forgotten, lines),
+                _number(i, f"Hypervolume{where}", lambda one: one.hypervolume, lines),
+            ]
+        table = HtmlTable(
+            id="ranks",
+            label="Ranks and hypervolumes",
+            columns=tuple(columns),
+            lines=lines,
+            family=lambda one: one.method,
+        )
+        level = round(100 * LEVEL)
+        return {"claims": claims, "level": level, "table": table, "headline": headline}
 
 
 def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:
@@ -45,36 +83,6 @@ def digits_needed(values: Iterable[float | None], least: int = 2, most: int = 8)
     )
 
 
-def _values(context: PageContext) -> Mapping[str, Any] | None:
-    claims = context.claims
-    if not claims.panels:
-        return None
-    lines, headline = rank_lines(claims), context.report.headline
-    several = len(claims.panels) > 1
-    columns: list[Column[RankLine]] = [Column("Method", lambda one: one.method, align="")]
-    if several:
-        columns.append(
-            Column(
-                "Mean rank",
-                _mean_rank,
-                lambda one: one.rank.mean if one.rank else None,
-                "num strong",
-            )
-        )
-    for i, panel in enumerate(claims.panels):
-        where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
-        columns += _of_panel(i, where, lines, headline.forgotten)
-    table = HtmlTable(
-        id="ranks",
-        label="Ranks and hypervolumes",
-        columns=tuple(columns),
-        lines=lines,
-        family=lambda one: one.method,
-    )
-    level = round(100 * LEVEL)
-    return {"claims": claims, "level": level, "table": table, "headline": headline}
-
-
 def _mean_rank(line: RankLine) -> str:
     rank = line.rank
     if rank is None:
@@ -82,25 +90,17 @@ def _mean_rank(line: RankLine) -> str:
     return in_brackets(rank.mean, f"[{signed(rank.low, 1)}, {signed(rank.high, 1)}]", 1)
 
 
-def _of_panel(
-    panel: int, where: str, lines: Sequence[RankLine], forgotten: HeadlineMetric
-) -> list[Column[RankLine]]:
-    """Make the columns of one panel."""
+def _number(
+    panel: int,
+    title: str,
+    of: Callable[[RankedMethod], float | None],
+    lines: Sequence[RankLine],
+    least: int = 2,
+) -> Column[RankLine]:
+    """Make a column of one panel."""
 
-    def number(
-        title: str, of: Callable[[RankedMethod], float | None], least: int = 2
-    ) -> Column[RankLine]:
-        def value(line: RankLine) -> float | None:
-            standing = line.standings[panel]
-            return of(standing) if standing else None
+    def value(line: RankLine) -> float | None:
+        standing = line.standings[panel]
+        return of(standing) if standing else None
 
-        return number_column(title + where, value, digits_needed(map(value, lines), least))
-
-    return [
-        number("Place", lambda one: one.place, least=0),
-        number(forgotten.short, lambda one: one.forgotten),
-        number("Hypervolume", lambda one: one.hypervolume),
-    ]
-
-
-SECTION = ReportSection("order_confidence", "claims", "How sure", _values)
+    return number_column(title, value, digits_needed(map(value, lines), least))

@@ -49,8 +49,8 @@ page.parts = {};
   };
 
   page.parts.configuration = async (run) => {
-    const { parts, runs } = await page.lazyData("trade-off");
-    return (runs[run] ?? []).map((number) => parts[number]).map(([title, pairs], i) =>
+    const parts = (await page.lazyData("trade-off"))[run] ?? [];
+    return parts.map(([title, pairs], i) =>
       element("details", { open: i === 0 }, element("summary", {}, title),
         element("dl", { class: "pairs" }, ...pairs.map(([name, value]) =>
           element("div", {}, element("dt", {}, name), element("dd", {}, value))))));
@@ -58,8 +58,7 @@ page.parts = {};
 
   // The curves of the section below, of this setting alone.
   page.parts.curves = async (row) => {
-    const place = data.panels.findIndex(({ model, fraction }) => model === cell(row, "model") && fraction === cell(row, "forget_fraction"));
-    const figures = (await page.lazyData("curves"))[place] ?? {};
+    const figures = (await page.lazyData("curves")).panels[page.panelOf(row)] ?? {};
     const own = ({ meta }) => meta.method === cell(row, "method") && meta.rate === page.rate(cell(row, "learning_rate"));
     const holder = element("div", { class: "small" });
     for (const name of data.compared.filter((one) => figures[one]?.data.some(own))) {

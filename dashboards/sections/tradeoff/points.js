@@ -21,9 +21,8 @@
   page.filteredTrace = (trace) => {
     const { epoch, seed } = page.filters;
     if (!OWN.has(trace.meta.role) || (epoch === null && seed === null)) return { ...trace };
-    const alone = epoch !== null && !epoch.startsWith("to");
     const points = trace.customdata.map(([at, run], i) => {
-      if (!run) return alone ? null : { i, x: trace.x[i], y: trace.y[i] }; // the start of the line
+      if (!run) return { i, x: trace.x[i], y: trace.y[i] }; // the start of the line
       const row = page.showsEpoch(at) ? rowFor(run, at) : null;
       const xy = row && position(row);
       if (!xy) return null;

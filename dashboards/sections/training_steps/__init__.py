@@ -2,25 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
-from ...figures.step_plot import max_steps, steps
-from ...report_section import PageContext, ReportSection
+from ...figures.curve_plot import steps
+from ...report_section import PageContext, Section
 
 
-def _values(context: PageContext) -> Mapping[str, Any]:
-    return {"max_steps": max_steps(context.report.records)}
+class TrainingSteps(Section):
+    """Losses and gradient norms by step."""
 
+    name, title, order, folder = "training", "Training", 110, "training_steps"
 
-def _figures(context: PageContext) -> list[list[Any]]:
-    """Draw the figures of each panel."""
-    most = max_steps(context.report.records)
-    found: list[list[Any]] = []
-    for panel in context.panels:
-        figures = steps(context.records_of(panel), context.rows_of(panel), context.style, most)
-        found.append([*figures.values()])
-    return found
-
-
-SECTION = ReportSection("training_steps", "training", "Training", _values, lazy_data=_figures)
+    def data(self, context: PageContext) -> Any:
+        """Draw the figures of each panel."""
+        return [
+            [*steps(context.records_of(one), one.rows, context.style).values()]
+            for one in context.panels
+        ]

@@ -3,40 +3,47 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from unlearnbench.api.observations import FloatArray
-from unlearnbench.config.profiles import profile_of_id
-from unlearnbench.errors import EvaluationError
 from unlearnbench.results.table import TableRow
 
-from ...figures.tradeoff_data import Panel
-from ...figures.tradeoff_plot import meta
+from ...figures.marks import Figure
+from ...figures.palette import meta
+from ...figures.tradeoff_data import TradeOffPanel
 from ...figures.truth_ratio_plot import draw, ratios_of
 from ...formatting import rate_text
-from ...report_section import PageContext, ReportSection
+from ...report_section import PageContext, Section
 
 
-def _values(context: PageContext) -> Mapping[str, Any] | None:
-    """Leave the section out where no test of truth ratios is behind the headline."""
-    test = context.report.headline.forgotten.test
-    if test is None or not any(context.once(ratio_figures)):
-        return None
-    return {"test": test}
+class TruthRatios(Section):
+    """The distributions of truth ratios, where the headline has a test of them."""
+
+    name, title, order, folder = "ratios", "Truth ratios", 90, "truth_ratios"
+
+    def values(self, context: PageContext) -> Mapping[str, Any] | None:
+        """Name the headline's test."""
+        test = context.report.headline.forgotten.test
+        return {"test": test} if test is not None and any(_figures(context)) else None
+
+    def data(self, context: PageContext) -> Any:
+        """Draw, for each panel, the ratios of each method's best setting (its first seed)."""
+        return _figures(context)
 
 
-def ratio_figures(context: PageContext) -> list[list[dict[str, Any]]]:
-    """Draw, for each panel, the ratios of each method's best setting (its first seed)."""
+@lru_cache(maxsize=1)
+def _figures(context: PageContext) -> list[list[Figure]]:
     return [_of_panel(context, panel) for panel in context.panels]
 
 
-def _of_panel(context: PageContext, panel: Panel) -> list[dict[str, Any]]:
+def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
     references = {
         name: None if row is None else _ratios(context, row)
         for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
     }
-    found: list[dict[str, Any]] = []
-    for best in panel.best:
+    found: list[Figure] = []
+    for best in panel.judged:
         if best.setting is None or (own := _ratios(context, best.setting.rows[0])) is None:
             continue
         row = best.setting.rows[0]
@@ -52,15 +59,5 @@ def _of_panel(context: PageContext, panel: Panel) -> list[dict[str, Any]]:
 
 
 def _ratios(context: PageContext, row: TableRow) -> FloatArray | None:
-    """Compute a model's ratios; None if they are not known, or by a profile unknown here."""
-    evaluation = context.evaluations.evaluations.get((row.run_id, row.epoch))
     profile = next(one.profile for one in context.report.records if one.id == row.run_id)
-    try:
-        return None if evaluation is None else ratios_of(evaluation, profile_of_id(profile))
-    except EvaluationError:
-        return None
-
-
-SECTION = ReportSection(
-    "truth_ratios", "ratios", "Truth ratios", _values, lazy_data=lambda c: c.once(ratio_figures)
-)
+    return ratios_of(context.evaluation(row.run_id, row.epoch), profile)

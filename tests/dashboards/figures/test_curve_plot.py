@@ -11,43 +11,41 @@ import pytest
 
 from unlearnbench.analysis.best_settings import average_seeds
 from unlearnbench.results.table import table
+from unlearnbench.training.step_result import StepResult
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from unlearnbench.results.records import Record
+
     from ..conftest import Fabric
 
 module: Any = importlib.import_module("unlearnbench_dashboards.figures.curve_plot")
 columns: Any = importlib.import_module("unlearnbench_dashboards.metric_columns")
-plot: Any = importlib.import_module("unlearnbench_dashboards.figures.tradeoff_plot")
+marks: Any = importlib.import_module("unlearnbench_dashboards.figures.marks")
+palette: Any = importlib.import_module("unlearnbench_dashboards.figures.palette")
 
 
-def curves(rows: Any, metric: str, title: str = "") -> Any:
+def curves(rows: Any, metric: str) -> Any:
     """Draw curves, checked by Plotly."""
-    return go.Figure(module.curves(rows, metric, plot.Style.of(rows), title))
+    return go.Figure(module.curves(rows, metric, palette.Style.of(rows)))
+
+
+def steps_of(records: Sequence[Record]) -> Any:
+    """Draw losses by step, checked by Plotly."""
+    rows = table(records)
+    figures = module.steps(records, rows, palette.Style.of(rows))
+    return {name: go.Figure(figure) for name, figure in figures.items()}
 
 
 def test_a_curve_runs_from_the_fine_tuned_model_to_the_last_epoch(fabric: Fabric) -> None:
     rows = table([fabric.reference("fine-tuned"), fabric.reference("retain"), fabric.run()])
-    figure = curves(rows, "model_utility", "Model Utility")
+    figure = curves(rows, "model_utility")
     (line,) = figure.data
     assert line.x == (0, 1, 2)
     assert line.y == (0.883, 0.8, 0.7)
     (level,) = figure.layout.shapes
     assert level.y0 == 0.87  # the retain model's
-
-
-def test_a_missing_value_is_a_gap_and_a_missing_retain_model_no_level(
-    fabric: Fabric,
-) -> None:
-    rows = table([fabric.run(points=((0.8, -9.0), (None, None), (0.7, -7.0)))])
-    figure = curves(rows, "model_utility")
-    assert figure.data[0].y == (0.8, None, 0.7)
-    assert not figure.layout.shapes
-
-
-def test_seeds_are_one_curve(fabric: Fabric) -> None:
-    rows = table([fabric.run(points=((u, -9.0),), seed=s) for s, u in enumerate((0.6, 0.8))])
-    figure = curves(rows, "model_utility")
-    assert [tuple(t.y) for t in figure.data] == [pytest.approx((0.7,))]
 
 
 def test_bars_are_the_settings_intervals(fabric: Fabric) -> None:
@@ -62,49 +60,12 @@ def test_bars_are_the_settings_intervals(fabric: Fabric) -> None:
     assert "mean of 3 seeds" in line.hovertemplate
 
 
-def test_one_seed_has_no_bars(fabric: Fabric) -> None:
-    rows = table([fabric.run()])
-    (line,) = curves(rows, "model_utility").data
-    assert line.error_y.array is None
-
-
 def test_shares_have_one_scale_and_the_retain_models_level_its_name(fabric: Fabric) -> None:
     rows = table([fabric.reference("retain"), fabric.run()])
     figure = curves(rows, "rouge_forget")
     assert figure.layout.yaxis.range == (-0.02, 1.04)
     (note,) = figure.layout.annotations
     assert note.text == "retain 0.20"
-
-
-def test_a_collapsed_run_is_outside_the_range_and_named(fabric: Fabric) -> None:
-    working = [
-        fabric.run(rate=r, points=((0.8, q),)) for r, q in ((1e-5, -9), (2e-5, -6), (3e-5, -7))
-    ]
-    lost = fabric.run("dpo", points=((0.0, -300.0),))
-    rows = table([fabric.reference("fine-tuned"), *working, lost])
-    figure = curves(rows, "log10_forget_quality")
-    assert figure.layout.meta == {"outside": ["dpo, learning rate 1e-4 (\u2212300)"]}
-    low, high = figure.layout.yaxis.range
-    assert -18 < low < -16.3
-    assert high > -6
-
-
-def test_names_cannot_carry_markup(fabric: Fabric) -> None:
-    rows = table([replace(fabric.run(), method="<img src=x>")])
-    (line,) = curves(rows, "model_utility").data
-    assert "<" not in line.name
-
-
-def test_every_group_of_metrics_is_in_the_table(fabric: Fabric) -> None:
-    rows = table([fabric.run()])
-    groups = module.groups(columns.PageColumns.of(rows, rows[0].schema))
-    named = {c for kind in groups.values() for group in kind.values() for c in group}
-    assert named <= set(rows[0].metrics)
-    assert list(groups[""]) == ["Summary"], "the others have no number here"
-    assert list(groups[""]["Summary"]) == ["model_utility", "log10_forget_quality", "ks_statistic"]
-    assert list(groups["by set"]) == ["Forget set", "Retain set", "Real authors", "World facts"]
-    by_set = groups["by set"]["Forget set"]
-    assert list(by_set) == ["rouge_forget", "probability_forget", "truth_ratio_forget"]
 
 
 def test_metrics_of_any_origin_have_curves(fabric: Fabric) -> None:
@@ -124,3 +85,42 @@ def test_metrics_of_any_origin_have_curves(fabric: Fabric) -> None:
     figure = curves(rows, "extraction_strength_retain")
     assert figure.data[0].y == (0.5, None)
     assert figure.layout.yaxis.range == (-0.02, 1.04)
+
+
+def test_losses_by_step_with_their_terms(fabric: Fabric) -> None:
+    runs = [fabric.run(hyperparameters={"beta": b}, points=((0.8, -9.0),)) for b in (0.1, 0.5)]
+    figures = steps_of(runs)
+    assert [one.y for one in figures["Loss"].data] == [(2.0, 1.9, 1.8)] * 2
+    assert figures["Loss"].data[0].name == "npo (beta=0.1), rate 1e-4, seed 0"
+    assert figures["Loss term: retain"].data[0].y == (1.0, 0.9, 0.8)
+
+
+def test_a_single_term_has_no_figure_nan_is_a_gap_and_long_runs_are_thinned(fabric: Fabric) -> None:
+    run, nan = fabric.run(points=((0.8, -9.0),)), float("nan")
+    steps = (StepResult(i, 1, 1e-5, nan, {"forget": nan}, 1.0) for i in range(1001))
+    figures = steps_of([replace(run, steps=tuple(steps))])
+    assert list(figures) == ["Loss", "Gradient norm"]
+    assert set(figures["Loss"].data[0].y) == {None}
+    assert len(figures["Loss"].data[0].x) <= module.MAX_STEPS
+
+
+@pytest.mark.parametrize(
+    ("values", "log", "kind", "ends"),
+    [
+        ([0.0, 1.0, 2.0, 3.0, 300.0], False, "linear", (-0.15, 3.15)),
+        ([0.0, -1.0, -2.0, -3.0, -300.0, None], True, "linear", (-3.15, 0.15)),
+        ([1.0, 500.0, 1000.0], True, "log", (-0.15, 3.15)),
+        ([1.0, 50.0], True, "linear", (-1.45, 52.45)),
+        ([2.0, 2.0, 2.0, 2.0, 7.0], False, "linear", (1.75, 7.25)),
+    ],
+)
+def test_an_axis_leaves_outliers_out_and_is_logarithmic_where_it_helps(
+    values: Any, log: bool, kind: str, ends: Any
+) -> None:
+    found = marks.value_axis(values, log=log)
+    assert found["type"] == kind
+    assert found["range"] == pytest.approx(ends)
+    assert marks.value_axis([None, float("nan")]) == {}
+    low, high = marks.value_axis(values, levels=[-9.0, 9.0])["range"]
+    assert low <= -9
+    assert high >= 9

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +15,6 @@ from unlearnbench.results.table import table
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
-export: Any = importlib.import_module("unlearnbench_dashboards.figures.export")
 kaleido: Any = pytest.importorskip("kaleido", reason="needs the extra `figures`")
 
 
@@ -43,14 +41,6 @@ def test_a_file_of_each_format(figure: Any, tmp_path: Path) -> None:
     finally:
         kaleido.stop_sync_server(silence_warnings=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["x.PDF", "x.png", "x.svg"]
-    assert export.signature((tmp_path / "x.svg").read_text()) == export.digest(figure)
-
-
-def test_equal_figures_have_equal_digests(fabric: Fabric) -> None:
-    one, same, other = (
-        export.digest(pareto(table([fabric.run(points=((u, -9.0),))]))) for u in (0.8, 0.8, 0.7)
-    )
-    assert one == same != other
 
 
 def test_without_a_browser_there_is_one_clear_message(
@@ -64,15 +54,3 @@ def test_without_a_browser_there_is_one_clear_message(
         save(figure, tmp_path / "x.svg")
     assert "\n" not in str(caught.value)
     assert not list(tmp_path.iterdir())
-
-
-def test_shrinking_removes_only_what_is_invisible() -> None:
-    svg = (
-        '<svg><g class="errorbars"/><rect class="nsewdrag drag" width="9"/><g class="lines"><path '
-        'd="M1.23456,2" style="opacity: 1; stroke-width: 0px; fill: rgb(210, 78, 0); '
-        'fill-opacity: 1; stroke-opacity: 0.3;"/></g></svg>'
-    )
-    assert export.shrink(svg) == (
-        '<svg><g class="lines"><path d="M1.23,2" style=" stroke-width: 0px; fill: #d24e00; '
-        'stroke-opacity: 0.3;"/></g></svg>'
-    )

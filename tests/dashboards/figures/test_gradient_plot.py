@@ -41,20 +41,6 @@ def test_a_panel_for_each_quantity_and_a_line_for_each_method(found: GradientPro
     assert len({(t.line.color, t.line.dash) for t in drawn.data}) == 2
 
 
-def test_as_computed_at_a_button(found: GradientProfiles) -> None:
-    (menu,) = pages.figure(found).layout.updatemenus
-    scaled, plain = (button.args[0]["y"] for button in menu.buttons)
-    assert plain[1][-1] == found.curves["ce-u"][-1].true
-    assert scaled[1][-1] < plain[1][-1]
-
-
-def test_many_methods_have_different_lines(found: GradientProfiles) -> None:
-    (points,) = (found.curves["ce-u"],)
-    many = GradientProfiles({f"method-{i}": points for i in range(30)}, {}, None)
-    looks = {(t.name, t.line.color, t.line.dash) for t in pages.figure(many).data}
-    assert len({(colour, dash) for _, colour, dash in looks}) == len(looks) == 30
-
-
 def test_the_page_names_missing_methods_and_loads_nothing(found: GradientProfiles) -> None:
     page = registry.load("dashboards", "gradient")(found)
     assert "idk: does not read the forgotten answers, only refusal, retain." in page

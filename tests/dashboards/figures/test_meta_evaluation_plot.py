@@ -72,13 +72,3 @@ def test_robustness_is_drawn_where_there_is_one() -> None:
     assert list(drawn["Q, quantization"].x) == [0.5, None]
     assert list(drawn["R, relearning"].x) == [0.25, None]
     assert list(drawn["overall"].x) == pytest.approx([0.5, None])
-
-
-def test_each_split_has_a_row_and_the_legend_each_mark_once() -> None:
-    figure = meta_evaluation([found(FIRST), found(FIRST, FIRST, split="books")])
-    shown = [trace.name for trace in figure.data if trace.showlegend]
-    assert len(shown) == len(set(shown)) == 4
-    titles = [note.text for note in figure.layout.annotations]
-    assert titles[0] == "forget 10 %: value of each model"
-    assert titles[2].endswith(": value of each model")
-    assert figure.layout.yaxis3.range == (2.5, -0.5)

@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.analysis.results import Results
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import t_interval
+
+from ..conftest import context_of
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
-best: Any = importlib.import_module("unlearnbench_dashboards.sections.best_settings.data")
+best: Any = importlib.import_module("unlearnbench_dashboards.sections.best_settings")
 
 
 def selected(runs: list[Record], *, why_not: str = "", epoch: int | None = 1) -> dict[str, Any]:
@@ -44,17 +45,17 @@ def selected(runs: list[Record], *, why_not: str = "", epoch: int | None = 1) ->
     }
 
 
-def report_of(fabric: Fabric, selection: Any = None) -> Results:
+def context(fabric: Fabric, selection: Any) -> Any:
     runs = [
         fabric.run(points=((u, q), (0.9, -1.0)), seed=s)
         for s, (u, q) in enumerate([(0.8, -3.0), (0.7, -4.0), (0.75, -6.0), (0.8, -8.0)])
     ]
-    report = Results.of([fabric.reference("fine-tuned"), *runs], name="x")
-    return replace(report, selection=None if selection is None else selection(runs[1:]))
+    found = context_of(fabric.reference("fine-tuned"), *runs)
+    return replace(found, report=replace(found.report, selection=selection(runs[1:])))
 
 
 def test_the_declared_rule_comes_first_with_numbers_of_the_reported_seeds(fabric: Fabric) -> None:
-    declared, default = best.settings_tables(report_of(fabric, selected))
+    declared, default = best.settings_tables(context(fabric, selected))
     (line,) = declared.lines
     assert (declared.rule, declared.seeds, declared.chosen_apart) == (
         "the highest of all",
@@ -73,31 +74,31 @@ def test_a_missing_choice_has_its_reason(fabric: Fabric) -> None:
     def none(_: list[Record]) -> dict[str, Any]:
         return selected([], why_not="nothing keeps its utility", epoch=None)
 
-    declared, _ = best.settings_tables(report_of(fabric, none))
+    declared, _ = best.settings_tables(context(fabric, none))
     assert declared.lines[0].setting is None
     assert declared.lines[0].why_not == "nothing keeps its utility"
 
     def unfinished(_: list[Record]) -> dict[str, Any]:
         return selected([])
 
-    declared, _ = best.settings_tables(report_of(fabric, unfinished))
+    declared, _ = best.settings_tables(context(fabric, unfinished))
     assert declared.lines[0].why_not == "chosen; no run on the other seeds has ended yet"
 
 
 def test_the_copied_table_is_of_the_rules_own_settings(fabric: Fabric) -> None:
-    report = report_of(fabric, selected)
-    declared, own = best.settings_tables(report)
-    (line,) = csv.DictReader(best.texts(declared, report)["CSV"].splitlines())
+    found = context(fabric, selected)
+    declared, own = best.settings_tables(found)
+    (line,) = csv.DictReader(best.texts(declared, found)["CSV"].splitlines())
     interval = t_interval([-4.0, -6.0, -8.0])
     assert interval is not None
     assert line["seeds"] == "1 2 3"
     assert float(line["log10_forget_quality"]) == pytest.approx(-6.0)
     assert float(line["log10_forget_quality_low"]) == pytest.approx(interval.low)
-    assert best.texts(own, report) != best.texts(declared, report)
+    assert best.texts(own, found) != best.texts(declared, found)
 
 
 def test_lines_are_by_panel_then_by_quality(fabric: Fabric) -> None:
-    (table,) = best.settings_tables(Results.of(fabric.sweep(epochs=3), name="x"))
+    (table,) = best.settings_tables(context_of(*fabric.sweep(epochs=3)))
     places = [(line.forget_fraction, line.method) for line in table.lines]
     assert [f for f, _ in places] == sorted(f for f, _ in places)
     here = [q for line in table.lines[:9] if (q := line.forgotten) is not None]

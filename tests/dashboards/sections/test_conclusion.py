@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unlearnbench.analysis.results import Results
 from unlearnbench.results.records import EpochResult
 
-from ..conftest import metrics
+from ..conftest import context_of, metrics
 
 if TYPE_CHECKING:
     from unlearnbench.results.records import Record
@@ -19,11 +18,10 @@ if TYPE_CHECKING:
     from ..conftest import Fabric
 
 conclusion: Any = importlib.import_module("unlearnbench_dashboards.sections.conclusion")
-section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
 
 
 def examples(*records: Record) -> Any:
-    return conclusion.examples(section.PageContext.of(Results.of(records, name="x")))
+    return conclusion.examples(context_of(*records))
 
 
 def with_recall(record: Record, recall: list[float]) -> Record:

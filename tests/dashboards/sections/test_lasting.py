@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +10,10 @@ import numpy as np
 import pytest
 
 from unlearnbench.analysis import results
-from unlearnbench.analysis.results import Results
+from unlearnbench.api.attack import PromptAttack
 
-from ..attacked_records import RETAIN, SAMPLES, START, STEPS, answers_under, under_attacks
-from ..conftest import with_tokens
+from ..attacked_records import RETAIN, SAMPLES, STEPS, answers_under, under_attacks
+from ..conftest import context_of, with_tokens
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,11 +22,10 @@ if TYPE_CHECKING:
 
     from ..conftest import Fabric
 
-data: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting.data")
+answers: Any = importlib.import_module("unlearnbench.analysis.answers_under_attack")
 lasting: Any = importlib.import_module("unlearnbench_dashboards.sections.lasting")
-plot: Any = importlib.import_module("unlearnbench_dashboards.figures.lasting_plot")
-scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
-section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
+SECTION: Any = lasting.Lasting()
 ONE = ((0.8, -5.0),)
 
 
@@ -51,27 +49,11 @@ def white_box() -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def context(records: tuple[Record, ...]) -> Any:
-    return section.PageContext.of(Results.of(records, name="x"))
-
-
-def test_absent_without_attacks(fabric: Fabric) -> None:
-    report = Results.of([fabric.reference("fine-tuned"), fabric.run()], name="x")
-    context = section.PageContext.of(report)
-    assert lasting.SECTION.values(context) is None
-    (panel,) = scorecard.score_panels(context)
-    assert panel.attacked is None
-
-
-def test_no_result_from_an_invalid_start_model(records: tuple[Record, ...]) -> None:
-    start, *others = records
-    blank = {**start.epochs[0].metrics, "model_utility": 0.01}
-    start = replace(start, epochs=(replace(start.epochs[0], metrics=blank),))
-    found = section.PageContext.of(Results.of([start, *others], name="x"))
-    assert found.report.lasting == ()
+    return context_of(*records)
 
 
 def test_sentences_and_numbers(context: Any) -> None:
-    values = lasting.SECTION.values(context)
+    values = SECTION.values(context)
     ((panel, lines, attacks, _),) = values["panels"]
     assert values["measure"] == "Extraction strength, forget"
     assert [one.attack for one in attacks] == [
@@ -86,29 +68,8 @@ def test_sentences_and_numbers(context: Any) -> None:
     assert nf4.variant == "quantization@nf4", "of two points, the one that gives more back"
 
 
-def test_an_attack_that_changes_no_number_has_no_column(records: tuple[Record, ...]) -> None:
-    def unmoved(record: Record) -> Record:
-        if record.kind != "run":
-            return record
-        level = record.epochs[-1].metrics["extraction_strength_forget"]
-        return replace(
-            record,
-            attacked=tuple(
-                replace(one, metrics={**one.metrics, "extraction_strength_forget": level})
-                if one.variant == "paraphrase"
-                else one
-                for one in record.attacked
-            ),
-        )
-
-    report = Results.of(map(unmoved, records), name="x")
-    (panel,) = report.lasting
-    assert "paraphrase" in panel.attacks
-    assert "paraphrase" not in [one.attack for one in data.columns(panel)]
-
-
 def test_figures_have_both_references_and_open_answers(context: Any) -> None:
-    ((figures),) = lasting.SECTION.lazy_data(context)
+    ((figures),) = SECTION.data(context)
     curves, bars = dict(figures["curves"]), dict(figures["bars"])
     assert list(curves) == ["eco", "idk", "npo+nll"]
     start, retain, line = curves["idk"]["data"]
@@ -126,19 +87,6 @@ def test_figures_have_both_references_and_open_answers(context: Any) -> None:
     assert retain_marks["x"] == [RETAIN] * 6
     assert len(start_marks["x"]) == 6
     assert bar["customdata"][1][1:] == [1, "assistant-prefix"]
-
-
-def test_a_number_without_an_end_has_the_range_of_its_values(context: Any) -> None:
-    (panel,) = context.report.lasting
-
-    def range_of(panel: Any) -> list[float]:
-        found: Any = plot.relearning(panel, "relearning", context.style)
-        return [*found[0][1]["layout"]["yaxis"]["range"]]
-
-    assert range_of(panel) == [-0.02, 1.04]
-    open_ended = replace(panel.column, bounds=(0.0, math.inf))
-    low, high = range_of(replace(panel, column=open_ended))
-    assert 0 < low < RETAIN < START < high < 1
 
 
 def test_the_worst_prompt_is_taken_question_by_question(
@@ -160,25 +108,25 @@ def test_the_worst_prompt_is_taken_question_by_question(
         (1, "second-turn"): answers_under(other, "second-turn"),
     }
     found[-1] = replace(found[-1], attacked_evaluations=changed)
-    monkeypatch.setattr(data, "_is_prompt", bool)
-    context = section.PageContext.of(Results.of(found, name="x"))
+    monkeypatch.setattr(answers, "attack_class", lambda _: PromptAttack)
+    context = context_of(*found)
     (panel,) = context.report.lasting
-    worst = data.worst_prompt(context, panel)
+    label, worst = lasting.worst_of_prompts(context, panel)
     measure, on = context.columns.schema.measures["extraction_strength_forget"]
     by_prompt = [measure.per_example(one.sets[on]) for one in changed.values()]
-    assert worst.label == "worst of 3 prompts"
-    assert worst.values[run.id] == pytest.approx(np.max(by_prompt, axis=0).mean())
-    assert worst.values[run.id] > max(values.mean() for values in by_prompt)
-    assert worst.values["retain model"] < worst.values[run.id]
-    ((figures),) = lasting.SECTION.lazy_data(context)
+    assert label == "worst of 3 prompts"
+    assert worst[run.id] == pytest.approx(np.max(by_prompt, axis=0).mean())
+    assert worst[run.id] > max(values.mean() for values in by_prompt)
+    assert worst["retain model"] < worst[run.id]
+    ((figures),) = SECTION.data(context)
     bar, retain_marks, _ = dict(figures["bars"])["idk"]["data"]
-    assert bar["y"][-1] == worst.label
-    assert bar["x"][-1] == pytest.approx(worst.values[run.id], abs=1e-3)
-    assert retain_marks["x"][-1] == pytest.approx(worst.values["retain model"], abs=1e-3)
+    assert bar["y"][-1] == label
+    assert bar["x"][-1] == pytest.approx(worst[run.id], abs=1e-3)
+    assert retain_marks["x"][-1] == pytest.approx(worst["retain model"], abs=1e-3)
 
 
 def test_answers_are_those_of_the_best_settings_and_both_references(context: Any) -> None:
-    found = data.variant_answers(context)
+    found = lasting.variant_answers(context)
     variants = {key.partition(" ")[2] for _, key in found}
     assert "relearning@13" in variants
     assert not variants & {"relearning@0", "relearning@3"}, "of steps, the last"
@@ -196,12 +144,11 @@ def test_the_scorecard_has_it_with_its_parts(context: Any) -> None:
     by_family = {line.setting.family: line for line in panel.lines}
     idk = by_family["idk"].lasting
     assert idk.lasting == panel.attacked.best[1].lasting
-    ((lines),) = scorecard.exported([panel])
-    parts = lines[[line.setting.family for line in panel.lines].index("idk")][-1]
+    _, parts = scorecard.parts_behind(panel, by_family["idk"])[-1]
     assert parts[0][0] == "Extraction strength, forget, before"
     assert parts[0][3:] == [0.8, RETAIN]
     assert parts[-1][0] == "under second-turn"
-    (kinds,) = [scorecard.warnings_by_kind(panel)]
+    kinds = panel.warnings
     ((line, label, text),) = next(found for name, found in kinds.items() if "bypassed" in name)
     assert (line.family, label) == ("eco", "Lasting")
     assert text.startswith("the model alone answers relearning")
@@ -209,19 +156,18 @@ def test_the_scorecard_has_it_with_its_parts(context: Any) -> None:
 
 def test_leaks_of_sampled_answers_with_their_bounds(context: Any) -> None:
     (panel,) = context.report.lasting
-    found = data.leak_curves(context, panel)
+    found = lasting.leak_curves(context, panel)
     start, retain = found["start model"], found["retain model"]
     assert start.ks == (1, 2, 4, SAMPLES)
     assert start.leaks == pytest.approx([1 / 8, 2 / 8, 4 / 8, 1.0]), "one sample of 8 leaks"
     assert retain.leaks == (0.0,) * 4
     assert all(bound > 0.5 for bound in retain.bounds), "three questions show little"
-    ((figures),) = lasting.SECTION.lazy_data(context)
+    ((figures),) = SECTION.data(context)
     *lines, bound = dict(figures["leaks"])["idk"]["data"]
     assert [line["name"] for line in lines] == ["start model", "retain model", "idk"]
     assert bound["customdata"][0][2] == "sampling"
-    column = data.LeakColumn(context, panel)
+    column = lasting.LeakColumn(context, panel)
     assert (column.label, bool(column)) == ("leak@16", True)
     idk = next(one for one in panel.settings if one.setting.family == "idk")
-    assert column.of(idk).value == pytest.approx(0.3)
-    assert column.of(idk).bound == pytest.approx(0.35)
-    assert column.reference("start model").value == pytest.approx(0.9)
+    assert column.of(idk) == pytest.approx((0.3, 0.35))
+    assert column.reference("start model")[0] == pytest.approx(0.9)

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.analysis.results import Results
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.stats.t_interval import t_interval
 
-from ..conftest import with_tokens
+from ..conftest import context_of, report_of, with_tokens
 
 if TYPE_CHECKING:
     from unlearnbench.results.records import EpochResult, Record
 
     from ..conftest import Fabric
 
-latex: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.latex")
-scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard.data")
-section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
+scorecard: Any = importlib.import_module("unlearnbench_dashboards.sections.scorecard")
 ONE = ((0.8, -5.0),)
 ROWS = 30
 
@@ -37,7 +34,7 @@ def references(fabric: Fabric) -> list[Record]:
 
 def scored(records: list[Record]) -> list[Record]:
     """Store the numbers of the records' evaluations, where they are not stored."""
-    plan = Results.of(records, name="x").schema.plan
+    plan = report_of(records).schema.plan
     models = {
         r.kind: EvaluatedModel(r.evaluations[0].sets, plan.values(r.evaluations[0].sets))
         for r in records
@@ -54,15 +51,8 @@ def scored(records: list[Record]) -> list[Record]:
 
 
 def panel(records: list[Record]) -> Any:
-    (found,) = scorecard.score_panels(section.PageContext.of(Results.of(records, name="x")))
+    (found,) = scorecard.score_panels(context_of(*records))
     return found
-
-
-def test_the_questions_are_declared_by_metrics(fabric: Fabric) -> None:
-    context = section.PageContext.of(Results.of([fabric.run()], name="x"))
-    found = scorecard.questions(context.columns.schema)
-    assert [one.columns()[0].name for one in found] == ["forgotten", "private", "kept"]
-    assert all(one.question.endswith("?") for one in found)
 
 
 def test_the_ends_of_the_scales(fabric: Fabric) -> None:
@@ -92,11 +82,10 @@ def test_parts_stand_beside_start_and_retain_model(fabric: Fabric) -> None:
     assert attack.start > 0.8
     assert [part.column.name for part in kept.parts] == ["model_utility", "repetition_forget"]
     assert kept.parts[0].value == 0.8, "as the run's record has it"
-    exported = scorecard.exported([panel(scored([*references(fabric), run]))])
-    assert exported[0][0][0][0][:2] == [
-        "Extraction strength, forget",
-        pytest.approx(lead.value, abs=1e-4),
-    ]
+    one = panel(scored([*references(fabric), run]))
+    (label, parts), *_ = scorecard.parts_behind(one, one.lines[0])
+    assert (label, parts[0][0]) == ("Forgotten", "Extraction strength, forget")
+    assert parts[0][1] == pytest.approx(lead.value, abs=1e-4)
 
 
 def test_seeds_have_a_mean_and_its_interval(fabric: Fabric) -> None:
@@ -151,12 +140,6 @@ def test_what_is_missing_has_its_reason(fabric: Fabric) -> None:
     assert "No Kept: the start model was not evaluated." in no_start.missing
 
 
-def test_a_method_without_a_setting_has_no_scores(fabric: Fabric) -> None:
-    (line,) = panel([fabric.reference("fine-tuned"), fabric.run(points=((0.1, -1.0),))]).lines
-    assert line.scores == ()
-    assert "utility" in line.setting.why_not
-
-
 def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
     """The LaTeX of runs that keep `values`, by method and seed."""
     runs: list[Record] = []
@@ -165,8 +148,7 @@ def kept_of(fabric: Fabric, values: Mapping[str, Sequence[float]]) -> str:
             run = fabric.run(method, points=ONE, seed=seed)
             stored = {**run.epochs[0].metrics, "kept": value}
             runs.append(replace(run, epochs=(replace(run.epochs[0], metrics=stored),)))
-    text: str = latex.scorecard_latex(Results.of([fabric.reference("fine-tuned"), *runs], name="x"))
-    return text
+    return str(scorecard.scorecard_latex(report_of([fabric.reference("fine-tuned"), *runs])))
 
 
 def bold_of(text: str) -> list[str]:
@@ -191,13 +173,3 @@ def test_latex_has_what_is_better_than_every_other_beyond_chance_in_bold(fabric:
     text = kept_of(fabric, paired)
     assert bold_of(text) == ["npo"]
     assert "\\textbf{0.87} [0.75, 0.99]" in text
-
-
-def test_latex_of_two_seeds_has_their_range_and_no_bold(fabric: Fabric) -> None:
-    text = kept_of(fabric, {"dpo": (0.9, 0.92), "npo": (0.8, 0.85)})
-    assert "0.91 [0.90, 0.92]" in text
-    assert "Brackets: min-max of 2 seeds, which is not an interval of the mean." in text
-    assert bold_of(text) == []
-    one = kept_of(fabric, {"dpo": (0.9,), "npo": (0.8,)})
-    assert bold_of(one) == []
-    assert "Brackets" not in one

@@ -7,17 +7,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.analysis.results import Results
+from ..conftest import context_of
 
 if TYPE_CHECKING:
     from ..conftest import Fabric
 
 module: Any = importlib.import_module("unlearnbench_dashboards.sections.sensitivity")
-section: Any = importlib.import_module("unlearnbench_dashboards.report_section")
-
-
-def context_of(*records: Any) -> Any:
-    return section.PageContext.of(Results.of(records, name="x"))
+SECTION: Any = module.SensitivitySection()
 
 
 def test_means_are_a_line_and_seeds_are_points(fabric: Fabric) -> None:
@@ -28,12 +24,12 @@ def test_means_are_a_line_and_seeds_are_points(fabric: Fabric) -> None:
         for seed, quality in enumerate(values)
     ]
     context = context_of(fabric.reference("fine-tuned"), *runs, fabric.run("dpo"))
-    values = module.SECTION.values(context)
+    values = SECTION.values(context)
     assert values["alone"] == ["dpo"]
     (line,) = values["table"].lines
     texts = {c.title: c.text(line) for c in values["table"].columns[:3]}
     assert texts == {"Method": "npo", "Settings": "2", "log₁₀ FQ range": "4.50"}
-    ((forgotten, kept),) = module.SECTION.lazy_data(context)
+    ((forgotten, kept),) = SECTION.data(context)
     assert forgotten["layout"]["title"]["text"] == "npo: log₁₀ FQ"
     assert kept["layout"]["title"]["text"] == "npo: utility"
     means, points = forgotten["data"]
@@ -51,7 +47,7 @@ def test_values_of_a_hyperparameter_have_a_line_per_rate(fabric: Fabric) -> None
         for beta in (0.0, 1.0)
         for mode in ("a", "b")
     ]
-    figures = module.SECTION.lazy_data(context_of(*runs))[0]
+    figures = SECTION.data(context_of(*runs))[0]
     by = {f["layout"]["xaxis"]["title"]["text"]: f for f in figures}
     assert {name: f["layout"]["xaxis"]["type"] for name, f in by.items()} == {
         "learning rate": "log",
@@ -61,7 +57,3 @@ def test_values_of_a_hyperparameter_have_a_line_per_rate(fabric: Fabric) -> None
     assert len(by["beta"]["data"]) == 4
     names = {one["name"] for one in by["beta"]["data"]}
     assert "npo (beta=0, mode=a), rate 1e-5" in names
-
-
-def test_absent_where_every_method_has_one_setting(fabric: Fabric) -> None:
-    assert module.SECTION.values(context_of(fabric.run("npo"), fabric.run("dpo"))) is None

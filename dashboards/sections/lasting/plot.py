@@ -1,0 +1,200 @@
+"""Figures of attacks: curves over their steps and samples, and bars before and under them.
+
+A mark's `customdata` is the variant whose answers it opens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from html import escape
+from typing import Any
+
+from unlearnbench.analysis.answers_under_attack import LeakCurve
+from unlearnbench.analysis.lasting import AttackedPanel, AttackedSetting, RelearningCurve
+
+from ...figures.marks import SHARE_RANGE, Figure, error_bars, line_style, small_layout, trace
+from ...figures.palette import INK, MUTED, Style, meta
+from ...formatting import rate_text, short
+
+BAR = 21
+"""Height of a bar with its gap, in pixels."""
+START, RETAIN = "start model", "retain model"
+Titled = list[tuple[str, Figure]]
+"""Titles and figures."""
+
+
+def relearning(panel: AttackedPanel, attack: str, style: Style) -> Titled:
+    """Draw an attack's curves, a figure for each method, with both references in each."""
+    families: dict[str, list[tuple[AttackedSetting, RelearningCurve]]] = {}
+    for one in panel.settings:
+        for curve in one.curves:
+            if curve.attack == attack:
+                families.setdefault(one.setting.family, []).append((one, curve))
+    best = panel.best
+    found: Titled = []
+    for several in families.values():
+        # Of a trajectory the last epoch.
+        last = {(o.setting.method, o.setting.learning_rate): (o, curve) for o, curve in several}
+        lines = [_curve(one, curve, style, one in best) for one, curve in last.values()]
+        layout = small_layout("", "steps of the attack", tickvals=several[0][1].steps)
+        if panel.column.bounds == (0.0, 1.0):
+            layout["yaxis"]["range"] = SHARE_RANGE
+        shown = next((one for one, _ in several if one in best), several[-1][0])
+        first = several[0][1]
+        ends = {START: (first.steps, first.start), RETAIN: (first.steps, first.retain)}
+        hover = "after %{x} steps: %{y:.3f}"
+        data = [*_references(ends, hover), *lines]
+        found.append((title_of(shown), {"data": data, "layout": layout}))
+    return found
+
+
+def _curve(one: AttackedSetting, curve: RelearningCurve, style: Style, best: bool) -> Figure:
+    setting = one.setting
+    run, seeds = setting.rows[0].run_id, len(setting.rows)
+    rate, alpha = setting.learning_rate, 0.95 if best else 0.45
+    return trace(
+        curve.steps,
+        curve.mean,
+        f"{setting.method}, rate {rate_text(rate)}, epoch {setting.epoch}",
+        "%{fullData.name}<br>after %{x} steps: %{y:.3f}"
+        f"{f', mean of {seeds} seeds' if seeds > 1 else ''}",
+        customdata=[[run, setting.epoch, f"{curve.attack}@{step}"] for step in curve.steps],
+        error_y=error_bars(curve.intervals, width=3, thickness=1),
+        **line_style(style, setting.family, rate, width=2.2, alpha=alpha),
+    )
+
+
+def _references(
+    lines: Mapping[str, tuple[Sequence[int], Sequence[float | None]]], hover: str
+) -> list[Figure]:
+    """Draw the retain model, which is the null, and the start model, dotted."""
+    return [
+        trace(
+            *(x, y, name, f"{name}<br>{hover}"),
+            mode="lines",
+            line={"color": MUTED, "width": 1.6, "dash": "dot" if name == START else "solid"},
+            connectgaps=True,
+            meta=meta("reference"),
+        )
+        for name, (x, y) in lines.items()
+        if any(value is not None for value in y)
+    ]
+
+
+def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -> Titled:
+    """Draw the probability that one of k sampled answers leaks, a figure for each method.
+
+    curves  by id of a run, or name of a reference
+    """
+    found: Titled = []
+    hover = "one of %{x} answers leaks: %{y:.3f}"
+    ends = {name: (c.ks, c.leaks) for name, c in curves.items() if name in (START, RETAIN)}
+    for one in panel.best:
+        run, family = one.setting.rows[0].run_id, one.setting.family
+        if (curve := curves.get(run)) is None:
+            continue
+        layout = small_layout("", "sampled answers k", type="log", tickvals=list(curve.ks))
+        layout["yaxis"]["range"] = SHARE_RANGE
+        colour = style.colour(family)
+        of_setting: Figure = {
+            "meta": _tags(one, style, 0.95),
+            "customdata": [[run, one.setting.epoch, curve.variant] for _ in curve.ks],
+        }
+        line = {"color": colour, "width": 2.2}
+        own = trace(
+            *(curve.ks, curve.leaks, family, f"%{{fullData.name}}<br>{hover}"),
+            **{"mode": "lines", "line": line, **of_setting},
+        )
+        bound = trace(
+            *(curve.ks, curve.bounds, "bound"),
+            f"{100 * (1 - curve.alpha):g} % upper bound at %{{x}}: %{{y:.3f}}",
+            mode="markers",
+            marker={"symbol": "line-ew-open", "size": 9, "line": {"width": 2}, "color": colour},
+            **of_setting,
+        )
+        data = [*_references(ends, hover), own, bound]
+        found.append((title_of(one), {"data": data, "layout": layout}))
+    return found
+
+
+def _tags(one: AttackedSetting, style: Style, alpha: float) -> dict[str, Any]:
+    setting = one.setting
+    slot = style.slots[setting.family]
+    return meta("lasting", setting.family, setting.learning_rate, slot=slot, alpha=alpha)
+
+
+def title_of(one: AttackedSetting) -> str:
+    """Name of a method above its figure; says so where the setting keeps too little."""
+    family = one.setting.family
+    return family if one.keeps_utility else f"{family} (keeps too little)"
+
+
+def before_and_under(
+    panel: AttackedPanel,
+    variants: Sequence[str],
+    style: Style,
+    worst: tuple[str, Mapping[str, float | None]] | None = None,
+) -> Titled:
+    """Draw bars before and under attacks, a figure for each method, with marks of both references.
+
+    variants  those that are drawn
+    worst     of several prompts: its label, and values by id of a run or name of a reference
+    """
+    found: Titled = []
+    for one in panel.best:
+        under = [u for variant in variants if (u := one.at(variant)) is not None]
+        if not under:
+            continue
+        # Name, value, interval and both references of each bar.
+        bars: list[tuple[Any, ...]] = []
+        retain, start = (models[under[0].variant] for models in (panel.retain, panel.start))
+        bars.append(("before", under[0].before, None, retain.before, start.before))
+        for u in under:
+            ends = panel.retain[u.variant].after, panel.start[u.variant].after
+            bars.append((u.variant, u.after, u.after_interval, *ends))
+        run = one.setting.rows[0].run_id
+        if worst is not None and worst[1].get(run) is not None:
+            label, values = worst
+            bars.append((label, values[run], None, values.get(RETAIN), values.get(START)))
+        found.append((title_of(one), _bars(panel, one, bars, variants, style)))
+    return found
+
+
+def _bars(
+    panel: AttackedPanel,
+    one: AttackedSetting,
+    bars: Sequence[tuple[Any, ...]],
+    variants: Sequence[str],
+    style: Style,
+) -> Figure:
+    setting = one.setting
+    run, colour = setting.rows[0].run_id, style.colour(setting.family)
+    names, values, intervals, *references = (list(part) for part in zip(*bars, strict=True))
+    drawn: Figure = {
+        **{"type": "bar", "orientation": "h", "y": names, "showlegend": False, "width": 0.62},
+        "x": [*map(short, values)],
+        "marker": {"color": colour, "opacity": [0.35, *[0.85] * (len(names) - 1)]},
+        "error_x": error_bars(intervals, width=3, thickness=1, color=INK),
+        "customdata": [[run, setting.epoch, name if name in variants else ""] for name in names],
+        "name": escape(f"{setting.method}, rate {rate_text(setting.learning_rate)}"),
+        "hovertemplate": "%{fullData.name}<br>%{y}: %{x:.3f}<extra></extra>",
+        "meta": _tags(one, style, 0.85),
+    }
+    marks = [
+        trace(map(short, numbers), [], name, f"{name}<br>%{{y}}: %{{x:.3f}}")
+        | {"y": names, "mode": "markers", "cliponaxis": False, "meta": meta("reference")}
+        | {
+            "marker": {
+                **{"symbol": "line-ns-open", "size": BAR - 3, "color": MUTED},
+                "line": {"width": 3 if name == RETAIN else 1},
+            }
+        }
+        for name, numbers in zip((RETAIN, START), references, strict=True)
+        if any(value is not None for value in numbers)
+    ]
+    layout = small_layout("", escape(panel.column.label))
+    if panel.column.bounds == (0.0, 1.0):
+        layout["xaxis"]["range"] = [-0.01, 1.03]
+    layout["yaxis"] |= {"type": "category", "autorange": "reversed", "showgrid": False}
+    layout |= {"height": 84 + BAR * len(names), "bargap": 0.2}
+    return {"data": [drawn, *marks], "layout": layout}
