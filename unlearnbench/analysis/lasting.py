@@ -256,7 +256,8 @@ class AttackedSetting:
         if self.worst is not None or not self.under:
             return ""
         if not self.keeps_utility:
-            return f"less than {100 * UTILITY_SHARE:.0f} % of the start model's utility is kept"
+            epoch = f"at epoch {self.setting.epoch}, where it was attacked"
+            return f"keeps less than {100 * UTILITY_SHARE:.0f} % of utility {epoch}"
         if all(one.null is None for one in self.under):
             return "the retain model was not attacked"
         if all(one.start.before is None for one in self.under):
