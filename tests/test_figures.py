@@ -10,57 +10,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from unlearnbench.analysis.results import Results
-from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation, SetName
 from unlearnbench.cli.main import main
-from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import RecordError
-from unlearnbench.evaluation.summary import summarize
 from unlearnbench.figures import rows_of, select, truth_ratios
 from unlearnbench.reporting.report import write_report
-from unlearnbench.results.records import EpochResult, Record, read_records, write_record
+from unlearnbench.results.records import Record, read_records, write_record
 from unlearnbench.results.table import TableRow, from_csv, to_csv
 
-ROWS = 20
-
-
-def evaluation(seed: int) -> Evaluation:
-    rng = np.random.default_rng(seed)
-
-    def part(name: SetName) -> SetEvaluation:
-        loss, tokens = rng.uniform(0.01, 3, ROWS), np.full(ROWS, 9)
-        texts = tuple(f"{name} {i}" for i in range(ROWS))
-        perturbed = rng.uniform(1, 3, (ROWS, 5))
-        return SetEvaluation(
-            *(texts, texts, texts, loss, tokens, loss, tokens),
-            *(perturbed, np.full((ROWS, 5), 9), np.exp(-loss), np.exp(-loss)),
-        )
-
-    return Evaluation(TOFU.id, {name: part(name) for name in SETS})
-
-
-def record(kind: Any, identity: str, seeds: tuple[int, ...], goal: Evaluation) -> Record:
-    found = {epoch: evaluation(seed) for epoch, seed in enumerate(seeds, start=kind == "run")}
-    epochs = tuple(
-        EpochResult(epoch, summarize(one, goal, TOFU), 1.0, 1.0) for epoch, one in found.items()
-    )
-    return Record(
-        id=identity,
-        kind=kind,
-        model="tiny",
-        forget_fraction=0.1,
-        method="npo" if kind == "run" else kind,
-        learning_rate=1e-4 if kind == "run" else None,
-        seed=0,
-        spec={},
-        status="finished",
-        profile=TOFU.id,
-        epochs=epochs,
-        evaluations=found,
-    )
+from .analysis.conftest import GOAL, N, off, reference, run
 
 
 def as_read(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
@@ -71,15 +31,14 @@ def as_read(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:
 
 @pytest.fixture(scope="module")
 def sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of anchors and one run of two epochs."""
+    """A folder of both references and one run of two epochs."""
     folder = tmp_path_factory.mktemp("sweep")
-    goal = evaluation(1)
-    for kind, identity, seeds in (
-        ("fine-tuned", "aa00", (0,)),
-        ("retain", "bb00", (1,)),
-        ("run", "cc00", (2, 3)),
+    for one in (
+        reference("fine-tuned", 0.9, off(3.0), id="aa00"),
+        reference("retain", 0.9, GOAL, id="bb00"),
+        run("npo", [(0.8, off(2.0)), (0.7, off(1.0))], id="cc00", learning_rate=1e-4),
     ):
-        write_record(record(kind, identity, seeds, goal), folder)
+        write_record(one, folder)
     return folder
 
 
@@ -96,24 +55,24 @@ def test_nothing_of_plotly_is_imported_before_a_figure_is_asked_for() -> None:
 class TestTruthRatios:
     @pytest.mark.parametrize(("epoch", "shown"), [(None, 2), (1, 1)])
     def test_d_is_the_records(self, sweep: Path, epoch: int | None, shown: int) -> None:
-        run = run_of(sweep)
-        figure = truth_ratios(run, epoch=epoch)
+        record = run_of(sweep)
+        figure = truth_ratios(record, epoch=epoch)
         names = [trace.name for trace in figure.data]
         assert names == [
             *(f"epoch {3 - shown}", "start model", "retain model", f"npo, epoch {shown}", "D")
         ]
         (bar,) = (trace for trace in figure.data if trace.name == "D")
-        distance = run.epochs[shown - 1].metrics["ks_statistic"]
+        distance = record.epochs[shown - 1].metrics["ks_statistic"]
         assert abs(bar.y[1] - bar.y[0]) == pytest.approx(distance)
         assert f"D = {distance:.4f}" in figure.layout.title.text
-        assert f"n = {ROWS}" in figure.layout.title.text
+        assert f"n = {N}" in figure.layout.title.text
 
     def test_a_retain_model_can_be_given(self, sweep: Path) -> None:
-        run = replace(run_of(sweep), evaluations=dict(run_of(sweep).evaluations))
+        alone = replace(run_of(sweep), evaluations=dict(run_of(sweep).evaluations))
         with pytest.raises(RecordError, match="give its record as `retain`"):
-            truth_ratios(run)
+            truth_ratios(alone)
         goal = next(r for r in read_records(sweep) if r.kind == "retain")
-        assert [t.name for t in truth_ratios(run, goal).data] == [
+        assert [t.name for t in truth_ratios(alone, goal).data] == [
             *("epoch 1", "retain model", "npo, epoch 2", "D")
         ]
 

@@ -297,7 +297,7 @@ class TestUnequal:
         }
         runs["a"].spec["method"]["hyperparameters"]["beta"] = 0.1
         assert training_differences(runs) == (
-            "ignore_first_answer_tokens is 1 for a and 0 for the other 3",
+            "ignore_first_answer_tokens is 1 for a and 0 for b, c, d",
         )
         still = replace(runs["d"], learning_rate=None, spec={"training": {"weight_decay": 9}})
         assert len(training_differences(runs | {"d": still})) == 1, (

@@ -10,30 +10,20 @@ import pytest
 
 from unlearnbench.analysis.best_settings import best_per_method
 from unlearnbench.errors import RecordError
-from unlearnbench.evaluation.benchmark_schema import default_schema
 from unlearnbench.reporting.best_table import best_table
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.results.table import TableRow
 
+from ..analysis.conftest import table_row
+
 
 def row(method: str, utility: float = 0.9, quality: float = -9.0, seed: int = 0) -> TableRow:
     """A row after an epoch, or of the start model."""
-    start = method == "fine-tuned"
-    return TableRow(
-        run_id=f"{method} {seed}",
-        kind="fine-tuned" if start else "run",
-        model="tiny",
-        forget_fraction=0.1,
-        method=method,
-        family=method,
-        hyperparameters={},
-        learning_rate=None if start else 1e-4,
-        seed=seed,
-        epoch=0 if start else 3,
-        status="finished",
-        metrics={"model_utility": utility, "log10_forget_quality": quality},
-        schema=default_schema(),
-    )
+    numbers = {"model_utility": utility, "log10_forget_quality": quality}
+    if method == "fine-tuned":
+        return table_row(method, method, numbers)
+    place: dict[str, Any] = {"learning_rate": 1e-4, "seed": seed, "epoch": 3}
+    return table_row("run", method, numbers, run_id=f"{method} {seed}", **place)
 
 
 @pytest.fixture

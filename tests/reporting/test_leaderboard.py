@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,9 @@ import pytest
 
 from unlearnbench.cli.main import main
 from unlearnbench.reporting.leaderboard import Board, distinguished, merge
-from unlearnbench.results.records import EpochResult, Record, write_record
+from unlearnbench.results.records import Record, write_record
+
+from ..analysis.conftest import pointed
 
 SPEC: dict[str, Any] = {
     "model": {"name": "tiny"},
@@ -18,22 +21,12 @@ SPEC: dict[str, Any] = {
 }
 
 
+PROVENANCE = {"data": "d", "weights": "w", "started": "2026-01-01", "host": "private"}
+
+
 def a_record(id_: str = "ab", seed: int = 0, utility: float = 0.5, **changes: Any) -> Record:
-    values: dict[str, Any] = {
-        "id": id_,
-        "kind": "run",
-        "model": "tiny",
-        "forget_fraction": 0.1,
-        "method": "npo",
-        "learning_rate": 1e-5,
-        "seed": seed,
-        "spec": SPEC,
-        "status": "finished",
-        "profile": "tofu@1",
-        "epochs": (EpochResult(1, {"model_utility": utility}, 1.0, 1.0),),
-        "provenance": {"data": "d", "weights": "w", "started": "2026-01-01", "host": "private"},
-    }
-    return Record(**values | changes)
+    made = pointed(id_, [(utility, None)], seed=seed)
+    return replace(made, **{"spec": SPEC, "provenance": PROVENANCE, **changes})
 
 
 def lines_of(*records: Record) -> list[str]:
@@ -65,7 +58,7 @@ def test_the_earlier_of_two_runs_of_one_id_stays() -> None:
     later = {"data": "d", "weights": "w", "started": "2026-02-01"}
     lines = lines_of(a_record(utility=0.4, provenance=later), a_record())
     board = merged(*lines)
-    assert board.records[0].epochs[0].metrics == {"model_utility": 0.5}
+    assert board.records[0].epochs[0].metrics["model_utility"] == 0.5
     assert "f:2, which started earlier" in board.refused[0].reason
 
 

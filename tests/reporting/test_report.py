@@ -7,10 +7,8 @@ import io
 import json
 import math
 import random
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
 
 import pytest
 
@@ -19,6 +17,8 @@ from unlearnbench.errors import RecordError
 from unlearnbench.reporting.report import write_report
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.results.table import FIRST, LAST, from_csv, table, to_csv
+
+from ..analysis.conftest import pointed
 
 METRICS = [
     *("model_utility", "forget_quality", "log10_forget_quality", "ks_statistic", "ks_n"),
@@ -29,60 +29,18 @@ METRICS = [
 ]
 "TOFU's columns, in the order in which `results.csv` has always had them."
 
-Points = tuple[tuple[float | None, float | None], ...]
-
-
-def record(
-    name: str,
-    points: Points = ((0.8, -5.0),),
-    *,
-    kind: Literal["run", "fine-tuned", "retain"] = "run",
-    method: str = "npo",
-    rate: float | None = 1e-5,
-    seed: int = 0,
-    hyperparameters: Mapping[str, Any] | None = None,
-    retain: Mapping[str, Any] | None = None,
-    status: Literal["finished", "collapsed", "failed"] = "finished",
-) -> Record:
-    """A record with these (Model Utility, log10 Forget Quality) points, epoch by epoch."""
-    first = 0 if kind != "run" else 1
-    return Record(
-        id=name,
-        kind=kind,
-        model="tiny",
-        forget_fraction=0.1,
-        method=method if kind == "run" else kind,
-        learning_rate=rate if kind == "run" else None,
-        seed=seed,
-        spec={
-            "method": {
-                "name": method,
-                "hyperparameters": dict(hyperparameters or {}),
-                "retain": retain,
-            }
-        },
-        status=status,
-        profile="tofu@1",
-        epochs=tuple(
-            EpochResult(epoch, {"model_utility": u, "log10_forget_quality": q}, 1.0, 1.0)
-            for epoch, (u, q) in enumerate(points, start=first)
-        ),
-        error="TrainingError: no" if status == "failed" else None,
-    )
-
-
-START = record("start", ((0.9, -16.0),), kind="fine-tuned")
-GOAL = record("goal", ((0.88, 0.0),), kind="retain")
+START = pointed("start", ((0.9, -16.0),), "fine-tuned")
+GOAL = pointed("goal", ((0.88, 0.0),), "retain")
 
 
 class TestTable:
     def test_rows_are_sorted_in_any_input_order(self) -> None:
         records = [
             GOAL,
-            record("d", method="npo", rate=1e-4),
-            record("c", method="npo", rate=2e-5, seed=1),
-            record("b", ((0.8, -5.0), (0.7, -4.0)), method="npo", rate=2e-5),
-            record("a", method="ce-u", rate=1e-3),
+            pointed("d", method="npo", rate=1e-4),
+            pointed("c", method="npo", rate=2e-5, seed=1),
+            pointed("b", ((0.8, -5.0), (0.7, -4.0)), method="npo", rate=2e-5),
+            pointed("a", method="ce-u", rate=1e-3),
             START,
         ]
         expected = [("start", 0), ("goal", 0), ("a", 1), ("b", 1), ("b", 2), ("c", 1), ("d", 1)]
@@ -93,28 +51,26 @@ class TestTable:
     def test_a_label_names_only_the_hyper_parameters_that_differ(self) -> None:
         rows = table(
             [
-                record("a", hyperparameters={"beta": 0.1, "n": 1}),
-                record("b", hyperparameters={"beta": 0.5, "n": 1}),
-                record("c", method="ce-u", hyperparameters={"n": 1}),
+                pointed("a", beta=0.1, n=1),
+                pointed("b", beta=0.5, n=1),
+                pointed("c", method="ce-u", n=1),
             ]
         )
         assert [r.method for r in rows] == ["ce-u", "npo (beta=0.1)", "npo (beta=0.5)"]
         assert {r.family for r in rows} == {"ce-u", "npo"}
 
     def test_what_is_not_finite_or_missing_is_none(self) -> None:
-        (row,) = table([record("a", ((math.nan, -math.inf),))])
-        assert row.metrics == dict.fromkeys(METRICS)
+        (row,) = table([pointed("a", ((math.nan, -math.inf),))])
+        assert row.metrics == dict.fromkeys(METRICS) | {"ks_n": 80.0}
 
     def test_numbers_of_different_profiles_do_not_come_into_one_table(self) -> None:
-        with pytest.raises(RecordError, match=r"tofu@1 \(record start\), tofu@2 \(record a\)"):
-            table([START, replace(record("a"), profile="tofu@2")])
+        with pytest.raises(RecordError, match=r"\(record a\).*\(record start\)"):
+            table([START, replace(pointed("a"), profile="tofu@2")])
 
 
 class TestCsv:
     def test_every_number_reads_back_exactly_and_none_is_empty(self) -> None:
-        rows = table(
-            [START, record("a", ((1 / 3, None),), hyperparameters={"beta": 0.1, "x": math.inf})]
-        )
+        rows = table([START, pointed("a", ((1 / 3, None),), beta=0.1, x=math.inf)])
         lines = list(csv.DictReader(io.StringIO(to_csv(rows))))
         assert list(lines[0]) == [*FIRST, *METRICS, *LAST]
         assert [line["method"] for line in lines] == ["fine-tuned", "npo"]
@@ -125,13 +81,13 @@ class TestCsv:
         assert json.loads(lines[1]["hyperparameters"]) == {"beta": 0.1, "x": "inf"}
 
     def test_equal_runs_give_equal_bytes(self) -> None:
-        records = [START, GOAL, record("a"), record("b", rate=1e-4)]
+        records = [START, GOAL, pointed("a"), pointed("b", rate=1e-4)]
         assert to_csv(table(records)) == to_csv(table(reversed(records)))
 
     def test_new_columns_follow_those_of_tofu_and_empty_ones_are_left_out(self) -> None:
         new = {"of_no_metric": 0.5, "exact_memorization_forget": 0.25, "probability_holdout": None}
-        (one,) = (replace(e, metrics={**new, **e.metrics}) for e in record("a").epochs)
-        rows = table([START, replace(record("a"), epochs=(one,))])
+        (one,) = (replace(e, metrics={**new, **e.metrics}) for e in pointed("a").epochs)
+        rows = table([START, replace(pointed("a"), epochs=(one,))])
         text = to_csv(rows)
         header = [*FIRST, *METRICS, "exact_memorization_forget", "of_no_metric", *LAST]
         assert text.partition("\n")[0].split(",") == header
@@ -163,24 +119,24 @@ class TestFolder:
         return folder
 
     def test_an_unfinished_sweep_has_a_report(self, tmp_path: Path) -> None:
-        report = Results.read(self.sweep(tmp_path, START, record("a")))
+        report = Results.read(self.sweep(tmp_path, START, pointed("a")))
         assert (report.name, report.description) == ("quick", "two runs")
-        assert (report.finished, report.planned) == (1, 2)
+        assert (len(report.rows), report.planned) == (2, 2)
 
     def test_runs_that_the_plan_does_not_name_are_left_out_and_counted(
         self, tmp_path: Path
     ) -> None:
-        report = Results.read(self.sweep(tmp_path, START, record("a"), record("old", rate=1.0)))
+        report = Results.read(self.sweep(tmp_path, START, pointed("a"), pointed("old", rate=1.0)))
         assert {r.run_id for r in report.rows} == {"start", "a"}
         assert report.unplanned == 1
 
     def test_a_folder_of_single_runs_needs_no_plan(self, tmp_path: Path) -> None:
-        write_record(record("a"), tmp_path)
+        write_record(pointed("a"), tmp_path)
         report = Results.read(tmp_path)
         assert (report.name, report.planned) == (tmp_path.name, None)
 
     def test_page_and_table_lie_in_the_folder(self, tmp_path: Path) -> None:
-        folder = self.sweep(tmp_path, START, record("a"))
+        folder = self.sweep(tmp_path, START, pointed("a"))
         page = write_report(folder)
         assert page == folder / "report.html"
         assert "quick" in page.read_text(encoding="utf-8")
@@ -191,7 +147,7 @@ class TestFolder:
         )
 
     def test_the_table_beside_another_page_has_its_name(self, tmp_path: Path) -> None:
-        folder = self.sweep(tmp_path / "sweep", START, record("a"))
+        folder = self.sweep(tmp_path / "sweep", START, pointed("a"))
         page = write_report(folder, tmp_path / "out" / "mine.html")
         assert page.is_file()
         assert page.with_suffix(".csv").is_file()
@@ -207,7 +163,7 @@ class TestAttacks:
     )
 
     def test_the_table_of_attacks_has_the_variant_after_the_epoch(self, tmp_path: Path) -> None:
-        for one in (START, GOAL, record("run"), self.UNDER):
+        for one in (START, GOAL, pointed("run"), self.UNDER):
             write_record(one, tmp_path)
         write_report(tmp_path)
         text = (tmp_path / "attacks.csv").read_text()
@@ -219,6 +175,6 @@ class TestAttacks:
         plain = (tmp_path / "results.csv").read_text()
         write_report(tmp_path, tmp_path / "page.html")
         assert (tmp_path / "page.attacks.csv").read_text() == text
-        assert plain == to_csv(table([START, GOAL, record("run")])), "as without attacks"
+        assert plain == to_csv(table([START, GOAL, pointed("run")])), "as without attacks"
         with pytest.raises(RecordError, match=r"give the plain one, `results\.csv`"):
             from_csv(csv.DictReader(io.StringIO(text)))

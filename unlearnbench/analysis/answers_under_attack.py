@@ -91,7 +91,7 @@ def worst_prompt(
         if part is None or values is None:
             return None
         found[variant] = dict(zip(part.questions, values.tolist(), strict=True))
-    return worst_case(found, measure.metric.knows or "higher").mean
+    return worst_case(found, measure.metric.knows or "higher")
 
 
 def attack_class(name: str) -> type[Attack] | None:

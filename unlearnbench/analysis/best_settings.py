@@ -354,11 +354,6 @@ def best_per_method(rows: Iterable[TableRow]) -> tuple[Best, ...]:
     return tuple(best for panel in panels(rows) for best in panel.best)
 
 
-def rows_with_valid_start(rows: Iterable[TableRow]) -> tuple[TableRow, ...]:
-    """The rows of panels whose start model has no fault."""
-    return tuple(row for panel in panels(rows) if not panel.start.fault for row in panel.rows)
-
-
 def winner(best: Iterable[Best]) -> Best | None:
     """The method whose best setting is the best; None if none has one."""
     able = (one for one in best if one.setting is not None)

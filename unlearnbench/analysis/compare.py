@@ -354,12 +354,12 @@ def training_differences(records: Mapping[str, Record]) -> tuple[str, ...]:
 
 
 def _difference(setting: str, by_method: Mapping[str, str]) -> str:
-    """`x is 1 for a and 0 for b`; the most frequent value comes last, without its methods."""
+    """`x is 1 for a and 0 for b, c`; the most frequent value comes last."""
     groups: dict[str, list[str]] = {}
     for name, value in by_method.items():
         groups.setdefault(value, []).append(name)
-    *others, (last, names) = sorted(groups.items(), key=lambda pair: len(pair[1]))
-    many = len(by_method) > 2 and len(names) > 1
-    parts = [f"{value} for {', '.join(some)}" for value, some in others]
-    most = f"the other {len(names)}" if many else ", ".join(names)
-    return f"{setting} is {'; '.join(parts)} and {last} for {most}"
+    parts = [
+        f"{value} for {', '.join(groups[value])}"
+        for value in sorted(groups, key=lambda v: len(groups[v]))
+    ]
+    return f"{setting} is {'; '.join(parts[:-1])} and {parts[-1]}"

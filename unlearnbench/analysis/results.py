@@ -13,13 +13,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.analysis.best_settings import Panel, Start, panel_label, panels
+from unlearnbench.analysis.best_settings import Panel, panel_label, panels
 from unlearnbench.analysis.conclusion import Conclusion, conclude
 from unlearnbench.analysis.lasting import AttackedPanel, attacked_panels
 from unlearnbench.analysis.order_confidence import OrderConfidence, assess_order
 from unlearnbench.analysis.selection import read_selection
 from unlearnbench.api.attack import Attack
-from unlearnbench.api.benchmark import Headline, SplitKey
+from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.errors import PluginError, RecordError
@@ -122,16 +122,6 @@ class Results:
         )
 
     @property
-    def finished(self) -> int:
-        """Number of runs that need no further work: finished, collapsed or stopped."""
-        return sum(r.kind == "run" and r.status != "failed" for r in self.records)
-
-    @property
-    def failures(self) -> tuple[Record, ...]:
-        """Runs that ended in an error."""
-        return tuple(r for r in self.records if r.status == "failed")
-
-    @property
     def without_result(self) -> tuple[Record, ...]:
         """Runs that failed or collapsed."""
         return tuple(r for r in self.records if r.kind == "run" and r.status in WITHOUT_RESULT)
@@ -165,11 +155,6 @@ class Results:
     def valid_panels(self) -> tuple[Panel, ...]:
         """Those whose start model has no fault."""
         return tuple(panel for panel in self.panels if not panel.start.fault)
-
-    def start_of(self, model: str, split: SplitKey) -> Start:
-        """The start model of a panel, also of one without any row."""
-        found = {panel.panel: panel for panel in self.panels}.get((model, split))
-        return (found or Panel(model, split, ())).start
 
     @cached_property
     def claims(self) -> OrderConfidence:
