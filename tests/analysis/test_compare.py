@@ -12,7 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from unlearnbench.analysis.compare import compare, training_differences, under_attack
+from unlearnbench.analysis.compare import (
+    PanelComparison,
+    compare,
+    training_differences,
+    under_attack,
+)
+from unlearnbench.analysis.equal_utility import Side
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import overview, verdict
 from unlearnbench.api.observations import Evaluation
@@ -21,6 +27,7 @@ from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
 from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record, write_record
 from unlearnbench.stats.ks_test import ks_test
+from unlearnbench.stats.paired_test import PairedTest
 
 from .conftest import (
     FAR,
@@ -38,18 +45,29 @@ from .conftest import (
 )
 
 
+def sides_of(a: str, b: str, records: Sequence[Record]) -> tuple[PanelComparison, Side, Side]:
+    """The only panel of a comparison and its sides."""
+    (panel,) = compared(a, b, records).panels
+    assert panel.a is not None
+    assert panel.b is not None
+    return panel, panel.a, panel.b
+
+
+def paired(panel: PanelComparison) -> PairedTest:
+    assert panel.test is not None
+    return panel.test
+
+
 class TestCompare:
     def test_the_side_nearer_to_the_retain_model_is_better(self) -> None:
-        found = compared("near", "far", (*REFERENCES, *NEAR, *FAR))
-        (panel,) = found.panels
-        assert panel.a is not None
-        assert panel.test is not None
-        assert panel.better is panel.a
-        assert (panel.test.n, panel.test.seeds) == (N, 3)
+        panel, a, _ = sides_of("near", "far", (*REFERENCES, *NEAR, *FAR))
+        test = paired(panel)
+        assert panel.better is a
+        assert (test.n, test.seeds) == (N, 3)
         distances = [ks_test(off(0.2, s), GOAL) for s in range(3)]
         mean = np.mean([one.statistic for one in distances if one is not None])
-        assert panel.test.distance_a == pytest.approx(mean)
-        assert panel.p_adjusted == panel.test.p_value < 0.001
+        assert test.distance_a == pytest.approx(mean)
+        assert panel.p_adjusted == test.p_value < 0.001
         (turned,) = compared("far", "near", (*REFERENCES, *NEAR, *FAR)).panels
         assert turned.better is turned.b
 
@@ -65,25 +83,16 @@ class TestCompare:
         assert read == [2] * 6
 
     def test_better_requires_a_small_p_and_an_interval_without_0(self) -> None:
-        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
-        assert panel.test is not None
-        assert panel.better is not None
+        panel, *_ = sides_of("near", "far", (*REFERENCES, *NEAR, *FAR))
         assert replace(panel, p_adjusted=0.05).better is not None
         assert replace(panel, p_adjusted=0.051).better is None
-        wide = replace(panel, test=replace(panel.test, high=0.01))
-        assert wide.better is None
-        text = verdict(wide, "near", "far", 1)[1]
-        assert "The answers differ, but the interval contains 0." in text
+        assert replace(panel, test=replace(paired(panel), high=0.01)).better is None
 
     def test_shared_seeds_are_paired_and_others_in_their_order(self) -> None:
-        (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR[1:])).panels
-        assert panel.a is not None
-        assert panel.b is not None
-        assert (panel.a.seeds, panel.b.seeds) == ((1, 2), (1, 2))
-        (panel,) = compared("near", "far", (*REFERENCES, *NEAR[:2], FAR[2])).panels
-        assert panel.a is not None
-        assert panel.b is not None
-        assert (panel.a.seeds, panel.b.seeds) == ((0,), (2,))
+        _, a, b = sides_of("near", "far", (*REFERENCES, *NEAR, *FAR[1:]))
+        assert (a.seeds, b.seeds) == ((1, 2), (1, 2))
+        panel, a, b = sides_of("near", "far", (*REFERENCES, *NEAR[:2], FAR[2]))
+        assert (a.seeds, b.seeds) == ((0,), (2,))
         assert "no seed in common" in " ".join(verdict(panel, "near", "far", 1))
 
     def test_p_values_of_several_panels_are_adjusted(self) -> None:
@@ -92,8 +101,7 @@ class TestCompare:
         found = compared("near", "far", (*REFERENCES, *NEAR, *FAR, *elsewhere, third))
         assert [panel.model for panel in found.panels] == ["other", "tiny"]
         for panel in found.panels:
-            assert panel.test is not None
-            assert panel.p_adjusted == 2 * panel.test.p_value
+            assert panel.p_adjusted == 2 * paired(panel).p_value
             text = verdict(panel, "near", "far", 2)
             assert "p = 0.0002 (Holm-adjusted over 2 panels)" in text[1]
         assert found.only_one == ("only near ran on third, forget 10 %",)
@@ -109,11 +117,6 @@ class TestCompare:
         assert (panel.test, panel.better) == (None, None)
         assert "not a number" in verdict(panel, "near", "far", 0)[0]
 
-    def test_one_setting_under_two_names(self) -> None:
-        records = (*REFERENCES, *NEAR, run("near", [(0.8, off(2.0))], learning_rate=1e-4))
-        (panel,) = compared("near", "near lr 1e-05", records).panels
-        assert panel.why_not == "The best setting of both is the same one"
-
 
 class TestChoice:
     """Correction for the number of settings that a side was chosen from."""
@@ -125,30 +128,23 @@ class TestChoice:
 
     def test_counts_are_stated_and_settings_about_as_good_are_weighed(self) -> None:
         records = (*REFERENCES, run("one", [(0.8, off(1.0))]), *self.MANY)
-        (panel,) = compared("one", "many", records).panels
-        assert panel.a is not None
-        assert panel.b is not None
-        assert panel.test is not None
-        assert (panel.a.tried, panel.b.tried) == (1, 9)
-        assert panel.test.choices == (1, 9)
+        panel, a, b = sides_of("one", "many", records)
+        test = paired(panel)
+        assert (a.tried, b.tried) == test.choices == (1, 9)
         text = " ".join(verdict(panel, "one", "many", 1))
         assert "favours the method with more settings tried (one: 1, many: 9, as learning" in text
-        alone = [r for r in self.MANY if r.id == panel.b.runs[0]]
-        (single,) = compared("one", "many", (*REFERENCES, records[2], *alone)).panels
-        assert single.test is not None
-        assert single.test.difference == panel.test.difference
-        assert single.test.p_value <= panel.test.p_value
-        assert single.test.high < panel.test.high or single.test.low > panel.test.low
-        assert "settings tried" not in " ".join(verdict(single, "one", "many", 1))
+        alone = [r for r in self.MANY if r.id == b.runs[0]]
+        single = paired(sides_of("one", "many", (*REFERENCES, records[2], *alone))[0])
+        assert single.difference == test.difference
+        assert single.p_value <= test.p_value
+        assert single.high < test.high or single.low > test.low
 
     def test_distant_settings_are_counted_but_not_tested(self) -> None:
         far_off = run("many", [(0.8, off(3.0))], learning_rate=1.0)
         useless = run("many", [(0.3, off(0.5))], learning_rate=2.0)
         records = (*REFERENCES, run("one", [(0.8, off(1.0))]), *self.MANY, far_off, useless)
-        (panel,) = compared("one", "many", records).panels
-        assert panel.b is not None
-        assert panel.test is not None
-        assert (panel.b.tried, panel.test.choices) == (11, (1, 9))
+        panel, _, b = sides_of("one", "many", records)
+        assert (b.tried, paired(panel).choices) == (11, (1, 9))
 
     def test_a_choice_on_other_seeds_is_compared_on_its_own(self) -> None:
         seeds = [run("many", [(0.81, off(0.5, 40 + s))], seed=s) for s in range(1, 4)]
@@ -161,15 +157,9 @@ class TestChoice:
         many = replace(side("many", records), selection=selection)
         (panel,) = compare(side("near", records), many).panels
         assert panel.b is not None
-        assert panel.test is not None
-        assert (panel.b.tried, panel.b.chosen_on, panel.b.runs) == (
-            9,
-            (0,),
-            tuple(r.id for r in seeds[:2]),
-        ), "of the seeds that near has, too"
-        assert panel.test.choices[1] == 1
-        text = " ".join(verdict(panel, "near", "many", 1))
-        assert "many was chosen from 9 settings on seed 0, and is compared on other seeds" in text
+        assert (panel.b.tried, panel.b.chosen_on) == (9, (0,))
+        assert panel.b.runs == tuple(r.id for r in seeds[:2]), "of the seeds that near has, too"
+        assert paired(panel).choices[1] == 1
 
 
 def changed(records: Sequence[Record], **fields: Any) -> list[Record]:
@@ -245,26 +235,19 @@ def test_the_command_compares_folders_also_under_an_attack(
     assert panel["a"]["utility"] == pytest.approx(0.8), "kept without the attack"
 
 
-def test_the_verdict_has_the_numbers_of_the_comparison() -> None:
-    (panel,) = compared("near", "far", (*REFERENCES, *NEAR, *FAR)).panels
-    claim, sureness, caveats, power = verdict(panel, "near", "far", 1)
-    assert claim.startswith("tiny, forget 10 %: near forgets more than far at equal utility (Model")
-    assert panel.test is not None
-    low, high = -panel.test.high, -panel.test.low
-    assert f"has p = 0.0001 and a 95 % interval from {low:.3f} to {high:.3f}" in sureness
-    assert sureness.endswith("3 seeds. It has the same sign in 3 of 3 seeds.")
-    assert "seed" not in caveats
-    assert power.startswith("With 40 forget questions, Forget Quality distinguishes")
-    twin = run("twin", [(0.80, off(0.2, 9))])
-    (panel,) = compared("near", "twin", (*REFERENCES, NEAR[0], twin)).panels
-    claim, sureness, caveats, _ = verdict(panel, "near", "twin", 1)
-    assert "these runs do not show whether near or twin forgets more at equal" in claim
-    assert "would be detected in 80 % of cases; a smaller one may remain" in sureness
-    assert caveats.startswith("Caveats: there is only 1 seed")
-    records = (*REFERENCES, run("a", [(0.89, off(0.2))]), run("b", [(0.75, off(1.0))]))
-    (panel,) = compared("b", "a", records).panels
-    claim = verdict(panel, "b", "a", 1)[0]
-    assert "a forgets more than b and keeps more utility (Model Utility 0.890 and 0.750)." in claim
+@pytest.mark.parametrize(
+    ("b", "said"),
+    [
+        (run("b", [(0.80, off(2.0))]), "a forgets more than b at equal utility (Model Utility 0.8"),
+        (run("b", [(0.80, off(0.2, 9))]), "these runs do not show whether a or b forgets more at"),
+        (run("b", [(0.75, off(1.0))]), "a forgets more than b and keeps more utility (Model Util"),
+    ],
+)
+def test_the_verdict_names_the_better_side(b: Record, said: str) -> None:
+    panel, *_ = sides_of("a", "b", (*REFERENCES, run("a", [(0.80, off(0.2))]), b))
+    claim, sureness, *_ = verdict(panel, "a", "b", 1)
+    assert said in claim
+    assert f"has p = {panel.p_adjusted:.2g} and a 95 % interval from" in sureness
 
 
 class TestUnequal:
@@ -282,8 +265,6 @@ class TestUnequal:
             "ignore_first_answer_tokens is 1 for a and 0 for b",
             "training.weight_decay is 0 for a and 0.1 for b",
         )
-        text = verdict(panel, "a", "b", 1)[2]
-        assert "trained differently: ignore_first_answer_tokens is 1 for a and 0 for" in text
 
     def test_between_settings_of_one_method(self) -> None:
         runs = [run("a", [(0.8, off(0.2))], learning_rate=r, **self.spec(beta=r)) for r in (1, 2)]

@@ -79,14 +79,6 @@ def test_the_best_its_doubt_and_what_comes_back() -> None:
     assert "near at learning rate 1e-05, epoch 1, recovers most, under relearning" in found.lasts
 
 
-def test_one_seed_and_no_attack() -> None:
-    (found,) = concluded((*REFERENCES, NEAR[0], FAR[0]))
-    assert "Over its" not in found.found
-    assert "Only one seed was run" in found.sure
-    assert found.sure.startswith("It forgets significantly more than the other method tested: far.")
-    assert "no attack was run" in found.lasts
-
-
 def numbers(text: str, pattern: str) -> list[float]:
     """The groups of a pattern that a sentence has exactly once."""
     (found,) = re.findall(pattern, text)
@@ -145,14 +137,6 @@ def test_figures_follow_from_the_numbers_of_their_sentence(
     shares = [(after + more - before - taught) / (learned - before) for more in (-0.01, 0.0, 0.01)]
     ends = t.interval(0.95, 2, loc=fmean(shares), scale=sem(shares))
     assert [back, back_low, back_high] == [round(100 * one) for one in (fmean(shares), *ends)]
-
-
-def test_the_winner_is_held_against_the_runner_up() -> None:
-    keeper = [run("keeper", [(0.95, off(0.3, s + 5))], seed=s) for s in range(3)]
-    (found,) = concluded((*REFERENCES, *NEAR, *FAR, *keeper))
-    assert found.found.startswith("near at learning rate")
-    assert found.sure.startswith("Undecided against keeper, the runner-up: No setting of near has")
-    assert "more than the other method tested: far." in found.sure
 
 
 @pytest.mark.parametrize(

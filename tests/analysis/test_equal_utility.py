@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from unlearnbench.analysis.equal_utility import with_retain_term
-from unlearnbench.cli.main import main
 from unlearnbench.errors import RecordError
-from unlearnbench.results.records import Record, write_record
+from unlearnbench.results.records import Record
 
 from .conftest import (
     GOAL,
@@ -109,17 +107,3 @@ class TestFind:
     def test_a_method_of_several_forms_is_to_be_named_in_full(self) -> None:
         with pytest.raises(RecordError, match=r"'npo' ran in several forms: npo\+kl, npo\+nll;"):
             with_retain_term("npo", ["npo+kl", "npo+nll"])
-
-    def test_the_completed_name_is_printed(
-        self, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        for one in (
-            *REFERENCES,
-            run("npo+nll", [(0.8, off(2.0))], id="1"),
-            run("idk", [(0.8, off(1.0))]),
-        ):
-            write_record(one, tmp_path)
-        assert main(["compare", "npo", "idk", "--in", str(tmp_path)]) == 0
-        out, err = capsys.readouterr()
-        assert "npo: taken as npo+nll (only variant in this sweep)" in err
-        assert "npo+nll" in out

@@ -59,20 +59,6 @@ def test_the_shift_is_detected_with_the_stated_power(n: int, expected_power: flo
     )
 
 
-def test_two_values_by_hand(monkeypatch: pytest.MonkeyPatch) -> None:
-    # n = 4 needs complete separation, so a pair's least shift is its largest y less its least x.
-    class Draws:
-        def random(self, _: object) -> np.ndarray:
-            return np.array([[[0.0, 0.5, 0.5, 1.0]], [[0.0, 1 / 3, 2 / 3, 2 / 3]]])
-
-    def draws(_: int) -> Draws:
-        return Draws()
-
-    monkeypatch.setattr("numpy.random.default_rng", draws)
-    found = ks_power(np.array([1.0, 10.0, 100.0, 1000.0]))
-    assert found.shift == pytest.approx(2.0)
-
-
 def separated(n: int, shared: int = 0) -> tuple[FloatArray, FloatArray]:
     """Two samples of n whose statistic is (n - shared) / n."""
     low = np.arange(n, dtype=np.float64)

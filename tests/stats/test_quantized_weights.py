@@ -91,13 +91,3 @@ def test_it_equals_bitsandbytes(shape: tuple[int, int], dtype: torch.dtype) -> N
     rows, scales, _ = functional.int8_vectorwise_quant(weight.half())
     eight = functional.int8_vectorwise_dequant(rows, scales).to(dtype)
     assert torch.equal(quantized(weight, "int8-weights"), eight)
-
-
-def test_the_codes_are_those_of_bitsandbytes() -> None:
-    try:
-        functional: Any = import_optional("bitsandbytes").functional
-    except ImportError as error:
-        pytest.skip(f"bitsandbytes is not installed: {error}")
-    for code, values in FOUR:
-        theirs = functional.get_4bit_type(code, device="cpu").unique()
-        assert torch.equal(theirs, torch.tensor(values))
