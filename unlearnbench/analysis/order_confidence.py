@@ -263,14 +263,8 @@ class Ranks:
         return text.ranks_summary(self)
 
 
-def mid_ranks(values: Sequence[float | None]) -> tuple[float, ...]:
-    """Ranks from 1 for the largest; equal values share the mean of their ranks, None is last."""
-    finite = np.array([-np.inf if v is None else v for v in values], dtype=np.float64)
-    return tuple(_places(finite).tolist())
-
-
-def _places(values: FloatArray) -> FloatArray:
-    """[..., k] mid-ranks of [..., k] values, 1 for the largest."""
+def mid_ranks(values: FloatArray) -> FloatArray:
+    """[..., k] ranks from 1 for the largest of [..., k]; equal ones share the mean of theirs."""
     higher = (values[..., None, :] > values[..., :, None]).sum(axis=-1)
     equal = (values[..., None, :] == values[..., :, None]).sum(axis=-1)
     places: FloatArray = higher + (equal + 1) / 2
@@ -295,8 +289,8 @@ def rank_methods(best: Sequence[Best], level: float = LEVEL) -> Ranks:
     if not methods:
         return Ranks(panels, (), left_out, level)
     cells = [[_values(by_panel[panel][m]) for m in methods] for panel in panels]
-    places = np.array(
-        [mid_ranks([float(np.mean(v)) if len(v) else None for v in row]) for row in cells]
+    places = mid_ranks(
+        np.array([[np.mean(v) if len(v) else -np.inf for v in row] for row in cells])
     )
     low, high = _interval(cells, level)
     ranks = [
@@ -345,4 +339,4 @@ def _drawn_places(row: Sequence[FloatArray], rng: np.random.Generator) -> FloatA
         else np.full(RESAMPLES, -np.inf)
         for values in row
     ]
-    return _places(np.stack(drawn, axis=1))
+    return mid_ranks(np.stack(drawn, axis=1))
