@@ -43,37 +43,40 @@ def evaluation(ratios: FloatArray, profile: str = TOFU.id, prefix: str = "Who is
     return Evaluation(profile, dict.fromkeys(SETS, rows))
 
 
+def record(
+    name: str, numbers: Sequence[Mapping[str, Any]], kind: Any = "run", **more: Any
+) -> Record:
+    """A record with these metrics, epoch by epoch; of a start or retain model before the first."""
+    is_run = kind == "run"
+    fields: dict[str, Any] = {
+        **{"id": name, "kind": kind, "model": "tiny", "forget_fraction": 0.1, "seed": 0},
+        **{"method": kind, "learning_rate": 1e-5 if is_run else None, "spec": {}},
+        **{"status": "finished", "profile": TOFU.id},
+    }
+    epochs = enumerate(numbers, start=int(is_run))
+    results = tuple(EpochResult(epoch, metrics, 1.0, 1.0) for epoch, metrics in epochs)
+    return Record(**(fields | {"epochs": results} | more))
+
+
 def reference(kind: Any, utility: float, ratios: FloatArray, **more: Any) -> Record:
-    return run(kind, [(utility, ratios)], kind=kind, learning_rate=None, first=0, **more)
+    return run(kind, [(utility, ratios)], kind=kind, learning_rate=None, **more)
 
 
 def run(
-    method: str, epochs: Sequence[tuple[float, FloatArray]], *, first: int = 1, **more: Any
+    method: str, epochs: Sequence[tuple[float, FloatArray]], kind: Any = "run", **more: Any
 ) -> Record:
     """A run through these (Model Utility, truth ratios)."""
-    seed, rate = more.get("seed", 0), more.get("learning_rate", 1e-5)
-    results: list[EpochResult] = []
-    for k, (utility, ratios) in enumerate(epochs, start=first):
-        found = ks_test(ratios, GOAL[: len(ratios)])
-        quality = None if found is None else found.log10_p
-        metrics = {"model_utility": utility, "log10_forget_quality": quality, "ks_n": float(N)}
-        metrics["ks_statistic"] = None if found is None else found.statistic
-        results.append(EpochResult(k, metrics, 1.0, 1.0))
-    fields: dict[str, Any] = {
-        "id": f"{method}-{rate}-{seed}-{more.get('model', '')}",
-        "kind": "run",
-        "model": "tiny",
-        "forget_fraction": 0.1,
-        "method": method,
-        "learning_rate": rate,
-        "seed": seed,
-        "spec": {"method": {"name": method}},
-        "status": "finished",
-        "profile": TOFU.id,
-        "epochs": tuple(results),
-        "evaluations": {k: evaluation(r) for k, (_, r) in enumerate(epochs, start=first)},
-    }
-    return Record(**{**fields, **more})
+    numbers: list[Mapping[str, Any]] = []
+    for utility, ratios in epochs:
+        test = ks_test(ratios, GOAL[: len(ratios)])
+        tested = (None, None) if test is None else (test.log10_p, test.statistic)
+        of_test = dict(zip(("log10_forget_quality", "ks_statistic"), tested, strict=True))
+        numbers.append({"model_utility": utility, "ks_n": float(N), **of_test})
+    rate, seed = more.get("learning_rate", 1e-5), more.get("seed", 0)
+    name = more.pop("id", f"{method}-{rate}-{seed}-{more.get('model', '')}")
+    stored = enumerate((evaluation(ratios) for _, ratios in epochs), start=int(kind == "run"))
+    made = {"method": method, "spec": {"method": {"name": method}}, "evaluations": dict(stored)}
+    return record(name, numbers, kind, **(made | more))
 
 
 def table_row(kind: str, method: str, metrics: Mapping[str, float | None], **more: Any) -> TableRow:
@@ -97,23 +100,10 @@ def pointed(
     **hyperparameters: float,
 ) -> Record:
     """A record with these (Model Utility, log10 Forget Quality), epoch by epoch; no answers."""
-    is_run = kind == "run"
-    return Record(
-        id=name,
-        kind=kind,
-        model="tiny",
-        forget_fraction=0.1,
-        method=method if is_run else kind,
-        learning_rate=rate if is_run else None,
-        seed=seed,
-        spec={"method": {"name": method, "hyperparameters": hyperparameters}},
-        status="finished",
-        profile=TOFU.id,
-        epochs=tuple(
-            EpochResult(k, {"model_utility": u, "log10_forget_quality": q, "ks_n": 80.0}, 1.0, 1.0)
-            for k, (u, q) in enumerate(points, start=int(is_run))
-        ),
-    )
+    numbers = [{"model_utility": u, "log10_forget_quality": q, "ks_n": 80.0} for u, q in points]
+    more: dict[str, Any] = {"method": method, "learning_rate": rate} if kind == "run" else {}
+    spec = {"method": {"name": method, "hyperparameters": hyperparameters}}
+    return record(name, numbers, kind, seed=seed, spec=spec, **more)
 
 
 REFERENCES = (reference("fine-tuned", 0.9, off(3.0)), reference("retain", 0.9, GOAL))

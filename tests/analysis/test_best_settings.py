@@ -66,13 +66,13 @@ def test_hyper_parameter_settings_of_a_method_compete_and_the_best_method_is_fir
     assert [one.method for one in best] == ["x", "npo (beta=2)", "y"]
 
 
-def lines_of(*records: Record, most: int = 3) -> list[list[str]]:
+def lines_of(*records: Record, most: int = 3) -> list[str]:
     """The table of the best as it is printed while a sweep runs."""
     live = LiveBest()
     for one in records:
         live.add(one)
     (panel,) = live.panels()
-    return [best_lines(panel, most, last=True)]
+    return best_lines(panel, most, last=True)
 
 
 def test_rows_so_far_are_those_of_the_page_and_of_the_plan() -> None:
@@ -89,7 +89,7 @@ def test_rows_so_far_are_those_of_the_page_and_of_the_plan() -> None:
 
 def test_only_so_many_are_named_best_first() -> None:
     runs = [pointed(m, ((0.7, -1.0 - i),), method=m) for i, m in enumerate("abcdef")]
-    (lines,) = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs, most=2)
+    lines = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs, most=2)
     assert lines == [
         "best of tiny, forget 10 %: the highest Forget Quality among settings that keep at least "
         "80 % of the start model's utility",
@@ -104,7 +104,7 @@ def test_only_so_many_are_named_best_first() -> None:
 def test_a_panel_without_a_best_has_no_table(start: tuple[float, float] | None) -> None:
     """Where the start model knows nothing, no setting keeps its utility, or there is none."""
     first = () if start is None else (pointed("start", (start,), "fine-tuned"),)
-    assert lines_of(*first, pointed("a", ((0.7, -1.0),))) == [[]]
+    assert lines_of(*first, pointed("a", ((0.7, -1.0),))) == []
 
 
 def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
@@ -114,7 +114,7 @@ def test_methods_that_do_not_differ_beyond_chance_share_a_place() -> None:
         for method, by_seed in qualities.items()
         for seed, quality in enumerate(by_seed)
     ]
-    (lines,) = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs)
+    lines = lines_of(pointed("start", ((0.8, -20.0),), "fine-tuned"), *runs)
     assert [line.split()[-2:] for line in lines[1:]] == [
         *(["seeds", "place"], ["3", "1"], ["3", "1"], ["3", "3"], ["-", "-"])
     ]

@@ -68,13 +68,6 @@ def steps_to_half(steps: Sequence[float], values: Sequence[Value], start: Value)
     return float(x[i - 1] + share * (x[i] - x[i - 1]))
 
 
-def largest(values: Sequence[Value]) -> float | None:
-    """The largest defined value: what an attacker gets who stops at the best point; else None."""
-    y = _array(values)
-    y = y[np.isfinite(y)]
-    return float(y.max()) if y.size else None
-
-
 def relearning_robustness(
     before: Value, after: Value, retain_before: Value, retain_after: Value
 ) -> float | None:
