@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from unlearnbench.analysis.results import Results
 from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
@@ -23,10 +22,7 @@ from unlearnbench.evaluation.observation_file import read_observations, write_ob
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
-from unlearnbench.results.records import EpochResult
 from unlearnbench.runtime.deferred_warnings import drain
-
-from ..results.test_records import a_record
 
 CHOSEN: dict[str, dict[str, Any]] = {"mia-grad-norm": {}}
 
@@ -92,21 +88,6 @@ def test_each_example_has_its_own_gradient(
     assert numbers["mia_grad_norm"] == pytest.approx(np.mean([own < other for own, other in pairs]))
     assert numbers["mia_grad_norm_control"] is not None
     assert "mia_grad_norm" not in plan_of(TOFU).values(again)
-
-
-def test_records_without_it_are_counted_in_one_line() -> None:
-    """The numbers of a run that was evaluated before the metric was named."""
-    config = {"evaluation": {"metrics": CHOSEN}}
-    records = [a_record(i, epochs=(EpochResult(1, {"rouge_forget": 0.5}, 1, 1),)) for i in "ab"]
-    known = replace(records[0].epochs[0], metrics={"rouge_forget": 0.5, "mia_grad_norm": 0.5})
-    assert Results.of(records, name="x", config={}).warnings == ()
-    (line,) = Results.of(records, name="x", config=config).warnings
-    assert line.startswith("mia-grad-norm: not known of 2 of 2 records (a for one), which lack")
-    records[0] = replace(records[0], epochs=(known,))
-    (line,) = Results.of(records, name="x", config=config).warnings
-    assert "1 of 2 records (b for one)" in line
-    records[1] = replace(records[1], epochs=(known,))
-    assert Results.of(records, name="x", config=config).warnings == ()
 
 
 def test_an_adapter_has_the_gradients_of_the_merged_weights(
