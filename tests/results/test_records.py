@@ -27,6 +27,7 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.sweep_folder import lock_folder, remove_leftovers
+from unlearnbench.runtime.provenance import commit_of
 from unlearnbench.training.step_result import StepResult
 
 
@@ -190,3 +191,19 @@ def test_a_folder_has_one_holder_and_the_next_is_told_who(tmp_path: Path) -> Non
         holder.kill()
     with lock_folder(tmp_path):  # the kernel has taken the lock from the dead
         pass
+
+
+@pytest.mark.parametrize("dirty", [True, False])
+def test_a_commit_is_that_of_the_working_folder_or_none(tmp_path: Path, *, dirty: bool) -> None:
+    place = tmp_path / "repository"
+    place.mkdir()
+    (place / "a").write_text("1", encoding="utf-8")
+    git = ["git", "-C", str(place), "-c", "user.name=x", "-c", "user.email=x@y"]
+    for step in (["init", "-q"], ["add", "a"], ["commit", "-qm", "one"]):
+        subprocess.run([*git, *step], check=True)
+    if dirty:
+        (place / "a").write_text("2", encoding="utf-8")
+    found = commit_of(place, "working folder")
+    assert found is not None
+    assert (len(found["commit"]), found["dirty"]) == (40, dirty)
+    assert commit_of(tmp_path, "working folder") is None
