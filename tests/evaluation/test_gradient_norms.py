@@ -16,13 +16,11 @@ from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import LoRA
 from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.evaluation import gradient_norms as norms
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
-from unlearnbench.runtime.deferred_warnings import drain
 
 CHOSEN: dict[str, dict[str, Any]] = {"mia-grad-norm": {}}
 
@@ -125,25 +123,11 @@ def test_a_shift_of_prompts_and_the_precision_take_part(
     assert not np.allclose(moved, exact, rtol=1e-2)
 
 
-def test_an_answer_without_a_token_has_none_and_little_memory_costs_the_column_alone(
-    model: Any,
-    tokenizer: Any,
-    sets: dict[str, tuple[Question, ...]],
-    monkeypatch: pytest.MonkeyPatch,
+def test_an_answer_without_a_token_has_none(
+    model: Any, tokenizer: Any, sets: dict[str, tuple[Question, ...]]
 ) -> None:
     empty = replace(sets["forget"][0], answer="")
     own = {"forget": (empty, *sets["forget"][:1]), "holdout": sets["holdout"]}
     bare = evaluator_of(own, tokenizer, template="llama-2")  # no space in front of an answer
     found: Any = bare(model.eval()).sets["forget"].grad_norm
     assert np.isnan(found).tolist() == [True, False]
-
-    def fails(*_: Any) -> Any:
-        raise torch.OutOfMemoryError("no")
-
-    monkeypatch.setattr(norms, "_norm", fails)
-    drain()
-    seen = evaluator_of(own, tokenizer)(model)
-    assert seen.sets["forget"].grad_norm is None
-    assert len(seen.sets["forget"].answer_loss) == 2
-    (line,) = drain()
-    assert "mia_grad_norm has no values: there is no memory" in line

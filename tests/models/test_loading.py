@@ -14,7 +14,7 @@ from transformers import Cohere2Config, Gemma2Config, GPT2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.config.schema import LoRA, ModelSettings
+from unlearnbench.config.schema import ModelSettings
 from unlearnbench.data.encoding import Row
 from unlearnbench.errors import ModelError, TrainingError
 from unlearnbench.models.forward import OutputLayer, predict
@@ -131,21 +131,6 @@ def test_an_added_token_that_no_text_holds_is_no_other_vocabulary(
     words.chat_template = "<later>{{ messages[0].content }}"
     with pytest.raises(ModelError, match=r"ids up to 330 of texts, .* has 330 entries"):
         check_vocabulary(model, words)
-
-
-# peft 0.21 reads an attribute that transformers 5.23 has renamed.
-@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing` is deprecated:FutureWarning")
-def test_lora_trains_adapters_and_gradients_flow_through_checkpointing(folder: Path) -> None:
-    pytest.importorskip("peft")
-    settings = SETTINGS.model_copy(update={"lora": LoRA(rank=2), "gradient_checkpointing": True})
-    model = load_model(Source(str(folder)), settings, train=True)
-    trained = {name for name, p in model.named_parameters() if p.requires_grad}
-    assert trained
-    assert all("lora_" in name for name in trained)
-    model(input_ids=torch.tensor([[1, 5, 6]]), labels=torch.tensor([[1, 5, 6]])).loss.backward()
-    moved = [p.grad for n, p in model.named_parameters() if "lora_B" in n]
-    assert moved
-    assert all(g is not None and bool(g.abs().sum() > 0) for g in moved)
 
 
 def test_muon_takes_the_matrices_and_leaves_the_embeddings(model: Any) -> None:
