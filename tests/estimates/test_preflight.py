@@ -117,15 +117,6 @@ def test_workers_check_their_own_device(seven_billion: Path, tmp_path: Path) -> 
     assert check_plan(plan, benchmark, 160 * GB) == []
 
 
-def test_a_share_of_a_gpu_is_a_share_of_its_memory(seven_billion: Path, tmp_path: Path) -> None:
-    sets = [*changes(seven_billion, tmp_path), "models.0.lora={}"]
-    plan, benchmark = plan_sweep(load_config("tofu_llama2_7b", sets))
-    assert check_plan(plan, benchmark, 80 * GB) == []
-    plan, benchmark = plan_sweep(load_config("tofu_llama2_7b", [*sets, "resources.gpu=0.25"]))
-    with pytest.raises(TrainingError, match=r"of 0\.25 of 74\.5 GiB"):
-        check_plan(plan, benchmark, 80 * GB)
-
-
 @pytest.mark.usefixtures("gpu")
 def test_unknown_shapes_do_not_refuse_runs(
     seven_billion: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

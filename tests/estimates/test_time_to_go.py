@@ -57,31 +57,12 @@ def test_time_to_go_from_measured_epochs() -> None:
     assert forecast.to_go() == 0
 
 
-def test_restarted_runs_need_their_whole_time() -> None:
-    (run,), clock = some_runs("npo", rates=1), Clock()
-    forecast = Forecast([run], 1, clock)
-    forecast.begin(run)
-    clock.now = 10.0
-    forecast.observe(run, 1, 10.0)
-    assert forecast.to_go() == pytest.approx(10)
-    forecast.restart(run)
-    assert forecast.to_go() == pytest.approx(20)
-
-
 def test_learns_from_runs_of_earlier_commands() -> None:
     runs = some_runs("ce-u", "npo+kl", rates=2)
     forecast = Forecast(runs[1:], 1, Clock())
     forecast.learn(runs[0], 20.0)
     others = 20.0 + 2 * 20.0 * cost(runs[2]) / cost(runs[0])
     assert forecast.to_go() == pytest.approx(others)
-
-
-def test_cost_grows_with_trained_rows() -> None:
-    names = ("eco", "ce-u", "gradient-difference", "npo+kl", "grpo")
-    costs = [cost(run) for run in some_runs(*names, rates=1)]
-    assert costs[0] < costs[1] < costs[2] == costs[3] < costs[4]
-    small, large = some_runs("ce-u", fractions=(0.1, 0.2), rates=1)
-    assert cost(small) < cost(large)
 
 
 def test_order_by_model_kind_and_length() -> None:

@@ -18,12 +18,8 @@ from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import (
     KEY,
     StoredBenchmark,
-    default_schema,
-    filled_columns,
-    recorded_schema,
     version_entry,
 )
-from unlearnbench.evaluation.summary import plan_of
 from unlearnbench.metrics.exact_memorization import ExactMemorization
 from unlearnbench.results.records import EpochResult, Record, read_records, write_record
 from unlearnbench.results.table import mixed_versions, table, to_csv
@@ -94,18 +90,6 @@ def test_the_entry_in_a_plan_reads_back_with_infinite_bounds(tmp_path: Path) -> 
         table([early])
 
 
-def test_a_benchmark_is_found_by_the_name_and_settings_in_the_record() -> None:
-    spec = {"source": "synthetic", "authors": 4}
-    for section, name in ((spec, "synthetic"), ({}, "")):
-        found = recorded_schema(section, TOFU.id)
-        assert (found.name, found.missing, found.headline.kept.column) == (
-            name,
-            "",
-            "model_utility",
-        )
-        assert found.plan.columns == plan_of(TOFU, benchmark_named(name or "tofu")).columns
-
-
 def test_a_table_is_drawn_without_the_plug_in_and_warns_once() -> None:
     report = Results.of([record(), record(id="bb", seed=1)], name="x")
     schema = report.schema
@@ -145,11 +129,3 @@ def test_two_versions_of_a_metric_in_one_table_are_a_warning(
     assert mixed_versions([late]) == ""
     line = Results.of([early, late], name="x").warnings[-1]
     assert "of a metric do not compare: exact_memorization_gone (1 and 2); evaluate again" in line
-
-
-def test_columns_with_numbers_come_in_the_order_of_a_table() -> None:
-    known = [*default_schema().columns]
-    first = next(name for name in known if name not in default_schema().plan.own)
-    rows = [{"b": None, "z": 1.0, "rouge_forget": None}, {"a": 0.0, first: 0.5, "b": None}]
-    assert filled_columns(rows) == ("rouge_forget", first, "a", "z")
-    assert filled_columns([]) == tuple(known[: len(default_schema().plan.own)])

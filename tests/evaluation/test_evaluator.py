@@ -200,15 +200,6 @@ def test_every_token_has_the_plain_log_probability(
             np.testing.assert_allclose(losses, wanted, rtol=0, atol=1e-5)
 
 
-def test_a_tree_has_shared_prefixes_once(tokenizer: Any, questions: tuple[Question, ...]) -> None:
-    for tree in trees_of(tokenizer, questions):
-        prefixes = {row.ids[:end] for row in tree.rows for end in range(1, len(row.ids))}
-        assert len(tree.ids) == len(prefixes)
-        for row, path in zip(tree.rows, tree.paths, strict=True):
-            assert tuple(tree.ids[path]) == row.ids[:-1]
-            assert tuple(tree.depths[path]) == tuple(range(len(path)))
-
-
 @pytest.mark.parametrize("batch_tokens", [64, 300, 100_000])
 def test_batch_size_and_row_order_change_nothing(
     batch_tokens: int, sharp: Any, tokenizer: Any, questions: tuple[Question, ...]

@@ -15,8 +15,8 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.data.encoding import TEMPLATES, Row
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.generation import Answer, DraftLookup, Prompt, decode
-from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
+from unlearnbench.evaluation.generation import Answer, Prompt, decode
+from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models.loading import pad_id
@@ -128,21 +128,6 @@ def test_drafts_save_steps_and_change_no_token(packed: bool, model: Any, tokeniz
                 assert all(answer.drafted == 37 for answer in answers)
 
 
-def test_drafts_come_from_texts_and_from_repetition() -> None:
-    lookup = DraftLookup([(5, 1, 2, 3, 4), (1, 2, 8)], [1, 2])
-    assert lookup.draft(9) == ()
-    assert lookup.draft(9, minimum=9) == (3, 4), "the first draft goes before the second"
-    lookup.append([3])
-    assert lookup.draft(9) == (4,), "as many as have been right"
-    lookup.append([7])
-    assert lookup.draft(9, minimum=9) == ()
-    lookup.append([6, 7, 6, 7, 6])
-    assert lookup.draft(9) == (7, 6), "7, 6, 7, 6 taught nothing before it had begun again"
-    lookup.append([7, 6, 7])
-    assert lookup.draft(9) == (6, 7, 6, 7, 6)
-    assert lookup.draft(3) == (6, 7, 6)
-
-
 def test_ties_are_counted_and_named(sharp: Any, evaluator: Evaluator) -> None:
     assert statistics(evaluator(sharp)).ties == ()
     with torch.no_grad():
@@ -162,41 +147,3 @@ def test_logits_that_are_not_finite_give_nan_and_name_the_first_question(
     assert np.isnan(found.sets["forget"].rouge_l_recall).all()
     assert summarize(found, None, PROFILE)["model_utility"] is None
     assert statistics(found).not_finite == found.sets["retain"].questions[0]
-
-
-def test_decoding_stops_where_logits_are_not_finite(model: Any) -> None:
-    with torch.no_grad():
-        model.model.norm.weight.fill_(float("nan"))
-    predictor = predictor_of(model)
-    with predictor.ready():
-        (answer,), steps = decode(predictor, [Prompt((1, 5), 30)], [Answer()], eos=2)
-    assert (answer.ids, answer.finite, steps) == ([], False, 1)
-    none = np.empty(0, dtype=np.int64)
-    _, argmax, *_ = predictor.score_positions(
-        torch.full((2, 32), float("nan")), none, none, np.arange(2)
-    )
-    assert argmax == [NOT_FINITE] * 2
-
-
-def test_progress_is_reported(sharp: Any, evaluator: Evaluator) -> None:
-    calls: list[tuple[int, int]] = []
-    evaluator(sharp, progress=lambda done, whole: calls.append((done, whole)))
-    assert calls[-1] == (24, 24)
-    assert [done for done, _ in calls] == sorted(done for done, _ in calls)
-
-
-@pytest.mark.parametrize(
-    ("limit", "ids", "ended"), [(2, (5, 6), False), (3, (5, 6, 7), False), (4, (5, 6, 7), True)]
-)
-def test_a_verified_answer_ends_at_the_limit(limit: int, ids: tuple[int, ...], ended: bool) -> None:
-    answer = Answer()
-    assert answer.accept((5, 6, 7, 2), (5, 6, 7, 2), (False,) * 4, limit, eos=2) == 4
-    assert (tuple(answer.ids), answer.ended, answer.drafted) == (ids, ended, len(ids) + ended)
-    assert not answer.unfinished(limit)
-
-
-def test_the_first_wrong_token_of_a_draft_is_corrected() -> None:
-    answer = Answer([4])
-    assert answer.accept((5, 6, 7), (5, 9, 8, 3), (False, True, False, True), 10, eos=2) == 1
-    assert (answer.ids, answer.drafted, answer.tied) == ([4, 5, 9], 1, True)
-    assert answer.unfinished(10)

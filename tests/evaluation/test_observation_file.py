@@ -72,18 +72,6 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert again.read_bytes() == path.read_bytes()
 
 
-def test_an_evaluation_of_forget10_is_less_than_1_mb(tmp_path: Path) -> None:
-    sizes = {"retain": 400, "forget": 400, "real_authors": 100, "world_facts": 117}
-    sets: Any = {name: made(n, tokens=45) for name, n in sizes.items()}
-    sets["holdout"] = made(400, tokens=45, perturbed=0)
-    for name in sizes.keys() - {"forget"}:  # whose moments nobody reads
-        tokens = replace(sets[name].tokens, mean_logprob=None, logprob_variance=None)
-        sets[name] = replace(sets[name], token_columns=tokens)
-    path = tmp_path / "epoch-1.safetensors"
-    write_observations(Evaluation(TOFU.id, sets, precision="bfloat16"), path)
-    assert path.stat().st_size < 1_000_000
-
-
 @pytest.mark.parametrize("damage", ["cut", "empty", "missing", "packed"])
 def test_a_damaged_file_is_one_line(tmp_path: Path, damage: str) -> None:
     path = tmp_path / "epoch-1.safetensors"

@@ -23,14 +23,6 @@ from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
 
-def test_sizes_are_unpadded_on_a_cpu_and_rounded_up_elsewhere() -> None:
-    assert [padded_size(n, "cpu") for n in (1, 37, 300)] == [1, 37, 300]
-    sizes = {n: padded_size(n, "cuda") for n in range(1, 400)}
-    assert [sizes[n] for n in (1, 2, 3, 5, 17, 64, 65, 129)] == [1, 2, 4, 8, 32, 64, 128, 192]
-    assert all(size >= n for n, size in sizes.items())
-    assert len(set(sizes.values())) == 13
-
-
 def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatch) -> None:
     """And gives the numbers of unpadded sizes."""
     data = Synthetic(authors=10, questions_per_author=6, pretraining_authors=2)

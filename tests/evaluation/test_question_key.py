@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from unlearnbench.api.observations import SetName
-from unlearnbench.benchmarks import tofu
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import (
     TOFU,
     get_profile,
     profile_named,
-    profile_of,
     profile_of_id,
-)
-from unlearnbench.config.schema import (
-    EvaluationSettings,
-    MethodGrid,
-    MethodSpec,
-    ModelSettings,
-    SweepConfig,
 )
 from unlearnbench.data.loading import load_benchmark
 from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.plan.plan import make_plan
 
 PARAPHRASED = get_profile("tofu", question_key="paraphrased_question")
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
@@ -48,24 +33,6 @@ def test_the_override_shows_in_the_id_which_can_be_read_back() -> None:
     for name in ("tofu+rows=0", "tofu+template=chat", "tofu+rows", "tofu+question_key=x"):
         with pytest.raises(EvaluationError):
             profile_named(name)
-
-
-def config(**evaluation: Any) -> SweepConfig:
-    return SweepConfig(
-        name="small",
-        models=(ModelSettings(name="tiny", base="tiny"),),
-        forget_fractions=(0.1,),
-        methods=(MethodGrid(specs=(MethodSpec(name="npo"),)),),
-        evaluation=EvaluationSettings(**evaluation),
-    )
-
-
-def test_runs_are_the_same_ones_unless_it_is_set() -> None:
-    (plain,) = make_plan(config(), "d1").runs
-    assert "question_key" not in plain.identity["evaluation"]
-    (other,) = make_plan(config(question_key="paraphrased_question"), "d1").runs
-    assert other.id != plain.id
-    assert profile_of(other.evaluation) == PARAPHRASED
 
 
 def test_forget_and_retain_are_asked_in_other_words_and_facts_as_ever() -> None:
@@ -87,32 +54,3 @@ def test_forget_and_retain_are_asked_in_other_words_and_facts_as_ever() -> None:
     without = replace(split, sets={**split.sets, "holdout": ()})
     bare = replace(benchmark, splits={0.25: without})
     assert "holdout" not in evaluation_sets(bare, 0.25, PARAPHRASED)
-
-
-def test_tofus_own_files_have_the_column(tofu_folder: Path) -> None:
-    benchmark = load_benchmark(tofu.TOFU(path=str(tofu_folder)), (0.01,))
-    found = evaluation_sets(benchmark, 0.01, PARAPHRASED)
-    texts = {name: {q.question for q in rows} for name, rows in found.items()}
-    written = {q.question for q in benchmark.full}
-    assert not texts["forget"] & written
-    assert len(texts["retain"] - written) > 290  # TOFU repeats a few questions as they are
-
-
-def test_the_command_line_asks_them(
-    tmp_path: Path, model: Any, tokenizer: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
-    place, log = tmp_path / "model", tmp_path / "log.safetensors"
-    model.save_pretrained(place)
-    tokenizer.save_pretrained(place)
-    capsys.readouterr()
-    how = ["--rows", "2", "--question-key", "paraphrased_question", "--json"]
-    named = ["evaluate", str(place), "--data", "synthetic", "--out", str(log), *how]
-    assert main(named) == 0
-    printed = json.loads(capsys.readouterr().out)
-    assert printed["profile"].startswith("tofu+rows=2+question_key=paraphrased_question@")
-    benchmark = load_benchmark(Synthetic(), (0.1,))
-    chosen = benchmark.splits[0.1].sets["forget"][:2]
-    assert read_log(log).sets["forget"].questions == tuple(q.paraphrased_question for q in chosen)
-    assert main(["score", str(log), *how]) == 0
-    assert json.loads(capsys.readouterr().out)["model_utility"] == printed["model_utility"]
-    assert main(["score", str(log), "--rows", "2"]) == 2, "another profile's numbers"

@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import pandas
 import pytest
 
 from unlearnbench.api.observations import SETS, AnswerTokens, Evaluation, SetEvaluation, SetName
@@ -100,18 +99,6 @@ def test_an_attack_relative_to_the_retain_model_has_its_own_scores(evaluation: E
     expected = model.sets["forget"].answer_loss - losses["forget"]
     assert of_forget == expected.tolist()
     assert "mia_reference" not in questions_table(model)[0], "without a retain model"
-
-
-def test_json_lines_are_read_with_one_line_of_pandas(
-    evaluation: Evaluation, tmp_path: Path
-) -> None:
-    path = tmp_path / "new" / "q.jsonl"
-    write_questions(evaluation, path)
-    rows = questions_table(evaluation)
-    assert [json.loads(line) for line in path.read_text().splitlines()] == rows
-    frame = pandas.read_json(path, lines=True, precise_float=True)
-    assert frame["answer_loss"].tolist() == [row["answer_loss"] for row in rows]
-    assert [p.name for p in path.parent.iterdir()] == ["q.jsonl"]
 
 
 def test_values_that_are_not_finite_or_unknown(tmp_path: Path) -> None:

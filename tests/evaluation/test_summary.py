@@ -85,11 +85,6 @@ def test_set_metrics_by_hand(
     assert set_metrics(name, BY_HAND, profile) == pytest.approx(expected, rel=1e-14)
 
 
-def test_truth_ratios_by_hand() -> None:
-    np.testing.assert_allclose(truth_ratios(BY_HAND, TOFU), [4, 1 / 4], rtol=1e-14)
-    np.testing.assert_allclose(truth_ratios(BY_HAND, TOFU_PAPER), [3.2, 1 / 5], rtol=1e-14)
-
-
 def test_epsilons_by_hand() -> None:
     profile = replace(OPEN_UNLEARNING, truth_ratio_epsilon=0.1, options_epsilon=0.25)
     np.testing.assert_allclose(truth_ratios(BY_HAND, profile), [0.9 / 0.2, 0.2 / 0.4], rtol=1e-14)
@@ -170,18 +165,6 @@ def test_summary_keys_and_their_order() -> None:
     # Retain set 3/8 · 3/4 · 3/8; facts twice 0.35 · 3/4 · 3/8.
     parts = [0.375, 0.75, 0.375, *[0.35, 0.75, 0.375] * 2]
     assert summary["model_utility"] == pytest.approx(9 / sum(1 / part for part in parts), rel=1e-14)
-
-
-def test_summary_without_a_retain_model() -> None:
-    summary = summarize(evaluation_of(BY_HAND), None, TOFU)
-    assert [key for key in KEYS if summary[key] is None] == KEYS[1:5]
-
-
-def test_summary_of_a_model_that_says_nan() -> None:
-    broken = replace(BY_HAND, base_loss=np.array([np.nan, 1.0]))
-    summary = summarize(evaluation_of(broken), evaluation_of(BY_HAND), TOFU)
-    undefined = {key for key in KEYS if summary[key] is None}
-    assert undefined == {*KEYS[:5], *[f"truth_ratio_{name}" for name in SETS]}
 
 
 def test_different_profiles_do_not_compare() -> None:

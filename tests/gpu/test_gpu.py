@@ -37,7 +37,6 @@ from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.device import use_device
 from unlearnbench.models.loading import Source
-from unlearnbench.models.model_cache import ModelCache
 from unlearnbench.models.tiny import build_model
 from unlearnbench.testing.tiny_lab import TinyLab
 from unlearnbench.training.objective import Objective
@@ -356,29 +355,3 @@ def test_attention_is_a_flash_kernel_and_not_cudnns(
     assert attention
     assert not [name for name in names if "cudnn_attention" in name or "cudnn_generated" in name]
     assert any("flash" in name or "efficient" in name for name in attention)
-
-
-@on_both
-def test_a_second_run_begins_with_the_model_that_is_there(
-    device: str,
-    model: Any,
-    tokenizer: Any,
-    tmp_path: Path,
-    record_property: Callable[[str, object], None],
-) -> None:
-    (model if device == "cpu" else large(tokenizer, "1b")).save_pretrained(tmp_path)
-    settings = ModelSettings(name="m", base=str(tmp_path))
-    source, kept = Source(str(tmp_path)), ModelCache()
-    first = kept.acquire(source, settings)
-    assert next(first.parameters()).device.type == device
-    kept.release(first, source, settings)
-    del first
-    held = torch.cuda.memory_allocated() if device == "cuda" else 0
-    begin = time.monotonic()
-    second = kept.acquire(source, settings)
-    seconds = time.monotonic() - begin
-    record_property("set-up of a second run in seconds", seconds)
-    assert kept.restored == 1
-    assert seconds < 2
-    assert next(second.parameters()).device.type == device
-    assert (torch.cuda.memory_allocated() if device == "cuda" else 0) == held

@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file
-from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
@@ -419,56 +418,3 @@ def test_an_evaluation_has_one_precision(
             assert measured[metric] == close, (*what, metric)
         for key, seen in other.sets.items():
             assert seen.generated == one.sets[key].generated, what
-
-
-SHARED = """
-import json, sys
-from pathlib import Path
-import torch
-from unlearnbench.runtime import distributed as group
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.data.encoding import Row
-from unlearnbench.models.loading import Source
-from unlearnbench.models.model_cache import ModelCache
-from unlearnbench.training.optimizers import TrainerSettings
-from unlearnbench.training.objective import Objective
-from unlearnbench.config.schema import ModelSettings
-from unlearnbench.training.trainer import FineTuning, Trainer
-
-torch.set_num_threads(1)
-group.join_group()
-settings = ModelSettings(name="small", base="hub/small")
-sources = [Source(path) for path in sys.argv[1:-1]]
-rows = TrainingRows(retain=[Row(tuple(range(3 + i, 9 + 2 * i)), 3) for i in range(6)])
-
-def losses(kept, source, precision):
-    model = kept.acquire(source, settings, f"fsdp {precision}")
-    how = TrainerSettings(2, 4, 1e-2, seed=0, precision=precision, parallel="fsdp")
-    trainer = Trainer(model.train(), Objective(FineTuning()), rows, how, 0)
-    found = [step.loss for epoch in (1, 2) for step in trainer.epoch(epoch)]
-    with trainer.evaluation_model() as evaluated:
-        found.append(float(evaluated(torch.arange(9).unsqueeze(0)).logits.double().norm()))
-    kept.release(trainer.model, source, settings, f"fsdp {precision}")
-    return found
-
-kept = ModelCache()
-order = [(source, "fp32") for source in (*sources, *sources)] + [(sources[0], "bf16")] * 2
-warm = [losses(kept, *one) for one in order]
-cold = [losses(ModelCache(), *one) for one in order]
-Path(sys.argv[-1]).write_text(json.dumps([warm, cold, kept.restored]))
-group.leave_group()
-"""
-
-
-def test_a_model_that_two_processes_share_is_put_back_as_well(tmp_path: Path) -> None:
-    """To the weights of either start model; in another precision it is shared out anew."""
-    for seed in (1, 2):
-        torch.manual_seed(seed)
-        how: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
-        config = LlamaConfig(vocab_size=50, num_hidden_layers=2, tie_word_embeddings=True, **how)
-        LlamaForCausalLM(config).save_pretrained(tmp_path / str(seed))
-    for path in launch(SHARED, [str(tmp_path / "1"), str(tmp_path / "2")], tmp_path, 2):
-        warm, cold, restored = json.loads(path.read_text())
-        assert warm == cold
-        assert warm[0] == warm[2] != warm[1]
-        assert restored == 4

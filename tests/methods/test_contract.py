@@ -25,13 +25,6 @@ def test_a_method_reads_exactly_what_it_declares(name: str, toy: Toy) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_it_needs_is_within_what_its_class_declares(name: str) -> None:
-    made = method(name)
-    for field in ("parts", "logprobs", "distributions", "states", "statistics"):
-        assert getattr(made.needed(), field) <= getattr(made.needs, field)
-
-
-@pytest.mark.parametrize("name", NAMES)
 def test_finite_at_extreme_logits(name: str) -> None:
     lengths: dict[Part, tuple[int, ...]] = {"forget": (1, 2), "retain": (2, 1), "refusal": (1, 1)}
     lengths |= {"alternative": (2, 1), "sample": (1, 2) * 4}

@@ -82,18 +82,6 @@ def test_kto_as_the_npo_repository_has_it(toy: Toy) -> None:
     assert_same(toy, loss, mean(values))
 
 
-def test_kto_reads_the_refusals_only_as_a_statistic(toy: Toy) -> None:
-    needs = method("kto").needed()
-    assert needs.parts == {"forget"}
-    assert needs.statistics == {"refusal"}
-    made = method("kto")
-    batch = toy.batch_for(made)
-    assert not batch.statistics["log_ratio"].requires_grad
-    torch.testing.assert_close(
-        batch.statistics["log_ratio"], mean(toy.log_ratios("refusal")).detach()
-    )
-
-
 def pair_weights(toy: Toy, beta: float) -> list[Tensor]:
     pairs = zip(toy.log_ratios("refusal"), toy.log_ratios("forget"), strict=True)
     return [beta / (1 + torch.exp(beta * (win - lose))).detach() for win, lose in pairs]
@@ -117,17 +105,6 @@ def test_dpo_ceu(toy: Toy, score: float) -> None:
             unlearned = unlearned + ce_towards(target, z)
         values.append(weight * (unlearned - win))
     assert_same(toy, loss_of(toy, "dpo-ceu", beta=beta, score=score), mean(values))
-
-
-def test_dpo_ceu_differs_from_dpo_in_the_loser_alone(toy: Toy) -> None:
-    mine, theirs = total(loss_of(toy, "dpo-ceu")), total(loss_of(toy, "dpo"))
-    for leaf in toy.logits["refusal"]:
-        (a,), (b,) = (torch.autograd.grad(x, leaf, retain_graph=True) for x in (mine, theirs))
-        torch.testing.assert_close(a, b, rtol=1e-10, atol=1e-12)
-    for leaf in toy.logits["forget"]:
-        (a,), (b,) = (torch.autograd.grad(x, leaf, retain_graph=True) for x in (mine, theirs))
-        # Row by row p − q against onehot − p: both lower the true logit, by another amount.
-        assert not torch.allclose(a, b, rtol=1e-3)
 
 
 @pytest.mark.parametrize("scaled", [False, True])

@@ -67,11 +67,6 @@ def test_satimp(toy: Toy, beta1: float, beta2: float) -> None:
     assert_same(toy, loss_of(toy, "satimp", beta1=beta1, beta2=beta2), mean(values))
 
 
-def test_satimp_without_importance_is_wga(toy: Toy) -> None:
-    wga = total(loss_of(toy, "wga", beta=3.0))
-    assert_same(toy, loss_of(toy, "satimp", beta1=3.0, beta2=0.0), wga)
-
-
 def test_the_rest_of_a_certain_token_is_exact() -> None:
     # Log-odds 50: 1 − p = e^−50 is far below float64's 1 − p, and log p = −e^−50 to 22 digits.
     toy = make_toy({"forget": (1,)})

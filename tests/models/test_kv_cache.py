@@ -5,11 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.cache_utils import DynamicCache
 
 from unlearnbench.models.kv_cache import (
-    _cached_values_per_token,  # pyright: ignore[reportPrivateUsage]
     allocate_cache,
 )
 
@@ -45,19 +43,3 @@ def test_under_autocast_keys_take_half_and_give_the_same(model: Any) -> None:
         model(input_ids=ids, past_key_values=made, use_cache=True)
     stored = [tensor for layer in made.layers for tensor in (layer.keys, layer.values)]
     assert {tensor.dtype for tensor in stored} == {torch.bfloat16}
-
-
-def test_heads_that_share_keys_are_counted_once() -> None:
-    config = LlamaConfig(
-        vocab_size=20,
-        hidden_size=32,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        intermediate_size=8,
-    )
-    cache: Any = allocate_cache(model := LlamaForCausalLM(config), 1)
-    with torch.no_grad():
-        model(input_ids=torch.ones(1, 1, dtype=torch.long), past_key_values=cache, use_cache=True)
-    held = sum(t.numel() for layer in cache.layers for t in (layer.keys, layer.values))
-    assert held == _cached_values_per_token(config)

@@ -23,14 +23,6 @@ def test_tokens_come_as_often_as_their_probability_says(temperature: float) -> N
     assert chisquare(found[kept].numpy(), expected[kept].numpy()).pvalue > 1e-3
 
 
-@pytest.mark.parametrize(("uniform", "token"), [(0.0, 1), (0.24999, 1), (0.25, 2), (0.9999999, 3)])
-def test_a_number_on_the_border_belongs_to_the_next_token(uniform: float, token: int) -> None:
-    logits = torch.tensor([[-math.inf, 0.0, math.log(2), 0.0]])
-    assert (
-        choose(logits, Distribution(), torch.tensor([uniform], dtype=torch.float64)).item() == token
-    )
-
-
 @pytest.mark.parametrize(
     ("top_p", "kept"), [(0.1, [3]), (0.49, [3]), (0.51, [1, 3]), (0.87, [1, 3])]
 )
@@ -43,9 +35,3 @@ def test_a_nucleus_has_the_share_and_not_more(top_p: float, kept: list[int]) -> 
     assert [i for i, count in enumerate(found) if count] == kept
     if kept == [1, 3]:
         assert found[1] == pytest.approx(800 * 3 / 7, abs=2)
-
-
-def test_without_temperature_the_likeliest_token_is_left() -> None:
-    logits = torch.randn(50, 30, generator=torch.Generator().manual_seed(0))
-    uniform = torch.rand(50, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(choose(logits, Distribution(1e-6), uniform), logits.argmax(1))

@@ -125,14 +125,3 @@ def test_a_kernel_that_does_something_else_is_not_used(
     assert tried > 0
     reader(model, ROWS)
     assert len(calls) == tried, "once"
-
-
-def test_attention_with_dropout_is_padded(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = patched(monkeypatch, plain)
-    model = build_model_of("llama", {"attention_dropout": 0.5})
-    reader = RowReader(model, pad=0)
-    reader(model, ROWS)
-    assert calls
-    calls.clear()
-    reader(model.train(), ROWS)
-    assert not calls

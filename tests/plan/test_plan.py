@@ -22,7 +22,8 @@ from unlearnbench.config.schema import (
     RetainSpec,
     SweepConfig,
 )
-from unlearnbench.estimates.time_to_go import SplitSize, count_work
+from unlearnbench.data.loading import load_benchmark
+from unlearnbench.estimates.time_to_go import count_work
 from unlearnbench.plan.plan import Plan, make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import run_record, write_record
@@ -226,10 +227,8 @@ def test_inference_methods_have_one_run_per_setting() -> None:
     batch = config(methods=methods, training={"batch_size": 7})
     other = {run.id for run in make_plan(batch, "data").runs if run.method.name == "eco"}
     assert other == {run.id for run in wrapped}, "how others are trained changes nothing"
-    work = count_work(
-        make_plan(config(methods=methods[:1]), "data"),
-        dict.fromkeys((0.1, 0.2), SplitSize(forget=40, evaluated=100)),
-    )
+    data = load_benchmark(Synthetic(authors=10, questions_per_author=2), (0.1, 0.2))
+    work = count_work(make_plan(config(methods=methods[:1]), "data"), data)
     assert (work.runs, work.optimiser_steps, work.training_rows, work.evaluations) == (16, 0, 0, 16)
 
 

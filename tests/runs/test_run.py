@@ -29,12 +29,10 @@ from unlearnbench.config.schema import (
 from unlearnbench.config.training_settings import TrainingSettings
 from unlearnbench.data.loading import fingerprint, load_benchmark
 from unlearnbench.files.canonical_json import document_hash
-from unlearnbench.models.model_cache import ModelCache
 from unlearnbench.plan.plan import make_plan
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import Record, read_record, read_records, write_record
 from unlearnbench.results.table import hyperparameters_of, table
-from unlearnbench.runs import build_trainer as trainers
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs, run_single
@@ -152,33 +150,6 @@ def test_a_run_becomes_a_record(place: Path) -> None:
     workspace.clear_workspaces()
     again = run_single(spec, config, folder, lines.append)
     assert without_times(again) == without_times(record), "the same numbers"
-
-
-def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    names = ("rmu", "task-vector", "kl-minimization", "grpo", "dpo", "ce-u", "eco")
-    set_up: dict[str, dict[str, Any]] = {
-        "grpo": {"max_new_tokens": 4, "samples": 2, "beta": 0.1},
-        "rmu": {"layer": 1},
-    }
-    specs = tuple(method_spec(n, set_up.get(n, {})) for n in names)
-    training = TrainingSettings(batch_size=4, precision="bf16")  # wraps the model's forward pass
-    config = config_of(place, methods=(MethodGrid(specs=specs),), training=training, epochs=1)
-    runs = runs_of(config)
-
-    def records(*, warm: bool) -> list[str]:
-        kept = ModelCache()
-        for run in runs:
-            workspace.clear_workspaces()
-            monkeypatch.setattr(trainers, "model_cache", kept if warm else ModelCache())
-            shutil.rmtree(place / "runs" / "small" / "records" / run.id, ignore_errors=True)
-            run_single(run, config, place / "runs" / "small", lambda _: None)
-        assert kept.restored == (len(names) - 2 if warm else 0), "all but the first and ECO"
-        places = [place / "runs" / "small" / "records" / run.id for run in runs]
-        return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN
-
-    assert records(warm=True) == records(warm=False)
 
 
 @pytest.mark.usefixtures("checkpoint_every_epoch")

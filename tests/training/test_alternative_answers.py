@@ -8,16 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Needs, Sampling
-from unlearnbench.data.batching import token_budget
 from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
-from unlearnbench.training import answer_sampling as sampling
 from unlearnbench.training.alternative_answers import alternative_rows, start_prompts
 
 Made = Callable[..., list[tuple[Row, ...]]]
@@ -105,16 +102,6 @@ def test_the_authors_prompt_is_theirs_letter_by_letter(tokenizer: Any) -> None:
     assert how.stop == ("Question:", "Q:")
 
 
-def test_a_prefix_is_asked_with_and_not_learned(
-    made: Made, encoder: Encoder, questions: tuple[Question, ...], tmp_path: Path
-) -> None:
-    plain, prefixed = made(), made(prefix=" Alternate Answer :")
-    assert plain != prefixed
-    assert len([*(tmp_path / "alternatives").iterdir()]) == 2
-    for rows, question in zip(prefixed, questions, strict=False):
-        assert [row.ids[: row.start] for row in rows] == [encoder.prompt(question)] * 2
-
-
 def test_each_epoch_draws_its_own_and_leaves_the_other_draws_alone() -> None:
     forget = [Row((1, 2, 3 + i), 1) for i in range(30)]
     needs = Needs(parts={"forget", "alternative"})
@@ -138,20 +125,3 @@ def test_each_epoch_draws_its_own_and_leaves_the_other_draws_alone() -> None:
     assert {row.ids[3] for row in chosen[0]} == {90, 91, 92, 93}
     assert sorted(chosen[0], key=lambda r: r.ids) != sorted(chosen[1], key=lambda r: r.ids)
     assert len(rows.primary(Needs(parts={"alternative"}))) == 30
-
-
-def test_answers_that_do_not_fit_are_sampled_in_smaller_batches(
-    made: Made, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried: list[int] = []
-
-    def batches(lengths: list[int], budget: int) -> Any:
-        tried.append(budget)
-        if len(tried) < 3:
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return token_budget(lengths, budget)
-
-    whole = made()
-    monkeypatch.setattr(sampling, "token_budget", batches)
-    assert made("other weights, and so another file") == whole
-    assert tried == [tried[0], tried[0] // 2, tried[0] // 4]

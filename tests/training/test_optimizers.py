@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 from unittest.mock import Mock
 
@@ -31,23 +29,6 @@ else:
 REAL: Any = AdamW8bit
 CPU = torch.device("cpu")
 EIGHT: tuple[Any, ...] = ("adamw-8bit", "paged-adamw-8bit")
-
-
-@pytest.fixture
-def stand_in(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """bitsandbytes as far as anyone looks; the names of the optimisers that were made."""
-    made: list[str] = []
-
-    def maker(name: str) -> Any:
-        def make(parameters: Any, lr: float, weight_decay: float = 0.0) -> torch.optim.Optimizer:
-            made.append(name)
-            return torch.optim.AdamW(parameters, lr, weight_decay=weight_decay)
-
-        return make
-
-    optim = SimpleNamespace(**{n: maker(n) for n in ("AdamW8bit", "PagedAdamW8bit")})
-    monkeypatch.setitem(sys.modules, "bitsandbytes", SimpleNamespace(optim=optim))
-    return made
 
 
 class Flat(AdamW8bit):
@@ -171,30 +152,3 @@ def test_paged_memory_is_freed_with_the_last_use_of_it(monkeypatch: pytest.Monke
     assert read.tolist() == [0] * 5
     del read
     assert library.held == {}
-
-
-def test_muon_is_left_out_or_alone_where_there_are_no_or_only_matrices() -> None:
-    how = TrainerSettings(1, 1, 1e-3, seed=0, optimizer="muon")
-
-    def kinds(model: nn.Module) -> list[str]:
-        return [type(optimizer).__name__ for optimizer in make_optimizers(model, how)]
-
-    both = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 4))
-    assert kinds(both) == ["Muon", "AdamW"]
-    assert kinds(nn.Linear(4, 4, bias=False)) == ["Muon"]
-    assert kinds(nn.LayerNorm(4)) == ["AdamW"]
-
-
-@pytest.mark.parametrize(("device", "fused"), [("cpu", None), ("cuda", True)])
-def test_adamw_is_fused_on_gpus_alone(
-    device: str, fused: bool | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-
-    def settings(*_: Any, **how: Any) -> dict[str, Any]:
-        return how
-
-    monkeypatch.setattr("torch.optim.AdamW", settings)
-    weight = SimpleNamespace(requires_grad=True, device=torch.device(device))
-    model: Any = SimpleNamespace(named_parameters=lambda: [("weight", weight)])
-    made: list[Any] = [*make_optimizers(model, TrainerSettings(1, 1, 1e-3, seed=0))]
-    assert made == [{"weight_decay": 0.0, "fused": fused}]

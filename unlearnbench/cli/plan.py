@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
     from unlearnbench.config.schema import HyperParameter, SweepConfig
     from unlearnbench.estimates.run_estimate import Estimate
-    from unlearnbench.estimates.time_to_go import SplitSize
     from unlearnbench.plan.plan import Plan
     from unlearnbench.plan.run_spec import RunSpec
 
@@ -56,23 +55,16 @@ def plan(
       unlearnbench plan tofu_phi_1_5 --memory --flops 200e12
     """
     planned, benchmark = plan_runs(config, overrides, plugins)
-    from unlearnbench.config.profiles import profile_of
     from unlearnbench.estimates.run_estimate import estimate_plan
-    from unlearnbench.estimates.time_to_go import SplitSize, count_work
-    from unlearnbench.evaluation.sets import evaluation_sets
+    from unlearnbench.estimates.time_to_go import count_work
     from unlearnbench.models.device import device_memory as memory_here
     from unlearnbench.results.sweep_folder import check_owner
     from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 
     check_owner(planned)
-    profile = profile_of(planned.config.evaluation)
-    rows: dict[SplitKey, SplitSize] = {}
-    for fraction, split in benchmark.splits.items():
-        sets = evaluation_sets(benchmark, fraction, profile)
-        rows[fraction] = SplitSize(len(split.forget), sum(map(len, sets.values())))
     first = (*planned.runs, *pending_runs(planned))
-    work, stages = count_work(replace(planned, runs=first), rows), stages_of(planned)
+    work, stages = count_work(replace(planned, runs=first), benchmark), stages_of(planned)
     records = planned.folder / "records"
     recorded = sum((records / run.id / "record.json").is_file() for run in planned.runs)
     estimates: list[Estimate] = []

@@ -14,19 +14,19 @@ import heapq
 import os
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from statistics import fmean
 
 from unlearnbench.api.attack import SamplingAttack
-from unlearnbench.api.benchmark import Dataset, SplitKey
+from unlearnbench.api.benchmark import Dataset
 from unlearnbench.api.method import Method
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.method_specs import method_from_spec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.resources import LOCAL_RUNS
-from unlearnbench.config.schema import MethodSpec, ModelSettings
+from unlearnbench.config.schema import ModelSettings
 from unlearnbench.estimates.model_shape import Shape, config_of, shape_of
 from unlearnbench.estimates.run_estimate import effort_of, row_tokens
 from unlearnbench.evaluation.sets import evaluation_sets
@@ -68,16 +68,10 @@ def cost(run: RunSpec) -> float:
 
 def rows_per_item(run: RunSpec) -> tuple[int, int]:
     """Trained rows, and sampled answers, for each forget row; none of what trains nothing."""
-    return _rows_per_item(run.method.model_dump_json())
-
-
-@lru_cache(maxsize=4096)
-def _rows_per_item(text: str) -> tuple[int, int]:
-    spec = MethodSpec.model_validate_json(text)
-    method = method_from_spec(spec)
+    method = method_from_spec(run.method)
     if not isinstance(method, Method):
         return 0, 0
-    needs = Objective(method, spec.retain).needs
+    needs = Objective(method, run.method.retain).needs
     sampled = needs.samples.count if needs.samples and "sample" in needs.parts else 0
     return needs.rows_per_item, sampled
 
@@ -177,15 +171,6 @@ def _kinds(run: RunSpec) -> tuple[Kind, ...]:
 
 
 @dataclass(frozen=True)
-class SplitSize:
-    """Number of rows of one split."""
-
-    forget: int
-    evaluated: int
-    """Questions of one evaluation, all four sets together."""
-
-
-@dataclass(frozen=True)
 class PlannedWork:
     """The work of a plan as counts, which do not depend on the machine."""
 
@@ -202,17 +187,22 @@ class PlannedWork:
     """
 
 
-def count_work(plan: Plan, rows: Mapping[SplitKey, SplitSize]) -> PlannedWork:
-    """Count the work of a plan, given the rows of each split."""
+def count_work(plan: Plan, benchmark: Dataset) -> PlannedWork:
+    """Count the work of a plan on the rows of its splits."""
+    profile = profile_of(plan.config.evaluation)
+    evaluated = {
+        split: sum(map(len, evaluation_sets(benchmark, split, profile).values()))
+        for split in benchmark.splits
+    }
     steps = training_rows = evaluations = questions = attacked = 0
     for run in plan.runs:
-        size, (trained, _) = rows[run.forget_fraction], rows_per_item(run)
+        trained, _ = rows_per_item(run)
         if trained:
-            schedule = run.schedule(size.forget)
+            schedule = run.schedule(len(benchmark.splits[run.forget_fraction].forget))
             steps += schedule.steps
             training_rows += schedule.rows_drawn * trained
         evaluations += len(run.evaluate_at)
-        questions += len(run.evaluate_at) * size.evaluated
+        questions += len(run.evaluate_at) * evaluated[run.forget_fraction]
         for attack in map(attack_from_spec, run.attacks):
             times = 1 if attack.at == "last" else len(run.evaluate_at)
             attacked += len(attack.points()) * times

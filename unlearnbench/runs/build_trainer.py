@@ -12,12 +12,17 @@ from unlearnbench.data.epoch_order import TrainingRows, with_scores
 from unlearnbench.errors import TrainingError
 from unlearnbench.estimates.run_estimate import budget_of
 from unlearnbench.models.device import device_memory, usable_memory
-from unlearnbench.models.loading import Source, check_context, check_vocabulary, pad_id
-from unlearnbench.models.model_cache import model_cache
+from unlearnbench.models.loading import (
+    Source,
+    check_context,
+    check_vocabulary,
+    load_model,
+    pad_id,
+)
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.runs.workspace import Workspace
-from unlearnbench.runtime.distributed import main_process_first, world_size
-from unlearnbench.runtime.fsdp import unsharded
+from unlearnbench.runtime.distributed import main_process_first
+from unlearnbench.runtime.out_of_memory import empty_cache
 from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective, called
@@ -36,11 +41,12 @@ def build_trainer(spec: RunSpec, space: Workspace, method: Method) -> Trainer:
     )
     pad = pad_id(encoder.tokenizer)
     reseed(spec.seed)  # adapters begin at random
-    model = model_cache.acquire(source, spec.model, _sharing(spec, space))
+    empty_cache()  # the memory of an earlier run in this process is free before the model is loaded
+    model = load_model(source, spec.model, train=True)
     check_vocabulary(model, encoder.tokenizer)
     start = model.eval()  # only read until the first step
-    # The main process runs the model while the others wait, so it must not be sharded.
-    with unsharded(start, exact=True), main_process_first():
+    # The model is whole in each process: the main one runs it while the others wait.
+    with main_process_first():
         rows = _rows(spec, space, objective, encoder, source, start)
         split = space.benchmark.splits[spec.forget_fraction]
         for part, questions in ((rows.forget, split.forget), (rows.retain, split.retain)):
@@ -116,19 +122,6 @@ def _sampler(
         method.ignore_first_answer_tokens,
         token_rewards=method.token_rewards if "sample" in needs.scores else None,
     )
-
-
-def give_back(trainer: Trainer, spec: RunSpec, space: Workspace) -> None:
-    """Return the model of a run that has ended to the cache, for the next run in this process."""
-    source, sharing = space.models(spec.model.name).full(), _sharing(spec, space)
-    model_cache.release(trainer.model, source, spec.model, sharing)
-
-
-def _sharing(spec: RunSpec, space: Workspace) -> str:
-    """Describe how processes share the model; empty for one process."""
-    if world_size() == 1:
-        return ""
-    return f"{space.config.resources_of(spec.model.name).parallel} {spec.training.precision}"
 
 
 def optimisation(spec: RunSpec) -> TrainerSettings:

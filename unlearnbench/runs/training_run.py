@@ -16,7 +16,7 @@ from unlearnbench.estimates.run_estimate import estimated_peak
 from unlearnbench.evaluation.precision import needs_stored_weights
 from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, run_record
-from unlearnbench.runs.build_trainer import build_trainer, give_back
+from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.evaluated_run import EvaluatedRun, run_provenance
 from unlearnbench.runs.run_state import RunState, remove_state, state_folders
@@ -85,7 +85,6 @@ class TrainingRun(EvaluatedRun):
             self._finish("finished" if error is None else "collapsed", error, ended)
             if is_main_process():
                 remove_state(self.space.folder, self.spec.id, self.space.storage)
-        give_back(self.trainer, self.spec, self.space)
 
     def _collapse(self) -> str | None:
         """Return why the last evaluation ends the run, or None."""

@@ -94,11 +94,9 @@ class Trainer:
             self.state: Mapping[str, float] = objective.method.start()
         self.accelerator = _accelerator(optimisation.precision)
         _freeze(model, objective.method)
-        # It runs trials on the model, whose weights must be whole.
-        with unsharded(model, exact=True):
-            self.batches = MicroBatches(model, rows, objective.needs, pad, references or {})
-        several = self.accelerator.num_processes > 1
-        if optimisation.parallel == "fsdp" and several and not is_sharded(model):
+        # Before the weights are sharded: it runs trials on the model.
+        self.batches = MicroBatches(model, rows, objective.needs, pad, references or {})
+        if optimisation.parallel == "fsdp" and self.accelerator.num_processes > 1:
             mixed = self.accelerator.mixed_precision == "bf16"
             shard(model.to(self.accelerator.device), mixed=mixed)
         # Before the optimisers are made, which choose their kernels by the weights' device.
