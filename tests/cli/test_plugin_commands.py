@@ -71,24 +71,6 @@ def test_the_facts_of_each_kind(run: Run) -> None:
     assert benchmarks["tofu"]["splits"] == ["0.01", "0.05", "0.1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "seen"),
-    [
-        ("methods show npo", ["L = (2/β)", "> 0", "in a config:  - {method: npo, beta: [0.1]"]),
-        ("methods show eco", ["in a config:  - {method: eco, sigma: [10.0]}"]),
-        ("metrics show mia-min-k", ["mean of the ⌊K·L⌋ smallest", "mia_min_k_tpr", "K, share of"]),
-        (
-            "attacks show quantization",
-            ["quantization@nf4", "last | best | every", "attacks: ["],
-        ),
-        ("benchmarks show synthetic", ["log10_forget_quality", "general", "{source: synthetic,"]),
-    ],
-)
-def test_show_has_equation_facts_settings_and_yaml(run: Run, words: str, seen: list[str]) -> None:
-    _, out, _ = run(*words.split())
-    assert [text for text in seen if text not in out] == []
-
-
 def test_a_broken_plugin_is_listed_with_its_fault(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

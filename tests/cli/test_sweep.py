@@ -59,14 +59,6 @@ def test_run_lists_the_runs_until_one_is_selected(run: Run, done: list[Any]) -> 
     assert Path("runs/small/plan.json").is_file()
 
 
-def test_run_selects_by_position(run: Run, done: list[Any]) -> None:
-    code, out, _ = run("run", "small.yaml", "--select", "3")
-    assert code == 0
-    assert done[0][0].learning_rate == 2e-5
-    assert out.splitlines()[0].split()[0] == "epoch"
-    assert run("run", "small.yaml", "--select", "12")[0] == 2
-
-
 def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
     calls: list[Any] = []
 
@@ -91,18 +83,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
     module.run_sweep = run_sweep  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "unlearnbench.sweep", module)
     return calls
-
-
-def test_quickstart_is_a_sweep(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = fake(monkeypatch, failed=0)
-    code, out, _ = run("quickstart", "--set", "epochs=1")
-    assert code == 0
-    assert (calls[0].name, calls[0].epochs) == ("quickstart", 1)
-    assert out.splitlines()[-3:] == [
-        "page    runs/quickstart/report.html",
-        "table   runs/quickstart/results.csv",
-        "MLflow  unlearnbench ui runs/quickstart",
-    ]
 
 
 def test_sweep_prints_the_selection_with_its_rule(
