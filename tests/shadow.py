@@ -14,6 +14,7 @@ import contextlib
 import inspect
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -68,21 +69,19 @@ class ShadowGPU:
         """Copies from the host."""
         self.paused: Counter[str] = Counter()
         """Those of `sent` that the host waits for: pageable memory, or not `non_blocking`."""
-        self.kernels = 0
-        """Operations on the device that are not mere views."""
         self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> ShadowGPU:
         patch = self._stack.enter_context(pytest.MonkeyPatch.context())
         # What asks the machine for its devices, with the answers of one with this GPU.
         patch.setattr("accelerate.Accelerator.device", GPU)
-        patch.setattr(torch.cuda, "mem_get_info", _free)
-        patch.setattr(torch.cuda, "memory_reserved", _nothing)
-        patch.setattr(torch.cuda, "memory_allocated", _nothing)
+        patch.setattr(torch.cuda, "mem_get_info", lambda *_: (_MEMORY, _MEMORY))
+        for name in ("memory_reserved", "memory_allocated"):
+            patch.setattr(torch.cuda, name, lambda *_: 0)
         # A GPU's autocast is that of the CPU which computes in its place.
         patch.setattr(torch, "autocast", _Autocast)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):
-            patch.setattr(torch, name, _of_cpu(getattr(torch, name)))
+            patch.setattr(torch, name, partial(_of_cpu, getattr(torch, name)))
         self._stack.enter_context(_Dispatch(self))
         self._stack.enter_context(_Function(self))
         return self
@@ -92,13 +91,6 @@ class ShadowGPU:
         if kind is None and self.mixed:
             listed = "\n".join(f"{count} × {what}" for what, count in self.mixed.items())
             pytest.fail(f"operands on the CPU and on the GPU:\n{listed}")
-
-    def reset(self) -> None:
-        """Count from here on."""
-        self.waits.clear()
-        self.sent.clear()
-        self.paused.clear()
-        self.kernels = 0
 
     def has(self, tensor: Any) -> bool:
         """True if `tensor` is on the stand-in."""
@@ -124,16 +116,8 @@ class _Autocast(torch.autocast):
         super().__init__("cpu", *args, **how)
 
 
-def _of_cpu(function: Callable[[str], Any]) -> Callable[[str], Any]:
-    return lambda _: function("cpu")
-
-
-def _free(*_: object) -> tuple[int, int]:
-    return _MEMORY, _MEMORY
-
-
-def _nothing(*_: object) -> int:
-    return 0
+def _of_cpu(function: Callable[[str], Any], _: str) -> Any:
+    return function("cpu")
 
 
 def _known(marks: dict[int, StorageWeakRef], tensor: Any) -> bool:
@@ -186,11 +170,6 @@ def _tensors(value: Any) -> Iterator[Tensor]:
         yield from _tensors([*value.values()])
 
 
-def _is_view(func: Any) -> bool:
-    returned = func._schema.returns
-    return any(r.alias_info is not None and not r.alias_info.is_write for r in returned)
-
-
 class _Dispatch(TorchDispatchMode):
     """Sees every operation of the library's core, and hands marks on."""
 
@@ -210,7 +189,6 @@ class _Dispatch(TorchDispatchMode):
         return made
 
     def _look(self, func: Any, given: list[Tensor], there: list[bool]) -> None:
-        self.gpu.kernels += not _is_view(func)
         # A number that is a CPU tensor travels with the kernel's arguments.
         strangers = [t for t, on in zip(given, there, strict=True) if not on and t.ndim]
         indexing = func in _INDEXING

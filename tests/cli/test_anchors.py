@@ -120,15 +120,6 @@ def test_a_checkpoint_from_the_hub_is_evaluated_on_tofu(
     assert "template: chat, but the tokenizer has none" in line
 
 
-def test_the_list_has_every_model(run: Run) -> None:
-    _, out, _ = run("anchors", "list")
-    assert len(out.splitlines()) == 1 + 24
-    assert "open-unlearning/tofu_Llama-3.1-8B-Instruct_retain90" in out
-    _, out, _ = run("anchors", "list", "--json")
-    first = json.loads(out)[0]
-    assert first["numbers"][0].keys() == {"metric", "value", "tolerance", "source"}
-
-
 def test_a_log_by_other_rules_does_not_compare(run: Run, eval_logs_folder: Path) -> None:
     log = str(eval_logs_folder / "llama2-7b_full.json.gz")
     code, out, err = run("anchors", "check", "llama-2-7b-full-forget10", "--log", log)

@@ -33,30 +33,11 @@ def found(gain: Gain | None) -> AttackFindings:
             "the retain model, 47 % of the way to the start model's 0.700.",
         ),
         (
-            {"points": 1, "retain_after": 0.05},
-            "relearning@3: ES 0.100 → 0.400 over 40 questions, a change of +0.300 (95 % interval "
-            "+0.200 to +0.400); the retain model's change is -0.050.\n"
-            "It gives back what it was to forget: +0.300 (95 % interval +0.150 to +0.410) beyond "
-            "the retain model, 50 % of the way to the start model's 0.700.",
-        ),
-        (
             {"points": 1, "start": None, "excess_interval": (-0.1, 0.41)},
             "relearning@3: ES 0.100 → 0.400 over 40 questions, a change of +0.300 (95 % interval "
             "+0.200 to +0.400); the retain model's change is +0.020.\n"
             "No sign that anything comes back: +0.280 (95 % interval -0.100 to +0.410) beyond the "
             "retain model.",
-        ),
-        (
-            {"points": 1, "interval": None, "excess_interval": None, "start": None},
-            "relearning@3: ES 0.100 → 0.400 over 40 questions, a change of +0.300; the retain "
-            "model's change is +0.020.\nBeyond the retain model: +0.280; too few questions for an "
-            "interval.",
-        ),
-        (
-            {"points": 1, "before": None, "retain_before": None},
-            "relearning@3: ES 0.400 over 40 questions (95 % interval 0.200 to 0.400); the retain "
-            "model's 0.120.\nIt gives back what it was to forget: +0.280 (95 % interval +0.150 to "
-            "+0.410) beyond the retain model.",
         ),
     ],
 )
@@ -64,12 +45,3 @@ def test_a_sentence_has_the_gain_its_interval_and_the_null(
     changes: dict[str, Any], expected: str
 ) -> None:
     assert sentence(found(replace(GAIN, **changes)), retain=True) == expected
-
-
-def test_without_the_null_the_sentence_says_how_to_get_it() -> None:
-    bare = found(replace(GAIN, retain_after=None, excess_interval=None))
-    unknown = "\nWhat a model gains that never knew the rows is not known: "
-    assert sentence(bare, retain=False).endswith(f"{unknown}give it with --retain.")
-    assert sentence(bare, retain=True).endswith(f"{unknown}it could not be measured there.")
-    nothing = "paraphrase: no metric of the forget set could be measured under it"
-    assert sentence(found(None), retain=True) == nothing

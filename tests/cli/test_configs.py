@@ -2,23 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
 from unlearnbench.config.json_schema import schema_text
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-def test_list_and_show_of_shipped_configs(run: Run) -> None:
-    _, out, _ = run("configs", "list")
-    assert "quickstart" in out
-    assert "language-server" not in out
-    _, out, _ = run("configs", "show", "quickstart")
-    assert out.startswith("# ")
-    _, out, _ = run("configs", "show", "quickstart", "--json")
-    assert json.loads(out)["training"]["weight_decay"] == 0.0
 
 
 def test_the_schema_is_printed_or_written(run: Run) -> None:

@@ -89,32 +89,17 @@ def test_a_retain_model_and_its_log_give_the_same(run: Run, folder: str) -> None
         assert (metrics["forget_quality"], metrics["ks_n"]) == (1.0, 1)
 
 
-def test_the_scorecard_comes_first_and_each_set_has_a_column(run: Run, folder: str) -> None:
+def test_a_model_is_compared_with_its_retain_and_start_models(run: Run, folder: str) -> None:
     code, out, err = run(
         *("evaluate", folder, *SMALL_EVALUATION, "--retain", folder, "--start", folder)
     )
     assert code == 0
-    title, *tables = (part.splitlines() for part in out.split("\n\n"))
-    assert title[0].endswith("1 world facts, 1 holdout questions")
-    assert title[0].startswith("rules: profile tofu+rows=1+max_length=120@")
-    assert "(not comparable with numbers by tofu)" in title[0]
-    scores, numbers, by_set, attacks, verdict = tables
-    assert verdict[0].startswith("Forgotten? Perhaps: Forget Quality p = 1 does not distinguish it")
-    assert "the smallest D that shows: none, they are too few" in verdict[0]
-    assert [line.split()[0] for line in scores] == ["score", "Forgotten", "Private", "Kept"]
-    assert scores[1].endswith("start and retain")
-    assert numbers[1].startswith("Model Utility")
-    assert by_set[0].split("questions")[1].split() == [
-        "retain",
-        "real",
-        "authors",
-        "world",
-        "facts",
-        "forget",
+    title, scores, *_, verdict = out.split("\n\n")
+    assert "(not comparable with numbers by tofu)" in title
+    assert [line.split()[0] for line in scores.splitlines()] == [
+        *("score", "Forgotten", "Private", "Kept"),
     ]
-    assert [line.split()[0] for line in by_set[1:3]] == ["ROUGE-L", "Probability"]
-    assert attacks[0].endswith("retain model's AUC")
-    assert attacks[1].startswith("LOSS ")
+    assert verdict.startswith("Forgotten? Perhaps: Forget Quality p = 1 does not distinguish it")
     # The model is its own retain model, so that nothing but the reference attack is missing.
     assert "--retain" not in err
     assert "--start" not in err
@@ -138,18 +123,9 @@ def test_score_takes_the_profile_from_the_log(
     assert metrics["profile"].startswith("open-unlearning@")
     assert metrics["model_utility"] == pytest.approx(0.5991534707368931, abs=1e-6)
     assert metrics["memorization_score_ou"] == 0
-    code, out, err = run("score", full, "--profile", "tofu")
-    assert (code, out) == (2, "")
-    assert "by profile open-unlearning@83c46b72, as the log says, and the options say tofu@" in err
     run("evaluate", folder, *SMALL_EVALUATION, "--out", "log.safetensors")
     _, out, _ = run("score", "log.safetensors", "--json")
     assert json.loads(out)["profile"].startswith("tofu+rows=1+max_length=120@")
-    code, _, err = run("score", "log.safetensors", "--rows", "2")
-    assert code == 2
-    assert "leave them out" in err
-    code, _, err = run("score", full, "--start", "log.safetensors")
-    assert code == 2
-    assert "--start: by profile tofu+rows=1+max_length=120@" in err
 
 
 def test_outputs_that_are_not_finite_are_reported(run: Run, folder: str, model: Any) -> None:

@@ -41,13 +41,11 @@ def test_plan_counts_evaluations_under_attacks(run: Run) -> None:
     (line,) = (one for one in out.splitlines() if one.startswith("under attacks: "))
     assert line.startswith(f"under attacks: {12 * (2 + 3)} times, ")
     assert line.endswith("(paraphrase, quantization)")
-    assert "this machine as busy as it is now, within a factor of 2" in out
+    assert "this machine as busy as it is now, without what attacks train, within a" in out
     _, out, _ = run("plan", "small.yaml", "--set", attacks, "--json")
     assert json.loads(out)["work"]["attacked_evaluations"] == 60
     _, out, _ = run("plan", "small.yaml", "--set", "attacks={paraphrase: {at: best}}")
     assert "\nunder attacks: up to 24 times, " in out
-    _, out, _ = run("plan", "small.yaml", "--set", "attacks={relearning: {rows: forget}}")
-    assert "this machine as busy as it is now, without what attacks train, within a" in out
 
 
 def test_plan_counts_the_runs_of_each_stage(run: Run) -> None:
@@ -70,36 +68,6 @@ def test_plan_counts_the_runs_of_each_stage(run: Run) -> None:
         "work of the first of these stages:",
     ]
     assert lines[5] == "training: 20 optimiser steps, 60 rows"
-
-
-def test_plan_json_has_every_run(run: Run) -> None:
-    _, out, _ = run("plan", "small.yaml", "--json", "--set", "epochs_as=runs")
-    plan = json.loads(out)
-    assert len(plan["runs"]) == plan["work"]["runs"] == plan["counts"]["runs"] == 24
-    assert plan["config"]["epochs_as"] == "runs"
-    assert plan["recorded"] == 0
-    assert set(plan["data"]) == {"0.1", "0.2"}
-
-
-def test_plan_counts_recorded_runs_and_estimates_the_others(run: Run) -> None:
-    from unlearnbench.config.loader import load_config
-    from unlearnbench.data.loading import fingerprint, load_benchmark
-    from unlearnbench.plan.plan import make_plan
-    from unlearnbench.results.records import EpochResult, run_record, write_record
-    from unlearnbench.results.sweep_folder import claim_folder
-
-    config = load_config("small.yaml")
-    rows = load_benchmark(config.data, config.forget_fractions)
-    plan = make_plan(config, {f: fingerprint(rows, f) for f in rows.splits})
-    result = EpochResult(2, {"model_utility": 0.5}, 8.0, 2.0)
-    record = run_record(
-        plan.runs[3], status="finished", profile="tofu", epochs=(result,), error=None
-    )
-    write_record(record, claim_folder(plan))
-    _, out, _ = run("plan", "small.yaml")
-    recorded, time = out.splitlines()[-2:]
-    assert recorded == "1 of 12 runs are recorded already and are not run again"
-    assert time.startswith("time: about ")
 
 
 def test_memory_and_hours_of_each_kind_of_run(run: Run) -> None:

@@ -14,7 +14,6 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.cli.plugin_commands import write_package
 from unlearnbench.cli.plugin_kinds import LISTED
-from unlearnbench.testing.check import SUITES
 
 from ..forked import start, wait
 
@@ -71,24 +70,6 @@ def test_the_facts_of_each_kind(run: Run) -> None:
     assert benchmarks["tofu"]["splits"] == ["0.01", "0.05", "0.1"]
 
 
-@pytest.mark.parametrize(
-    ("words", "seen"),
-    [
-        ("methods show npo", ["L = (2/β)", "> 0", "in a config:  - {method: npo, beta: [0.1]"]),
-        ("methods show eco", ["in a config:  - {method: eco, sigma: [10.0]}"]),
-        ("metrics show mia-min-k", ["mean of the ⌊K·L⌋ smallest", "mia_min_k_tpr", "K, share of"]),
-        (
-            "attacks show quantization",
-            ["quantization@nf4", "last | best | every", "attacks: ["],
-        ),
-        ("benchmarks show synthetic", ["log10_forget_quality", "general", "{source: synthetic,"]),
-    ],
-)
-def test_show_has_equation_facts_settings_and_yaml(run: Run, words: str, seen: list[str]) -> None:
-    _, out, _ = run(*words.split())
-    assert [text for text in seen if text not in out] == []
-
-
 def test_a_broken_plugin_is_listed_with_its_fault(
     run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -129,30 +110,11 @@ def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
             assert reads == ", ".join(row["reads"]), row["name"]
 
 
-def test_a_method_passes_every_check(run: Run) -> None:
-    code, out, err = run("methods", "check", "npo", "--set", "beta=0.5")
-    assert (code, err) == (0, "")
-    lines = out.splitlines()
-    assert lines[0].split() == ["check", "verdict", "what", "was", "seen"]
-    names = [check.name for check in SUITES["methods"]]
-    assert [line.split()[0] for line in lines[1 : len(names) + 1]] == names
-    assert "the loss is 2.77259" in out  # 2/β · log 2
-    assert lines[-1].startswith("npo: no fault, ")
-
-
-@pytest.mark.parametrize(
-    ("kind", "page", "title"),
-    [
-        ("methods", "README.md", r"[^\n]*"),
-        ("metrics", "docs/tutorials/add-a-metric.md", ' title="first_token.py"'),
-        ("attacks", "docs/tutorials/write-an-attack.md", ' title="pruning.py"'),
-    ],
-)
-def test_the_example_of_a_page_conforms(run: Run, kind: str, page: str, title: str) -> None:
-    text = (ROOT / page).read_text(encoding="utf-8")
-    (code,) = re.findall(rf"```python{title}\n(.*?)```", text, flags=re.DOTALL)
+def test_the_example_of_the_readme_conforms(run: Run) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python[^\n]*\n(.*?)```", text, flags=re.DOTALL)
     Path("example.py").write_text(code)
-    exit_code, out, _ = run(kind, "check", "example.py")
+    exit_code, out, _ = run("methods", "check", "example.py")
     assert exit_code == 0, out
 
 

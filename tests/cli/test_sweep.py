@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -16,55 +16,6 @@ from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.sweep.sweep_state import SweepResult
 
 Run = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def done(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    calls: list[Any] = []
-
-    def run_single(spec: Any, config: Any, folder: Any, log: Any) -> Any:
-        calls.append((spec, config, folder))
-        log("epoch 1")
-        metrics = {"model_utility": 0.5, "log10_forget_quality": float("-inf")}
-        epoch = SimpleNamespace(epoch=1, metrics=metrics)
-        if spec.seed == 1:
-            error = "NaN loss at step 7 (epoch 1)\nA lower learning rate often avoids this"
-            return SimpleNamespace(id=spec.id, status="collapsed", epochs=(), error=error)
-        return SimpleNamespace(id=spec.id, status="finished", epochs=(epoch,), error=None)
-
-    fake = ModuleType("unlearnbench.runs.run")
-    fake.run_single = run_single  # type: ignore[attr-defined]
-    monkeypatch.setitem(sys.modules, "unlearnbench.runs.run", fake)
-    return calls
-
-
-def test_run_lists_the_runs_until_one_is_selected(run: Run, done: list[Any]) -> None:
-    code, out, err = run("run", "small.yaml")
-    assert (code, out) == (2, "")
-    lines = err.splitlines()
-    assert len(lines) == 13
-    assert lines[0].split()[0] == "0"
-    assert lines[0].endswith("ce-u · tiny · forget 0.1 · lr 1e-05 · 2 epochs · seed 0")
-    assert lines[-1] == "small is more than one run; choose one with --select POSITION or ID"
-    assert done == []
-    identity = lines[5].split()[1]
-    code, out, err = run("run", "small.yaml", "--select", identity[:8], "--json")
-    assert code == 0
-    assert [call[0].id for call in done] == [identity]
-    epochs = [{"epoch": 1, "model_utility": 0.5, "log10_forget_quality": None}]
-    shown = {"id": identity, "status": "finished", "found": False, "error": None}
-    assert json.loads(out) == shown | {"epochs": epochs}
-    assert "epoch 1" in err
-    assert done[0][2] == Path("runs/small")
-    assert Path("runs/small/plan.json").is_file()
-
-
-def test_run_selects_by_position(run: Run, done: list[Any]) -> None:
-    code, out, _ = run("run", "small.yaml", "--select", "3")
-    assert code == 0
-    assert done[0][0].learning_rate == 2e-5
-    assert out.splitlines()[0].split()[0] == "epoch"
-    assert run("run", "small.yaml", "--select", "12")[0] == 2
 
 
 def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
@@ -91,18 +42,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, failed: int) -> list[Any]:
     module.run_sweep = run_sweep  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "unlearnbench.sweep", module)
     return calls
-
-
-def test_quickstart_is_a_sweep(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = fake(monkeypatch, failed=0)
-    code, out, _ = run("quickstart", "--set", "epochs=1")
-    assert code == 0
-    assert (calls[0].name, calls[0].epochs) == ("quickstart", 1)
-    assert out.splitlines()[-3:] == [
-        "page    runs/quickstart/report.html",
-        "table   runs/quickstart/results.csv",
-        "MLflow  unlearnbench ui runs/quickstart",
-    ]
 
 
 def test_sweep_prints_the_selection_with_its_rule(

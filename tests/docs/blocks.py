@@ -75,7 +75,7 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def inline_commands(text: str) -> list[tuple[str, ...]]:
-    """The commands in the prose of a page, of the project and of make, unless cut short."""
+    """The commands in the prose of a page, unless cut short."""
     prose = re.sub(r"^ *(`{3,}|~{3,}).*?^ *\1", "", text, flags=re.DOTALL | re.MULTILINE)
-    found = re.findall(r"(?<!`)`((?:unlearnbench|make) [^`\n]+)`(?!`)", prose)
+    found = re.findall(r"(?<!`)`(unlearnbench [^`\n]+)`(?!`)", prose)
     return [tuple(shlex.split(one)) for one in found if "…" not in one and "..." not in one]

@@ -28,7 +28,6 @@ from unlearnbench.errors import ConfigError
 from .blocks import Block, blocks, commands, inline_commands
 
 ROOT = Path(__file__).parents[2]
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
 PAGES = sorted({ROOT / "README.md", *(ROOT / "docs").rglob("*.md")})
 Parse = Callable[[Sequence[str]], dict[str, Any]]
 
@@ -103,8 +102,8 @@ def carry_out(
 def shell(block: Block, parse: Parse, capsys: pytest.CaptureFixture[str]) -> str:
     """Carry out the commands of `unlearnbench`, in this process; returns what they print.
 
-    `cd` changes the folder, `> FILE` takes the output. Other programs are not run; `make` has the
-    target. The exit code is 0, or the one of a comment `# exit code 2`.
+    `cd` changes the folder, `> FILE` takes the output. Other programs are not run. The exit code is
+    0, or the one of a comment `# exit code 2`.
     """
     printed = ""
     for one in commands(block.text):
@@ -138,9 +137,7 @@ def parse(block: Block, parse_command: Parse) -> None:
 
 def parse_line(words: Sequence[str], parse_command: Parse) -> None:
     """Check a command without carrying it out."""
-    if words[0] == "make":
-        parse_make(words)
-    elif words[0] == "unlearnbench":
+    if words[0] == "unlearnbench":
         words = words[1:]
         group = root_command()
         for word in words:
@@ -149,17 +146,8 @@ def parse_line(words: Sequence[str], parse_command: Parse) -> None:
             parse_command(words)
 
 
-def parse_make(words: Sequence[str]) -> None:
-    """Check that the Makefile has the targets; variables are passed over."""
-    for target in (word for word in words[1:] if "=" not in word):
-        assert re.search(rf"^{target}:", MAKEFILE, flags=re.MULTILINE), target
-
-
 def check_mention(words: Sequence[str]) -> None:
     """Check a command in prose, which may lack its arguments: it exists, with its options."""
-    if words[0] == "make":
-        parse_make(words)
-        return
     command = root_command()
     for word in words[1:]:
         command = getattr(command, "commands", {}).get(word, command)

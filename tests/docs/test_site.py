@@ -9,13 +9,9 @@ from dataclasses import dataclass, field
 from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import unquote, urlsplit
 
 import pytest
-
-if TYPE_CHECKING:
-    pass
 
 ROOT = Path(__file__).parents[2]
 LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}

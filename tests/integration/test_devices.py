@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from unittest.mock import Mock
 
 import pytest
@@ -37,25 +36,19 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Costs:
+class Costs(NamedTuple):
     """What a part of the work costs on a GPU."""
 
     waits: int
     sent: int
     paused: int
-    kernels: int
 
-    def __sub__(self, other: Costs) -> Costs:
-        return Costs(*(a - b for a, b in zip(self.tuple, other.tuple, strict=True)))
-
-    @property
-    def tuple(self) -> tuple[int, int, int, int]:
-        return self.waits, self.sent, self.paused, self.kernels
+    def since(self, before: Costs) -> Costs:
+        return Costs(*(a - b for a, b in zip(self, before, strict=True)))
 
 
 def costs(gpu: ShadowGPU) -> Costs:
-    return Costs(gpu.waits.total(), gpu.sent.total(), gpu.paused.total(), gpu.kernels)
+    return Costs(gpu.waits.total(), gpu.sent.total(), gpu.paused.total())
 
 
 @pytest.fixture
@@ -87,7 +80,7 @@ def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> Costs:
         step = next(trainer.epoch(1))
     assert math.isfinite(step.loss)
     assert all(p.device == GPU for p in trainer.parameters)
-    return at[-1] - at[-2]
+    return at[-1].since(at[-2])
 
 
 def trained(model: Any, tokenizer: Any, objective: Objective, folder: Path, **how: Any) -> Trainer:
@@ -107,7 +100,7 @@ def test_every_method_trains_on_a_gpu(
     live = any(isinstance(known, LiveReference) for known in trainer.batches.references.values())
     # The weights of its tokens come back without their mark, and are compared as on a CPU.
     unmarked = name == "grpo-ceu"
-    assert (spent.waits, spent.sent, spent.paused) == (unmarked, 1 + live, 0)
+    assert spent == (unmarked, 1 + live, 0)
 
 
 CASES: list[tuple[str, bool, str, dict[str, Any], str | None]] = [
@@ -170,12 +163,12 @@ def test_evaluation_runs_on_a_gpu(
     def watched(*args: Any, **how: Any) -> None:
         before = costs(gpu)
         step(*args, **how)
-        steps.append(costs(gpu) - before)
+        steps.append(costs(gpu).since(before))
 
     monkeypatch.setattr(decoding, "_step", watched)
     found = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad)(model)
     assert all(math.isfinite(loss) for loss in found.sets["forget"].answer_loss)
     assert len(steps) > 10
-    median = sorted(steps, key=lambda spent: spent.tuple)[len(steps) // 2]
+    median = sorted(steps)[len(steps) // 2]
     assert median.waits <= (5 if kind == "padded" else 4)
     assert median.sent <= 10

@@ -31,13 +31,6 @@ class TestExamplesOfTheSubject(AttackConformance):
     settings = {"of": "subject"}  # noqa: RUF012  # as short as authors write it
 
 
-class TestFirstWords(AttackConformance):
-    """The beginning of the true answer is no answer."""
-
-    attack = "assistant-prefix"
-    settings = {"share": 0.9}  # noqa: RUF012
-
-
 FEW: dict[str, Any] = {"steps": (1, 3), "batch_size": 4}
 """Settings of attacks that train, for seconds less."""
 
@@ -60,13 +53,6 @@ class Polite(PromptAttack):
     def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
         del point, rows
         return replace(row, question=self.words + row.question)
-
-
-class Capitals(Polite):
-    """Own work."""
-
-    def points(self) -> tuple[str, ...]:
-        return ("a", "A")
 
 
 _clock = itertools.count()
@@ -136,14 +122,6 @@ class Training(Noise):
         yield from super().change(model, tools)
 
 
-class Hooked(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        model.lm_head.register_forward_hook(nothing)
-        yield from super().change(model, tools)
-
-
 class Hurried(Noise):
     """Own work."""
 
@@ -151,18 +129,6 @@ class Hurried(Noise):
         handle = model.lm_head.register_forward_hook(nothing)
         yield from super().change(model, tools)
         handle.remove()
-
-
-class Stubborn(Noise):
-    """Own work."""
-
-    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
-        del model, tools
-        for point in self.points():
-            try:
-                yield point
-            except GeneratorExit:
-                continue
 
 
 class Unseeded(Noise):
@@ -215,14 +181,11 @@ def faults(kind: type[Attack]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("kind", "checks", "seen"),
     [
-        (Capitals, "points", "point 'A' is there twice, but for capitals"),
         (Short, "points", "ends before its point '2'"),
         (Training, "points", "Noise@1: a module is in training mode"),
         (Rewriting, "answers", "answer of "),
         (Leading, "answers", "has its answer in it"),
-        (Hooked, "restored", "hooks of 'lm_head'"),
         (Hurried, "restored", "closed at its first point: hooks of 'lm_head'"),
-        (Stubborn, "restored", "RuntimeError"),
         (Borrowing, "restored", "of the start model: values of 'model.embed_tokens.weight'"),
         (Clocked, "repeatable", "of an equal attack"),
         (Unseeded, "repeatable", "other values of Unseeded@1 on set"),

@@ -8,7 +8,7 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset
-from unlearnbench.errors import DataError, PluginError
+from unlearnbench.errors import DataError
 from unlearnbench.files.hub import HubError
 from unlearnbench.testing import BENCHMARK_CHECKS, BenchmarkConformance, check_benchmark
 
@@ -86,12 +86,3 @@ def test_rows_out_of_reach_are_no_fault(monkeypatch: pytest.MonkeyPatch) -> None
     assert (verdicts["metrics"], verdicts["splits"], verdicts["rows"]) == (
         *("passed", "not run", "not run"),
     )
-
-
-def test_refused_settings_and_unknown_names_are_one_line() -> None:
-    with pytest.raises(PluginError, match="Good cannot be made: size: must be at least 4, got 2"):
-        check_benchmark(broken.Good, {"size": 2})
-    with pytest.raises(PluginError, match=r"unknown check 'row'; did you mean 'rows'\?"):
-        check_benchmark(broken.Good, only=["row"])
-    with pytest.raises(PluginError, match=r"unknown benchmark 'tofuu'; did you mean 'tofu'\?"):
-        check_benchmark("tofuu")

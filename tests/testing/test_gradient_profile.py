@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import math
 from collections.abc import Sequence
 from itertools import pairwise
@@ -89,13 +87,6 @@ def test_methods_without_a_curve_have_a_reason(found: GradientProfiles) -> None:
     assert reasons == {"blind": "does not read the logits of the forgotten answers"}
     reasons = gradient_profiles({"raising": Raising()}).without
     assert reasons == {"raising": "raised ValueError: no 1; see `methods check raising`"}
-
-
-def test_the_table(found: GradientProfiles) -> None:
-    rows = list(csv.DictReader(io.StringIO(found.to_csv())))
-    assert len(rows) == POINTS * len(found.curves)
-    first = found.curves["ce-u"][0]
-    assert (rows[0]["method"], float(rows[0]["true_component"])) == ("ce-u", first.true)
 
 
 def line(found: Sequence[float | None]) -> list[float]:

@@ -32,13 +32,6 @@ class TestExtractionStrength(MetricConformance):
     metric = ExtractionStrength
 
 
-class TestModelUtility(MetricConformance):
-    """A subclass with settings."""
-
-    metric = "model-utility"
-    settings = {"of": ("rouge_retain",)}  # noqa: RUF012  # as short as authors write it
-
-
 @pytest.mark.parametrize("name", registry.names("metrics"))
 def test_every_installed_metric_conforms(name: str) -> None:
     results = check_metric(name)
@@ -55,13 +48,6 @@ class Good(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         return np.exp(-seen.answer_loss)
-
-
-class Raising(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return seen.answer_losses  # type: ignore[attr-defined, no-any-return]  # pyright: ignore
 
 
 class Unbounded(Good):
@@ -108,13 +94,6 @@ class Inverted(Good):
     knows: ClassVar[Better | None] = "lower"
 
 
-class Short(Good):
-    """Own work."""
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return np.exp(-seen.answer_loss) / 2
-
-
 class Underflowing(Good):
     """Own work."""
 
@@ -159,12 +138,6 @@ class Total(Summary):
         return {self.names[0]: 3.0 * (of.model.values["model_utility"] or 0.0)}
 
 
-class Capital(Total):
-    """Own work."""
-
-    names: ClassVar[tuple[str, ...]] = ("Total",)
-
-
 def faults(kind: type[Metric | Summary]) -> dict[str, str]:
     found = check_metric(kind)
     return {r.check.name: r.outcome.seen for r in found if r.outcome.verdict == "fault"}
@@ -173,9 +146,7 @@ def faults(kind: type[Metric | Summary]) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("kind", "check", "seen"),
     [
-        (Capital, "columns", "its column is called 'Total'; use small letters"),
         (Pointless, "columns", "bounds 1 to 0"),
-        (Raising, "values", "raised AttributeError: 'SetEvaluation' object has no attribute"),
         (Unbounded, "values", "out of its bounds 0 to 1"),
         (InPlace, "values", "raised ValueError: output array is read-only"),
         (Random, "values", "other values when computed again"),
@@ -185,7 +156,6 @@ def faults(kind: type[Metric | Summary]) -> dict[str, str]:
         (Forgiving, "nan", "example 2 has 0, made of NaN"),
         (Lenient, "nan", "where an example has none"),
         (Inverted, "ends", "perfect 1, hopeless 1.929e-22: not lower where the model knows"),
-        (Short, "ends", "a perfect model is not at 1, the end of the bounds"),
         (Undeclared, "reads", "reads 'tokens', which `reads` does not name"),
     ],
 )

@@ -217,6 +217,7 @@ def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str
         getattr(load("attacks", attack.name), "trains", False) for attack in config.attacks
     )
     without = ", without what attacks train" if trained else ""
+    without = ", without what attacks train" if config.attacks else ""
     minutes = max(1, round(seconds / 60))
     text = f"{minutes} min" if minutes < 120 else format_duration(seconds)
     return (

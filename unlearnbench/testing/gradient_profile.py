@@ -210,6 +210,5 @@ def _cosine(a: Tensor, b: Tensor) -> float | None:
 
 def _csv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
     text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerows([columns, *([v for v in row] for row in rows)])
+    csv.writer(text, lineterminator="\n").writerows([columns, *rows])
     return text.getvalue()

@@ -257,17 +257,13 @@ def _taken(column: Any, order: list[int]) -> Any:
         def by_token(values: Any) -> Any:
             return np.concatenate([column.by_answer(values, eos=True)[i] for i in order])
 
-        per_answer: dict[str, Any] = {
-            "lengths": column.lengths[order],
-            "ended": column.ended[order],
-        }
         observed = {name: by_token(values) for name, values in column.observed.items()}
-        rest: dict[str, Any] = {
-            name: by_token(values)
+        chosen = {
+            name: values[order] if name in ("lengths", "ended") else by_token(values)
             for name, values in vars(column).items()
-            if isinstance(values, np.ndarray) and name not in per_answer
+            if isinstance(values, np.ndarray)
         }
-        return AnswerTokens(**per_answer, **rest, observed=observed)
+        return replace(column, **chosen, observed=observed)
     return column
 
 

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import is_dataclass
+from typing import Any
 
 from torch import Tensor
 
-from unlearnbench.api.method import LossBatch
-from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.runtime.fresh_process import FreshError, fresh_process
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.declarations import is_importable
@@ -106,7 +106,7 @@ def read_only(lab: TinyLab) -> Outcome:
     for predictions in batch.parts.values():
         for name in _CACHED:
             getattr(predictions, name)
-    tensors = [(name, tensor, tensor._version) for name, tensor in _tensors(batch)]
+    tensors = [(name, tensor, tensor._version) for name, tensor in _tensors("batch", batch)]
     with called(lab.method, "loss"):
         lab.method.loss(batch)
     for name, tensor, version in tensors:
@@ -119,26 +119,20 @@ def read_only(lab: TinyLab) -> Outcome:
     return passed(f"{len(tensors)} tensors as they were")
 
 
-def _tensors(batch: LossBatch) -> Iterator[tuple[str, Tensor]]:
-    """The tensors of a batch, named as a method's author writes them."""
-    for part, predictions in batch.parts.items():
-        yield from _tensors_of(f"batch.{part}", predictions)
-    for part, start in batch.reference.parts.items():
-        yield from _tensors_of(f"batch.reference.{part}", start)
-    for name, value in batch.statistics.items():
-        yield f"batch.statistics[{name!r}]", value
-    if batch.rewards is not None:
-        yield "batch.rewards", batch.rewards
-
-
-def _tensors_of(name: str, one: Predictions | Reference) -> Iterator[tuple[str, Tensor]]:
-    for field, value in vars(one).items():
-        if isinstance(value, Tensor) and not field.startswith("_"):
-            yield f"{name}.{field}", value
-    for layer, state in one.states.items():
-        yield f"{name}.hidden_states({layer})", state
-    if one.projection is not None and one.projection.weight is not None:
-        yield "the model's output layer", one.projection.weight
+def _tensors(name: str, value: Any) -> Iterator[tuple[str, Tensor]]:
+    """The tensors in a value of a batch, named as a method's author writes them."""
+    if isinstance(value, Tensor):
+        yield name, value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            # A part is an attribute of the batch, and of its references.
+            of_part = name.endswith(".parts")
+            path = f"{name.removesuffix('parts')}{key}" if of_part else f"{name}[{key!r}]"
+            yield from _tensors(path, each)
+    elif is_dataclass(value):
+        for key, each in vars(value).items():
+            if not key.startswith("_"):
+                yield from _tensors(f"{name}.{key}", each)
 
 
 @check(first=True)
