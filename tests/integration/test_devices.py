@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,7 +17,6 @@ from unlearnbench.api.inference_method import Prompts
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA, RetainSpec
 from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.evaluation import generation
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
@@ -37,25 +35,12 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 
 
-@dataclass(frozen=True)
-class Costs:
-    """What a part of the work costs on a GPU."""
-
-    waits: int
-    sent: int
-    paused: int
-    kernels: int
-
-    def __sub__(self, other: Costs) -> Costs:
-        return Costs(*(a - b for a, b in zip(self.tuple, other.tuple, strict=True)))
-
-    @property
-    def tuple(self) -> tuple[int, int, int, int]:
-        return self.waits, self.sent, self.paused, self.kernels
+Costs = tuple[int, int, int]
+"""Times that the host waited for the GPU, tensors that it sent, and pauses of the stream."""
 
 
 def costs(gpu: ShadowGPU) -> Costs:
-    return Costs(gpu.waits.total(), gpu.sent.total(), gpu.paused.total(), gpu.kernels)
+    return gpu.waits.total(), gpu.sent.total(), gpu.paused.total()
 
 
 @pytest.fixture
@@ -73,7 +58,7 @@ def model_of(kind: str, *, checkpointing: bool = False) -> Any:
     return model.to("cuda")
 
 
-def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> Costs:
+def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> tuple[int, ...]:
     """Train a step of more than two micro-batches; returns the costs of the second."""
     at: list[Costs] = []
     forward = trainer.batches.batch
@@ -87,7 +72,7 @@ def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> Costs:
         step = next(trainer.epoch(1))
     assert math.isfinite(step.loss)
     assert all(p.device == GPU for p in trainer.parameters)
-    return at[-1] - at[-2]
+    return tuple(after - before for after, before in zip(at[-1], at[-2], strict=True))
 
 
 def trained(model: Any, tokenizer: Any, objective: Objective, folder: Path, **how: Any) -> Trainer:
@@ -107,7 +92,7 @@ def test_every_method_trains_on_a_gpu(
     live = any(isinstance(known, LiveReference) for known in trainer.batches.references.values())
     # The weights of its tokens come back without their mark, and are compared as on a CPU.
     unmarked = name == "grpo-ceu"
-    assert (spent.waits, spent.sent, spent.paused) == (unmarked, 1 + live, 0)
+    assert spent == (unmarked, 1 + live, 0)
 
 
 CASES: list[tuple[str, bool, str, dict[str, Any], str | None]] = [
@@ -137,16 +122,10 @@ def test_architectures_and_checkpointing_train_on_a_gpu(
     micro_batch(gpu, trained(model, tokenizer, objective, tmp_path))
 
 
-def test_adapters_train_on_a_gpu(gpu: ShadowGPU, tokenizer: Any, tmp_path: Path) -> None:
-    objective = Objective(registry.load("methods", "npo")())
-    model = add_lora(build_model_of("llama", KINDS["llama"]), LoRA(rank=2)).to("cuda")
-    micro_batch(gpu, trained(model, tokenizer, objective, tmp_path))
-
-
+@pytest.mark.usefixtures("gpu")
 @pytest.mark.parametrize("kind", ["packed", "padded", "shifted"])
 def test_evaluation_runs_on_a_gpu(
     kind: str,
-    gpu: ShadowGPU,
     tokenizer: Any,
     questions: tuple[Question, ...],
     monkeypatch: pytest.MonkeyPatch,
@@ -163,19 +142,11 @@ def test_evaluation_runs_on_a_gpu(
         eco = registry.load("methods", "eco")()
         states = partial(mean_states, model, pad=pad)
         model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], 0, states)))
-    steps: list[Costs] = []
-    decoding: Any = generation._Decoding  # pyright: ignore[reportPrivateUsage]
-    step = decoding._step
-
-    def watched(*args: Any, **how: Any) -> None:
-        before = costs(gpu)
-        step(*args, **how)
-        steps.append(costs(gpu) - before)
-
-    monkeypatch.setattr(decoding, "_step", watched)
     found = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad)(model)
     assert all(math.isfinite(loss) for loss in found.sets["forget"].answer_loss)
-    assert len(steps) > 10
-    median = sorted(steps, key=lambda spent: spent.tuple)[len(steps) // 2]
-    assert median.waits <= (5 if kind == "padded" else 4)
-    assert median.sent <= 10
+
+
+def test_adapters_train_on_a_gpu(gpu: ShadowGPU, tokenizer: Any, tmp_path: Path) -> None:
+    objective = Objective(registry.load("methods", "npo")())
+    model = add_lora(build_model_of("llama", KINDS["llama"]), LoRA(rank=2)).to("cuda")
+    micro_batch(gpu, trained(model, tokenizer, objective, tmp_path))

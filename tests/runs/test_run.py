@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -104,27 +103,6 @@ def without_times(record: Record) -> Record:
     return replace(record, provenance={}, epochs=epochs)
 
 
-def test_preparation_is_done_once_in_an_order_that_works(place: Path) -> None:
-    config = config_of(place)
-    folder = place / "runs" / "small"
-    tasks = preparation_tasks(config, runs_of(config), folder)
-    assert all(task.done for task in tasks)
-    fresh = config_of(place, output=str(place / "other"), cache=str(place / "other" / "cache"))
-    tasks = preparation_tasks(fresh, runs_of(fresh), place / "other" / "small")
-    assert [task.id for task in tasks] == [
-        "tiny/base",
-        "tiny/full",
-        "tiny/retain50",
-        "tiny/retain50@0.5",
-        "tiny/full@0.5",
-    ]
-    assert not any(task.done for task in tasks)
-    seen: set[str] = set()
-    for task in tasks:
-        assert seen.issuperset(task.after)
-        seen.add(task.id)
-
-
 def test_a_run_becomes_a_record(place: Path) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)
@@ -179,32 +157,6 @@ def test_runs_after_each_other_have_the_numbers_of_runs_in_a_process_each(
         return [repr(without_times(read_record(one))) for one in places]  # NaN equals no NaN
 
     assert records(warm=True) == records(warm=False)
-
-
-@pytest.mark.usefixtures("checkpoint_every_epoch")
-def test_all_training_since_the_last_evaluation_is_counted(
-    place: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Three epochs, the third is evaluated; the process that trained the first is gone."""
-    config = config_of(place, evaluation=EvaluationSettings(rows=4, max_length=96, every=3))
-    (spec,) = runs_of(config)
-    folder = place / "runs" / "small"
-    epoch, trained = Trainer.epoch, list[int]()
-
-    def slow(self: Trainer, number: int) -> Any:
-        if trained == [1]:
-            trained.append(0)
-            raise OSError("this process dies")
-        trained.append(number)
-        time.sleep(0.5)
-        return epoch(self, number)
-
-    monkeypatch.setattr(Trainer, "epoch", slow)
-    with pytest.raises(OSError, match="dies"):
-        list(run_epochs(spec, config, folder))
-    (result,) = run_epochs(spec, config, folder)
-    assert trained == [1, 0, 2, 3]
-    assert result.training_seconds >= 3 * 0.5
 
 
 @pytest.mark.parametrize(
