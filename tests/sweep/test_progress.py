@@ -60,6 +60,29 @@ def test_progress_without_a_terminal_is_plain_lines() -> None:
     ]
 
 
+def test_the_best_is_printed_when_it_changes_and_at_the_end() -> None:
+    runs, err, clock = some_runs(), StringIO(), Clock()
+    start = EpochResult(0, {"model_utility": 0.8, "log10_forget_quality": -20.0}, 0.0, 1.0)
+    tuned = Record("s", "fine-tuned", "tiny", 0.1, "fine-tuned", None, 0, {}, "finished", "p@1")
+    with Progress(Console(err=err), default_headline(), clock) as progress:
+        progress.live_best.add(replace(tuned, epochs=(start,)))
+        progress.running(runs, finished=0, slots=1)
+        for seconds, run, quality in zip((10, 40, 50, 90), runs, (-9, -5, -1, -7), strict=True):
+            clock.now = float(seconds)
+            last = EpochResult(1, {"model_utility": 0.7, "log10_forget_quality": quality}, 9.0, 1.0)
+            progress.live_best.add(
+                run_record(run, status="finished", profile="p@1", epochs=(last,))
+            )
+            progress.ended(run, last)
+        progress.time_spent({"training": 1.0})
+    best = [line for line in err.getvalue().splitlines() if line.startswith("best")]
+    assert [line.partition(":")[0] for line in best] == [
+        *("best so far of tiny, forget 10 %", "best of tiny, forget 10 %")
+    ]
+    lines = err.getvalue().splitlines()
+    assert lines.count("  npo     2e-05      1    0.700     -5.00  1e-05") == 2
+
+
 @pytest.mark.parametrize(
     ("utility", "quality", "why"),
     [(0.04, -0.1, "the start model knows nothing"), (0.8, -0.5, "has nothing left to forget")],
