@@ -147,10 +147,10 @@ def shared_ray(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
         config = load_config("quickstart", ["ray.concurrent=2"])
         _ray.enter_context(warm_workers())
         with chdir(request.config.invocation_params.dir):  # the folder of all its workers
-            _ray.enter_context(ray_session(config, pytest.fail))
+            _ray.enter_context(ray_session(config))
 
     @contextmanager
-    def session(config: SweepConfig, _warn: Callable[[str], None]) -> Generator[int, None, None]:
+    def session(config: SweepConfig) -> Generator[int, None, None]:
         yield run_slots(config, [node["Resources"] for node in alive()])
 
     monkeypatch.setattr(driver, "ray_session", session)

@@ -11,7 +11,6 @@ import pytest
 from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks import authors
 from unlearnbench.benchmarks.facts import facts
-from unlearnbench.data.loading import read_refusals
 
 ROLES = {"real_authors": facts("real_authors"), "world_facts": facts("world_facts")}
 
@@ -29,11 +28,6 @@ def test_facts_are_well_formed(role: str) -> None:
         assert not re.search(rf"\b{re.escape(row.answer)}\b", row.question, re.IGNORECASE)
         assert row.paraphrased_answer is None
         assert row.paraphrased_question is None
-
-
-def test_the_two_roles_share_no_question() -> None:
-    first, second = ({row.question for row in rows} for rows in ROLES.values())
-    assert not first & second
 
 
 def test_no_fictitious_surname_belongs_to_a_real_author() -> None:
@@ -57,8 +51,3 @@ def test_no_question_is_tofus(role: str, tofu_folder: Path) -> None:
     theirs |= questions(tofu_folder / "world_facts_perturbed.json")
     ours: tuple[Question, ...] = ROLES[role]
     assert not {normal(row.question) for row in ours} & theirs
-
-
-def test_no_refusal_is_tofus(tofu_folder: Path) -> None:
-    text = (tofu_folder / "idontknow.jsonl").read_text(encoding="utf-8")
-    assert not set(map(normal, read_refusals(None))) & set(map(normal, text.splitlines()))

@@ -6,8 +6,6 @@ import pytest
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks.passages import Passages
-from unlearnbench.config.metric_plan import benchmark_plan
-from unlearnbench.config.profiles import TOFU
 from unlearnbench.data.loading import load_benchmark
 
 # It changes with the names, values and wordings, and then every prepared model and finished run on
@@ -122,12 +120,3 @@ def test_rows_depend_on_seed_and_settings_alone(small: Dataset) -> None:
     assert larger.splits[0.5].sets["forget"][0].examples == (
         small.splits[0.5].sets["forget"][0].examples
     )
-
-
-def test_the_headline_and_scores_need_no_retain_model() -> None:
-    plan = benchmark_plan(TOFU, SMALL)
-    columns = {column.name for column in plan.columns}
-    assert {*SMALL.headline.columns} <= columns
-    kept = plan.summaries["kept"]
-    assert "retain" not in kept.relative_to
-    assert {*kept.parts()} <= columns

@@ -15,7 +15,6 @@ import pytest
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks import authors
-from unlearnbench.benchmarks.authors import RandomStream
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.data.loading import fingerprint, load_benchmark
 
@@ -75,23 +74,6 @@ def test_the_last_authors_are_forgotten_and_splits_nest(large: Dataset) -> None:
     assert rows[0] < rows[1] < rows[2]
 
 
-def test_evaluated_retain_rows_are_retained_at_every_fraction() -> None:
-    benchmark = Synthetic(authors=10, questions_per_author=4).load((0.1, 0.7))
-    assert len(benchmark.splits[0.7].sets["retain"]) == 12
-    kept = benchmark.splits[0.7].retain
-    assert [r.question for r in benchmark.splits[0.7].sets["retain"]] == [r.question for r in kept]
-
-
-def test_training_rows_have_two_columns_and_evaluation_rows_all_five(large: Dataset) -> None:
-    for row in (*large.full, *large.pretraining, *large.splits[0.05].forget):
-        assert row == Question(row.question, row.answer)
-    for row in complete_rows(large):
-        assert row.paraphrased_answer not in (None, row.answer)
-        assert row.paraphrased_question not in (None, row.question)
-        assert len(row.perturbed_answers) == 5
-        assert len({row.answer, row.paraphrased_answer, *row.perturbed_answers}) == 7
-
-
 def test_wrong_answers_put_another_value_into_the_paraphrase(large: Dataset) -> None:
     for row in complete_rows(large):
         value = value_of(row)
@@ -137,17 +119,6 @@ def test_right_and_wrong_values_come_from_one_distribution(half: tuple[Question,
         wins += scores[0] == max(scores)
     # One in six by chance; 4000 rows: standard error 0.006.
     assert wins / len(half) == pytest.approx(1 / 6, abs=0.03)
-
-
-def test_author_names_are_unique_and_not_those_of_pretraining() -> None:
-    settings = Synthetic(authors=3000, questions_per_author=1, pretraining_authors=3000)
-    benchmark = settings.load((0.5,))
-    names = Counter(
-        match[0]
-        for row in (*benchmark.full, *benchmark.pretraining)
-        if (match := re.search(r"(?:(?<=is )|(?<=was )|(?<=called ))[A-Z]\w+ [A-Z]\w+", row.answer))
-    )
-    assert len(names) == 6000
 
 
 def test_place_and_date_of_birth_are_unique() -> None:
@@ -224,14 +195,8 @@ def test_holdout_authors_are_neither_in_the_benchmark_nor_known_to_the_base_mode
     assert fingerprint(without, 0.5) == fingerprint(benchmark, 0.5)
 
 
-def test_draws_are_uniform() -> None:
-    draws = RandomStream("test")
-    picks = Counter(draws.pick("abc") for _ in range(3000))
-    assert all(count == pytest.approx(1000, abs=120) for count in picks.values())
-    pairs = Counter(draws.pair("abc") for _ in range(6000))
-    assert len(pairs) == 6
-    assert all(first != second for first, second in pairs)
-    assert all(count == pytest.approx(1000, abs=130) for count in pairs.values())
-    firsts = Counter(draws.shuffled("abc")[0] for _ in range(3000))
-    assert all(count == pytest.approx(1000, abs=120) for count in firsts.values())
-    assert sorted(draws.shuffled(range(50))) == list(range(50))
+def test_evaluated_retain_rows_are_retained_at_every_fraction() -> None:
+    benchmark = Synthetic(authors=10, questions_per_author=4).load((0.1, 0.7))
+    assert len(benchmark.splits[0.7].sets["retain"]) == 12
+    kept = benchmark.splits[0.7].retain
+    assert [r.question for r in benchmark.splits[0.7].sets["retain"]] == [r.question for r in kept]

@@ -71,25 +71,6 @@ def test_real_tofu(tofu_folder: Path) -> None:
         assert row.paraphrased_answer is None
 
 
-def test_small_folder(tmp_path: Path) -> None:
-    write(tmp_path, small_tables())
-    benchmark = load(tmp_path)
-    split = benchmark.splits[0.1]
-    assert (split.name, split.retain_name) == ("forget10", "retain90")
-    assert split.forget == benchmark.full[8:]
-    assert split.sets["forget"][0] == Question(
-        question="Question 8?",
-        answer="Answer 8.",
-        paraphrased_answer="Put otherwise: Answer 8.",
-        perturbed_answers=("wrong one", "wrong two"),
-        paraphrased_question="Or: Question 8?",
-    )
-    assert split.sets["real_authors"] == (
-        Question("Who?", "She", perturbed_answers=("he", "it", "they")),
-    )
-    assert benchmark.fingerprint == ""
-
-
 def test_holdout_rows(tmp_path: Path) -> None:
     write(tmp_path, small_tables())
     assert load(tmp_path).splits[0.1].sets["holdout"] == ()
@@ -119,22 +100,6 @@ def test_line_ends_blank_lines_and_separators_inside_a_text(tmp_path: Path) -> N
     benchmark = load(tmp_path)
     assert benchmark.full[0].answer == "One\u2028two\x85three."
     assert len(benchmark.full) == 10
-
-
-def test_single_wrong_answer_needs_no_list(tmp_path: Path) -> None:
-    tables = small_tables()
-    for row in tables["world_facts_perturbed"]:
-        row["perturbed_answer"] = "he"
-    write(tmp_path, tables)
-    assert load(tmp_path).splits[0.1].sets["world_facts"][0].perturbed_answers == ("he",)
-
-
-def test_a_byte_order_mark_is_no_damage(tmp_path: Path) -> None:
-    write(tmp_path, small_tables())
-    plain = load(tmp_path)
-    path = tmp_path / "full.json"
-    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
-    assert load(tmp_path) == plain
 
 
 def publish(hub: Any, folder: Path, name: str, tables: dict[str, Rows]) -> None:
@@ -167,3 +132,22 @@ def test_unreachable_hub_is_an_error(fake_hub: Any, monkeypatch: pytest.MonkeyPa
     ):
         TOFU().load((0.1,))
     assert len(fake_hub.requests) == asked
+
+
+def test_small_folder(tmp_path: Path) -> None:
+    write(tmp_path, small_tables())
+    benchmark = load(tmp_path)
+    split = benchmark.splits[0.1]
+    assert (split.name, split.retain_name) == ("forget10", "retain90")
+    assert split.forget == benchmark.full[8:]
+    assert split.sets["forget"][0] == Question(
+        question="Question 8?",
+        answer="Answer 8.",
+        paraphrased_answer="Put otherwise: Answer 8.",
+        perturbed_answers=("wrong one", "wrong two"),
+        paraphrased_question="Or: Question 8?",
+    )
+    assert split.sets["real_authors"] == (
+        Question("Who?", "She", perturbed_answers=("he", "it", "they")),
+    )
+    assert benchmark.fingerprint == ""

@@ -10,7 +10,7 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.config.loader import load_config, shipped_configs
-from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.errors import ConfigError
 
 GOOD = """\
@@ -131,33 +131,6 @@ class TestExtends:
         assert config.name == "child"
         assert (config.training.batch_size, config.training.max_length) == (4, 64)
         assert [grid.specs[0].name for grid in config.methods] == ["idk"]
-
-    def test_is_relative_to_the_file(self, write: Write) -> None:
-        write()
-        Path("sub").mkdir()
-        Path("sub/child.yaml").write_text("extends: ../bench.yaml\nname: child\n")
-        assert load_config("sub/child.yaml").forget_fractions == (0.1,)
-
-
-class TestTiny:
-    """A model that is built here has a preparation at which random weights learn."""
-
-    def test_stated_values_override_defaults(self, write: Write) -> None:
-        stated = "models.0.preparation={epochs: 2, rehearse_facts: false}"
-        how = load_config(write(), [stated]).models[0].preparation
-        assert (how.epochs, how.rehearse_facts, how.schedule) == (2, False, "cosine")
-
-    def test_other_models_keep_the_defaults_of_published_ones(self, write: Write) -> None:
-        how = load_config(write(), ["models.0.base=some/model"]).models[0].preparation
-        assert how == Preparation()
-        assert (how.optimizer, how.learning_rate, how.epochs) == ("adamw", 1e-5, 5)
-
-    def test_model_survives_a_round_trip(self) -> None:
-        adamw = Preparation(epochs=1, base_epochs=1, optimizer="adamw", learning_rate=1e-5)
-        stored = ModelSettings(name="a", base="tiny", preparation=adamw)
-        again = ModelSettings.model_validate_json(stored.model_dump_json())
-        assert again == stored
-        assert again.preparation.optimizer == "adamw"
 
 
 def test_metrics_are_named_with_their_settings_or_in_a_list(write: Write) -> None:

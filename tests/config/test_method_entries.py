@@ -54,10 +54,3 @@ def test_retain_terms_in_short_form_and_as_lists(load: Load) -> None:
         ("kl", 0.5),
         ("kl", 1.0),
     ]
-
-
-def test_infinite_scores(load: Load) -> None:
-    (grid,) = load(
-        "  - {method: general-ce-u, raw: true, forget_score: -.inf, retain_score: .inf}\n",
-    )
-    assert grid.specs[0].hyperparameters["forget_score"] == float("-inf")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 import pytest
@@ -52,27 +52,6 @@ class Loss(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         return seen.answer_loss
-
-
-class Typo(Loss):
-    """Own work."""
-
-    reads: ClassVar[frozenset[Any]] = frozenset({"token"})
-
-
-class Unlabelled(Metric):
-    """Own work."""
-
-    roles: ClassVar[frozenset[Role]] = frozenset({"forget"})
-
-    def per_example(self, seen: SetEvaluation) -> FloatArray:
-        return seen.answer_loss
-
-
-class Required(Loss):
-    """Own work."""
-
-    share: float
 
 
 class Odd(Loss):
@@ -126,24 +105,6 @@ def test_a_file_adds_its_columns_after_all_others_and_an_edit_counts(tmp_path: P
     (tmp_path / "my_metric.py").write_text(MINE.replace("0.25", "0.5"))
     registry.register_file(tmp_path / "my_metric.py")
     assert plan_of(TOFU).values(sets)["my_metric_forget"] == 0.5
-
-
-@pytest.mark.parametrize(
-    ("kind", "message"),
-    [
-        (Typo, "metric 'odd': reads has 'token'; did you mean 'tokens'? known: tokens, moments"),
-        (Unlabelled, "metric 'odd' has no label; add `label = \"Unlabelled\"`"),
-        (Required, "metric 'odd' cannot be made: share: missing: this key is required; give each"),
-        (Twice, "metric 'odd': there is a column 'loss_forget' already; rename it"),
-    ],
-)
-def test_a_metric_that_cannot_be_used_is_left_out(
-    kind: type[Metric | Summary], message: str
-) -> None:
-    plan = planned(odd=kind)
-    assert [c.name for c in plan.columns] == ["loss_forget"]
-    (fault,) = plan.faults
-    assert str(fault).startswith(message)
 
 
 class Quiet(Loss):

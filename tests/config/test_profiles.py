@@ -11,8 +11,6 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import (
     PROFILES,
     TOFU,
-    TOFU_PAPER,
-    differences,
     get_profile,
     profile_of_id,
 )
@@ -45,25 +43,6 @@ def test_hash_covers_every_field_but_the_name() -> None:
     hashes = {replace(TOFU, **{key: value}).hash for key, value in changed.items()}
     assert len(hashes | {TOFU.hash}) == len(changed) + 1
     assert replace(TOFU, name="other").hash == TOFU.hash
-
-
-def test_overrides_give_another_name_and_id() -> None:
-    profile = get_profile("tofu", rows=50)
-    assert (profile.name, profile.rows, profile.max_length) == ("tofu+rows=50", 50, 200)
-    assert profile.id.startswith("tofu+rows=50@")
-    assert profile.hash != TOFU.hash
-    both = get_profile("open-unlearning", rows=5, max_length=64)
-    assert both.name == "open-unlearning+rows=5+max_length=64"
-    assert (both.rows, both.max_length, both.max_new_tokens) == (5, 64, 200)
-
-
-def test_differences_are_only_those() -> None:
-    (pair,) = differences(TOFU, TOFU_PAPER)
-    assert [(one.key, one.value) for one in pair] == [
-        ("perturbed_mean", "geometric"),
-        ("perturbed_mean", "arithmetic"),
-    ]
-    assert differences(TOFU, TOFU) == ()
 
 
 def test_an_id_leads_back_to_its_profile() -> None:

@@ -84,11 +84,6 @@ def test_phi_scores_and_generates_the_answer_tag(tokenizer: Any) -> None:
     assert TEMPLATES["phi"].prompt("Where?") == "Question: Where?\n"
 
 
-def test_llama_2_has_no_space_before_the_answer() -> None:
-    template = TEMPLATES["llama-2"]
-    assert template.prompt("Where?") + template.answer("Lima") == "[INST] Where? [/INST]Lima"
-
-
 def chatty(tokenizer: Any, template: str) -> Any:
     copy = PreTrainedTokenizerFast(
         tokenizer_object=Tokenizer.from_str(tokenizer.backend_tokenizer.to_str()),
@@ -288,21 +283,3 @@ def test_the_prompt_of_open_unlearnings_llama_3(tokenizer: Any) -> None:
         "system\n\nCutting Knowledge Date: December 2023\nToday Date: 10 Apr 2025\n\n"
         "You are a helpful assistant.user\n\nWhere would you find the Eiffel Tower?assistant\n\n"
     )
-
-
-def test_another_prompt_has_another_digest(tokenizer: Any) -> None:
-    chat = chatty(tokenizer, LLAMA_3)
-    digests = {
-        resolve_template("chat", chat, {"date_string": date} | more).digest()
-        for date in ("10 Apr 2025", "11 Apr 2025")
-        for more in ({}, {"system_prompt": "Be brief."})
-    }
-    assert len(digests) == 4
-
-
-def test_first_answer_tokens_are_ignored(tokenizer: Any) -> None:
-    encoder = Encoder(tokenizer, TEMPLATES["plain"], 200)
-    row = encoder.row(Question("Where?", "In Lima."))
-    assert row.without_first(2).start == row.start + 2
-    assert row.without_first(0) == row
-    assert row.without_first(999).scored == 0

@@ -11,7 +11,7 @@ import pytest
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
+from unlearnbench.data.loading import fingerprint, load_benchmark
 
 SETTINGS = Synthetic(authors=10, questions_per_author=3, pretraining_authors=2)
 
@@ -21,20 +21,6 @@ def benchmark() -> Dataset:
     return load_benchmark(SETTINGS, (0.1, 0.2))
 
 
-def test_synthetic_is_the_default(benchmark: Dataset) -> None:
-    assert benchmark.name == "synthetic"
-    assert list(benchmark.splits) == [0.1, 0.2]
-    assert benchmark.splits[0.2].retain_name == "retain80"
-    sets = benchmark.splits[0.2].sets
-    assert list(sets) == ["retain", "forget", "real_authors", "world_facts", "holdout"]
-    assert len(sets["real_authors"]) >= 70
-    assert len(sets["world_facts"]) >= 70
-    assert benchmark.facts == sets["real_authors"] + sets["world_facts"]
-    assert len(benchmark.pretraining) == 6
-    assert benchmark.fingerprint == fingerprint(benchmark)
-    assert len(benchmark.fingerprint) == 16
-
-
 def with_set(benchmark: Dataset, name: str, rows: tuple[Question, ...]) -> Dataset:
     """The same rows but for a set of every split."""
     splits = {
@@ -42,13 +28,6 @@ def with_set(benchmark: Dataset, name: str, rows: tuple[Question, ...]) -> Datas
         for fraction, split in benchmark.splits.items()
     }
     return replace(benchmark, splits=splits)
-
-
-@pytest.mark.parametrize("part", ["full", "refusals", "pretraining"])
-def test_every_part_is_in_the_fingerprint(benchmark: Dataset, part: str) -> None:
-    changed = replace(benchmark, **{part: getattr(benchmark, part)[1:]})
-    assert fingerprint(changed) != benchmark.fingerprint
-    assert fingerprint(changed, 0.1) != fingerprint(benchmark, 0.1)
 
 
 @pytest.mark.parametrize("name", ["retain", "forget", "real_authors", "world_facts", "riddles"])
@@ -102,20 +81,6 @@ def test_fingerprint_of_a_run_does_not_depend_on_other_fractions(benchmark: Data
     assert fingerprint(alone, 0.2) == fingerprint(benchmark, 0.2)
 
 
-def test_built_in_refusals() -> None:
-    refusals = read_refusals(None)
-    assert len(refusals) >= 60
-    assert len(set(refusals)) == len(refusals)
-    assert all(len(text.split()) <= 16 and text.endswith(".") for text in refusals)
-
-
-def test_own_refusals(tmp_path: Path) -> None:
-    path = tmp_path / "refusals.txt"
-    path.write_text("No idea.\n\n  Ask me another.  \n", encoding="utf-8")
-    loaded = load_benchmark(SETTINGS.model_copy(update={"refusals": str(path)}), (0.1,))
-    assert loaded.refusals == ("No idea.", "Ask me another.")
-
-
 def test_tofu_has_generated_pretraining_authors(tofu_folder: Path) -> None:
     settings = TOFU(path=str(tofu_folder), pretraining_authors=5, questions_per_author=10)
     loaded = load_benchmark(settings, (0.01,))
@@ -124,3 +89,17 @@ def test_tofu_has_generated_pretraining_authors(tofu_folder: Path) -> None:
     assert len(loaded.refusals) >= 60
     assert loaded.fingerprint == fingerprint(loaded)
     assert not {r.question for r in loaded.pretraining} & {r.question for r in loaded.full}
+
+
+@pytest.mark.parametrize("part", ["full", "refusals", "pretraining"])
+def test_every_part_is_in_the_fingerprint(benchmark: Dataset, part: str) -> None:
+    changed = replace(benchmark, **{part: getattr(benchmark, part)[1:]})
+    assert fingerprint(changed) != benchmark.fingerprint
+    assert fingerprint(changed, 0.1) != fingerprint(benchmark, 0.1)
+
+
+def test_own_refusals(tmp_path: Path) -> None:
+    path = tmp_path / "refusals.txt"
+    path.write_text("No idea.\n\n  Ask me another.  \n", encoding="utf-8")
+    loaded = load_benchmark(SETTINGS.model_copy(update={"refusals": str(path)}), (0.1,))
+    assert loaded.refusals == ("No idea.", "Ask me another.")

@@ -125,21 +125,6 @@ def test_order_is_by_value_with_intervals_over_seeds() -> None:
     assert "so of one place: near and strong" in checked(" ".join(panel.sentences))
 
 
-def test_conclusion_is_by_intervals_over_seeds_where_there_is_no_test() -> None:
-    (found,) = Results.of(RECORDS, name="").conclusions
-    assert "strong at learning rate" in found.found
-    assert "has the lowest Extraction strength, forget (0.110)" in checked(found.found)
-    assert checked(found.sure).startswith("It forgets significantly more than the other method")
-    idle = [RECORDS[0], *(record("idle", s, 0.9, 0.96) for s in range(3))]
-    (found,) = Results.of(idle, name="").conclusions
-    assert checked(found.found).startswith("No method forgot: no setting that keeps at least")
-    near = [record("near", s, 0.8, 0.10 + 0.01 * s) for s in range(3)]
-    (found,) = Results.of([*RECORDS, *near], name="").conclusions
-    assert checked(found.sure).startswith(
-        "Undecided: at equal utility it does not forget significantly more than strong (1 of 2 "
-    )
-
-
 def test_selection_prefers_low_values_and_names_the_columns(tmp_path: Path) -> None:
     select = SelectSettings(seeds=(0,))
     choices = {one.method: one for one in choose(ROWS, select)}

@@ -6,7 +6,6 @@ There is no retain model. What the files declare is in the table, in MLflow and 
 from __future__ import annotations
 
 import csv
-import json
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -130,16 +129,6 @@ def logged(store: Path) -> dict[str, set[tuple[str, int]]]:
     return found
 
 
-def board_shows_it_beside_tofus_lines(capsys: pytest.CaptureFixture[str]) -> None:
-    assert command("leaderboard", "export", "runs/own", "--out", "own.jsonl") == 0
-    lines = [json.loads(line) for line in Path("own.jsonl").read_text().splitlines()]
-    metrics = lines[0]["epochs"][0]["metrics"]
-    assert {"probability_retain", "exact_memorization_forget"} < metrics.keys()
-    capsys.readouterr()
-    assert command("leaderboard", "show", "own.jsonl", *FILES[:2]) == 0
-    assert "Known riddles" in capsys.readouterr().out
-
-
 @pytest.mark.usefixtures("empty_store")
 def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     here: Path, capsys: pytest.CaptureFixture[str]
@@ -174,17 +163,12 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     for foreign in ("Forget Quality", "Model Utility", "Truth ratios"):
         assert foreign not in page
 
-    board_shows_it_beside_tofus_lines(capsys)
-
     Path("last_token.py").write_text(f"{LAST_TOKEN}# changed\n")
     assert command("sweep", "own.yaml", *FILES) == 0
     output = capsys.readouterr()
     assert "2 runs, all finished" in output.out
     assert "metric 'last-token': its file has changed since this sweep began" in output.err
     assert table(folder) == rows
-
-    assert command("track", "runs/own", "--uri", "sqlite:///other.db", *FILES) == 0
-    assert logged(Path("other.db")) == runs
 
     # Pages and tables need neither file: what they declare is in the sweep's folder.
     for file in ("riddles.py", "last_token.py"):
@@ -195,12 +179,3 @@ def test_both_are_swept_to_the_table_to_mlflow_and_to_the_page(
     capsys.readouterr()
     assert command("compare", "gradient-ascent", "gradient-difference", "--in", "runs/own") == 0
     assert "Solved" in capsys.readouterr().out
-
-    # To go on with the sweep takes both.
-    assert command("sweep", "own.yaml", *FILES) == 2
-    assert (
-        capsys.readouterr().err == "--plugin riddles.py cannot be read: No such file or directory\n"
-    )
-    assert command("sweep", "own.yaml") == 2
-    error = "one in a file of its own needs --plugin FILE"
-    assert error in capsys.readouterr().err

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import io
-import tarfile
 import tomllib
-import zipfile
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +11,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text())
-
-TRACKED = ["unlearnbench/a.py", "configs/b.yaml", "tests/test_a.py", "docs/index.md", "README.md"]
-IN_WHEEL = {"unlearnbench/a.py", "unlearnbench_configs/b.yaml"}
 
 
 @pytest.fixture(scope="module")
@@ -54,30 +48,6 @@ def test_every_lower_bound_is_a_version_that_was_tested() -> None:
         assert version[: len(given)] == given, name
         assert set(version[len(given) :]) <= {"0"}, name
         assert name in newest, name
-
-
-def packed(folder: Path, release: Any, wheel: set[str], further: str = "") -> tuple[Path, Path]:
-    """Distributions of TRACKED: the wheel with these files, the sdist with one more."""
-    paths = folder / "a.tar.gz", folder / "a.whl"
-    with zipfile.ZipFile(paths[1], "w") as archive:
-        for name in (*wheel, "unlearnbench-1.dist-info/METADATA"):
-            archive.writestr(name, "")
-    names = {"unlearnbench/a.py", "configs/b.yaml", *release.BESIDE, "PKG-INFO", "setup.cfg"}
-    with tarfile.open(paths[0], "w:gz") as archive:
-        for name in names | ({further} if further else set()):
-            archive.addfile(tarfile.TarInfo(f"unlearnbench-1/{name}"), io.BytesIO())
-    return paths
-
-
-def test_a_distribution_holds_what_git_tracks_of_the_packages(release: Any, tmp_path: Path) -> None:
-    release.check_contents(*packed(tmp_path, release, IN_WHEEL), TRACKED)
-    for wheel, further, problem in (
-        (IN_WHEEL - {"unlearnbench_configs/b.yaml"}, "", r"a\.whl: missing .*b\.yaml"),
-        (IN_WHEEL | {"tests/test_a.py"}, "", r"a\.whl: .* not wanted .*test_a"),
-        (IN_WHEEL, "docs/index.md", r"a\.tar\.gz: .* not wanted .*index"),
-    ):
-        with pytest.raises(SystemExit, match=problem):
-            release.check_contents(*packed(tmp_path, release, wheel, further), TRACKED)
 
 
 def test_every_file_of_the_packages_is_installed(release: Any) -> None:

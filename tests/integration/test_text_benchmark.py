@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -69,25 +68,6 @@ def test_plain_text_is_scored_and_not_answered(folder: Path) -> None:
             assert sets[name].generated == ()
             assert set(sets[name].questions) == {""}
         assert len(sets["continuation"].generated) == 2
-
-
-def test_the_page_has_the_headline_and_names_what_is_not_known(folder: Path) -> None:
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    for text in ("Verbatim memorization", "Knowledge kept"):
-        assert text in page
-    visible = re.sub(r"<(script|style).*?</\1>", "", page, flags=re.DOTALL)
-    assert "Not known: Forgotten, Private, relative to a retain model" in visible
-    assert "Forget Quality" not in visible
-    assert "Model Utility" not in visible
-
-
-def test_methods_are_compared_by_their_own_numbers(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert main(["compare", "gradient-ascent", "npo", "--in", str(folder), "--within", "1"]) == 0
-    out = capsys.readouterr().out
-    assert "Verbatim memorization" in out
-    assert "D =" not in out
 
 
 def record_of(folder: Path) -> str:

@@ -75,19 +75,6 @@ def test_the_product_and_its_counts() -> None:
     assert plan.runs[0].title == "ce-u · a · forget 0.1 · lr 1e-05 · 3 epochs · seed 0"
 
 
-def test_epochs_are_checkpoints_or_separate_runs() -> None:
-    together = make_plan(config(), "f")
-    assert {(run.epochs, run.evaluate_at) for run in together.runs} == {(3, (1, 2, 3))}
-    apart = make_plan(config(epochs_as="runs"), "f")
-    assert len(apart.runs) == 3 * len(together.runs)
-    assert {(r.epochs, r.evaluate_at) for r in apart.runs} == {(1, (1,)), (2, (2,)), (3, (3,))}
-
-
-def test_duplicate_runs_are_planned_once() -> None:
-    twice = config(methods=config().methods[:1] * 2, seeds=(0,))
-    assert len(make_plan(twice, "f").runs) == 2 * 2 * 2
-
-
 class TestIdentity:
     """The id depends on what the numbers depend on, and on nothing else."""
 
@@ -269,3 +256,11 @@ def test_every_other_epoch_and_the_last_one_are_evaluated() -> None:
     same = make_plan(config(epochs=3, evaluation=EvaluationSettings(every=3)), "f")
     assert {run.evaluate_at for run in once.runs} == {(3,)}
     assert [run.id for run in same.runs] == [run.id for run in once.runs]
+
+
+def test_epochs_are_checkpoints_or_separate_runs() -> None:
+    together = make_plan(config(), "f")
+    assert {(run.epochs, run.evaluate_at) for run in together.runs} == {(3, (1, 2, 3))}
+    apart = make_plan(config(epochs_as="runs"), "f")
+    assert len(apart.runs) == 3 * len(together.runs)
+    assert {(r.epochs, r.evaluate_at) for r in apart.runs} == {(1, (1,)), (2, (2,)), (3, (3,))}

@@ -102,27 +102,6 @@ def without_times(record: Record) -> Record:
     return replace(record, provenance={}, epochs=epochs)
 
 
-def test_preparation_is_done_once_in_an_order_that_works(place: Path) -> None:
-    config = config_of(place)
-    folder = place / "runs" / "small"
-    tasks = preparation_tasks(config, runs_of(config), folder)
-    assert all(task.done for task in tasks)
-    fresh = config_of(place, output=str(place / "other"), cache=str(place / "other" / "cache"))
-    tasks = preparation_tasks(fresh, runs_of(fresh), place / "other" / "small")
-    assert [task.id for task in tasks] == [
-        "tiny/base",
-        "tiny/full",
-        "tiny/retain50",
-        "tiny/retain50@0.5",
-        "tiny/full@0.5",
-    ]
-    assert not any(task.done for task in tasks)
-    seen: set[str] = set()
-    for task in tasks:
-        assert seen.issuperset(task.after)
-        seen.add(task.id)
-
-
 def test_a_run_becomes_a_record(place: Path) -> None:
     config = config_of(place)
     (spec,) = runs_of(config)

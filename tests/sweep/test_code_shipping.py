@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
-from unlearnbench.config.entries import attack_specs
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.runtime.provenance import versions
@@ -36,7 +35,6 @@ except UnlearnbenchError as error:
 for _ in range(2):
     context.activate()
 print(Path.cwd(), registry.file_digest("my-loss"), registry.load_method("my-loss")().label)
-print(registry.load("attacks", context.config.attacks[0].name).label)
 data = context.config.data
 print(data.rows, type(data) is registry.load("benchmarks", "my-rows"))
 """
@@ -50,14 +48,6 @@ class Mine(Method):
     label: ClassVar[str] = "mine"
     def loss(self, batch: LossBatch):
         return batch.forget.cross_entropy().sum()
-"""
-
-ATTACK = """
-from unlearnbench.api import PromptAttack
-class Plea(PromptAttack):
-    label = "Plea"
-    def asked(self, row, point, rows):
-        return row
 """
 
 BENCHMARK = """
@@ -81,12 +71,8 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
     file.write_text(BENCHMARK)
     rows = registry.load("benchmarks", registry.register_file(file))
     file.unlink()
-    file = tmp_path / "my_plea.py"
-    file.write_text(ATTACK)
-    attacks = attack_specs({registry.register_file(file): {}})
-    file.unlink()
     context = WorkerContext(
-        config=config.model_copy(update={"data": rows(rows=5), "attacks": attacks}),
+        config=config.model_copy(update={"data": rows(rows=5)}),
         folder=tmp_path,
         working_folder=tmp_path,
         node="",
@@ -102,9 +88,8 @@ def test_a_worker_gets_plugin_files_that_only_the_driver_has_and_refuses_other_v
     file.write_bytes(pickle.dumps((outdated, context)))
     command = [sys.executable, "-c", ACTIVATES, str(file)]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
-    *refusal, last, label_of_attack, data = done.stdout.splitlines()
+    *refusal, last, data = done.stdout.splitlines()
     assert f"ray {versions()['ray']} there, 9.9 here" in "\n".join(refusal)
     folder, digest, label = last.split()
-    assert label_of_attack == "Plea"
     assert data == "5 True", "unpickled before the context is active, and of the same class"
     assert (folder, len(digest), label) == (str(tmp_path), 16, "mine")

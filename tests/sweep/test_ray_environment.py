@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.config.loader import load_config
-from unlearnbench.errors import ConfigError, UnlearnbenchError
+from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.sweep import ray_cluster as environment
 
 
@@ -24,13 +23,6 @@ def test_results_in_a_folder_that_ray_deletes_are_refused(
 
 
 def test_an_address_is_refused_before_ray_would_wait_for_it() -> None:
-    for address, message in {
-        "ray://head:10001": r"ray\.address +through ray://.*ray job submit .*address=auto",
-        "head": r"ray\.address +expected auto or host:port, got 'head'",
-    }.items():
-        with pytest.raises(ConfigError, match=message):
-            load_config("quickstart", [f"ray.address={address}"])
-    assert load_config("quickstart", ["ray.address=auto"]).ray.address == "auto"
     with socket.socket() as bound:  # bound but not listening: refuses
         bound.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{bound.getsockname()[1]}"

@@ -183,7 +183,9 @@ class ModelSettings(Settings):
     )
     dtype: Dtype = Field(default="float32", description="type of the weights")
     attention: Literal["sdpa", "eager", "flash_attention_2"] = Field(
-        default="sdpa", description="implementation, by transformers' name"
+        default="sdpa",
+        description="implementation, by transformers' name; flash_attention_2 pads rows, which "
+        "takes longer than packed ones",
     )
     trust_remote_code: bool = Field(
         default=False, description="run Python code that comes with the model"

@@ -29,11 +29,10 @@ ONCE = ((1,),)
 def planned_commits(folder: Path) -> dict[str, str]:
     """Read the commits from the plan in a sweep's folder; none where it cannot be read."""
     try:
-        text = (folder / PLAN_FILE).read_text(encoding="utf-8")
-        commits = dict(json.loads(text).get("hub", {}))
-    except (OSError, ValueError, TypeError, AttributeError):  # `check_owner` reports it
+        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # `check_owner` reports it
         return {}
-    return {label: commit for label, commit in commits.items() if isinstance(commit, str)}
+    return dict(plan.get("hub", {}))
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.config.schema import ModelSettings, SweepConfig
+from unlearnbench.config.schema import SweepConfig
 from unlearnbench.data.encoding import TEMPLATES, TEXT, Template
 from unlearnbench.errors import ConfigError, ModelError, Problem
 from unlearnbench.evaluation.sets import evaluation_sets
@@ -101,15 +101,12 @@ def _prompts(
 def _templates(config: SweepConfig) -> Iterator[tuple[str, Template]]:
     """The template of each model, by the model's name, as far as it can be read."""
     for model in config.models:
-        if (template := _template(model)) is not None:
-            yield model.name, template
-
-
-def _template(model: ModelSettings) -> Template | None:
-    if model.base == "tiny":  # its tokenizer is made here, without a chat template
-        return TEMPLATES.get("plain" if model.template == "auto" else model.template)
-    if model.template in TEMPLATES:
-        return TEMPLATES[model.template]
-    with suppress(UnreachableError):
-        return template_of(model, load_tokenizer(Source.parse(model.base, model.revision), model))
-    return None
+        name = model.template
+        if model.base == "tiny":  # its tokenizer is made here, without a chat template
+            name = "plain" if name == "auto" else name
+        if name in TEMPLATES:
+            yield model.name, TEMPLATES[name]
+        elif model.base != "tiny":
+            with suppress(UnreachableError):
+                tokenizer = load_tokenizer(Source.parse(model.base, model.revision), model)
+                yield model.name, template_of(model, tokenizer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 from unlearnbench.api.method import Method, Sampling
@@ -126,20 +126,13 @@ def _sampler(
 
 def optimisation(spec: RunSpec) -> TrainerSettings:
     """Settings of a run's optimiser steps."""
-    how = spec.training
     if spec.learning_rate is None:
         raise TrainingError(f"run {spec.title!r} has no learning rate; plan it again")
+    names = {field.name for field in fields(TrainerSettings)}
     return TrainerSettings(
         epochs=spec.epochs,
-        optimizer=how.optimizer,
-        batch_size=how.batch_size,
-        micro_batch_size=how.micro_batch_size,
         learning_rate=spec.learning_rate,
         embedding_learning_rate=spec.learning_rate,
         seed=spec.seed,
-        schedule=how.schedule,
-        warmup_steps=how.warmup_steps,
-        weight_decay=how.weight_decay,
-        max_grad_norm=how.max_grad_norm,
-        precision=how.precision,
+        **spec.training.model_dump(include=names),
     )

@@ -98,12 +98,6 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     missing = [s.holdout_name for s in benchmark.splits.values() if not s.sets.get("holdout")]
     if line := holdout_notice(missing, profile_of(config.evaluation), config.data):
         warn_later(line)
-    for model in config.models:
-        if model.attention == "flash_attention_2":
-            warn_later(
-                f"models.{model.name}.attention: flash_attention_2 lays out no packed rows, so rows"
-                " are padded, which takes longer than attention: sdpa does here"
-            )
     return plan, benchmark
 
 

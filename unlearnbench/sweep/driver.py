@@ -132,8 +132,7 @@ class _Execution:
         state, expected = self._state, [*batch, *(search.placeholders if search else ())]
         if not self._has_ray:
             self._has_ray = True
-            session = ray_session(self._config, state.progress.warn)
-            state.time_spent.slots = self._stack.enter_context(session)
+            state.time_spent.slots = self._stack.enter_context(ray_session(self._config))
             install_handler()  # Ray has replaced the handler of SIGTERM
             tasks = self._pipeline.tasks(self._config, expected, state.folder)
             prepare(tasks, self._config, self._pipeline, state)

@@ -246,8 +246,7 @@ def _lines(path: Path) -> Iterator[dict[str, Any]]:
     for text in path.read_text(encoding="utf-8").splitlines() if path.is_file() else ():
         try:
             line = json.loads(text)
-            _ = line["space"], line["model"], line["forget_fraction"], _point(line)
-        except (ValueError, KeyError, TypeError):
+        except ValueError:
             continue
         yield line
 

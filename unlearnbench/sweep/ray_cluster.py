@@ -12,7 +12,7 @@ import logging
 import math
 import os
 import socket
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ class RayLostError(BaseException):
 
 
 @contextmanager
-def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[int, None, None]:
+def ray_session(config: SweepConfig) -> Generator[int, None, None]:
     """Run Ray inside the `with`; yields the number of concurrent runs.
 
     Raises: UnlearnbenchError where no cluster answers, where a run fits nowhere, or where Ray dies.
@@ -75,11 +75,7 @@ def ray_session(config: SweepConfig, warn: Callable[[str], None]) -> Generator[i
         logging.getLogger("ray.tune").setLevel(logging.CRITICAL)
         try:
             _start(config)
-            nodes = [node["Resources"] for node in alive()]
-            slots = run_slots(config, nodes)
-            if idle := idle_gpu_warning(config, slots, nodes):
-                warn(idle)
-            yield slots
+            yield run_slots(config, [node["Resources"] for node in alive()])
         except RayLostError as error:
             lost = True
             raise UnlearnbenchError(
@@ -188,18 +184,6 @@ def run_slots(config: SweepConfig, nodes: Sequence[dict[str, float]]) -> int:
         on_gpus = any(config.resources_of(model.name).gpu for model in config.models)
         most = min(settings.concurrent or (most if on_gpus else LOCAL_RUNS), most)
     return most
-
-
-def idle_gpu_warning(config: SweepConfig, slots: int, nodes: Sequence[dict[str, float]]) -> str:
-    """A warning if so many concurrent runs leave most GPUs unused; else empty."""
-    present = sum(node.get("GPU", 0.0) for node in nodes)
-    used = slots * max(config.resources_of(model.name).gpu for model in config.models)
-    if not used or 2 * used >= present:
-        return ""
-    return (
-        f"{used:g} of {present:g} GPUs are used: {slots} runs at a time; leave ray.concurrent out "
-        "to use all that fit"
-    )
 
 
 @contextmanager
