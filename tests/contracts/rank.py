@@ -21,14 +21,14 @@ class Rank(Observation):
         return (logits > logits.gather(1, labels[:, None])).sum(1)
 
 
-class TopTen(Metric):
-    """Share of the true answer's tokens that are among the ten most probable ones."""
+class ReciprocalRank(Metric):
+    """Mean reciprocal rank of the true answer's tokens."""
 
-    label = "Top ten"
+    label = "Mean reciprocal rank"
     reads = frozenset({"tokens"})
     observes: ClassVar = (Rank(),)
     roles: ClassVar[frozenset[Role]] = frozenset({"forget", "retain"})
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         ranks = seen.tokens.by_answer(seen.tokens.observed["rank"], eos=False)
-        return np.array([np.mean(rank < 10) if rank.size else np.nan for rank in ranks])
+        return np.array([np.mean(1 / (1 + rank)) if rank.size else np.nan for rank in ranks])

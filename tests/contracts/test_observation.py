@@ -11,6 +11,7 @@ import torch
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
+from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation.evaluator import Evaluator
@@ -55,7 +56,7 @@ def test_it_equals_the_definition_after_a_way_through_a_file(
 
     measure = next(m for m in metrics.measures if m.name == "rank")
     assert measure.value(seen) == pytest.approx(
-        np.mean([np.mean(r < 10) for r in seen.tokens.by_answer(np.array(ranks), eos=False)])
+        np.mean([np.mean(1 / (1 + r)) for r in seen.tokens.by_answer(np.array(ranks), eos=False)])
     )
 
 
@@ -69,3 +70,7 @@ def test_without_it_the_metric_is_undefined(
     measure = next(m for m in plan_of(TOFU, None, {}).measures if m.name == "rank")
     seen = plain(model.eval()).sets["forget"]
     assert (measure.value(seen), measure.lacks(seen)) == (None, ("rank",))
+
+
+def test_the_suite_passes_it(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["metrics", "check", "rank", "--plugin", str(FILE)]) == 0, capsys.readouterr().out

@@ -5,13 +5,16 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
@@ -178,6 +181,44 @@ def test_a_module_that_a_plugin_imports_is_a_part_of_it(place: Path, run: Run) -
     assert losses[2] == pytest.approx(losses[1] + 0.125, rel=1e-3)
 
 
+def test_a_folder_stays_open_where_the_rules_of_evaluation_change(place: Path, run: Run) -> None:
+    folder = place / "runs" / "local"
+    first = run()
+    before = rows(folder)
+    assert not run("--set", "evaluation.rows=3")[1]
+    assert kinds(folder) == ONE_OF_EACH
+    assert run() == (first[0], True)
+    assert rows(folder) == before
+
+
+@pytest.mark.slow
+def test_sweeps_find_what_is_the_same_and_train_what_is_not(
+    place: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def sweep() -> tuple[int, int]:
+        capsys.readouterr()
+        code = main(["sweep", "local.yaml", *how])
+        printed = capsys.readouterr()
+        assert code == 0, printed.err
+        (line,) = re.findall(r"all finished; (\d) found, (\d) trained", printed.out)
+        return int(line[0]), int(line[1])
+
+    (place / "scaled.py").write_text(PLUGIN)
+    factor, late = place / "unlearnbench_test_factor.py", place / "unlearnbench_test_late.py"
+    factor.write_text("K = 1\n")
+    late.write_text("SHIFT = 0\n")
+    shutil.copy(place / "retain.safetensors", place / "log.safetensors")
+    how = ["--plugin", "scaled.py", "--set", "methods=[ce-u, scaled]"]
+    how += ["--set", "models.0.retain.retain50=log.safetensors"]
+    assert sweep() == (0, 2)
+    assert sweep() == (2, 0)
+    factor.write_text("K = -7\n")
+    shutil.copy(place / "fine-tuned.safetensors", place / "log.safetensors")
+    shutil.copy(place / "retain" / "model.safetensors", place / "full" / "model.safetensors")
+    assert sweep() == (0, 2)
+    assert kinds(place / "runs" / "local") == [*ONE_OF_EACH, "run"]
+
+
 def test_a_model_that_changes_after_the_plan_is_refused(place: Path) -> None:
     config = load_config("local.yaml")
     plan, _ = plan_sweep(config)
@@ -194,6 +235,17 @@ def test_the_plan_has_the_ids_of_every_reference(place: Path) -> None:
     records = {r.id for r in read_records(plan.folder) if r.kind != "run"}
     assert records == {*plan.references}
     assert len(records) == 4
+
+
+def test_several_start_models_of_one_model_are_told(place: Path) -> None:
+    config = load_config(str(place / "local.yaml"))
+    plan, _ = plan_sweep(config)
+    run_single(plan.runs[0], config, plan.folder, lambda _: None)
+    records = read_records(plan.folder)
+    (start,) = (r for r in records if r.kind == "fine-tuned")
+    assert not any("start models" in line for line in Results.of(records, name="x").warnings)
+    both = Results.of([*records, replace(start, id="another")], name="x").warnings
+    assert any(line.startswith("m, forget 50 %: 2 start models") for line in both)
 
 
 def test_the_hash_of_a_big_file_is_kept_until_the_file_changes(

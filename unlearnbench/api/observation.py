@@ -27,7 +27,9 @@ class Observation(ABC):
 
     @abstractmethod
     def per_token(self, logits: Tensor, labels: Tensor) -> Tensor:
-        """[C] a number for each of C scored tokens of true answers, EOS included; kept in float32.
+        """[C] a number for each of C scored tokens of true answers, EOS included.
+
+        Kept in float32, and as NaN where the token's loss is undefined.
 
         logits  [C, V] that predict them, in float32 at least
         labels  [C]

@@ -451,17 +451,20 @@ class Evaluator:
         found = [s.moments for s in scores if s.moments is not None]
         moments = column(found, np.float32) if found else None  # [T, 2]
         greedy = column((s.argmax_tokens for s in scores), np.int64)
-        observed = column((s.observed for s in scores), np.float32)  # [T, O]
+        losses = column((s.losses[0] for s in scores), np.float32)
         names = [observation.name for observation in self.observations]
+        observed = column((s.observed for s in scores), np.float32) if names else None  # [T, O]
+        if observed is not None:
+            observed[np.isnan(losses)] = np.nan
         return AnswerTokens(
             lengths=np.array([len(one) for one in labels]),
             ended=np.array([row.ids[-1] == self.encoder.eos for row in rows]),
-            loss=column((s.losses[0] for s in scores), np.float32),
+            loss=losses,
             hit=greedy == np.concatenate(labels),
             tied=column((s.tied for s in scores), np.bool_),
             mean_logprob=None if moments is None else moments[:, 0],
             logprob_variance=None if moments is None else moments[:, 1],
-            observed={name: observed[:, i] for i, name in enumerate(names)},
+            observed={} if observed is None else dict(zip(names, observed.T, strict=True)),
         )
 
 

@@ -119,19 +119,24 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
 
 
 def observed(seen: SetEvaluation, observations: Sequence[Observation]) -> SetEvaluation:
-    """The set with further observations, of made-up logits that give its tokens' losses."""
+    """The set with further observations, of made-up logits that give its tokens' losses.
+
+    They depend on a token's loss alone, and are NaN where it is.
+    """
     if not observations:
         return seen
     import torch
 
-    tokens, generator = seen.tokens, torch.Generator().manual_seed(0)
-    logits = torch.randn(len(tokens.loss), 50, generator=generator)
-    logits[:, 0] = -torch.inf
-    probability = torch.from_numpy(tokens.loss).neg().exp().clamp(1e-6, 1 - 1e-6)
-    logits[:, 0] = logits.logsumexp(1) + probability.logit()
-    labels = torch.zeros(len(logits), dtype=torch.long)
-    columns = {o.name: o.per_token(logits, labels).float().numpy() for o in observations}
-    return replace(seen, token_columns=replace(tokens, observed=columns))
+    loss = torch.tensor(seen.tokens.loss)
+    logits = torch.linspace(-2, 2, 1 << 12).repeat(len(loss), 1)
+    probability = loss.nan_to_num().neg().exp().clamp(1e-6, 1 - 1e-6)
+    logits[:, 0] = logits[:, 1:].logsumexp(1) + probability.logit()
+    labels = torch.zeros(len(loss), dtype=torch.long)
+    columns = {
+        o.name: o.per_token(logits, labels).float().masked_fill(loss.isnan(), torch.nan).numpy()
+        for o in observations
+    }
+    return replace(seen, token_columns=replace(seen.tokens, observed=columns))
 
 
 def made_up_models(

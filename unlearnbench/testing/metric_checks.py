@@ -29,7 +29,7 @@ from unlearnbench.api.metric import (
 from unlearnbench.api.observations import AnswerTokens, FloatArray, Samples, SetEvaluation
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
 from unlearnbench.errors import PluginError, UnlearnbenchError
-from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, perfect_set
+from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, observed, perfect_set
 from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed, unless
 
@@ -47,7 +47,7 @@ settings = metric_check(alone=True)(declarations.settings)
 
 def _values(metric: Metric, seen: SetEvaluation) -> FloatArray:
     """[n] Raises: PluginError where the metric fails."""
-    values = Measure("", metric, ()).per_example(seen)
+    values = Measure("", metric, ()).per_example(observed(seen, metric.observes))
     if values is None:
         raise PluginError("undefined on a set that has everything that can be read")
     return values
