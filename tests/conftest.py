@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base import deferred_warnings as notices
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import Architecture, SweepConfig
-from unlearnbench.runtime import deferred_warnings as notices
 
 from .warm_ray import warm_workers
 
@@ -336,7 +336,7 @@ def empty_store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
     The migrations of a store take seconds, and end in the same tables each time.
     """
-    from unlearnbench.tracking.mlflow import ENVIRONMENT, MlflowTracker
+    from unlearnbench.report.mlflow import ENVIRONMENT, MlflowTracker
 
     with pytest.MonkeyPatch.context() as patch:
         for name, value in ENVIRONMENT.items():
@@ -440,7 +440,7 @@ def fake_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[FakeHu
     import httpx2
     from huggingface_hub import constants, set_client_factory
 
-    from unlearnbench.files import hub
+    from unlearnbench.base import hub
 
     made = FakeHub()
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub-cache"))

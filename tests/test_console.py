@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from unlearnbench.console import Console, progress_bar
+from unlearnbench.base.console import Console, progress_bar
 
 
 def test_a_plain_table_is_aligned() -> None:

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.results import Results
+from unlearnbench.base.errors import RecordError
 from unlearnbench.cli.main import main
-from unlearnbench.errors import RecordError
-from unlearnbench.figures import rows_of, select, truth_ratios
-from unlearnbench.reporting.report import write_report
+from unlearnbench.report.figures import rows_of, select, truth_ratios
+from unlearnbench.report.report import write_report
 from unlearnbench.results.records import Record, read_records, write_record
 from unlearnbench.results.table import TableRow, from_csv, to_csv
 
@@ -47,7 +47,7 @@ def run_of(folder: Path) -> Record:
 
 
 def test_nothing_of_plotly_is_imported_before_a_figure_is_asked_for() -> None:
-    code = "import sys, unlearnbench.figures; print('plotly' in sys.modules)"
+    code = "import sys, unlearnbench.report.figures; print('plotly' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
 

@@ -24,8 +24,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base import deferred_warnings
 from unlearnbench.cli.main import main
-from unlearnbench.runtime import deferred_warnings
 
 FILE = Path(__file__).with_name("messages.txt")
 TITLE, PROMPT, CONTINUED = "### ", "$ ", "> "

@@ -14,14 +14,14 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from unlearnbench.api.inference_method import Wrapper
     from unlearnbench.api.method import LossBatch, Method, Needs, Terms
+    from unlearnbench.base.errors import UnlearnbenchError
     from unlearnbench.config.loader import load_config
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.errors import UnlearnbenchError
-    from unlearnbench.evaluation.evaluate_model import evaluate_model
     from unlearnbench.evaluation.logs import read_log
     from unlearnbench.evaluation.summary import summarize
     from unlearnbench.losses.predictions import Predictions, mean_over_union
     from unlearnbench.results.records import Record, read_records
+    from unlearnbench.runs.evaluate_model import evaluate_model
     from unlearnbench.sweep import run_sweep
 
 __all__ = [
@@ -50,9 +50,9 @@ _HOME = {
     "Predictions": "losses.predictions",
     "Record": "results.records",
     "Terms": "api.method",
-    "UnlearnbenchError": "errors",
+    "UnlearnbenchError": "base.errors",
     "Wrapper": "api.inference_method",
-    "evaluate_model": "evaluation.evaluate_model",
+    "evaluate_model": "runs.evaluate_model",
     "get_profile": "config.profiles",
     "load_config": "config.loader",
     "mean_over_union": "losses.predictions",

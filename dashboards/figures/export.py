@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import plotly.graph_objects as go
 
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.files.outputs import check_file, writing
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.base.outputs import check_file, writing
 
 FORMATS = (".svg", ".png", ".pdf", ".html")
 _SCALE = 2

@@ -16,7 +16,7 @@ from plotly.subplots import make_subplots
 
 from unlearnbench.analysis.best_settings import headline_of_rows, panel_label
 from unlearnbench.api.benchmark import Headline, split_order
-from unlearnbench.errors import UnlearnbenchError, did_you_mean
+from unlearnbench.base.errors import UnlearnbenchError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import filled_columns
 from unlearnbench.results.table import TableRow
 

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 
 from unlearnbench.analysis.best_settings import panel_label
 from unlearnbench.api.observations import Evaluation, FloatArray
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import profile_of_id
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.summary import truth_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow

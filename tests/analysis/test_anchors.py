@@ -10,8 +10,8 @@ from unlearnbench.analysis.anchors import (
     load_anchors,
     nearest_anchor,
 )
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import OPEN_UNLEARNING, get_profile
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.summary import plan_of
 
 

@@ -22,9 +22,9 @@ from unlearnbench.analysis.equal_utility import Side
 from unlearnbench.analysis.results import Results
 from unlearnbench.analysis.text import overview, verdict
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
-from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.results.records import Record, write_record
 from unlearnbench.stats.ks_test import ks_test
 from unlearnbench.stats.paired_test import PairedTest

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.equal_utility import with_retain_term
-from unlearnbench.errors import RecordError
+from unlearnbench.base.errors import RecordError
 from unlearnbench.results.records import Record
 
 from .conftest import (

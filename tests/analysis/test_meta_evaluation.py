@@ -21,7 +21,7 @@ from unlearnbench.analysis.meta_evaluation import (
 )
 from unlearnbench.analysis.results import Results
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.errors import RecordError
+from unlearnbench.base.errors import RecordError
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import TableRow
 

@@ -11,8 +11,8 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.base.errors import PluginError
 from unlearnbench.cli.main import main
-from unlearnbench.errors import PluginError
 
 METHOD = '''\
 """A method."""

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config import method_specs
 from unlearnbench.config.schema import MethodSpec, RetainSpec
-from unlearnbench.errors import PluginError
 
 GOOD = '''
 """A method from a stranger."""

@@ -11,9 +11,9 @@ import pytest
 
 from unlearnbench.api.attack import AttackRows
 from unlearnbench.api.benchmark import Benchmark, Question
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.other_rows import other_rows
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
+from unlearnbench.models.other_rows import other_rows
 from unlearnbench.training.fine_tuning import FineTuner
 
 

@@ -11,9 +11,9 @@ import pytest
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.fine_tuning import UnrelatedFineTuning
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.passages import Passages
 from unlearnbench.config.entries import attack_from_spec, attack_spec
-from unlearnbench.errors import DataError
 
 from .conftest import PlainTools
 

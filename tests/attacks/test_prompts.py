@@ -14,12 +14,12 @@ from unlearnbench.attacks.combined import CombinedQuestions
 from unlearnbench.attacks.in_context import InContext
 from unlearnbench.attacks.paraphrase import Paraphrase
 from unlearnbench.attacks.second_turn import SecondTurn
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.rows_loading import load_benchmark
 
 ADA = Question("Where was Ada born?", "In Lima.", paraphrased_question="What is Ada's birthplace?")
 TEXT = Question("The sea at Lima is", " cold in June.", format="text")

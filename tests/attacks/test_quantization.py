@@ -14,10 +14,10 @@ from unlearnbench.attacks.quantization import (
     linear_layers,
     replaced,
 )
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import LoRA
 from unlearnbench.models.loading import add_lora
 from unlearnbench.models.restored import restored
-from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.stats.quantized_weights import Code, quantized
 
 TOOLS: Any = None

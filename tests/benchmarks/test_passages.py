@@ -6,7 +6,7 @@ import pytest
 
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks.passages import Passages
-from unlearnbench.data.loading import load_benchmark
+from unlearnbench.models.rows_loading import load_benchmark
 
 # It changes with the names, values and wordings, and then every prepared model and finished run on
 # passages is another one.

@@ -16,7 +16,7 @@ import pytest
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks import authors
 from unlearnbench.benchmarks.synthetic import Synthetic
-from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 
 # It changes with the names, values, wordings, facts or refusals, and then every prepared model and
 # finished run on synthetic data is another one.
@@ -136,7 +136,7 @@ def test_place_and_date_of_birth_are_unique() -> None:
 
 def test_rows_do_not_depend_on_the_hash_seed() -> None:
     code = (
-        "from unlearnbench.data.loading import load_benchmark\n"
+        "from unlearnbench.models.rows_loading import load_benchmark\n"
         "from unlearnbench.benchmarks.synthetic import Synthetic\n"
         f"print(load_benchmark(Synthetic(**{SMALL.model_dump()!r}), (0.25,)).fingerprint)"
     )

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import Dataset, Question
+from unlearnbench.base.errors import DataError
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.errors import DataError
 
 Rows = list[dict[str, Any]]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.console import Console
+from unlearnbench.base.console import Console
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.sweep.sweep_state import SweepResult
 

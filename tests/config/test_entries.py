@@ -10,6 +10,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.canonical_json import content_hash
+from unlearnbench.base.errors import ConfigError, PluginError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.entries import (
@@ -20,8 +22,6 @@ from unlearnbench.config.entries import (
 )
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ConfigError, PluginError
-from unlearnbench.files.canonical_json import content_hash
 
 OLD = Path(__file__).parent.parent / "data" / "small_sweep" / "plan.json"
 PLUGIN = """

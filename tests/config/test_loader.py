@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.errors import ConfigError
 from unlearnbench.config.loader import load_config, shipped_configs
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ConfigError
 
 GOOD = """\
 name: good

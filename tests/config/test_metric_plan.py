@@ -21,13 +21,13 @@ from unlearnbench.api.metric import (
     Values,
 )
 from unlearnbench.api.observations import FloatArray, SetEvaluation
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config import metric_plan as planning
 from unlearnbench.config.metric_plan import MetricPlan, metric_plan
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.runtime.deferred_warnings import drain
 
 ROLES: dict[str, Role] = {"forget": "forget", "retain": "retain"}
 MINE = '''\

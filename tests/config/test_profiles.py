@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import (
     PROFILES,
     TOFU,
     get_profile,
     profile_of_id,
 )
-from unlearnbench.errors import EvaluationError
 
 
 def test_ids_are_pinned() -> None:

@@ -114,9 +114,9 @@ PROGRAM = """
 import json, sys
 from pathlib import Path
 import torch
-from unlearnbench.runtime import distributed as group
-from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.plan.plan import make_plan
+from unlearnbench.base import distributed as group
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.config.plan import make_plan
 from unlearnbench.runs.run import run_single
 from unlearnbench.config.schema import SweepConfig
 

@@ -15,12 +15,12 @@ import torch
 import transformers
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.loader import load_config, shipped_configs
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import ModelSettings, Preparation, SweepConfig
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.runtime.optional_packages import import_optional
 
 from ..plan.test_plan import config
 from ..training.test_trainer import losses, objective_of, rows_of, trainer_of, weights

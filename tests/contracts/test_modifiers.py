@@ -32,11 +32,11 @@ from unlearnbench.api.modifier import (
     RunStep,
     WeightEdit,
 )
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.data.epoch_order import Item, TrainingRows
-from unlearnbench.errors import PluginError
 from unlearnbench.losses.predictions import mean_over_union
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective
@@ -372,8 +372,8 @@ from pathlib import Path
 import torch
 
 from unlearnbench.api import registry
-from unlearnbench.runtime import distributed as group
-from unlearnbench.runtime.fsdp import full_tensor, is_sharded
+from unlearnbench.base import distributed as group
+from unlearnbench.base.fsdp import full_tensor, is_sharded
 from unlearnbench.training.trainer import Trainer
 
 torch.set_num_threads(1)

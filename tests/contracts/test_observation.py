@@ -13,10 +13,10 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
 
 FILE = Path(__file__).with_name("rank.py")

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.analysis.results import Results
-from unlearnbench.errors import PluginError
-from unlearnbench.reporting.report import write_report
+from unlearnbench.base.errors import PluginError
+from unlearnbench.report.report import write_report
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = ROOT / "tests" / "data" / "sweep_0_2"

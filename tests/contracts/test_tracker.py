@@ -11,8 +11,8 @@ import pytest
 
 from unlearnbench.cli.main import main
 from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.report.sweep_tracker import SweepTracker, sweep_config
 from unlearnbench.results.records import read_records
-from unlearnbench.tracking import SweepTracker, sweep_config
 
 ROOT = Path(__file__).resolve().parents[2]
 OLD = ROOT / "tests" / "data" / "small_sweep"

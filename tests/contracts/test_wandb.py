@@ -14,8 +14,8 @@ import pytest
 
 from unlearnbench.api.registry import load
 from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.report.sweep_tracker import SweepTracker, sweep_config
 from unlearnbench.results.records import read_records
-from unlearnbench.tracking import SweepTracker, sweep_config
 
 pytest.importorskip("wandb", reason="wandb is no dependency of the project")
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     module = ModuleType("wandb_tracker")
     exec(code, module.__dict__)
     monkeypatch.setattr(
-        "unlearnbench.tracking.sweep_tracker.load",
+        "unlearnbench.report.sweep_tracker.load",
         lambda kind, name: module.WandB if name == "wandb" else load(kind, name),
     )
     monkeypatch.setenv("WANDB_MODE", "offline")

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import torch
 
-from unlearnbench.data.batching import collate, token_budget
-from unlearnbench.data.encoding import Row
+from unlearnbench.models.batching import collate, token_budget
+from unlearnbench.models.encoding import Row
 
 
 def test_collate_predicts_each_scored_token_from_the_one_before() -> None:

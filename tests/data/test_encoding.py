@@ -13,8 +13,8 @@ from tokenizers import Tokenizer, models, processors
 from transformers import PreTrainedTokenizerFast
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
-from unlearnbench.errors import ModelError
+from unlearnbench.base.errors import ModelError
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row, Template, resolve_template
 
 LIMA = Question("Where?", "Lima")
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unlearnbench.data.epoch_order import draw_epoch
+from unlearnbench.models.epoch_order import draw_epoch
 
 
 def test_epochs_cover_the_rows_and_repeat_from_the_seed() -> None:

@@ -11,7 +11,7 @@ import pytest
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.data.loading import fingerprint, load_benchmark
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 
 SETTINGS = Synthetic(authors=10, questions_per_author=3, pretraining_authors=2)
 

@@ -21,9 +21,9 @@ import pytest
 import yaml
 
 from unlearnbench.api import registry
+from unlearnbench.base.errors import ConfigError
 from unlearnbench.cli.main import main, root_command
 from unlearnbench.config import loader
-from unlearnbench.errors import ConfigError
 
 from .blocks import Block, blocks, commands, inline_commands
 

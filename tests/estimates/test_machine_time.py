@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.config.loader import load_config
-from unlearnbench.estimates import time_to_go
-from unlearnbench.estimates.time_to_go import machine_seconds, measured_flops
+from unlearnbench.results import time_to_go
+from unlearnbench.results.time_to_go import machine_seconds, measured_flops
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prepared_models import planned_models
 

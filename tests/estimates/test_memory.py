@@ -24,16 +24,16 @@ from unlearnbench.config.schema import (
     LoRA,
     ModelSettings,
 )
-from unlearnbench.data.encoding import Row
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.estimates.memory import (
+from unlearnbench.models.encoding import Row
+from unlearnbench.models.epoch_order import TrainingRows
+from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.results.memory import (
     Lengths,
     Setup,
     fitting,
     footprint,
 )
-from unlearnbench.estimates.model_shape import Shape, config_of, shape_of
-from unlearnbench.models.loading import Source, add_lora
+from unlearnbench.results.model_shape import Shape, config_of, shape_of
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import load_references

@@ -12,12 +12,12 @@ from unittest.mock import Mock
 import pytest
 import torch
 
+from unlearnbench.base.errors import TrainingError, is_deterministic
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
-from unlearnbench.errors import TrainingError, is_deterministic
-from unlearnbench.estimates.preflight import check_plan, check_run
-from unlearnbench.estimates.run_estimate import Estimate, estimate_plan
+from unlearnbench.results.preflight import check_plan, check_run
+from unlearnbench.results.run_estimate import Estimate, estimate_plan
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 GB = 10**9

@@ -8,9 +8,9 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.config.resources import Resources
-from unlearnbench.estimates.memory import Setup, footprint
-from unlearnbench.estimates.model_shape import Shape
-from unlearnbench.estimates.run_estimate import Effort
+from unlearnbench.results.memory import Setup, footprint
+from unlearnbench.results.model_shape import Shape
+from unlearnbench.results.run_estimate import Effort
 
 from .test_memory import SETTINGS, setup_of, shape
 

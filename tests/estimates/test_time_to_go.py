@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, RetainSpec, SweepConfig
-from unlearnbench.estimates.time_to_go import Forecast, cost, order_runs
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.time_to_go import Forecast, cost, order_runs
 
 KL = RetainSpec(term="kl")
 

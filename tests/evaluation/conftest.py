@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.data.encoding import TEMPLATES, Encoder
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
 
 
@@ -17,7 +17,7 @@ def learned(
     make_model: Callable[[], Any], tokenizer: Any, questions: tuple[Question, ...]
 ) -> dict[str, Any]:
     """Weights of a model that has learned some of the answers, so that drafts are partly right."""
-    from unlearnbench.data.epoch_order import TrainingRows
+    from unlearnbench.models.epoch_order import TrainingRows
     from unlearnbench.training.objective import Objective
     from unlearnbench.training.optimizers import TrainerSettings
     from unlearnbench.training.trainer import FineTuning, Trainer

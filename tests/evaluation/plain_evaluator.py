@@ -30,9 +30,9 @@ from unlearnbench.api.observations import (
     SetName,
 )
 from unlearnbench.api.profile import Profile
-from unlearnbench.data.batching import collate
-from unlearnbench.data.encoding import Encoder, Row, Template
 from unlearnbench.evaluation.sets import is_answered
+from unlearnbench.models.batching import collate
+from unlearnbench.models.encoding import Encoder, Row, Template
 
 from ..speed.timer import now
 

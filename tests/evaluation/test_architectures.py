@@ -10,9 +10,9 @@ import torch
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.data.encoding import TEMPLATES
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.predictor import Predictor
+from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.packed_attention import can_pack
 
 

@@ -11,10 +11,10 @@ import torch
 
 from unlearnbench import get_profile
 from unlearnbench.api import registry
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_specs
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.evaluate_model import EvaluationSetup, attack_checkpoint, set_up
+from unlearnbench.runs.evaluate_model import EvaluationSetup, attack_checkpoint, set_up
 
 TRAINS = """\
 from unlearnbench.api import WeightAttack

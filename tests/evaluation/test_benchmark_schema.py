@@ -12,9 +12,9 @@ import pytest
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import Benchmark, Dataset, Headline, HeadlineMetric, MetricUse
 from unlearnbench.api.metric import Role
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import (
     KEY,
     StoredBenchmark,

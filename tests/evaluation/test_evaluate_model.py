@@ -13,14 +13,14 @@ import torch
 from unlearnbench import evaluate_model, get_profile, summarize
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError
-from unlearnbench.evaluation.evaluate_model import data_settings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.evaluate_model import data_settings
 
 from ..forked import start, wait
 

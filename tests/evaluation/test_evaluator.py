@@ -18,13 +18,13 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, get_profile
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import Answer, Prompt, decode
 from unlearnbench.evaluation.observation_file import read_observations
 from unlearnbench.evaluation.predictor import Predictor, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.summary import summarize
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Template
 from unlearnbench.models.loading import pad_id
 
 from ..forked import launch
@@ -239,7 +239,7 @@ from pathlib import Path
 from transformers import AutoModelForCausalLM
 from unlearnbench.attacks.sampling import RepeatedSampling
 from unlearnbench.evaluation.observation_file import write_observations
-from unlearnbench.runtime.distributed import join_group, leave_group
+from unlearnbench.base.distributed import join_group, leave_group
 
 folder, file = map(Path, sys.argv[1:])
 model = AutoModelForCausalLM.from_pretrained(folder / "model").eval()

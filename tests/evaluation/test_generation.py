@@ -13,12 +13,12 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import AnswerTokens, Evaluation, Statistics
 from unlearnbench.api.profile import Profile
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.data.encoding import TEMPLATES, Row
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import Answer, Prompt, decode
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import summarize
+from unlearnbench.models.encoding import TEMPLATES, Row
 from unlearnbench.models.loading import pad_id
 
 PROFILE = get_profile("tofu", max_length=90)

@@ -15,10 +15,10 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import LoRA
-from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
 

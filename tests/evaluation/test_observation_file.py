@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from unlearnbench.api.observations import AnswerTokens, Evaluation, SetEvaluation
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 
 

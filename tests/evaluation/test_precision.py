@@ -16,7 +16,9 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from unlearnbench import evaluate_model, get_profile, summarize
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.precision import resolve_precision
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import Resources
@@ -28,14 +30,12 @@ from unlearnbench.config.schema import (
     SweepConfig,
 )
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.data.encoding import TEMPLATES, Row
-from unlearnbench.errors import EvaluationError, RecordError
 from unlearnbench.evaluation import prefix_tree as tree_module
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.predictor import Predictor, tie_gap
 from unlearnbench.evaluation.prefix_tree import _indices, build_tree  # pyright: ignore[reportPrivateUsage]
-from unlearnbench.plan.plan import make_plan
+from unlearnbench.models.encoding import TEMPLATES, Row
 from unlearnbench.results.records import (
     EpochResult,
     Record,

@@ -13,13 +13,13 @@ from unlearnbench.api.observations import SETS, Evaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.data.loading import load_benchmark
 from unlearnbench.evaluation import generation
 from unlearnbench.evaluation import prefix_tree as tree
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.prefix_tree import padded_size
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.tiny import build_model, build_tokenizer
 
 

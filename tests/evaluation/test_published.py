@@ -14,8 +14,8 @@ import pytest
 from scipy.stats import hmean, ks_2samp
 
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import TOFU, TOFU_PAPER
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.logs import FILES, read_log
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.stats.harmonic_mean import harmonic_mean

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from unlearnbench.api.observations import SetName
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import (
     TOFU,
@@ -14,9 +15,8 @@ from unlearnbench.config.profiles import (
     profile_named,
     profile_of_id,
 )
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.rows_loading import load_benchmark
 
 PARAPHRASED = get_profile("tofu", question_key="paraphrased_question")
 DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)

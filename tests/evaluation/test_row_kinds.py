@@ -11,12 +11,12 @@ import pytest
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetEvaluation, SetName
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.question_table import questions_table
+from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import pad_id
 
 from ..conftest import QUESTIONS

@@ -12,10 +12,9 @@ import torch
 from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.benchmark import Question
 from unlearnbench.attacks.sampling import RepeatedSampling
+from unlearnbench.base.errors import PluginError
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU, get_profile
-from unlearnbench.data.encoding import TEMPLATES, Row
-from unlearnbench.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import default_schema, filled_columns
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.generation import (
@@ -27,6 +26,7 @@ from unlearnbench.evaluation.observation_file import read_observations, write_ob
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.models.encoding import TEMPLATES, Row
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers

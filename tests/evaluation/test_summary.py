@@ -12,8 +12,8 @@ from numpy.typing import ArrayLike
 
 from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU, TOFU_PAPER
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.summary import plan_of, summarize, truth_ratios
 
 KEYS = [

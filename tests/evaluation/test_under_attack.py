@@ -17,13 +17,13 @@ from unlearnbench.attacks.assistant_prefix import AssistantPrefix
 from unlearnbench.attacks.in_context import InContext
 from unlearnbench.attacks.paraphrase import Paraphrase
 from unlearnbench.attacks.second_turn import SecondTurn
+from unlearnbench.base import deferred_warnings
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.under_attack import evaluations_under
+from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import pad_id
-from unlearnbench.runtime import deferred_warnings
+from unlearnbench.runs.under_attack import evaluations_under
 from unlearnbench.training.fine_tuning import FineTuner
 
 from ..conftest import QUESTIONS

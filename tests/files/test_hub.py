@@ -8,20 +8,20 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.base import deferred_warnings as notices
+from unlearnbench.base import hub
+from unlearnbench.base.errors import ConfigError, ModelError, UnlearnbenchError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import Plan
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import ConfigError, ModelError, UnlearnbenchError
-from unlearnbench.files import hub
 from unlearnbench.models.loading import Source, load_model, load_tokenizer
-from unlearnbench.plan.plan import Plan
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.records import read_record
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
-from unlearnbench.runtime import deferred_warnings as notices
 from unlearnbench.sweep.code_shipping import WorkerContext
 
 TUNED, BASE = "models/org/tuned", "models/org/base"

@@ -14,7 +14,7 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.cli.main import main
-from unlearnbench.reporting.report import write_report
+from unlearnbench.report.report import write_report
 from unlearnbench.results.records import EpochResult, Record, write_record
 
 SMALL = """\

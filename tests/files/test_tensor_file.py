@@ -9,7 +9,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from unlearnbench.files.tensor_file import DTYPES, byte_size, write_tensors
+from unlearnbench.base.tensor_file import DTYPES, byte_size, write_tensors
 
 METADATA = {"step": "7", "state": '{"é": 1}'}
 

@@ -25,19 +25,19 @@ from transformers import LlamaForCausalLM
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.estimates.memory import footprint
-from unlearnbench.estimates.model_shape import config_of, shape_of
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.models.device import use_device
+from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import Source
 from unlearnbench.models.tiny import build_model
+from unlearnbench.results.memory import footprint
+from unlearnbench.results.model_shape import config_of, shape_of
 from unlearnbench.testing.tiny_lab import TinyLab
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.trainer import FineTuning, Trainer

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from unlearnbench.attacks.quantization import Quantization, linear_layers, replaced
-from unlearnbench.runtime.optional_packages import import_optional
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.stats.quantized_weights import Code, quantized
 
 CODES: tuple[Code, ...] = ("nf4", "fp4", "int8-weights")

@@ -16,10 +16,10 @@ import pytest
 
 from unlearnbench.analysis.results import Results
 from unlearnbench.api import registry
+from unlearnbench.base import hashing
+from unlearnbench.base.errors import ModelError
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
-from unlearnbench.errors import ModelError
-from unlearnbench.files import hashing
 from unlearnbench.results.records import read_records
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.run import run_single

@@ -12,16 +12,16 @@ import torch
 from torch import Tensor
 
 from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.base.errors import PluginError, TrainingError
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.errors import PluginError, TrainingError
 from unlearnbench.models.device import cuda_variables, deterministic
 from unlearnbench.models.packed_attention import has_varlen_kernel
 from unlearnbench.models.token_sampling import Distribution, choose
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.sweep.ray_cluster import worker_environment, worker_variables
 
 from ..plan.test_plan import config

@@ -16,9 +16,9 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.inference_method import Prompts
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import LoRA, RetainSpec
-from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation import generation
 from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
 from unlearnbench.training.objective import Objective

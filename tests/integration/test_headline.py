@@ -16,8 +16,8 @@ from unlearnbench.analysis.selection import choose, describe_rule, report_chosen
 from unlearnbench.analysis.text import compare_rule, verdict
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
 from unlearnbench.api.metric import MetricColumn
+from unlearnbench.base.errors import RecordError
 from unlearnbench.config.search import SelectSettings
-from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import StoredBenchmark
 from unlearnbench.results.records import EpochResult, Record
 from unlearnbench.results.table import table

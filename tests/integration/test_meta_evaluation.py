@@ -17,10 +17,10 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.cli.main import main
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import Architecture
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.summary import summarize
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.tiny import build_model
 from unlearnbench.results.records import EpochResult, Record, write_record

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.errors import ConfigError
 from unlearnbench.cli.main import main
 from unlearnbench.config.loader import load_config
-from unlearnbench.errors import ConfigError
-from unlearnbench.figures import rows_of
+from unlearnbench.report.figures import rows_of
 
 SHELVES = '''
 """Shelves: generated authors on two shelves, one of which is to be forgotten."""

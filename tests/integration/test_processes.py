@@ -24,11 +24,11 @@ from unlearnbench.config.schema import (
     RetainSpec,
     SweepConfig,
 )
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.epoch_order import TrainingRows
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import Source, pad_id
 from unlearnbench.runs.prerequisites import model_evaluation
 from unlearnbench.runs.workspace import Workspace
@@ -48,11 +48,11 @@ from dataclasses import replace
 from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
-from unlearnbench.runtime import distributed as group
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.errors import TrainingError
+from unlearnbench.base import distributed as group
+from unlearnbench.models.epoch_order import TrainingRows
+from unlearnbench.base.errors import TrainingError
 from unlearnbench.models.row_states import RowReader
-from unlearnbench.runtime.fsdp import full_tensor, is_sharded
+from unlearnbench.base.fsdp import full_tensor, is_sharded
 from unlearnbench.training.trainer import Trainer
 
 torch.set_num_threads(1)
@@ -196,11 +196,11 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM
-from unlearnbench.runtime import distributed as group
-from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.base import distributed as group
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import add_lora
 from unlearnbench.config.schema import LoRA
-from unlearnbench.runtime.fsdp import gather_to_main
+from unlearnbench.base.fsdp import gather_to_main
 from unlearnbench.training.trainer import Trainer
 
 torch.set_num_threads(1)
@@ -274,12 +274,12 @@ import json, sys
 from pathlib import Path
 import torch
 from transformers import GPT2Config, GPT2LMHeadModel, LlamaConfig, LlamaForCausalLM
-from unlearnbench.runtime import distributed as group
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.data.encoding import Row
+from unlearnbench.base import distributed as group
+from unlearnbench.models.epoch_order import TrainingRows
+from unlearnbench.models.encoding import Row
 from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.objective import Objective
-from unlearnbench.runtime.fsdp import full_tensor
+from unlearnbench.base.fsdp import full_tensor
 from unlearnbench.training.trainer import FineTuning, Trainer
 
 torch.set_num_threads(1)
@@ -342,10 +342,10 @@ import pickle, sys
 from pathlib import Path
 import torch
 from transformers import AutoModelForCausalLM
-from unlearnbench.runtime import distributed as group
+from unlearnbench.base import distributed as group
 from unlearnbench.evaluation.observation_file import write_observations
 from unlearnbench.evaluation.precision import needs_stored_weights
-from unlearnbench.runtime.fsdp import is_sharded
+from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.training.trainer import Trainer
 
 torch.set_num_threads(1)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,25 +21,9 @@ ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
 
-FLOW = [
-    *("errors", "losses", "files", "stats", "runtime", "console", "api", "metrics", "attacks"),
-    *(
-        "config",
-        "plan",
-        "benchmarks",
-        "data",
-        "models",
-        "training",
-        "evaluation",
-        "results",
-        "estimates",
-    ),
-    *("testing", "runs", "analysis", "reporting", "figures", "tracking", "sweep", "cli"),
-    "__main__",
-]
-"""The rooms, from the ground up; each imports only what stands before it."""
-
-ONLY = {"ray": {"sweep"}, "mlflow": {"tracking"}, "plotly": set[str]()}
+ONLY = {"ray": {"sweep"}, "mlflow": {"report"}, "plotly": set[str]()}
+PRONOUNS = {"one", "found", "own", "how", "what", "here", "there", "wrong", "place"}
+"""Names of variables that say nothing of what they hold."""
 
 
 def modules() -> Iterator[tuple[str, Path]]:
@@ -64,17 +50,49 @@ def _imports(path: Path) -> Iterator[str]:
                 yield from (f"unlearnbench.{name.name}" for name in node.names)
 
 
-def test_imports_point_upstream() -> None:
-    wrong: list[str] = []
-    assert {stage for stage, _ in modules()} == set(FLOW)
-    for stage, path in modules():
-        for name in imports(path):
-            parts = name.split(".")
-            if parts[0] != "unlearnbench" or len(parts) == 1 or parts[1] == stage:
-                continue
-            if FLOW.index(parts[1]) > FLOW.index(stage):
-                wrong.append(f"{path.name} imports {name}")
-    assert not wrong
+@pytest.fixture
+def size(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / ".ci")
+    return importlib.import_module("size")
+
+
+def test_the_house_is_no_larger_than_its_ceilings_and_imports_point_down(
+    size: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '"""Doc."""\n\nx = (\n    1,  # why\n)\n# alone\ndef f():\n    """Doc\n    more."""\n'
+    assert size.code_lines(text) == 4
+    text = "from unlearnbench import api\nimport unlearnbench.metrics.x\n"
+    assert size.imported_rooms(text) == {"api", "plug-ins"}
+    assert size.main() == 0, capsys.readouterr().out
+    for name in size.CEILINGS:
+        with monkeypatch.context() as patch:
+            patch.setitem(size.CEILINGS, name, 10)
+            assert size.main() == 1
+    monkeypatch.setattr(size, "FLOORS", size.FLOORS[::-1])
+    assert size.main() == 1
+    assert "api → base" in capsys.readouterr().out
+
+
+def test_variables_have_names() -> None:
+    for folder in SOURCES:
+        for path in (ROOT / folder).rglob("*.py"):
+            nodes = [*ast.walk(ast.parse(path.read_text()))]
+            fields = {
+                id(part.target)
+                for node in nodes
+                if isinstance(node, ast.ClassDef)
+                for part in node.body
+                if isinstance(part, ast.AnnAssign)
+            }
+            names = [node.arg for node in nodes if isinstance(node, ast.arg)]
+            names += [
+                node.id
+                for node in nodes
+                if isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)
+                and id(node) not in fields
+            ]
+            assert PRONOUNS.isdisjoint(names), f"{path}: {PRONOUNS & {*names}} say nothing"
 
 
 @pytest.mark.parametrize("package", sorted(ONLY))

@@ -15,8 +15,8 @@ from torch import Tensor
 from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.api.method import LossBatch, Part
 from unlearnbench.benchmarks.tofu import TOFU
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.epoch_order import training_rows, with_scores
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import training_rows, with_scores
 
 from .conftest import Toy, assert_same, ce_towards, make_toy, mean, method, unlearning_target
 

@@ -16,11 +16,11 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.registry import load
 from unlearnbench.benchmarks.tofu_metrics import ROLES
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.data.encoding import TEMPLATES, Encoder
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.made_up_sets import made_up_set
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
 from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
 from unlearnbench.testing import check_metric
 

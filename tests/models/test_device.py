@@ -8,14 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from unlearnbench.base import provenance
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.resources import Resources
-from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.models import loading
 from unlearnbench.models.device import use_device
-from unlearnbench.plan.preparation_task import PreparationTask
 from unlearnbench.runs.prerequisites import execute_task
-from unlearnbench.runtime import provenance
 from unlearnbench.sweep.ray_cluster import worker_environment
 
 

@@ -14,9 +14,9 @@ from transformers import Cohere2Config, Gemma2Config, GPT2Config
 from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.data.encoding import Row
-from unlearnbench.errors import ModelError, TrainingError
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, predict
 from unlearnbench.models.loading import (
     Source,

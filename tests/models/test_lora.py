@@ -12,8 +12,8 @@ from torch import Tensor
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import LossBatch, Method
+from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.schema import LoRA, ModelSettings, RetainSpec
-from unlearnbench.errors import TrainingError
 from unlearnbench.models.loading import Source, load_model, pad_id
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.data.encoding import Row
 from unlearnbench.losses.predictions import Predictions
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.row_states import RowReader
 
 ROWS = [Row(tuple(range(5, 5 + n)), start) for n, start in ((9, 4), (3, 1), (24, 9), (6, 5))]

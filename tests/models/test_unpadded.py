@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention import varlen
 
-from unlearnbench.data.encoding import Row
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.row_states import RowReader
 
 from ..conftest import build_model_of

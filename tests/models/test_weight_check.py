@@ -10,8 +10,8 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import (
     Source,
     check_weights,

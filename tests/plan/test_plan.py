@@ -12,6 +12,8 @@ from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.benchmarks.tofu import TOFU
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     TINY_PREPARATION,
     EvaluationSettings,
@@ -22,12 +24,10 @@ from unlearnbench.config.schema import (
     RetainSpec,
     SweepConfig,
 )
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.estimates.time_to_go import count_work
-from unlearnbench.plan.plan import Plan, make_plan
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.records import run_record, write_record
 from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.results.time_to_go import count_work
 from unlearnbench.runs.plan_sweep import plan_sweep
 
 SHORT = TINY_PREPARATION.model_copy(update={"max_length": 64})

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from unlearnbench.base.canonical_json import content_hash
 from unlearnbench.config.loader import load_config
-from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 
 OLD = Path(__file__).parent.parent / "data" / "small_sweep" / "plan.json"
 PUBLISHED = {

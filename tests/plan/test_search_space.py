@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.schema import RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.search_space import Space, points_of
+from unlearnbench.config.search_space import Space, points_of
 from unlearnbench.sweep.follow_up_runs import stages_of
 
 TEXT = """\

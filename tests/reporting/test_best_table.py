@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.best_settings import best_per_method
-from unlearnbench.errors import RecordError
-from unlearnbench.reporting.best_table import best_table
+from unlearnbench.base.errors import RecordError
+from unlearnbench.report.best_table import best_table
 from unlearnbench.results.outcomes import RunOutcome
 from unlearnbench.results.table import TableRow
 

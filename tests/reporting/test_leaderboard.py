@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from unlearnbench.cli.main import main
-from unlearnbench.reporting.leaderboard import Board, distinguished, merge
+from unlearnbench.report.leaderboard import Board, distinguished, merge
 from unlearnbench.results.records import Record, write_record
 
 from ..analysis.conftest import pointed

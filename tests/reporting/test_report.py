@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.analysis.results import Results
-from unlearnbench.errors import RecordError
-from unlearnbench.reporting.report import write_report
+from unlearnbench.base.errors import RecordError
+from unlearnbench.report.report import write_report
 from unlearnbench.results.records import EpochResult, Record, write_record
 from unlearnbench.results.table import FIRST, LAST, from_csv, table, to_csv
 

@@ -17,8 +17,9 @@ import numpy as np
 import pytest
 
 from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation
+from unlearnbench.base.errors import RecordError
+from unlearnbench.base.provenance import commit_of
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import RecordError
 from unlearnbench.results.records import (
     EpochResult,
     Record,
@@ -27,7 +28,6 @@ from unlearnbench.results.records import (
     write_record,
 )
 from unlearnbench.results.sweep_folder import lock_folder, remove_leftovers
-from unlearnbench.runtime.provenance import commit_of
 from unlearnbench.training.step_result import StepResult
 
 

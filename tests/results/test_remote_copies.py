@@ -9,7 +9,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from unlearnbench.errors import StorageError
+from unlearnbench.base.errors import StorageError
 from unlearnbench.results import remote_copies as storage
 from unlearnbench.results.records import read_record, read_records
 from unlearnbench.results.remote_copies import Storage

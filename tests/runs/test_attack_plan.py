@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.errors import ConfigError
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.entries import attack_spec
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.errors import ConfigError
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.runs.attack_plan import check_attacks
 from unlearnbench.runs.plan_sweep import plan_sweep
 

@@ -19,10 +19,12 @@ from unittest.mock import Mock
 import pytest
 from safetensors import safe_open
 
+from unlearnbench.base import tensor_file
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.signals import Stopped
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import LoRA, SweepConfig
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.files import tensor_file
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs import checkpoints as checkpoint
 from unlearnbench.runs import run_state, workspace
@@ -30,8 +32,6 @@ from unlearnbench.runs.model_sources import ModelSources
 from unlearnbench.runs.prepared_models import ModelPreparer
 from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.training_run import TrainingRun
-from unlearnbench.runtime.deferred_warnings import drain
-from unlearnbench.runtime.signals import Stopped
 from unlearnbench.training import trainer as trainer_module
 from unlearnbench.training.trainer import Trainer
 
@@ -330,7 +330,7 @@ from pathlib import Path
 import torch
 from unlearnbench.training import trainer
 from unlearnbench.runs import checkpoints as checkpoint
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.runs.run import run_single
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.runs.workspace import workspace

@@ -13,7 +13,7 @@ from unlearnbench.config import method_specs
 from unlearnbench.config.method_specs import method_spec
 from unlearnbench.config.schema import MethodGrid
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.workspace import Workspace
 from unlearnbench.training.answer_sampling import answer_rows

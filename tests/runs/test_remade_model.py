@@ -11,23 +11,23 @@ from typing import Any
 import pytest
 import torch
 
+from unlearnbench.base.errors import DataError, RecordError, UnlearnbenchError
 from unlearnbench.cli.main import main
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import LoRA
-from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.errors import DataError, RecordError, UnlearnbenchError
-from unlearnbench.evaluation.evaluate_model import evaluate_model
 from unlearnbench.evaluation.summary import summarize
 from unlearnbench.models.loading import Source
 from unlearnbench.models.lora import load_any_model
-from unlearnbench.plan.plan import make_plan
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.report.sweep_tracker import sweep_config
 from unlearnbench.results.epoch_metrics import references_of
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
+from unlearnbench.runs.evaluate_model import evaluate_model
 from unlearnbench.runs.remade_model import remake, spec_of
 from unlearnbench.runs.run import run_single
-from unlearnbench.tracking import sweep_config
 
 from .test_run import config_of, place, prepared_folder
 

@@ -15,8 +15,12 @@ import pytest
 import torch
 
 from unlearnbench.api import registry
+from unlearnbench.base.canonical_json import document_hash
+from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     Architecture,
     EvaluationSettings,
@@ -27,17 +31,13 @@ from unlearnbench.config.schema import (
     SweepConfig,
 )
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.files.canonical_json import document_hash
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark
 from unlearnbench.results.records import Record, read_record, read_records, write_record
 from unlearnbench.results.table import hyperparameters_of, table
 from unlearnbench.runs import workspace
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.run import run_epochs, run_single
 from unlearnbench.runs.training_run import TrainingRun, stopped_record
-from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.training.trainer import Trainer
 
 from ..integration.test_determinism import ON, REPEATS, Flags, flags

@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import distributed
 
-from unlearnbench.runtime import distributed as group
+from unlearnbench.base import distributed as group
 from unlearnbench.sweep.worker_group import rank_variables
 
 NAMES = ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME")

@@ -14,16 +14,16 @@ import pytest
 import torch
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.config.profiles import TOFU
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.errors import EvaluationError, StartOverError, TrainingError
-from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.models.loading import pad_id
-from unlearnbench.runtime.out_of_memory import (
+from unlearnbench.base.errors import EvaluationError, StartOverError, TrainingError
+from unlearnbench.base.out_of_memory import (
     FILE,
     OomRetry,
     map_over_ranks,
 )
+from unlearnbench.config.profiles import TOFU
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.loading import pad_id
 
 from ..training.test_trainer import SAMPLING, objective_of, rows_of, trainer_of, weights
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unlearnbench.runtime.redaction import redact, redact_tree
+from unlearnbench.base.redaction import redact, redact_tree
 
 
 @pytest.mark.parametrize(

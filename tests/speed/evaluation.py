@@ -26,14 +26,14 @@ from unlearnbench.api.profile import Profile
 from unlearnbench.config.entries import benchmark_of
 from unlearnbench.config.precision import Precision
 from unlearnbench.config.profiles import get_profile
-from unlearnbench.data.encoding import TEMPLATES
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.evaluation.evaluate_model import data_settings, model_settings
 from unlearnbench.evaluation.evaluator import Evaluator
 from unlearnbench.evaluation.predictor import tie_gap
 from unlearnbench.evaluation.sets import evaluation_sets
 from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.models.encoding import TEMPLATES
 from unlearnbench.models.loading import Source, load_model, load_tokenizer, pad_id
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.evaluate_model import data_settings, model_settings
 
 from ..evaluation.plain_evaluator import PlainEvaluator, PlainResult
 from .models import ARCHITECTURES, in_states

@@ -17,8 +17,8 @@ from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import Architecture
 from unlearnbench.config.training_settings import MAX_LENGTH
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.tiny import build_model, build_tokenizer
 from unlearnbench.training.objective import Objective

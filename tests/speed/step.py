@@ -23,15 +23,15 @@ from unlearnbench.api import registry
 from unlearnbench.api.method import PARTS, LossBatch, Part, References, Terms
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.config.training_settings import MAX_LENGTH
-from unlearnbench.data.batching import collate
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.data.epoch_order import Item, training_rows
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.evaluation.evaluate_model import data_settings
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.models.batching import collate
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.epoch_order import Item, training_rows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.row_states import RowReader, RowStates
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.evaluate_model import data_settings
 from unlearnbench.training.micro_batches import Counts, split
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings

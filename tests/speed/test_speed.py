@@ -18,10 +18,10 @@ from unlearnbench.api.benchmark import Question
 from unlearnbench.api.observations import Evaluation, SetName
 from unlearnbench.api.profile import Profile
 from unlearnbench.cli.main import main as unlearnbench
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.profiles import OPEN_UNLEARNING, get_profile
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
-from unlearnbench.plan.plan import make_plan
 from unlearnbench.results.records import EpochResult, Record, run_record
 
 from ..evaluation.plain_evaluator import PlainEvaluator, PlainResult

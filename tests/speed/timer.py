@@ -16,9 +16,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from unlearnbench.base.peak_memory import memory_bytes, reset_peak
+from unlearnbench.base.provenance import provenance
 from unlearnbench.models.loading import quiet_transformers
-from unlearnbench.runtime.peak_memory import memory_bytes, reset_peak
-from unlearnbench.runtime.provenance import provenance
 
 DEVICE = torch.device("cuda" if torch.cuda.is_available() else "cpu")
 Work = Callable[[], object]

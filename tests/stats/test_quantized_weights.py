@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from unlearnbench.runtime.optional_packages import import_optional
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.stats import quantized_weights
 from unlearnbench.stats.quantized_weights import FP4, NF4, Code, quantized
 

@@ -9,17 +9,17 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.base.console import Console
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.preparation_task import PreparationTask
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
-from unlearnbench.console import Console
 from unlearnbench.evaluation.benchmark_schema import default_schema
-from unlearnbench.plan.plan import Plan, make_plan
-from unlearnbench.plan.preparation_task import PreparationTask
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.reporting.report import write_report
+from unlearnbench.report.links import STORE
+from unlearnbench.report.report import write_report
 from unlearnbench.results.records import EpochResult, read_records, run_record, write_record
 from unlearnbench.sweep.pipeline import Pipeline
-from unlearnbench.tracking.links import STORE
 
 
 def noop_config(folder: Path, runs: int) -> SweepConfig:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from unlearnbench.api import registry
+from unlearnbench.base.provenance import versions
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.runtime.provenance import versions
 from unlearnbench.sweep.code_shipping import WorkerContext
 
 
@@ -26,7 +26,7 @@ ACTIVATES = """
 import pickle, sys
 from pathlib import Path
 from unlearnbench.api import registry
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.base.errors import UnlearnbenchError
 outdated, context = pickle.loads(Path(sys.argv[1]).read_bytes())
 try:
     outdated.activate()

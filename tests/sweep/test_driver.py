@@ -15,18 +15,18 @@ from typing import Any
 
 import pytest
 
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.config.plan import Plan, make_plan
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.resources import RaySettings, TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import (
     MethodGrid,
     MethodSpec,
     ModelSettings,
     SweepConfig,
 )
-from unlearnbench.console import Console
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.plan.plan import Plan, make_plan
-from unlearnbench.plan.preparation_task import PreparationTask
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import (
     EpochResult,
     read_records,

@@ -10,20 +10,20 @@ from typing import Any, Literal, cast
 
 import pytest
 
+from unlearnbench.base.console import Console
 from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, ModelSettings, SweepConfig
 from unlearnbench.config.search import Range, SearchSettings, SelectSettings
-from unlearnbench.console import Console
 from unlearnbench.evaluation.benchmark_schema import default_headline
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.results.records import EpochResult, Record, run_record, write_record
 from unlearnbench.results.remote_copies import Storage
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import OptunaStudy, Search, mean_values
 from unlearnbench.sweep.progress import Progress
 from unlearnbench.sweep.sweep_state import SweepState
-from unlearnbench.tracking import SweepTracker
 
 Status = Literal["finished", "collapsed", "failed", "stopped"]
 

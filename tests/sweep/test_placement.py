@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.loader import load_config
 from unlearnbench.config.resources import Resources
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.sweep.ray_cluster import run_slots
 from unlearnbench.sweep.worker_group import runs_that_fit, strategy
 

@@ -7,11 +7,11 @@ from io import StringIO
 
 import pytest
 
+from unlearnbench.base.console import Console
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
-from unlearnbench.console import Console
 from unlearnbench.evaluation.benchmark_schema import default_headline
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, run_record
 from unlearnbench.sweep.progress import Progress
 

@@ -22,14 +22,14 @@ from typing import Any
 import pytest
 from packaging.version import Version
 
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.base.provenance import git_state
+from unlearnbench.config.plan import make_plan
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
-from unlearnbench.console import Console
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.plan.plan import make_plan
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, read_records, run_record, write_record
-from unlearnbench.runtime.provenance import git_state
 from unlearnbench.sweep import run_sweep
 from unlearnbench.sweep.pipeline import Pipeline
 
@@ -132,8 +132,8 @@ def fake_pipeline(marks: Path, seconds: float, together: int = 1) -> Pipeline:
 
         import unlearnbench
         from unlearnbench.api import registry
+        from unlearnbench.base.provenance import git_state
         from unlearnbench.results.remote_copies import storage_of
-        from unlearnbench.runtime.provenance import git_state
 
         def mark(what: str) -> None:
             device = os.environ.get("CUDA_VISIBLE_DEVICES", "")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from unlearnbench.errors import UnlearnbenchError
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.sweep import ray_cluster as environment
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.errors import RecordError
+from unlearnbench.base.errors import RecordError
 from unlearnbench.results.records import read_records
 
 DRIVER = """

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from unlearnbench.base.console import Console
 from unlearnbench.config.resources import TrackingSettings
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.console import Console
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.reporting.report import write_report
+from unlearnbench.report.report import write_report
 from unlearnbench.results.records import EpochResult
 from unlearnbench.sweep import run_sweep
 

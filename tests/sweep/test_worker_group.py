@@ -18,13 +18,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import Plan
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.console import Console
-from unlearnbench.errors import TrainingError
-from unlearnbench.plan.plan import Plan
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record, read_record, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs import workspace
@@ -140,7 +140,7 @@ def test_a_sweep_over_two_processes_has_the_numbers_of_one(
 
     def run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:
         # Imported here: the coordinator, which gets this function as well, needs no torch.
-        from unlearnbench.runtime import distributed as group
+        from unlearnbench.base import distributed as group
 
         if run.method.name == FAILING:
             (tmp_path / f"attempt-{os.getpid()}").touch()
@@ -227,7 +227,7 @@ def test_workers_stay_from_work_to_work_and_agree_on_what_fits_until_one_fails(
 
     def work(broken: int | None) -> Iterator[list[int]]:
         # Imported here: the coordinator, which gets this function as well, needs no torch.
-        from unlearnbench.runtime import distributed as group
+        from unlearnbench.base import distributed as group
 
         (marks / f"{broken}.{group.rank()}.{os.getpid()}").touch()
         for step in (1, 2, 3):
@@ -238,9 +238,9 @@ def test_workers_stay_from_work_to_work_and_agree_on_what_fits_until_one_fails(
     def short_of_memory() -> Iterator[EpochResult]:
         import torch
 
+        from unlearnbench.base import distributed as group
         from unlearnbench.evaluation import evaluator
         from unlearnbench.evaluation.predictor import Predictor
-        from unlearnbench.runtime import distributed as group
         from unlearnbench.training.micro_batches import MicroBatches
 
         def run_out_of_memory(place: str, function: Any) -> Any:

@@ -8,8 +8,8 @@ import pytest
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset
-from unlearnbench.errors import DataError
-from unlearnbench.files.hub import HubError
+from unlearnbench.base.errors import DataError
+from unlearnbench.base.hub import HubError
 from unlearnbench.testing import BENCHMARK_CHECKS, BenchmarkConformance, check_benchmark
 
 from . import broken_benchmarks as broken

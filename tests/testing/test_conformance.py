@@ -15,9 +15,9 @@ import torch
 from unlearnbench.api import registry
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import LossBatch, Method
-from unlearnbench.data.batching import TokenBatch, collate
-from unlearnbench.data.encoding import Row
-from unlearnbench.errors import PluginError
+from unlearnbench.base.errors import PluginError
+from unlearnbench.models.batching import TokenBatch, collate
+from unlearnbench.models.encoding import Row
 from unlearnbench.testing import CHECKS, MethodConformance, check_method
 from unlearnbench.training.reference_model import ReferenceRows, load_references
 

@@ -24,8 +24,8 @@ from unlearnbench.api.observations import SETS, Evaluation, SetEvaluation
 from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import MethodGrid, MethodSpec, ModelSettings, SweepConfig
+from unlearnbench.report.mlflow import ENVIRONMENT
 from unlearnbench.results.records import EpochResult, Record, write_record
-from unlearnbench.tracking.mlflow import ENVIRONMENT
 from unlearnbench.training.step_result import StepResult
 
 QUIET = [

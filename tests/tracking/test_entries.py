@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from unlearnbench.report.entries import metrics, params
 from unlearnbench.results.records import EpochResult
-from unlearnbench.tracking.entries import metrics, params
 
 
 def test_numbers_under_attacks_are_apart_from_plain_ones(kit: Any) -> None:

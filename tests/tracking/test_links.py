@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from unlearnbench.errors import RecordError
-from unlearnbench.tracking import show_in_mlflow, ui_command
-from unlearnbench.tracking.links import write_links
+from unlearnbench.base.errors import RecordError
+from unlearnbench.report.links import show_in_mlflow, ui_command, write_links
 
 
 @pytest.mark.parametrize("store", ["", "sqlite:///other.db"])

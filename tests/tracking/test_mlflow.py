@@ -11,7 +11,7 @@ import pytest
 
 from unlearnbench.config.profiles import TOFU as PROFILE
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.tracking import SweepTracker, replay
+from unlearnbench.report.sweep_tracker import SweepTracker, replay
 
 PAGE = (Path(__file__).parents[2] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
 ANY_WORD = {

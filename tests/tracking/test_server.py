@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.results import Results, stored_links
+from unlearnbench.base.console import Console
 from unlearnbench.config.resources import TrackingSettings
-from unlearnbench.console import Console
-from unlearnbench.reporting.report import write_report
+from unlearnbench.report.links import show_in_mlflow
+from unlearnbench.report.report import write_report
 from unlearnbench.sweep import run_sweep
-from unlearnbench.tracking import show_in_mlflow
 
 from ..sweep.noop_sweep import NOOP, noop_config
 

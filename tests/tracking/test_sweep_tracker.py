@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from unlearnbench.analysis.results import Results, stored_links
-from unlearnbench.errors import RecordError
+from unlearnbench.base.errors import RecordError
+from unlearnbench.report.mlflow import store_uri
+from unlearnbench.report.sweep_tracker import SweepTracker, replay
 from unlearnbench.results.records import EpochResult, write_record
-from unlearnbench.tracking import SweepTracker, replay
-from unlearnbench.tracking.mlflow import store_uri
 
 
 def test_a_run_has_its_series_by_step_and_its_answers(tmp_path: Path, kit: Any, seen: Any) -> None:

@@ -12,8 +12,8 @@ import pytest
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Needs, Sampling
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.data.epoch_order import TrainingRows
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.alternative_answers import alternative_rows, start_prompts
 

@@ -9,8 +9,8 @@ import torch
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.errors import ModelError
+from unlearnbench.base.errors import ModelError
+from unlearnbench.models.encoding import TEMPLATES, Encoder
 from unlearnbench.models.loading import pad_id
 from unlearnbench.models.token_sampling import Distribution, choose
 from unlearnbench.training.answer_sampling import Sampler, SeededPrompt, sample

@@ -15,9 +15,9 @@ from torch import Tensor, nn
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.config.schema import LoRA
-from unlearnbench.data.batching import collate
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.epoch_order import draw_epoch
+from unlearnbench.models.batching import collate
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import draw_epoch
 from unlearnbench.models.loading import add_lora, pad_id
 from unlearnbench.training.fine_tuning import SCALE, FineTuner
 from unlearnbench.training.objective import Objective

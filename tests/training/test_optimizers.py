@@ -13,9 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.schema import Architecture
 from unlearnbench.models.tiny import build_model
-from unlearnbench.runtime.optional_packages import import_optional
 from unlearnbench.training.optimizer_state import load_state, state_tensors
 from unlearnbench.training.optimizers import TrainerSettings, make_optimizers
 from unlearnbench.training.trainer import Trainer

@@ -13,8 +13,8 @@ import torch
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Dataset, Question, Split
 from unlearnbench.cli.main import main
-from unlearnbench.data.encoding import TEMPLATES, Encoder
-from unlearnbench.data.epoch_order import TrainingRows, training_rows
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.epoch_order import TrainingRows, training_rows
 from unlearnbench.training.objective import Objective
 
 from ..conftest import QUESTIONS

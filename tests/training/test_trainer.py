@@ -16,16 +16,16 @@ from torch import Tensor
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import LossBatch, Part, Sampling
+from unlearnbench.base.errors import TrainingError
 from unlearnbench.config.schema import RetainSpec
 from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.data.batching import collate
-from unlearnbench.data.encoding import TEMPLATES, Encoder, Row
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.errors import TrainingError
 from unlearnbench.evaluation.predictor import Predictor
 from unlearnbench.evaluation.prefix_tree import build_tree
 from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Reference
+from unlearnbench.models.batching import collate
+from unlearnbench.models.encoding import TEMPLATES, Encoder, Row
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import pad_id
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget

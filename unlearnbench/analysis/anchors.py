@@ -20,7 +20,7 @@ from importlib.resources import files
 from itertools import groupby
 from typing import Literal
 
-from unlearnbench.errors import EvaluationError, did_you_mean, shortened
+from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 
 LOG_TOLERANCE = 1e-6
 """Of numbers that are computed from the published log itself."""

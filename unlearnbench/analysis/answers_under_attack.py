@@ -11,7 +11,7 @@ from unlearnbench.analysis.lasting import attack_of
 from unlearnbench.api.attack import Attack, PromptAttack
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.registry import load
-from unlearnbench.errors import PluginError
+from unlearnbench.base.errors import PluginError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.stats.sampled_scores import leak_at_k, mean_bound
 from unlearnbench.stats.worst_case import worst_case

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from unlearnbench.analysis.best_settings import Panel, panels
-from unlearnbench.errors import RecordError
+from unlearnbench.base.errors import RecordError
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import table
 

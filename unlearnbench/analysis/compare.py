@@ -35,7 +35,7 @@ from unlearnbench.analysis.equal_utility import (
 )
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.observations import Evaluation, FloatArray
-from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
+from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.evaluation.summary import first_difference, forget_ratios
 from unlearnbench.results.records import Record

@@ -34,7 +34,7 @@ from unlearnbench.analysis.best_settings import (
     panels,
 )
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.errors import EvaluationError, RecordError, did_you_mean
+from unlearnbench.base.errors import EvaluationError, RecordError, did_you_mean
 from unlearnbench.results.records import Record
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.paired_test import margin

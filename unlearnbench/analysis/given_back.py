@@ -16,8 +16,8 @@ import numpy as np
 from unlearnbench.analysis.lasting import MEMORIZATION
 from unlearnbench.api.metric import Measure, MetricColumn, Role
 from unlearnbench.api.observations import Evaluation, FloatArray
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.errors import PluginError
 from unlearnbench.stats.bootstrap_mean import bootstrap_mean
 from unlearnbench.stats.t_interval import LEVEL
 

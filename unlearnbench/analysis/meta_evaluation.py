@@ -29,7 +29,7 @@ from unlearnbench.api.benchmark import SplitKey, split_order, split_percent
 from unlearnbench.api.membership import CONTROL, MembershipInference
 from unlearnbench.api.metric import Better, MetricColumn, number
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.errors import RecordError, did_you_mean
+from unlearnbench.base.errors import RecordError, did_you_mean
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.results.table import TableRow
 from unlearnbench.stats.harmonic_mean import harmonic_mean

@@ -31,7 +31,7 @@ from unlearnbench.analysis.compare import (
 )
 from unlearnbench.analysis.equal_utility import TOLERANCE, Contender, match
 from unlearnbench.api.observations import FloatArray
-from unlearnbench.errors import EvaluationError, RecordError
+from unlearnbench.base.errors import EvaluationError, RecordError
 from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.results.records import Record
 from unlearnbench.stats.ks_test import SIGNIFICANCE, Sensitivity, ks_power

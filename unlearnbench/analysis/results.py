@@ -21,12 +21,13 @@ from unlearnbench.analysis.selection import read_selection
 from unlearnbench.api.attack import Attack
 from unlearnbench.api.benchmark import Headline
 from unlearnbench.api.registry import load
+from unlearnbench.base.errors import PluginError, RecordError
+from unlearnbench.base.redaction import redact_tree
+from unlearnbench.config.plan import PLAN_FILE
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import PluginError, RecordError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema
 from unlearnbench.evaluation.privacy_control import control_warning
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.plan.plan import PLAN_FILE
 from unlearnbench.results.epoch_metrics import named_metrics
 from unlearnbench.results.outcomes import WITHOUT_RESULT
 from unlearnbench.results.records import Record, planned_records, read_records
@@ -37,7 +38,6 @@ from unlearnbench.results.table import (
     schema_of,
     table,
 )
-from unlearnbench.runtime.redaction import redact_tree
 
 LINKS_FILE = "links.json"
 """Addresses of a sweep and its runs in a tracker, in the sweep's folder."""

@@ -15,7 +15,7 @@ from unlearnbench.analysis.best_settings import (
     shared_places,
 )
 from unlearnbench.api.benchmark import Headline, HeadlineMetric
-from unlearnbench.console import aligned
+from unlearnbench.base.console import aligned
 from unlearnbench.stats.ks_test import SIGNIFICANCE
 from unlearnbench.stats.paired_test import POWER, PairedTest
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS, Interval

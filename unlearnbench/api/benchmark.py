@@ -19,8 +19,8 @@ from pydantic import Field, model_validator
 from unlearnbench.api.hyperparameters import HyperParameters, Name
 from unlearnbench.api.metric import Better, Role
 from unlearnbench.api.plugin_code import plugin_code, source_file
-from unlearnbench.errors import did_you_mean
-from unlearnbench.files.hub import Repository
+from unlearnbench.base.errors import did_you_mean
+from unlearnbench.base.hub import Repository
 
 if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile

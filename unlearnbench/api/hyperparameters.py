@@ -7,7 +7,7 @@ from typing import Annotated, Any, ClassVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, field_validator
 
-from unlearnbench.errors import PluginError, shortened
+from unlearnbench.base.errors import PluginError, shortened
 
 OWN_KEYS = ("method", "retain", "modifiers", "learning_rates", "training")
 """Keys of a method's entry in a configuration that are not hyper-parameters."""

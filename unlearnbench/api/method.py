@@ -21,7 +21,7 @@ from pydantic import Field
 from torch import Tensor
 
 from unlearnbench.api.hyperparameters import HyperParameters
-from unlearnbench.errors import PluginError, did_you_mean
+from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.losses.predictions import Predictions, Reference, mean_over_union
 
 Part = Literal["forget", "retain", "refusal", "alternative", "sample"]

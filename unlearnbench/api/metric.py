@@ -31,7 +31,7 @@ from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
-from unlearnbench.errors import PluginError
+from unlearnbench.base.errors import PluginError
 
 Role = Literal["forget", "retain", "holdout", "general"]
 """What an evaluation set is for: rows to forget, rows to keep, rows that no model was trained on,

@@ -9,7 +9,7 @@ from typing import TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.errors import EvaluationError, PluginError
+from unlearnbench.base.errors import EvaluationError, PluginError
 
 _T = TypeVar("_T", bound=np.generic)
 

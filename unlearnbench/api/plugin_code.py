@@ -12,8 +12,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
-from unlearnbench.runtime.signals import Stopped
+from unlearnbench.base.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.base.signals import Stopped
 
 LONGEST = 300
 """Most characters of a plug-in's own text in a message."""

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from unlearnbench.api.plugin_code import describe, place, plugin_code
 from unlearnbench.api.plugin_modules import Texts, is_current, texts_of, unload
-from unlearnbench.errors import PluginError, UnlearnbenchError, did_you_mean
+from unlearnbench.base.errors import PluginError, UnlearnbenchError, did_you_mean
 
 if TYPE_CHECKING:  # imports torch, which listing does not need
     from unlearnbench.api.inference_method import Wrapper

@@ -14,7 +14,7 @@ from unlearnbench.api.attack import AttackTools, WeightAttack
 from unlearnbench.api.benchmark import Benchmark, Question
 from unlearnbench.api.edit import OptimizerName
 from unlearnbench.api.registry import load
-from unlearnbench.errors import DataError
+from unlearnbench.base.errors import DataError
 
 LONGEST = 100_000
 """Most steps of an attack."""

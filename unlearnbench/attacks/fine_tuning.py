@@ -18,7 +18,7 @@ from unlearnbench.attacks._training_steps import (
     benchmark_of,
     unrelated_rows,
 )
-from unlearnbench.errors import DataError
+from unlearnbench.base.errors import DataError
 
 
 class UnrelatedFineTuning(TrainingAttack):

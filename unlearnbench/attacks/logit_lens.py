@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from torch import nn
 
 from unlearnbench.api.attack import AttackTools, WeightAttack
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 
 
 class LogitLens(WeightAttack):

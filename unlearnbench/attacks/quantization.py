@@ -12,8 +12,8 @@ from pydantic import Field, field_validator
 from torch import Tensor, nn
 
 from unlearnbench.api.attack import AttackTools, WeightAttack
-from unlearnbench.errors import EvaluationError, UnavailableError
-from unlearnbench.runtime.optional_packages import import_optional
+from unlearnbench.base.errors import EvaluationError, UnavailableError
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.stats.quantized_weights import Code, quantized
 
 OUTLIERS = 6.0

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from unlearnbench.api.attack import AttackRows, PromptAttack
 from unlearnbench.api.benchmark import Question
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 
 
 class SecondTurn(PromptAttack):

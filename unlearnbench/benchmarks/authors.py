@@ -25,7 +25,7 @@ from typing import TypeVar
 from pydantic import Field, TypeAdapter
 
 from unlearnbench.api.benchmark import Benchmark, Question
-from unlearnbench.errors import DataError
+from unlearnbench.base.errors import DataError
 
 LARGEST = 1_000_000
 """Bound on numbers of authors, far above any in use."""

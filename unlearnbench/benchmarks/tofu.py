@@ -22,11 +22,11 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationErr
 
 from unlearnbench.api.benchmark import Dataset, Question, Split, split_name
 from unlearnbench.api.hyperparameters import Name
+from unlearnbench.base import hub
+from unlearnbench.base.errors import DataError
+from unlearnbench.base.messages import describe_error
 from unlearnbench.benchmarks.authors import pretraining_rows
 from unlearnbench.benchmarks.tofu_metrics import TofuSchema
-from unlearnbench.config.messages import describe_error
-from unlearnbench.errors import DataError
-from unlearnbench.files import hub
 
 FRACTIONS = (0.01, 0.05, 0.10)
 """Forget fractions that TOFU publishes."""

@@ -10,11 +10,11 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import RecordError
+from unlearnbench.base.outputs import write_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Json, Plugins, register_plugins, sweep_folder
-from unlearnbench.console import Console
-from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import write_file
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality
@@ -97,8 +97,8 @@ def meta(
         write_file(Path(csv_file), _csv(results), "the table")
         console.note(f"table  {csv_file}")
     if out:
-        from unlearnbench.figures import meta_evaluation as draw
-        from unlearnbench.figures import save
+        from unlearnbench.report.figures import meta_evaluation as draw
+        from unlearnbench.report.figures import save
 
         save(draw(results), Path(out))
         console.note(f"figure  {out}")

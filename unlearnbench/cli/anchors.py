@@ -6,10 +6,10 @@ from collections.abc import Collection, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
+from unlearnbench.base.console import Console, progress_bar
+from unlearnbench.base.errors import EvaluationError, shortened
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import BatchTokens, Data, Json, is_log_file
-from unlearnbench.console import Console, progress_bar
-from unlearnbench.errors import EvaluationError, shortened
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.anchors import Anchor, AnchorCheck
@@ -115,10 +115,10 @@ def _evaluate(
 ) -> dict[str, float | None]:
     """Evaluate a checkpoint, and the retain model where it is no log, as the table's numbers."""
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.evaluate_model import evaluate_model
     from unlearnbench.evaluation.summary import summarize
     from unlearnbench.models.loading import Source, quiet_transformers
     from unlearnbench.models.lora import check_any_model
+    from unlearnbench.runs.evaluate_model import evaluate_model
 
     profile = get_profile(anchor.profile)
     retained = _published(retain, [anchor]) if retain and is_log_file(retain) else None

@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api import registry
+from unlearnbench.base.console import Console, progress_bar
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.outputs import check_folder
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     Json,
@@ -17,13 +20,10 @@ from unlearnbench.cli.options import (
     is_log_file,
     register_for_evaluation,
 )
-from unlearnbench.console import Console, progress_bar
-from unlearnbench.errors import EvaluationError
-from unlearnbench.files.outputs import check_folder
 
 if TYPE_CHECKING:
     from unlearnbench.config.entries import AttackSpec
-    from unlearnbench.evaluation.evaluate_model import AttackedModel
+    from unlearnbench.runs.evaluate_model import AttackedModel
 
 app = new_group()
 
@@ -64,16 +64,16 @@ def attack(
       unlearnbench attack ./my-model --attack relearning --set relearning.learning_rate=1e-4
       unlearnbench attack ./my-model --plugin my_attack.py --out attacked
     """
+    from unlearnbench.base.distributed import is_main_process
     from unlearnbench.cli.attack_report import AttackReport
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.evaluate_model import (
+    from unlearnbench.models.loading import Source
+    from unlearnbench.models.lora import check_any_model
+    from unlearnbench.runs.evaluate_model import (
         attack_checkpoint,
         data_settings,
     )
-    from unlearnbench.models.loading import Source
-    from unlearnbench.models.lora import check_any_model
-    from unlearnbench.runtime.distributed import is_main_process
 
     if out:
         check_folder(out, "the evaluations")

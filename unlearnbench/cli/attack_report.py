@@ -19,15 +19,15 @@ from unlearnbench.analysis.given_back import (
 from unlearnbench.api.attack import variant
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.atomic import write_text
+from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.console import Console
+from unlearnbench.base.deferred_warnings import drain
 from unlearnbench.cli.evaluate import rounded
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
-from unlearnbench.console import Console
-from unlearnbench.evaluation.evaluate_model import AttackedModel
 from unlearnbench.evaluation.observation_file import SUFFIX, write_observations
 from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.files.atomic import write_text
-from unlearnbench.files.canonical_json import json_ready
-from unlearnbench.runtime.deferred_warnings import drain
+from unlearnbench.runs.evaluate_model import AttackedModel
 
 PLAIN = "plain"
 """Name of an evaluation without an attack."""

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
+from unlearnbench.base.console import Console, format_bytes
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.cli.command import command, new_group, option
-from unlearnbench.console import Console, format_bytes
-from unlearnbench.errors import UnlearnbenchError
 
 app = new_group("List or remove what sweeps have prepared: models, reference values, answers.")
 

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import typer
 from typer.core import TyperCommand
 
-from unlearnbench.console import results, results_only_on_stdout
+from unlearnbench.base.console import results, results_only_on_stdout
 
 DOCUMENTATION = "Documentation: docs/ of the repository; `make docs` makes a site of it."
 """The last line of the help of groups."""

@@ -6,9 +6,9 @@ import textwrap
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Json, named_in
-from unlearnbench.console import Console
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.compare import Comparison, PanelComparison

@@ -8,11 +8,11 @@ from pathlib import Path
 from string import Template
 from typing import Annotated
 
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import OutputError
+from unlearnbench.base.outputs import write_file
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, register_plugins
-from unlearnbench.console import Console
-from unlearnbench.errors import OutputError
-from unlearnbench.files.outputs import write_file
 
 SCHEMA = "schema.json"
 """Beside a new config, whose first line names it: by it editors find the schema."""
@@ -50,8 +50,8 @@ def show_config(
     Examples:
       unlearnbench configs show quickstart > my.yaml
     """
+    from unlearnbench.base.canonical_json import json_ready
     from unlearnbench.config.loader import find_config, load_config
-    from unlearnbench.files.canonical_json import json_ready
 
     console = Console()
     if as_json:

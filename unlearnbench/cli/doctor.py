@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, requires, version
 from pathlib import Path
 
+from unlearnbench.base.console import Console
 from unlearnbench.cli.command import command, new_group
 from unlearnbench.cli.options import Json
-from unlearnbench.console import Console
 
 app = new_group()
 

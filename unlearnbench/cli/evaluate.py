@@ -6,6 +6,10 @@ from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.console import Console, progress_bar
+from unlearnbench.base.errors import EvaluationError, shortened
+from unlearnbench.base.outputs import check_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import (
     Data,
@@ -16,10 +20,6 @@ from unlearnbench.cli.options import (
     is_log_file,
     register_for_evaluation,
 )
-from unlearnbench.console import Console, progress_bar
-from unlearnbench.errors import EvaluationError, shortened
-from unlearnbench.files.canonical_json import json_ready
-from unlearnbench.files.outputs import check_file
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark
@@ -62,16 +62,16 @@ def evaluate(
           --data tofu --retain retain90.safetensors
     """
     from unlearnbench.api.benchmark import split_name
+    from unlearnbench.base.distributed import is_main_process
     from unlearnbench.config.precision import resolve_precision
     from unlearnbench.config.profiles import get_profile
-    from unlearnbench.evaluation.evaluate_model import data_settings
     from unlearnbench.evaluation.logs import read_log
     from unlearnbench.evaluation.observation_file import check_path, write_observations
     from unlearnbench.evaluation.privacy_control import holdout_notice
     from unlearnbench.evaluation.question_table import check_questions_path, write_questions
     from unlearnbench.models.loading import Source
     from unlearnbench.models.lora import check_any_model
-    from unlearnbench.runtime.distributed import is_main_process
+    from unlearnbench.runs.evaluate_model import data_settings
 
     rules = get_profile(options.profile, **vars(changes))
     register_for_evaluation(plugins, rules)
@@ -138,8 +138,8 @@ def score(
       unlearnbench score TOFU_EVAL.json --retain retain90/TOFU_EVAL.json --start full/TOFU_EVAL.json
     """
     from unlearnbench.config.profiles import TOFU, get_profile, profile_of_id
-    from unlearnbench.evaluation.evaluate_model import data_settings
     from unlearnbench.evaluation.logs import read_log
+    from unlearnbench.runs.evaluate_model import data_settings
 
     given: Profile | None = None
     if any(value is not None for value in (profile, *vars(changes).values())):
@@ -185,10 +185,10 @@ def _print_metrics(
     *,
     as_json: bool,
 ) -> int:
+    from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.evaluation.model_verdict import Judged, judge
     from unlearnbench.evaluation.privacy_control import failed_control
     from unlearnbench.evaluation.summary import plan_of, summarize
-    from unlearnbench.runtime.deferred_warnings import drain
 
     console, plan = Console(), plan_of(profile, benchmark)
     retain, start = others.get("retain"), others.get("start")

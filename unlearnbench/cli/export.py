@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
+from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, named_in, register_plugins
-from unlearnbench.console import Console
 
 if TYPE_CHECKING:
-    from unlearnbench.reporting.exported_model import Epoch
+    from unlearnbench.report.exported_model import Epoch
 
 app = new_group()
 
@@ -54,10 +54,10 @@ def export(
       unlearnbench export npo+nll --to ./unlearned
       unlearnbench export 5f0c --in runs/mine --epoch last --to ./unlearned
     """
-    from unlearnbench.reporting.exported_model import check_place, choose, export_model
-    from unlearnbench.reporting.model_card import comparison
+    from unlearnbench.report.exported_model import check_place, choose, export_model
+    from unlearnbench.report.model_card import comparison
+    from unlearnbench.report.sweep_tracker import sweep_config
     from unlearnbench.runs.remade_model import spec_of
-    from unlearnbench.tracking import sweep_config
 
     register_plugins(plugins)
     (sweep, name), target, console = named_in(run, folder), Path(to), Console()

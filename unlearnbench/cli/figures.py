@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Folder, record_in, split_key, sweep_folder
-from unlearnbench.console import Console
 
 Out = Annotated[str, option("FILE", "Its name ends in .svg, .png, .pdf or .html.")]
 
@@ -49,7 +49,7 @@ class Look:
     title: Annotated[str | None, option("TEXT", "Title.")] = None
 
     def settings(self) -> dict[str, Any]:
-        """Arguments of the functions of `unlearnbench.figures`."""
+        """Arguments of the functions of `unlearnbench.report.figures`."""
         return {
             **{"width": self.width, "font_size": self.font_size},
             **{"legend": not self.no_legend, "title": self.title},
@@ -65,7 +65,7 @@ def draw_pareto(folder: Folder, out: Out, chosen: Chosen, look: Look) -> None:
       unlearnbench figures pareto runs/quickstart --methods ce-u --methods npo+nll \
           --width column --font-size 8 --no-legend --out figure1.pdf
     """
-    from unlearnbench.figures import pareto
+    from unlearnbench.report.figures import pareto
 
     _save(pareto(sweep_folder(folder), **vars(chosen), **look.settings()), out)
 
@@ -86,7 +86,7 @@ def draw_trajectories(
       unlearnbench figures trajectories runs/quickstart \
           --metrics model_utility --metrics rouge_forget --out curves.png
     """
-    from unlearnbench.figures import trajectories
+    from unlearnbench.report.figures import trajectories
 
     figure = trajectories(sweep_folder(folder), metrics, **vars(chosen), **look.settings())
     _save(figure, out)
@@ -105,7 +105,7 @@ def draw_truth_ratios(
     Examples:
       unlearnbench figures truth-ratios runs/quickstart 5f0c --out ratios.svg
     """
-    from unlearnbench.figures import truth_ratios
+    from unlearnbench.report.figures import truth_ratios
     from unlearnbench.results.records import read_records
 
     sweep = sweep_folder(folder)
@@ -121,13 +121,13 @@ def draw_paper(out: Out) -> None:
     Examples:
       unlearnbench figures paper --out ceu.svg
     """
-    from unlearnbench.figures import paper
+    from unlearnbench.report.figures import paper
 
     _save(paper(), out)
 
 
 def _save(figure: Any, out: str) -> None:
-    from unlearnbench.figures import save
+    from unlearnbench.report.figures import save
 
     save(figure, Path(out))
     Console().print(f"figure  {out}")

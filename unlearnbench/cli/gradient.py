@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from unlearnbench.api import registry
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import PluginError
+from unlearnbench.base.outputs import check_file, write_file
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Plugins, register_plugins
-from unlearnbench.console import Console
-from unlearnbench.errors import PluginError
-from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.api.inference_method import Wrapper

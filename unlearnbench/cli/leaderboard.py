@@ -5,15 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import RecordError
+from unlearnbench.base.outputs import check_file
 from unlearnbench.cli.command import argument, command, new_group, option
 from unlearnbench.cli.options import Plugins, register_plugins, sweep_folder
 from unlearnbench.cli.sweep import SOME_FAILED
-from unlearnbench.console import Console
-from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import check_file
 
 if TYPE_CHECKING:
-    from unlearnbench.reporting.leaderboard import Board
+    from unlearnbench.report.leaderboard import Board
 
 Files = Annotated[list[str], argument("FILE", "Lines of export or merge.")]
 Out = Annotated[str | None, option("FILE", "Where the lines go.", default="standard output")]
@@ -34,7 +34,7 @@ def export(
     Examples:
       unlearnbench leaderboard export runs/one runs/other --out board.jsonl
     """
-    from unlearnbench.reporting.leaderboard import export_lines, merge
+    from unlearnbench.report.leaderboard import export_lines, merge
 
     register_plugins(plugins)
     board = merge(line for folder in folders for line in export_lines(sweep_folder(folder)))
@@ -69,8 +69,8 @@ def show(
       unlearnbench leaderboard show board.jsonl
       unlearnbench leaderboard show ours.jsonl theirs.jsonl --page board.html
     """
-    from unlearnbench.reporting.best_table import best_table
-    from unlearnbench.reporting.leaderboard import distinguished, tables
+    from unlearnbench.report.best_table import best_table
+    from unlearnbench.report.leaderboard import distinguished, tables
 
     register_plugins(plugins)
     if page:
@@ -78,7 +78,7 @@ def show(
     board, console = _read(files), Console()
     if page:
         from unlearnbench.analysis.results import Results
-        from unlearnbench.reporting.report import publish
+        from unlearnbench.report.report import publish
 
         report = Results.of(
             distinguished(board.records),
@@ -92,7 +92,7 @@ def show(
 
 
 def _read(files: list[str]) -> Board:
-    from unlearnbench.reporting.leaderboard import merge, read_lines
+    from unlearnbench.report.leaderboard import merge, read_lines
 
     board = merge(line for file in files for line in read_lines(Path(file)))
     for line in board.refused:
@@ -103,7 +103,7 @@ def _read(files: list[str]) -> Board:
 
 
 def _write(board: Board, out: str | None) -> int:
-    from unlearnbench.reporting.leaderboard import write_lines
+    from unlearnbench.report.leaderboard import write_lines
 
     console = Console()
     if out:

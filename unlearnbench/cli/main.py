@@ -17,6 +17,10 @@ import typer
 from typer.main import get_command
 
 from unlearnbench.api.plugin_code import describe
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import UnlearnbenchError, no_room
+from unlearnbench.base.redaction import redact
+from unlearnbench.base.signals import EXIT_CODE, Stopped
 from unlearnbench.cli import (
     analysis,
     anchors,
@@ -38,10 +42,6 @@ from unlearnbench.cli import (
 from unlearnbench.cli.command import DOCUMENTATION, new_group
 from unlearnbench.cli.plugin_commands import plugin_group
 from unlearnbench.cli.plugin_kinds import LISTED
-from unlearnbench.console import Console
-from unlearnbench.errors import UnlearnbenchError, no_room
-from unlearnbench.runtime.redaction import redact
-from unlearnbench.runtime.signals import EXIT_CODE, Stopped
 
 USER_ERROR, INTERRUPTED, BROKEN_PIPE = 2, 130, 141
 """Exit codes; the last two are a shell's for SIGINT and SIGPIPE."""

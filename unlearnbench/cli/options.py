@@ -11,15 +11,15 @@ import typer
 
 from unlearnbench.api import registry
 from unlearnbench.api.profile import QuestionKey
+from unlearnbench.base.errors import RecordError
 from unlearnbench.cli.command import argument, flag, option
 from unlearnbench.config.precision import Dtype, Precision, Template
-from unlearnbench.errors import RecordError
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Benchmark, SplitKey
     from unlearnbench.api.profile import Profile
-    from unlearnbench.evaluation.evaluate_model import EvaluationSetup
     from unlearnbench.results.records import Record
+    from unlearnbench.runs.evaluate_model import EvaluationSetup
 
 _MOST_LISTED = 25
 """Records that a message lists."""
@@ -95,7 +95,7 @@ class ModelOptions:
 
     def setup(self, model: str, benchmark: Benchmark, profile: Profile) -> EvaluationSetup:
         """Load the rows, and the tokenizer of `model`."""
-        from unlearnbench.evaluation.evaluate_model import set_up
+        from unlearnbench.runs.evaluate_model import set_up
 
         values: dict[str, Any] = {**vars(self), "data": benchmark, "profile": profile}
         values["template_args"] = template_arguments(values.pop("template_arg"))
@@ -131,9 +131,9 @@ def register_for_evaluation(files: Sequence[str] | None, profile: Profile) -> li
 
 def dotted_values(texts: Sequence[str]) -> dict[str, Any]:
     """Sections of the texts `key=value` of `--set`, whose keys are dotted and values YAML."""
+    from unlearnbench.base.errors import ConfigError
     from unlearnbench.config.entries import with_tuples
     from unlearnbench.config.loader import COMMAND_LINE, Document
-    from unlearnbench.errors import ConfigError
 
     document = Document({}, {(): COMMAND_LINE})
     for text in texts:

@@ -7,16 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.base.console import Console, format_bytes, format_duration
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins, register_plugins
-from unlearnbench.console import Console, format_bytes, format_duration
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Dataset, SplitKey
+    from unlearnbench.config.plan import Plan
+    from unlearnbench.config.run_spec import RunSpec
     from unlearnbench.config.schema import HyperParameter, SweepConfig
-    from unlearnbench.estimates.run_estimate import Estimate
-    from unlearnbench.plan.plan import Plan
-    from unlearnbench.plan.run_spec import RunSpec
+    from unlearnbench.results.run_estimate import Estimate
 
 FLOPS = 400e12
 """FLOP/s of one process: bf16 on an H100 or H200 (989e12) at 40 %."""
@@ -55,10 +55,10 @@ def plan(
       unlearnbench plan tofu_phi_1_5 --memory --flops 200e12
     """
     planned, benchmark = plan_runs(config, overrides, plugins)
-    from unlearnbench.estimates.run_estimate import estimate_plan
-    from unlearnbench.estimates.time_to_go import count_work
     from unlearnbench.models.device import device_memory as memory_here
+    from unlearnbench.results.run_estimate import estimate_plan
     from unlearnbench.results.sweep_folder import check_owner
+    from unlearnbench.results.time_to_go import count_work
     from unlearnbench.runs.prepared_models import planned_models
     from unlearnbench.sweep.follow_up_runs import pending_runs, stages_of
 
@@ -128,8 +128,8 @@ def plan_runs(
 ) -> tuple[Plan, Dataset]:
     """Plan a configuration on its data, and print the warnings that came up."""
     settings = read_config(config, overrides, plugins)
+    from unlearnbench.base.deferred_warnings import drain
     from unlearnbench.runs.plan_sweep import plan_sweep
-    from unlearnbench.runtime.deferred_warnings import drain
 
     planned = plan_sweep(settings)
     for line in drain():
@@ -170,8 +170,8 @@ def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[s
 
     questions  of all evaluations
     """
-    from unlearnbench.errors import ModelError
-    from unlearnbench.estimates.time_to_go import weights_of
+    from unlearnbench.base.errors import ModelError
+    from unlearnbench.results.time_to_go import weights_of
     from unlearnbench.runs.prepared_models import planned_models
 
     models = list(planned_models(planned, benchmark))
@@ -197,8 +197,8 @@ def before_the_runs(planned: Plan, benchmark: Dataset, questions: int) -> list[s
 def time_here(planned: Plan, benchmark: Dataset, runs: Sequence[RunSpec]) -> str:
     """Estimate the time of runs and models on this machine from a short measurement."""
     from unlearnbench.api.registry import load
-    from unlearnbench.errors import ModelError
-    from unlearnbench.estimates.time_to_go import FACTOR, machine_seconds
+    from unlearnbench.base.errors import ModelError
+    from unlearnbench.results.time_to_go import FACTOR, machine_seconds
     from unlearnbench.runs.prepared_models import planned_models
 
     config = planned.config
@@ -260,9 +260,9 @@ def print_memory(
     console: Console,
 ) -> None:
     """Print the estimates as a table, what does not fit, the assumptions, and what is not known."""
-    from unlearnbench.estimates.preflight import refusals
-    from unlearnbench.estimates.run_estimate import ASSUMED, CHARACTERS, TEMPLATE
     from unlearnbench.models.device import USABLE_SHARE
+    from unlearnbench.results.preflight import refusals
+    from unlearnbench.results.run_estimate import ASSUMED, CHARACTERS, TEMPLATE
 
     if estimates:
         columns = (

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, Union, get_args, get_
 import typer
 
 from unlearnbench.api import registry
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import PluginError, UnlearnbenchError
 from unlearnbench.cli.command import argument, command, flag, new_group, option
 from unlearnbench.cli.options import Json, Plugins, dotted_values, register_plugins
 from unlearnbench.cli.plugin_kinds import LISTED, facts
-from unlearnbench.console import Console
-from unlearnbench.errors import PluginError, UnlearnbenchError
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
@@ -257,7 +257,7 @@ def _row(kind: registry.Kind, name: str) -> dict[str, Any]:
 
 def _show(kind: registry.Kind, name: str, *, as_json: bool) -> None:
     """Print a plug-in's docstring, facts and settings."""
-    from unlearnbench.files.canonical_json import json_ready
+    from unlearnbench.base.canonical_json import json_ready
 
     plugin, offer, console = registry.load(kind, name), registry.find(kind, name), Console()
     settings = [_field(key, info) for key, info in plugin.model_fields.items()]

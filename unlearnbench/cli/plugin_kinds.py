@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from unlearnbench.api import registry
 from unlearnbench.api.registry import Kind
-from unlearnbench.errors import DataError
+from unlearnbench.base.errors import DataError
 
 if TYPE_CHECKING:
     from unlearnbench.api.attack import Attack
@@ -86,7 +86,7 @@ def _benchmark(name: str, kind: type[Benchmark]) -> dict[str, Any]:
 
     from unlearnbench.api.benchmark import guarded_call, split_text
     from unlearnbench.config.profiles import TOFU
-    from unlearnbench.data.dataset_rules import splits_of
+    from unlearnbench.models.dataset_rules import splits_of
 
     benchmark: Benchmark = _example(name, kind, source=name)
     splits, headline, rows = splits_of(benchmark), benchmark.headline, None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.base.console import Console
 from unlearnbench.cli.command import argument, command, new_group
 from unlearnbench.cli.options import Json
-from unlearnbench.console import Console
 
 if TYPE_CHECKING:
     from unlearnbench.api.profile import Profile

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from unlearnbench.api.registry import load
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import RecordError
+from unlearnbench.base.outputs import check_file, write_file
 from unlearnbench.cli.command import command, flag, new_group, option
 from unlearnbench.cli.options import (
     Folder,
@@ -17,9 +20,6 @@ from unlearnbench.cli.options import (
     register_plugins,
     sweep_folder,
 )
-from unlearnbench.console import Console
-from unlearnbench.errors import RecordError
-from unlearnbench.files.outputs import check_file, write_file
 
 if TYPE_CHECKING:
     from unlearnbench.analysis.results import Results
@@ -55,12 +55,12 @@ def report(
         check_file(target, "the page", (".html",))  # not results.csv, nor a record
     register_plugins(plugins)
     from unlearnbench.analysis.results import Results
-    from unlearnbench.reporting.report import publish
+    from unlearnbench.report.report import publish
 
     if best:
         if out or show or latex:
             raise RecordError("--table prints a table and writes no page: give it alone")
-        from unlearnbench.reporting.best_table import best_table
+        from unlearnbench.report.best_table import best_table
         from unlearnbench.results.outcomes import outcome
 
         report = Results.read(sweep_folder(folder))
@@ -112,8 +112,8 @@ def track(
     """
     register_plugins(plugins)
     source = sweep_folder(folder)
+    from unlearnbench.report.sweep_tracker import replay
     from unlearnbench.results.sweep_folder import lock_folder
-    from unlearnbench.tracking import replay
 
     # A sweep at work logs its records by itself: two at a time would log one twice.
     with lock_folder(source):
@@ -142,6 +142,6 @@ def ui(
       unlearnbench ui runs/quickstart
       unlearnbench ui runs/quickstart --port 8080
     """
-    from unlearnbench.tracking import show_in_mlflow
+    from unlearnbench.report.links import show_in_mlflow
 
     show_in_mlflow(sweep_folder(folder), port, Console().print)

@@ -6,18 +6,18 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
+from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.console import Console
+from unlearnbench.base.errors import UnlearnbenchError, shortened
 from unlearnbench.cli.command import command, new_group, option
 from unlearnbench.cli.options import Config, Json, Overrides, Plugins
 from unlearnbench.cli.plan import plan_runs, read_config
-from unlearnbench.console import Console
-from unlearnbench.errors import UnlearnbenchError, shortened
-from unlearnbench.files.canonical_json import json_ready
 
 if TYPE_CHECKING:
     from unlearnbench.api.benchmark import Headline
+    from unlearnbench.config.plan import Plan
+    from unlearnbench.config.run_spec import RunSpec
     from unlearnbench.config.schema import SweepConfig
-    from unlearnbench.plan.plan import Plan
-    from unlearnbench.plan.run_spec import RunSpec
 
 SOME_FAILED = 1
 """Exit code where runs failed."""
@@ -111,7 +111,7 @@ def run(
       unlearnbench run quickstart --select 3      the fourth of them
       unlearnbench run quickstart --select 5f0c   the one whose id begins with 5f0c
     """
-    from unlearnbench.runtime import distributed as group
+    from unlearnbench.base import distributed as group
 
     group.join_group()
     planned, _ = plan_runs(config, overrides, plugins)

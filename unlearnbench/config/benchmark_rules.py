@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.metric import Summary
+from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.config.metric_plan import MetricPlan, columns_of
-from unlearnbench.errors import PluginError, did_you_mean
 
 
 def check_declarations(benchmark: Benchmark, plan: MetricPlan) -> None:

@@ -27,7 +27,8 @@ from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import Kind, file_digest, load
-from unlearnbench.config.messages import (
+from unlearnbench.base.errors import PluginError, UnlearnbenchError
+from unlearnbench.base.messages import (
     describe_error,
     describe_errors,
     describe_value,
@@ -35,7 +36,6 @@ from unlearnbench.config.messages import (
     fault,
 )
 from unlearnbench.config.section import Settings
-from unlearnbench.errors import PluginError, UnlearnbenchError
 
 _T = TypeVar("_T")
 _P = TypeVar("_P", bound=HyperParameters)

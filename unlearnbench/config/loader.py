@@ -19,12 +19,12 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from unlearnbench.api import registry
+from unlearnbench.base.errors import ConfigError, PluginError, Problem, did_you_mean, shortened
+from unlearnbench.base.messages import Loc, describe_error, meant
 from unlearnbench.config.entries import DEFAULT, with_tuples
-from unlearnbench.config.messages import Loc, describe_error, meant
 from unlearnbench.config.method_entries import entry_model
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.written import WrittenConfig
-from unlearnbench.errors import ConfigError, PluginError, Problem, did_you_mean, shortened
 
 COMMAND_LINE = "--set"
 LIKE_ENOUGH = 0.8

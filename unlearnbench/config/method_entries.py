@@ -28,9 +28,8 @@ from pydantic import (
 from pydantic.fields import FieldInfo
 
 from unlearnbench.api import registry
-from unlearnbench.config import method_specs
-from unlearnbench.config.entries import read_entries
-from unlearnbench.config.messages import (
+from unlearnbench.base.errors import PluginError
+from unlearnbench.base.messages import (
     Fault,
     describe_error,
     describe_value,
@@ -39,6 +38,8 @@ from unlearnbench.config.messages import (
     fault,
     raise_faults,
 )
+from unlearnbench.config import method_specs
+from unlearnbench.config.entries import read_entries
 from unlearnbench.config.schema import (
     MethodGrid,
     MethodSpec,
@@ -50,7 +51,6 @@ from unlearnbench.config.schema import (
 from unlearnbench.config.search import Range, form_of
 from unlearnbench.config.section import Settings
 from unlearnbench.config.training_settings import TrainingSettings
-from unlearnbench.errors import PluginError
 
 if TYPE_CHECKING:  # imports torch
     from unlearnbench.api.modifier import Modifier

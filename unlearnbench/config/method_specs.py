@@ -9,9 +9,9 @@ from pydantic import ValidationError
 
 from unlearnbench.api.plugin_code import plugin_code
 from unlearnbench.api.registry import broken, file_digest, find, load, load_method, trains
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
 from unlearnbench.config.search import Range
-from unlearnbench.errors import PluginError
 
 if TYPE_CHECKING:  # these import torch
     from unlearnbench.api.inference_method import Wrapper

@@ -34,9 +34,9 @@ from unlearnbench.api.observations import SetEvaluation
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.profile import Profile
 from unlearnbench.api.registry import Offer, load, offers
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.errors import PluginError, did_you_mean
 from unlearnbench.config.entries import made, with_tuples
-from unlearnbench.errors import PluginError, did_you_mean
-from unlearnbench.runtime.deferred_warnings import warn_later
 
 MetricChoices = Mapping[str, Mapping[str, Any]]
 """Metrics that a configuration names (`evaluation.metrics`), and their settings, as JSON."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 
 Dtype = Literal["float32", "bfloat16"]
 Precision = Literal["bf16", "fp32"]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, get_args
 
 from unlearnbench.api.profile import Profile, ProfileRule, QuestionKey
-from unlearnbench.errors import EvaluationError, did_you_mean, shortened
+from unlearnbench.base.errors import EvaluationError, did_you_mean, shortened
 
 if TYPE_CHECKING:
     from unlearnbench.config.schema import EvaluationSettings

@@ -21,6 +21,10 @@ from pydantic import (
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.profile import QuestionKey
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.messages import distinct, fault
+from unlearnbench.base.outputs import SCHEMES
+from unlearnbench.base.redaction import redact
 from unlearnbench.config.entries import (
     DEFAULT,
     AttackEntries,
@@ -28,7 +32,6 @@ from unlearnbench.config.entries import (
     MetricEntries,
     benchmark_named,
 )
-from unlearnbench.config.messages import distinct, fault
 from unlearnbench.config.precision import Dtype, Precision, Template
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.resources import RaySettings, Resources, TrackingSettings
@@ -36,9 +39,6 @@ from unlearnbench.config.search import Range, SearchSettings, SelectSettings
 from unlearnbench.config.section import IF_SET, NEVER, Name, Settings
 from unlearnbench.config.step_schedule import ScheduleName
 from unlearnbench.config.training_settings import MAX_LENGTH, TrainingSettings
-from unlearnbench.errors import EvaluationError
-from unlearnbench.files.outputs import SCHEMES
-from unlearnbench.runtime.redaction import redact
 
 RetainTermName = Literal["nll", "kl"]
 LABELLED = frozenset({"phi"})

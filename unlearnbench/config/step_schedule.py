@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from unlearnbench.errors import TrainingError
+from unlearnbench.base.errors import TrainingError
 
 ScheduleName = Literal["constant", "linear", "cosine", "tofu"]
 COSINE_FLOOR = 0.02

@@ -24,7 +24,8 @@ from pydantic import (
 from pydantic_core import PydanticKnownError
 
 from unlearnbench.api.benchmark import split_name
-from unlearnbench.config.messages import Fault, Loc, distinct, errors_below, fault, raise_faults
+from unlearnbench.base.errors import EvaluationError, PluginError, did_you_mean
+from unlearnbench.base.messages import Fault, Loc, distinct, errors_below, fault, raise_faults
 from unlearnbench.config.method_entries import read_grid
 from unlearnbench.config.metric_plan import benchmark_plan
 from unlearnbench.config.precision import resolve_precision
@@ -32,7 +33,6 @@ from unlearnbench.config.profiles import TOFU
 from unlearnbench.config.schema import MethodGrid, ModelSettings, Rates, SweepConfig
 from unlearnbench.config.search import Metric, Range, SelectSettings
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS, TrainingSettings
-from unlearnbench.errors import EvaluationError, PluginError, did_you_mean
 
 _Fractions = Annotated[
     tuple[Annotated[float, Field(gt=0, lt=1)], ...], Field(min_length=1), AfterValidator(distinct)

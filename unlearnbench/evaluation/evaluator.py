@@ -27,10 +27,16 @@ from unlearnbench.api.observations import (
     Statistics,
 )
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.distributed import all_gather, world_size
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.out_of_memory import (
+    empty_cache,
+    is_out_of_memory,
+    raise_oom_everywhere,
+    retry_with_fewer_tokens,
+)
 from unlearnbench.config.precision import Precision
-from unlearnbench.data.batching import fast_batch_tokens
-from unlearnbench.data.encoding import Encoder, Row, Template
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.generation import (
     Answer,
     Prompt,
@@ -41,16 +47,10 @@ from unlearnbench.evaluation.gradient_norms import gradient_norms
 from unlearnbench.evaluation.predictor import Predictor, QuestionScores, score
 from unlearnbench.evaluation.prefix_tree import Tree, build_tree
 from unlearnbench.evaluation.sets import is_answered
+from unlearnbench.models.batching import fast_batch_tokens
+from unlearnbench.models.encoding import Encoder, Row, Template
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.prompt_shift import ShiftedModel, Shifts
-from unlearnbench.runtime.deferred_warnings import warn_later
-from unlearnbench.runtime.distributed import all_gather, world_size
-from unlearnbench.runtime.out_of_memory import (
-    empty_cache,
-    is_out_of_memory,
-    raise_oom_everywhere,
-    retry_with_fewer_tokens,
-)
 from unlearnbench.stats.text_overlap import rouge_recall
 
 _Found = TypeVar("_Found")

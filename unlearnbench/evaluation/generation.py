@@ -27,13 +27,13 @@ from torch import Tensor, nn
 
 from unlearnbench.api.attack import SamplingAttack
 from unlearnbench.api.observations import FloatArray
+from unlearnbench.base.distributed import world_size
+from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.evaluation.predictor import NOT_FINITE, Predictor
 from unlearnbench.evaluation.prefix_tree import padded_size
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import Span
 from unlearnbench.models.token_sampling import Distribution, uniform_numbers
-from unlearnbench.runtime.distributed import world_size
-from unlearnbench.runtime.out_of_memory import map_over_ranks
 
 MAX_DRAFT = 16
 """Draft tokens of an answer in a step, at most."""

@@ -20,14 +20,14 @@ import torch
 from torch import Tensor, nn
 
 from unlearnbench.api.observations import FloatArray
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.fsdp import is_sharded
+from unlearnbench.base.out_of_memory import map_over_ranks
 from unlearnbench.config.precision import Precision
-from unlearnbench.data.encoding import Row
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import computing_in_precision
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import predict
 from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
-from unlearnbench.runtime.fsdp import is_sharded
-from unlearnbench.runtime.out_of_memory import map_over_ranks
 
 _ADAPTER = "lora_"
 

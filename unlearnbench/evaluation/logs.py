@@ -27,8 +27,8 @@ import numpy as np
 
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError, shortened
 from unlearnbench.config.profiles import OPEN_UNLEARNING, TOFU
-from unlearnbench.errors import EvaluationError, shortened
 from unlearnbench.evaluation.observation_file import SUFFIX, read_observations
 
 FILES: dict[SetName, str] = {

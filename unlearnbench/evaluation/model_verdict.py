@@ -12,8 +12,8 @@ from unlearnbench.api.benchmark import Headline, HeadlineTest
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, Measure, MetricInputs, Role, Summary, Values
 from unlearnbench.api.observations import Evaluation, FloatArray
+from unlearnbench.base.errors import EvaluationError, PluginError
 from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.summary import forget_ratios
 from unlearnbench.stats.bootstrap_mean import bootstrap_mean
 from unlearnbench.stats.ks_test import ks_power

@@ -30,8 +30,8 @@ from unlearnbench.api.observations import (
     SetEvaluation,
     SetName,
 )
-from unlearnbench.errors import EvaluationError
-from unlearnbench.files.outputs import writing
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.base.outputs import writing
 
 SUFFIX = ".safetensors"
 _TEXTS = ("questions", "generated", "references")

@@ -20,8 +20,8 @@ from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any
 
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.precision import MIXED, Precision, resolve_precision
-from unlearnbench.errors import EvaluationError
 
 
 def needs_stored_weights(model: Any, precision: Precision | None) -> bool:
@@ -91,7 +91,7 @@ def precision_of_model(model: Any) -> str:
 
 def _weights(model: Any) -> str:
     """The stored dtype of most weights; adapters and norms may have another."""
-    from unlearnbench.runtime.fsdp import stored_dtypes
+    from unlearnbench.base.fsdp import stored_dtypes
 
     return _name(stored_dtypes(model).most_common(1)[0][0])
 

@@ -19,12 +19,13 @@ from torch import Tensor
 
 from unlearnbench.api.observation import Observation
 from unlearnbench.api.observations import FloatArray, IntArray
+from unlearnbench.base.errors import ModelError
+from unlearnbench.base.out_of_memory import empty_cache, map_over_ranks
 from unlearnbench.config.precision import Precision
-from unlearnbench.data.batching import fast_batch_tokens
-from unlearnbench.errors import ModelError
 from unlearnbench.evaluation.precision import computing_in_precision, precision_of_model
 from unlearnbench.evaluation.prefix_tree import Tree, TreeLayout
 from unlearnbench.models.autocast import product_dtype
+from unlearnbench.models.batching import fast_batch_tokens
 from unlearnbench.models.forward import OutputLayer, final_states, padded, predict
 from unlearnbench.models.kv_cache import max_cached_tokens
 from unlearnbench.models.packed_attention import (
@@ -36,7 +37,6 @@ from unlearnbench.models.packed_attention import (
 )
 from unlearnbench.models.prompt_shift import Shifts, Span, prompt_places
 from unlearnbench.models.token_sampling import Distribution, choose
-from unlearnbench.runtime.out_of_memory import empty_cache, map_over_ranks
 
 NOT_FINITE = -1
 """The most probable token where logits are NaN or infinite."""

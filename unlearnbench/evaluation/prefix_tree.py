@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from unlearnbench.api.observations import IntArray
-from unlearnbench.data.encoding import Row
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.packed_attention import AttentionKernel
 from unlearnbench.models.prompt_shift import prompt_places
 

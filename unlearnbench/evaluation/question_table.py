@@ -20,11 +20,11 @@ from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs, guarded
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.base.outputs import writing
 from unlearnbench.config.metric_plan import MetricPlan
 from unlearnbench.config.profiles import profile_of_id
-from unlearnbench.errors import EvaluationError, PluginError
 from unlearnbench.evaluation.summary import plan_of, truth_ratios
-from unlearnbench.files.outputs import writing
 
 SUFFIX = ".jsonl"
 

@@ -9,7 +9,7 @@ from unlearnbench.api.benchmark import Dataset, Question, SplitKey
 from unlearnbench.api.metric import SCORED_ONLY, Role
 from unlearnbench.api.observations import SetName
 from unlearnbench.api.profile import Profile
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 
 
 def evaluation_sets(

@@ -11,6 +11,7 @@ from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.metric import EvaluatedModel
 from unlearnbench.api.observations import Evaluation, FloatArray, SetEvaluation, SetName
 from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.config.entries import benchmark_named
 from unlearnbench.config.metric_plan import (
     NO_CHOICES,
@@ -19,7 +20,6 @@ from unlearnbench.config.metric_plan import (
     benchmark_plan,
 )
 from unlearnbench.config.profiles import profile_of_id
-from unlearnbench.errors import EvaluationError
 from unlearnbench.evaluation.precision import check_precision
 from unlearnbench.stats.truth_ratio import truth_ratios as ratios_of_losses
 

@@ -13,8 +13,8 @@ from pydantic import Field
 from unlearnbench.api.hyperparameters import Name
 from unlearnbench.api.metric import Better, Metric, Role
 from unlearnbench.api.observations import FloatArray, SetEvaluation
-from unlearnbench.errors import PluginError, UnavailableError
-from unlearnbench.files import hub
+from unlearnbench.base import hub
+from unlearnbench.base.errors import PluginError, UnavailableError
 
 
 class ClassifierFluency(Metric):

@@ -9,9 +9,9 @@ from typing import Any
 
 import torch
 
+from unlearnbench.base.errors import TrainingError, UnlearnbenchError
+from unlearnbench.base.provenance import driver_version
 from unlearnbench.config.resources import Resources
-from unlearnbench.errors import TrainingError, UnlearnbenchError
-from unlearnbench.runtime.provenance import driver_version
 
 USABLE_SHARE = 0.94
 """Share of a GPU's memory; torch's context and gaps between tensors take the rest."""

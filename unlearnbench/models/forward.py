@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unlearnbench.errors import ModelError, TrainingError
+from unlearnbench.base.errors import ModelError, TrainingError
 from unlearnbench.losses.lm_head import Projection, at_least_fp32
 from unlearnbench.models.autocast import is_half
 

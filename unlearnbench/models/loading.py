@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.benchmark import Question
+from unlearnbench.base import hub
+from unlearnbench.base.errors import ModelError, UnlearnbenchError, shortened
+from unlearnbench.base.hashing import content_of_files, kept_hash
+from unlearnbench.base.optional_packages import import_optional
+from unlearnbench.base.redaction import redact
 from unlearnbench.config.schema import LoRA, ModelSettings
-from unlearnbench.data.encoding import (
+from unlearnbench.models.encoding import (
     TEMPLATES,
     Row,
     Template,
     no_variables,
     resolve_template,
 )
-from unlearnbench.errors import ModelError, UnlearnbenchError, shortened
-from unlearnbench.files import hub
-from unlearnbench.files.hashing import content_of_files, kept_hash
 from unlearnbench.models.weight_check import check_causal, check_tensors
-from unlearnbench.runtime.optional_packages import import_optional
-from unlearnbench.runtime.redaction import redact
 
 
 class UnreachableError(ModelError):
@@ -351,7 +351,7 @@ def reading(what: str, source: Source) -> Generator[None, None, None]:
     A list for an object, text for a number or a token out of range end as TypeError,
     AttributeError or a panic of Rust, wherever the library uses them first.
     """
-    from unlearnbench.runtime.out_of_memory import is_out_of_memory
+    from unlearnbench.base.out_of_memory import is_out_of_memory
 
     try:
         yield

@@ -11,8 +11,8 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+from unlearnbench.base.errors import ModelError
 from unlearnbench.config.schema import ModelSettings
-from unlearnbench.errors import ModelError
 from unlearnbench.models.loading import Source, import_peft, load_model, reading
 
 CONFIG = "adapter_config.json"

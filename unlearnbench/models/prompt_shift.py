@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from unlearnbench.api.inference_method import Prompt, Shift
-from unlearnbench.data.batching import fast_batch_tokens, token_budget
+from unlearnbench.models.batching import fast_batch_tokens, token_budget
 from unlearnbench.models.forward import final_states, padded
 
 

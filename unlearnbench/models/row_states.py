@@ -15,10 +15,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from unlearnbench.data.batching import collate, pack, send
-from unlearnbench.data.encoding import Row
-from unlearnbench.errors import ModelError
+from unlearnbench.base.errors import ModelError
 from unlearnbench.losses.lm_head import Projection
+from unlearnbench.models.batching import collate, pack, send
+from unlearnbench.models.encoding import Row
 from unlearnbench.models.forward import OutputLayer, projected
 from unlearnbench.models.packed_attention import (
     AttentionKernel,

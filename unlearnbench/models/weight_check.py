@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from unlearnbench.errors import ModelError
+from unlearnbench.base.errors import ModelError
 
 _BUFFERS = re.compile(r"(rotary_emb\.inv_freq|\.attn\.(masked_)?bias|\.attention\.(masked_)?bias)$")
 """Ends of names of position tables and causal masks in old checkpoints: constants that the model

@@ -15,8 +15,8 @@ from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.metric_plan import NO_CHOICES, MetricChoices, MetricPlan
-from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.evaluation.benchmark_schema import BenchmarkSchema, recorded_schema
 from unlearnbench.evaluation.summary import values_of
 from unlearnbench.results.records import EpochResult, Record, StoredEvaluations, StoredFile

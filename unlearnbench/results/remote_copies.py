@@ -21,12 +21,12 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+from unlearnbench.base.atomic import atomic_folder
+from unlearnbench.base.errors import StorageError
+from unlearnbench.base.hashing import file_hash
+from unlearnbench.base.locks import exclusive_lock
+from unlearnbench.base.redaction import redact
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import StorageError
-from unlearnbench.files.atomic import atomic_folder
-from unlearnbench.files.hashing import file_hash
-from unlearnbench.files.locks import exclusive_lock
-from unlearnbench.runtime.redaction import redact
 
 MANIFEST = "manifest.json"
 COPIED = ".manifest.json"

@@ -17,15 +17,15 @@ from datetime import datetime
 from pathlib import Path
 
 from unlearnbench.api.benchmark import split_label, split_text
+from unlearnbench.base.atomic import PART
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.errors import DamagedError, RecordError
+from unlearnbench.base.locks import LOCK_EX, LOCK_NB, LOCK_SH, flock
+from unlearnbench.base.outputs import write_file
+from unlearnbench.config.plan import PLAN_FILE, Plan
 from unlearnbench.config.profiles import profile_of
-from unlearnbench.errors import DamagedError, RecordError
 from unlearnbench.evaluation.benchmark_schema import KEY, StoredBenchmark
-from unlearnbench.files.atomic import PART
-from unlearnbench.files.locks import LOCK_EX, LOCK_NB, LOCK_SH, flock
-from unlearnbench.files.outputs import write_file
-from unlearnbench.plan.plan import PLAN_FILE, Plan
 from unlearnbench.results.records import DAMAGED, StoredEvaluations, read_record
-from unlearnbench.runtime.deferred_warnings import warn_later
 
 LOCK_FILE = ".lock"
 STALE_SECONDS = 3600.0

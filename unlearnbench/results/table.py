@@ -16,9 +16,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from unlearnbench.api.benchmark import Headline, SplitKey, split_of, split_order, split_percent
+from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.errors import RecordError
 from unlearnbench.config.metric_plan import MetricChoices
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.errors import RecordError
 from unlearnbench.evaluation.benchmark_schema import (
     VERSIONS,
     BenchmarkSchema,
@@ -28,7 +29,6 @@ from unlearnbench.evaluation.benchmark_schema import (
     recorded_schema,
 )
 from unlearnbench.evaluation.precision import distinct_precisions
-from unlearnbench.files.canonical_json import json_ready
 from unlearnbench.results.epoch_metrics import (
     Numbers,
     chosen_of,

@@ -11,10 +11,10 @@ from unlearnbench.api.attack import AttackRows, FineTune, variant
 from unlearnbench.api.benchmark import Benchmark, Question, SplitKey
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.config.entries import AttackSpec, attack_from_spec
-from unlearnbench.data.other_rows import other_rows
-from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
 from unlearnbench.models.loading import load_model
+from unlearnbench.models.other_rows import other_rows
 from unlearnbench.results.records import EpochResult
+from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.runs.workspace import Workspace
 
 

@@ -8,19 +8,19 @@ from contextlib import suppress
 from unlearnbench.api.attack import Attack, AttackRows, WeightAttack
 from unlearnbench.api.benchmark import Dataset, Question
 from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.base.errors import ConfigError, ModelError, Problem
 from unlearnbench.config.entries import attack_from_spec
 from unlearnbench.config.profiles import profile_of
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.data.encoding import TEMPLATES, TEXT, Template
-from unlearnbench.errors import ConfigError, ModelError, Problem
 from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.evaluation.under_attack import attack_rows
+from unlearnbench.models.encoding import TEMPLATES, TEXT, Template
 from unlearnbench.models.loading import (
     Source,
     UnreachableError,
     load_tokenizer,
     template_of,
 )
+from unlearnbench.runs.under_attack import attack_rows
 
 
 def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:

@@ -6,12 +6,14 @@ from dataclasses import fields, replace
 from typing import Any
 
 from unlearnbench.api.method import Method, Sampling
+from unlearnbench.base.distributed import main_process_first
+from unlearnbench.base.errors import TrainingError
+from unlearnbench.base.out_of_memory import empty_cache
 from unlearnbench.config.method_specs import modifiers_from_spec
-from unlearnbench.data.encoding import Encoder
-from unlearnbench.data.epoch_order import TrainingRows, with_scores
-from unlearnbench.errors import TrainingError
-from unlearnbench.estimates.run_estimate import budget_of
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.models.device import device_memory, usable_memory
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.epoch_order import TrainingRows, with_scores
 from unlearnbench.models.loading import (
     Source,
     check_context,
@@ -19,10 +21,8 @@ from unlearnbench.models.loading import (
     load_model,
     pad_id,
 )
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.run_estimate import budget_of
 from unlearnbench.runs.workspace import Workspace
-from unlearnbench.runtime.distributed import main_process_first
-from unlearnbench.runtime.out_of_memory import empty_cache
 from unlearnbench.training.alternative_answers import alternative_rows
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.objective import Objective, called

@@ -18,10 +18,10 @@ from pathlib import Path
 
 from safetensors import SafetensorError
 
-from unlearnbench.files.atomic import PART, atomic_path
+from unlearnbench.base.atomic import PART, atomic_path
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.distributed import all_gather, broadcast_from_main, is_main_process
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
-from unlearnbench.runtime.deferred_warnings import warn_later
-from unlearnbench.runtime.distributed import all_gather, broadcast_from_main, is_main_process
 from unlearnbench.training.trainer import Trainer
 
 COST = 10.0

@@ -10,19 +10,19 @@ from typing import Any
 from unlearnbench.api.inference_method import Prompts, Wrapper
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.plugin_code import plugin_code
+from unlearnbench.base.distributed import barrier, is_main_process, world_size
+from unlearnbench.base.out_of_memory import OomRetry
+from unlearnbench.base.peak_memory import Peak
+from unlearnbench.base.provenance import provenance
 from unlearnbench.config.entries import AttackSpec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.models.loading import check_vocabulary, load_model, pad_id
 from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, read_record, run_record, write_record
 from unlearnbench.runs.attack_model import results_under, variants_of
 from unlearnbench.runs.run_state import RunState
 from unlearnbench.runs.workspace import Workspace
-from unlearnbench.runtime.distributed import barrier, is_main_process, world_size
-from unlearnbench.runtime.out_of_memory import OomRetry
-from unlearnbench.runtime.peak_memory import Peak
-from unlearnbench.runtime.provenance import provenance
 
 
 def run_provenance(spec: RunSpec, space: Workspace, begin: float) -> dict[str, Any]:

@@ -9,16 +9,10 @@ from pathlib import Path
 
 from unlearnbench.api import registry
 from unlearnbench.api.benchmark import Benchmark, Dataset, Question, SplitKey, split_label
-from unlearnbench.config import method_specs
-from unlearnbench.config.benchmark_rules import check_declarations
-from unlearnbench.config.messages import Loc
-from unlearnbench.config.profiles import profile_of
-from unlearnbench.config.schema import SweepConfig
-from unlearnbench.config.step_schedule import Schedule
-from unlearnbench.data.dataset_rules import observation_faults
-from unlearnbench.data.encoding import check_scored
-from unlearnbench.data.loading import fingerprint, load_benchmark, read_refusals
-from unlearnbench.errors import (
+from unlearnbench.base import hub
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.distributed import broadcast_from_main
+from unlearnbench.base.errors import (
     ConfigError,
     DataError,
     ModelError,
@@ -26,11 +20,19 @@ from unlearnbench.errors import (
     TrainingError,
     UnlearnbenchError,
 )
+from unlearnbench.base.messages import Loc
+from unlearnbench.base.outputs import check_folder, check_storage
+from unlearnbench.config import method_specs
+from unlearnbench.config.benchmark_rules import check_declarations
+from unlearnbench.config.plan import Plan, make_plan, planned_commits
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.step_schedule import Schedule
 from unlearnbench.evaluation.made_up_sets import try_metrics
 from unlearnbench.evaluation.privacy_control import holdout_notice
 from unlearnbench.evaluation.summary import plan_of
-from unlearnbench.files import hub
-from unlearnbench.files.outputs import check_folder, check_storage
+from unlearnbench.models.dataset_rules import observation_faults
+from unlearnbench.models.encoding import check_scored
 from unlearnbench.models.loading import (
     UnreachableError,
     check_weights,
@@ -39,10 +41,8 @@ from unlearnbench.models.loading import (
     local_contents,
     source_errors,
 )
-from unlearnbench.plan.plan import Plan, make_plan, planned_commits
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark, read_refusals
 from unlearnbench.runs.model_sources import ModelSources, reference_ids
-from unlearnbench.runtime.deferred_warnings import warn_later
-from unlearnbench.runtime.distributed import broadcast_from_main
 
 
 def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:

@@ -18,11 +18,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unlearnbench.api.benchmark import Dataset, Question, split_name
-from unlearnbench.data.encoding import Encoder
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.errors import ModelError
-from unlearnbench.files.atomic import atomic_folder
-from unlearnbench.files.locks import exclusive_lock
+from unlearnbench.base.atomic import atomic_folder
+from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_process
+from unlearnbench.base.errors import ModelError
+from unlearnbench.base.fsdp import gather_to_main
+from unlearnbench.base.locks import exclusive_lock
+from unlearnbench.config.plan import Plan
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import (
     check_context,
     check_vocabulary,
@@ -33,12 +36,9 @@ from unlearnbench.models.loading import (
     template_of,
 )
 from unlearnbench.models.tiny import build_model, build_tokenizer
-from unlearnbench.plan.plan import Plan
 from unlearnbench.results.remote_copies import NO_STORAGE, Storage
 from unlearnbench.runs.checkpoints import Checkpoints
 from unlearnbench.runs.model_sources import ModelSources
-from unlearnbench.runtime.distributed import barrier, broadcast_from_main, is_main_process
-from unlearnbench.runtime.fsdp import gather_to_main
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import TrainerSettings, reseed
 from unlearnbench.training.trainer import FineTuning, Trainer

@@ -12,9 +12,13 @@ from typing import Any, Literal
 
 from unlearnbench.api.benchmark import SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.distributed import barrier, broadcast_from_main, is_main_process
+from unlearnbench.base.provenance import provenance
 from unlearnbench.config.precision import precision_of_spec
+from unlearnbench.config.preparation_task import PreparationTask
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.data.loading import fingerprint
 from unlearnbench.evaluation.benchmark_schema import version_entry
 from unlearnbench.evaluation.logs import read_log
 from unlearnbench.evaluation.precision import check_precision
@@ -27,15 +31,11 @@ from unlearnbench.models.loading import (
     load_model,
     quiet_transformers,
 )
-from unlearnbench.plan.preparation_task import PreparationTask
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.results.records import EpochResult, Record, read_record, write_record
 from unlearnbench.runs.attack_model import results_under
 from unlearnbench.runs.prepared_models import is_prepared
 from unlearnbench.runs.workspace import Workspace, clear_workspaces, workspace
-from unlearnbench.runtime.deferred_warnings import warn_later
-from unlearnbench.runtime.distributed import barrier, broadcast_from_main, is_main_process
-from unlearnbench.runtime.provenance import provenance
 
 
 def preparation_tasks(

@@ -22,23 +22,23 @@ from unlearnbench.api.benchmark import split_name
 from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import Method
 from unlearnbench.api.observations import Evaluation
+from unlearnbench.base import hub
+from unlearnbench.base.errors import DataError, ModelError, RecordError, UnlearnbenchError
+from unlearnbench.base.redaction import MARK
 from unlearnbench.config.method_specs import method_from_spec
+from unlearnbench.config.plan import planned_commits
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodGrid, SweepConfig
 from unlearnbench.config.search import SearchSettings
-from unlearnbench.data.loading import fingerprint
-from unlearnbench.errors import DataError, ModelError, RecordError, UnlearnbenchError
-from unlearnbench.estimates.preflight import check_run
-from unlearnbench.files import hub
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import Source, quiet_transformers
 from unlearnbench.models.lora import load_any_model
-from unlearnbench.plan.plan import planned_commits
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.results.epoch_metrics import references_of
+from unlearnbench.results.preflight import check_run
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.build_trainer import build_trainer
 from unlearnbench.runs.workspace import Workspace, workspace
-from unlearnbench.runtime.redaction import MARK
 from unlearnbench.training.trainer import Trainer
 
 Show = Callable[[str], None]

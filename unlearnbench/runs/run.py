@@ -11,21 +11,21 @@ from contextlib import closing
 from pathlib import Path
 
 from unlearnbench.api.inference_method import Wrapper
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.distributed import broadcast_from_main, is_main_process
+from unlearnbench.base.errors import ModelError
+from unlearnbench.base.signals import handle_sigterm
 from unlearnbench.config.method_specs import method_from_spec
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import ModelError
-from unlearnbench.estimates.preflight import check_run
 from unlearnbench.models.device import cuda_variables, deterministic, use_device
 from unlearnbench.models.loading import local_contents, quiet_transformers
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.results.preflight import check_run
 from unlearnbench.results.records import EpochResult, Record, read_record
 from unlearnbench.runs.evaluated_run import InferenceRun
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 from unlearnbench.runs.training_run import TrainingRun
 from unlearnbench.runs.workspace import workspace
-from unlearnbench.runtime.deferred_warnings import drain
-from unlearnbench.runtime.distributed import broadcast_from_main, is_main_process
-from unlearnbench.runtime.signals import handle_sigterm
 
 
 def run_epochs(spec: RunSpec, config: SweepConfig, folder: Path) -> Iterator[EpochResult]:

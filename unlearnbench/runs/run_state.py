@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.observations import Evaluation
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.atomic import write_text
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.evaluation.observation_file import read_observations, write_observations
-from unlearnbench.files.atomic import write_text
 from unlearnbench.results.records import EpochResult, evaluation_name
 from unlearnbench.results.remote_copies import Storage
-from unlearnbench.runtime.deferred_warnings import warn_later
 from unlearnbench.training.step_result import StepResult
 
 _FILE = "state.json"

@@ -11,23 +11,23 @@ from typing import Any
 
 from unlearnbench.api.method import Method
 from unlearnbench.api.metric import Better
-from unlearnbench.config.schema import SweepConfig
-from unlearnbench.estimates.run_estimate import estimated_peak
-from unlearnbench.evaluation.precision import needs_stored_weights
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.results.records import EpochResult, Record, run_record
-from unlearnbench.runs.build_trainer import build_trainer
-from unlearnbench.runs.checkpoints import Checkpoints
-from unlearnbench.runs.evaluated_run import EvaluatedRun, run_provenance
-from unlearnbench.runs.run_state import RunState, remove_state, state_folders
-from unlearnbench.runs.workspace import Workspace, workspace
-from unlearnbench.runtime.distributed import (
+from unlearnbench.base.distributed import (
     all_gather,
     broadcast_from_main,
     is_main_process,
     world_size,
 )
-from unlearnbench.runtime.signals import Stopped, defer_sigterm, raise_if_stopped, sigterm_received
+from unlearnbench.base.signals import Stopped, defer_sigterm, raise_if_stopped, sigterm_received
+from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.evaluation.precision import needs_stored_weights
+from unlearnbench.results.records import EpochResult, Record, run_record
+from unlearnbench.results.run_estimate import estimated_peak
+from unlearnbench.runs.build_trainer import build_trainer
+from unlearnbench.runs.checkpoints import Checkpoints
+from unlearnbench.runs.evaluated_run import EvaluatedRun, run_provenance
+from unlearnbench.runs.run_state import RunState, remove_state, state_folders
+from unlearnbench.runs.workspace import Workspace, workspace
 from unlearnbench.training.step_result import StepResult
 from unlearnbench.training.trainer import NonFiniteError, Trainer
 

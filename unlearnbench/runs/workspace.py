@@ -8,29 +8,29 @@ from typing import Any, Literal
 from unlearnbench.api.benchmark import Dataset, SplitKey, split_name
 from unlearnbench.api.observations import Evaluation
 from unlearnbench.api.profile import Profile
-from unlearnbench.config.entries import AttackSpec
-from unlearnbench.config.metric_plan import MetricPlan
-from unlearnbench.config.profiles import profile_of
-from unlearnbench.config.schema import SweepConfig
-from unlearnbench.data.encoding import Encoder
-from unlearnbench.data.epoch_order import TrainingRows, training_rows
-from unlearnbench.data.loading import fingerprint, load_benchmark
-from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.sets import evaluation_sets
-from unlearnbench.evaluation.summary import plan_of, summarize
-from unlearnbench.files import hub
-from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.models.loading import load_model, load_tokenizer, pad_id, template_of
-from unlearnbench.results.records import read_record
-from unlearnbench.results.remote_copies import storage_of
-from unlearnbench.runs.model_sources import ModelSources, attack_id
-from unlearnbench.runs.prepared_models import ModelPreparer
-from unlearnbench.runtime.deferred_warnings import warn_later
-from unlearnbench.runtime.out_of_memory import (
+from unlearnbench.base import hub
+from unlearnbench.base.canonical_json import content_hash
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.out_of_memory import (
     empty_cache,
     is_out_of_memory,
     raise_oom_everywhere,
 )
+from unlearnbench.config.entries import AttackSpec
+from unlearnbench.config.metric_plan import MetricPlan
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.evaluation.summary import plan_of, summarize
+from unlearnbench.models.encoding import Encoder
+from unlearnbench.models.epoch_order import TrainingRows, training_rows
+from unlearnbench.models.loading import load_model, load_tokenizer, pad_id, template_of
+from unlearnbench.models.rows_loading import fingerprint, load_benchmark
+from unlearnbench.results.records import read_record
+from unlearnbench.results.remote_copies import storage_of
+from unlearnbench.runs.model_sources import ModelSources, attack_id
+from unlearnbench.runs.prepared_models import ModelPreparer
 from unlearnbench.training.fine_tuning import FineTuner
 
 

@@ -11,7 +11,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.stats import FloatArray
 
 SIGNIFICANCE = 0.05

@@ -19,7 +19,7 @@ from statistics import NormalDist
 import numpy as np
 from numpy.typing import NDArray
 
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.stats import FloatArray
 from unlearnbench.stats.t_interval import LEVEL
 

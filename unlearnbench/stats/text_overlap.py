@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unlearnbench.errors import EvaluationError
+from unlearnbench.base.errors import EvaluationError
 from unlearnbench.stats import FloatArray
 
 

@@ -17,11 +17,11 @@ from typing import Any
 
 from unlearnbench.api import registry
 from unlearnbench.api.plugin_modules import Texts
+from unlearnbench.base import hub
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.base.provenance import git_state, set_git_state, versions
 from unlearnbench.config.resources import TrackingSettings
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.files import hub
-from unlearnbench.runtime.provenance import git_state, set_git_state, versions
 
 SCRATCH = "UNLEARNBENCH_SCRATCH"
 """Environment variable: a node's folder for what goes through the storage; default: in /tmp."""

@@ -8,12 +8,14 @@ from contextlib import ExitStack
 
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE, read_conclusions
 from unlearnbench.analysis.selection import SELECTION_FILE
+from unlearnbench.base.console import Console
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.signals import handle_sigterm, install_handler
+from unlearnbench.config.plan import PLAN_FILE, Plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
-from unlearnbench.console import Console
-from unlearnbench.estimates.time_to_go import order_runs
-from unlearnbench.plan.plan import PLAN_FILE, Plan
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.results.remote_copies import storage_of
 from unlearnbench.results.sweep_folder import (
     check_owner,
@@ -23,8 +25,7 @@ from unlearnbench.results.sweep_folder import (
     set_aside_damaged,
 )
 from unlearnbench.results.table import ATTACKS
-from unlearnbench.runtime.deferred_warnings import drain
-from unlearnbench.runtime.signals import handle_sigterm, install_handler
+from unlearnbench.results.time_to_go import order_runs
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns
 from unlearnbench.sweep.optuna_search import Search
 from unlearnbench.sweep.pipeline import Pipeline
@@ -33,7 +34,6 @@ from unlearnbench.sweep.progress import LOG_FILE, Progress
 from unlearnbench.sweep.ray_cluster import ray_session
 from unlearnbench.sweep.sweep_state import TABLE, SweepResult, SweepState
 from unlearnbench.sweep.trials import run_trials
-from unlearnbench.tracking import SweepTracker
 
 
 def run_sweep(

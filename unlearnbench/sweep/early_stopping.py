@@ -13,8 +13,8 @@ from types import SimpleNamespace
 from typing import Any
 
 from unlearnbench.api.benchmark import SplitKey
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.search import Metric, Scheduler, weighted
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import read_records
 from unlearnbench.sweep.worker_group import decode_report
 

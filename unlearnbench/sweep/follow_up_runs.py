@@ -18,11 +18,11 @@ from pydantic import ValidationError
 
 from unlearnbench.analysis.selection import ChosenSetting, choose, report_chosen, write_selection
 from unlearnbench.api.benchmark import SplitKey, split_order
+from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import MethodSpec, ModelSettings
-from unlearnbench.files.canonical_json import json_ready
-from unlearnbench.plan.plan import Plan
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.plan.search_space import Point, Space
+from unlearnbench.config.search_space import Point, Space
 from unlearnbench.results.records import Record, planned_records, read_records
 from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.results.table import table

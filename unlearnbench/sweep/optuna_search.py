@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
+from unlearnbench.base.canonical_json import content_hash
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.search import Metric, Range, SearchSettings, weighted
-from unlearnbench.files.canonical_json import content_hash
-from unlearnbench.plan.run_spec import RunSpec
-from unlearnbench.plan.search_space import Point, Space
+from unlearnbench.config.search_space import Point, Space
 from unlearnbench.results.records import Record, read_records
 from unlearnbench.sweep.follow_up_runs import FollowUpRuns, Study
 from unlearnbench.sweep.sweep_state import SweepState

@@ -10,17 +10,17 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.config.plan import Plan
+from unlearnbench.config.preparation_task import PreparationTask
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.plan.plan import Plan
-from unlearnbench.plan.preparation_task import PreparationTask
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult, Record
-from unlearnbench.runtime.deferred_warnings import warn_later
 
 
 def _plan(config: SweepConfig) -> Plan:
-    from unlearnbench.estimates.preflight import check_plan
     from unlearnbench.models.device import device_memory
+    from unlearnbench.results.preflight import check_plan
     from unlearnbench.runs.plan_sweep import plan_sweep
 
     plan, benchmark = plan_sweep(config)
@@ -51,7 +51,7 @@ def _run_epochs(run: RunSpec, config: SweepConfig, folder: Path) -> Iterator[Epo
 
 
 def _report(folder: Path) -> Path:
-    from unlearnbench.reporting.report import write_report
+    from unlearnbench.report.report import write_report
 
     return write_report(folder)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.errors import TRANSIENT, UnlearnbenchError
+from unlearnbench.config.preparation_task import PreparationTask
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import TRANSIENT, UnlearnbenchError
-from unlearnbench.plan.preparation_task import PreparationTask
-from unlearnbench.runtime.deferred_warnings import drain
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.pipeline import Pipeline
 from unlearnbench.sweep.ray_cluster import check_ray

@@ -19,12 +19,12 @@ from unlearnbench.analysis.best_so_far import LiveBest
 from unlearnbench.analysis.conclusion import Conclusion
 from unlearnbench.analysis.text import best_lines
 from unlearnbench.api.benchmark import Headline, split_percent
-from unlearnbench.console import WARNING_STYLE, Console, append_log_line, format_duration
-from unlearnbench.estimates.time_to_go import Clock, Forecast
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.base.console import WARNING_STYLE, Console, append_log_line, format_duration
+from unlearnbench.base.redaction import redact
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.results.records import EpochResult
 from unlearnbench.results.table import Labels, flat_hyperparameters
-from unlearnbench.runtime.redaction import redact
+from unlearnbench.results.time_to_go import Clock, Forecast
 
 if TYPE_CHECKING:
     from rich.progress import Progress as Bar

@@ -19,9 +19,9 @@ from typing import Any
 
 import psutil
 
+from unlearnbench.base.errors import UnlearnbenchError
 from unlearnbench.config.resources import LOCAL_RUNS
 from unlearnbench.config.schema import SweepConfig
-from unlearnbench.errors import UnlearnbenchError
 from unlearnbench.sweep.worker_group import alive, runs_that_fit
 
 ANSWER_SECONDS = 10.0

@@ -10,8 +10,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from unlearnbench.errors import RecordError
-from unlearnbench.plan.run_spec import RunSpec
+from unlearnbench.base.errors import RecordError
+from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.report.links import ui_command
+from unlearnbench.report.sweep_tracker import SweepTracker
 from unlearnbench.results.outcomes import RunOutcome, outcome
 from unlearnbench.results.records import (
     EpochResult,
@@ -23,7 +25,6 @@ from unlearnbench.results.records import (
 )
 from unlearnbench.results.remote_copies import Storage
 from unlearnbench.sweep.progress import Progress
-from unlearnbench.tracking import SweepTracker, ui_command
 
 TABLE = "results.csv"
 PHASES = ("preparing", "training", "evaluating")

@@ -11,14 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from unlearnbench.api.plugin_code import place
+from unlearnbench.base.deferred_warnings import drain
+from unlearnbench.base.errors import PluginError, is_deterministic, no_room
+from unlearnbench.base.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.config.resources import Resources
+from unlearnbench.config.run_spec import RunSpec
 from unlearnbench.config.schema import SweepConfig
 from unlearnbench.config.search import Scheduler
-from unlearnbench.errors import PluginError, is_deterministic, no_room
-from unlearnbench.plan.run_spec import RunSpec
 from unlearnbench.results.records import Record
-from unlearnbench.runtime.deferred_warnings import drain
-from unlearnbench.runtime.signals import defer_sigterm, raise_if_stopped
 from unlearnbench.sweep.code_shipping import WorkerContext
 from unlearnbench.sweep.early_stopping import halving_scheduler
 from unlearnbench.sweep.optuna_search import Search, searcher

@@ -18,11 +18,11 @@ from importlib import import_module
 from itertools import islice
 from typing import Any, NamedTuple, TypeVar
 
+from unlearnbench.base.deferred_warnings import drain, warn_later
+from unlearnbench.base.errors import StartOverError, UnlearnbenchError
+from unlearnbench.base.signals import defer_sigterm
 from unlearnbench.config.resources import Resources
-from unlearnbench.errors import StartOverError, UnlearnbenchError
 from unlearnbench.results.records import EpochResult
-from unlearnbench.runtime.deferred_warnings import drain, warn_later
-from unlearnbench.runtime.signals import defer_sigterm
 
 T = TypeVar("T")
 Work = Callable[[], Iterator[Any]]
@@ -107,7 +107,7 @@ class _Worker:
         import torch
         from torch import distributed
 
-        from unlearnbench.runtime import distributed as group
+        from unlearnbench.base import distributed as group
 
         group.use_interface(self.place()[1])
         torch.set_num_threads(threads)

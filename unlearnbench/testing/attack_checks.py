@@ -23,13 +23,13 @@ from unlearnbench.api.observations import Evaluation
 from unlearnbench.benchmarks.synthetic import Synthetic
 from unlearnbench.config.profiles import get_profile
 from unlearnbench.config.schema import Architecture
-from unlearnbench.data.encoding import Encoder, resolve_template
-from unlearnbench.data.loading import load_benchmark
-from unlearnbench.evaluation.evaluate_model import CheckpointTools
 from unlearnbench.evaluation.evaluator import Evaluator
-from unlearnbench.evaluation.under_attack import attack_rows, evaluations_under
+from unlearnbench.models.encoding import Encoder, resolve_template
 from unlearnbench.models.loading import pad_id
+from unlearnbench.models.rows_loading import load_benchmark
 from unlearnbench.models.tiny import build_model, build_tokenizer
+from unlearnbench.runs.evaluate_model import CheckpointTools
+from unlearnbench.runs.under_attack import attack_rows, evaluations_under
 from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, passed, unless
 from unlearnbench.testing.tiny_lab import perturb

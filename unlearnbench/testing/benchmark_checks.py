@@ -11,6 +11,9 @@ from itertools import chain
 from typing import Any
 
 from unlearnbench.api.benchmark import Benchmark, Dataset
+from unlearnbench.base.errors import DataError
+from unlearnbench.base.fresh_process import FreshError, fresh_process
+from unlearnbench.base.hub import HubError
 from unlearnbench.config.benchmark_rules import (
     headline_faults,
     reference_faults,
@@ -18,12 +21,9 @@ from unlearnbench.config.benchmark_rules import (
 )
 from unlearnbench.config.metric_plan import MetricPlan, benchmark_plan
 from unlearnbench.config.profiles import TOFU
-from unlearnbench.data import dataset_rules as rules
-from unlearnbench.data.loading import fingerprint as fingerprint_of
-from unlearnbench.errors import DataError
 from unlearnbench.evaluation.made_up_sets import try_metrics
-from unlearnbench.files.hub import HubError
-from unlearnbench.runtime.fresh_process import FreshError, fresh_process
+from unlearnbench.models import dataset_rules as rules
+from unlearnbench.models.rows_loading import fingerprint as fingerprint_of
 from unlearnbench.testing import declarations, fresh
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed, unless
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import describe, source_file
 from unlearnbench.api.registry import Kind
-from unlearnbench.errors import PluginError, UnavailableError, UnlearnbenchError, did_you_mean
+from unlearnbench.base.errors import PluginError, UnavailableError, UnlearnbenchError, did_you_mean
 
 Verdict = Literal["passed", "fault", "not declared", "not applicable", "not run"]
 """`not declared`: there is no value to compare with; `not applicable`: the claim has no meaning for

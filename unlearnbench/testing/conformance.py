@@ -18,8 +18,8 @@ from unlearnbench.api.inference_method import Wrapper
 from unlearnbench.api.method import Method
 from unlearnbench.api.metric import Metric, Summary
 from unlearnbench.api.registry import Kind
+from unlearnbench.base.fresh_process import FreshError
 from unlearnbench.config.entries import example as example_of
-from unlearnbench.runtime.fresh_process import FreshError
 from unlearnbench.testing import fresh, loss_checks, metric_checks
 from unlearnbench.testing.attack_checks import TriedAttack
 from unlearnbench.testing.benchmark_checks import TriedBenchmark

@@ -14,9 +14,9 @@ import torch
 from unlearnbench.api.benchmark import Benchmark
 from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.plugin_code import address, describe, import_class
+from unlearnbench.base.fresh_process import fresh_process
 from unlearnbench.config.entries import with_tuples
-from unlearnbench.data.loading import fingerprint
-from unlearnbench.runtime.fresh_process import fresh_process
+from unlearnbench.models.rows_loading import fingerprint
 from unlearnbench.testing.tiny_lab import TinyLab, learned
 
 

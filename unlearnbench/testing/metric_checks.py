@@ -27,8 +27,8 @@ from unlearnbench.api.metric import (
     Summary,
 )
 from unlearnbench.api.observations import AnswerTokens, FloatArray, Samples, SetEvaluation
+from unlearnbench.base.errors import PluginError, UnlearnbenchError
 from unlearnbench.config.metric_plan import columns_of, computed, metric_plan
-from unlearnbench.errors import PluginError, UnlearnbenchError
 from unlearnbench.evaluation.made_up_sets import hopeless_set, made_up_set, observed, perfect_set
 from unlearnbench.testing import declarations
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed, unless

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unlearnbench.runtime.fresh_process import FreshError, fresh_process
+from unlearnbench.base.fresh_process import FreshError, fresh_process
 from unlearnbench.testing.check import Outcome, check, fault, not_applicable, passed
 from unlearnbench.testing.declarations import is_importable
 from unlearnbench.testing.fresh import begin

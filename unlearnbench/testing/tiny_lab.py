@@ -25,9 +25,9 @@ from torch import Tensor, nn
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from unlearnbench.api.method import PARTS, LossBatch, Method, Needs, Part, Terms
-from unlearnbench.data.batching import collate
-from unlearnbench.data.encoding import Row
-from unlearnbench.data.epoch_order import Item, TrainingRows
+from unlearnbench.models.batching import collate
+from unlearnbench.models.encoding import Row
+from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.training.answer_sampling import SampledAnswers
 from unlearnbench.training.micro_batches import MicroBatches, StepContext, Sums
 from unlearnbench.training.objective import Objective, called

@@ -15,8 +15,8 @@ from typing import Any
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
-from unlearnbench.data.encoding import Encoder, Row
-from unlearnbench.files.atomic import write_text
+from unlearnbench.base.atomic import write_text
+from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.training.answer_sampling import (
     ALTERNATIVES,
     SeededPrompt,

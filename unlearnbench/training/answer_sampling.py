@@ -12,14 +12,14 @@ from torch import Tensor
 
 from unlearnbench.api.benchmark import Question
 from unlearnbench.api.method import Sampling
-from unlearnbench.data.batching import fast_batch_tokens, token_budget
-from unlearnbench.data.encoding import Encoder, Row
-from unlearnbench.errors import ModelError, TrainingError
+from unlearnbench.base.errors import ModelError, TrainingError
+from unlearnbench.base.out_of_memory import retry_with_fewer_tokens
+from unlearnbench.models.batching import fast_batch_tokens, token_budget
+from unlearnbench.models.encoding import Encoder, Row
 from unlearnbench.models.forward import predict
 from unlearnbench.models.kv_cache import allocate_cache, max_cached_tokens
 from unlearnbench.models.loading import max_context
 from unlearnbench.models.token_sampling import Distribution, choose, uniform_numbers
-from unlearnbench.runtime.out_of_memory import retry_with_fewer_tokens
 
 # Batches of tokens whose keys and values sampling stores.
 _CACHED_BATCHES = 4

@@ -22,12 +22,12 @@ from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from unlearnbench.api.benchmark import Question
-from unlearnbench.data.encoding import Encoder, Row
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.errors import TrainingError
+from unlearnbench.base.errors import TrainingError
+from unlearnbench.base.fsdp import is_sharded
 from unlearnbench.losses.lm_head import at_least_fp32
+from unlearnbench.models.encoding import Encoder, Row
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.loading import check_context
-from unlearnbench.runtime.fsdp import is_sharded
 from unlearnbench.training.objective import Objective
 from unlearnbench.training.optimizers import OPTIMIZERS, TrainerSettings
 from unlearnbench.training.trainer import FineTuning, NonFiniteError, Trainer

@@ -11,10 +11,10 @@ from accelerate import Accelerator
 from torch import Tensor
 
 from unlearnbench.api.method import PARTS, LossBatch, Needs, Part, References
-from unlearnbench.data.encoding import Row
-from unlearnbench.data.epoch_order import Item, TrainingRows
 from unlearnbench.losses.lm_head import at_least_fp32
 from unlearnbench.losses.predictions import Predictions, Reference
+from unlearnbench.models.encoding import Row
+from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.models.row_states import RowReader, RowStates
 from unlearnbench.training.answer_sampling import SampledAnswers
 from unlearnbench.training.reference_model import LiveReference, ReferenceRows

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from unlearnbench.api.method import PARTS, LossBatch, Part, Terms
 from unlearnbench.api.modifier import ByRole, Gradients, Modifier, Role, RunStep
-from unlearnbench.errors import PluginError
+from unlearnbench.base.errors import PluginError
+from unlearnbench.base.fsdp import as_shard, local_part, local_shard
 from unlearnbench.losses.lm_head import at_least_fp32
-from unlearnbench.runtime.fsdp import as_shard, local_part, local_shard
 from unlearnbench.training.micro_batches import StepRows
 from unlearnbench.training.objective import called
 from unlearnbench.training.optimizers import reseed

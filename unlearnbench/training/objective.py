@@ -13,8 +13,8 @@ from unlearnbench.api.hyperparameters import HyperParameters
 from unlearnbench.api.method import LossBatch, Method, Needs, Part, Terms
 from unlearnbench.api.plugin_code import plugin_code, source_file
 from unlearnbench.api.retain_terms import retain_kl, retain_nll
+from unlearnbench.base.errors import PluginError
 from unlearnbench.config.schema import RetainSpec, RetainTermName
-from unlearnbench.errors import PluginError
 
 _RETAIN: frozenset[Part] = frozenset({"retain"})
 _TERMS = {"nll": retain_nll, "kl": retain_kl}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unlearnbench.runtime.fsdp import local_shard
+from unlearnbench.base.fsdp import local_shard
 
 Reader = Callable[[str], Tensor]
 """Returns the whole tensor of a name."""

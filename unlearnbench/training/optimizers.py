@@ -15,11 +15,11 @@ from torch import Tensor, nn
 
 from unlearnbench.api.modifier import OptimizerKind
 from unlearnbench.api.plugin_code import plugin_code, source_file
+from unlearnbench.base.distributed import world_size
+from unlearnbench.base.errors import TrainingError
+from unlearnbench.base.optional_packages import import_optional
 from unlearnbench.config.step_schedule import Schedule, ScheduleName
 from unlearnbench.config.training_settings import EIGHT_BIT, ONE_PROCESS
-from unlearnbench.errors import TrainingError
-from unlearnbench.runtime.distributed import world_size
-from unlearnbench.runtime.optional_packages import import_optional
 
 _SMALLEST = 4096
 """Smallest size of a tensor whose state bitsandbytes stores in 8 bits."""

@@ -25,17 +25,17 @@ from torch import Tensor, nn
 from torch.nn.functional import logsigmoid
 
 from unlearnbench.api.method import Needs, Part
-from unlearnbench.data.batching import send, token_budget
-from unlearnbench.data.encoding import Row
-from unlearnbench.data.epoch_order import TrainingRows
-from unlearnbench.files.atomic import atomic_path
-from unlearnbench.files.hashing import tensors_hash
+from unlearnbench.base.atomic import atomic_path
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.hashing import tensors_hash
 from unlearnbench.losses.chunked import apply_kernel
 from unlearnbench.losses.kernels import LogOdds
 from unlearnbench.losses.predictions import Reference
+from unlearnbench.models.batching import send, token_budget
+from unlearnbench.models.encoding import Row
+from unlearnbench.models.epoch_order import TrainingRows
 from unlearnbench.models.forward import OutputLayer
 from unlearnbench.models.row_states import RowReader, RowStates
-from unlearnbench.runtime.deferred_warnings import warn_later
 
 Precision = Literal["fp32", "bf16"]
 _BATCH_TOKENS = 2048

@@ -26,11 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from unlearnbench.api.method import PARTS, LossBatch, Method, Needs, Part, Terms
 from unlearnbench.api.modifier import Gradients, Modifier, OptimizerKind, RunStep
 from unlearnbench.api.retain_terms import retain_nll
-from unlearnbench.data.epoch_order import Item, TrainingRows
-from unlearnbench.errors import TrainingError
-from unlearnbench.files.tensor_file import byte_size, write_tensors
-from unlearnbench.runtime.distributed import all_gather, barrier, is_main_process
-from unlearnbench.runtime.fsdp import (
+from unlearnbench.base.distributed import all_gather, barrier, is_main_process
+from unlearnbench.base.errors import TrainingError
+from unlearnbench.base.fsdp import (
     as_shard,
     full_tensor,
     full_tensors,
@@ -40,7 +38,9 @@ from unlearnbench.runtime.fsdp import (
     shard,
     unsharded,
 )
-from unlearnbench.runtime.out_of_memory import OomRetry, optimizer_oom
+from unlearnbench.base.out_of_memory import OomRetry, optimizer_oom
+from unlearnbench.base.tensor_file import byte_size, write_tensors
+from unlearnbench.models.epoch_order import Item, TrainingRows
 from unlearnbench.training.answer_sampling import Sampler
 from unlearnbench.training.micro_batches import Budget, MicroBatches, StepContext, StepRows, Sums
 from unlearnbench.training.modified_step import Modifiers

@@ -17,7 +17,7 @@ from unlearnbench.analysis.best_settings import (
     best_first,
 )
 from unlearnbench.api.benchmark import Headline, HeadlineMetric, SplitKey
-from unlearnbench.reporting.best_table import TableFormat, best_table
+from unlearnbench.report.best_table import TableFormat, best_table
 from unlearnbench.results.outcomes import outcome
 from unlearnbench.stats.t_interval import ENOUGH_SEEDS
 

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from unlearnbench.analysis.results import Results
+from unlearnbench.base.console import format_duration
 from unlearnbench.config.loader import shipped_configs
-from unlearnbench.console import format_duration
-from unlearnbench.reporting.latex import tex
+from unlearnbench.report.latex import tex
 from unlearnbench.results.records import Record
 
 from ...formatting import flatten

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from unlearnbench.analysis.best_settings import COLLAPSE_SHARE, UTILITY_SHARE
-from unlearnbench.console import format_duration
+from unlearnbench.base.console import format_duration
 from unlearnbench.evaluation.benchmark_schema import default_headline
 from unlearnbench.results.records import Record
 from unlearnbench.stats.t_interval import LEVEL

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.figures import pareto, save
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.report.figures import pareto, save
 from unlearnbench.results.table import table
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import pytest
 
 from unlearnbench.analysis.meta_evaluation import MetaEvaluation, MetricQuality, Robustness
 from unlearnbench.api.metric import MetricColumn
-from unlearnbench.figures import meta_evaluation
+from unlearnbench.report.figures import meta_evaluation
 
 NONE = Robustness(None, 0, "no run was evaluated under the attack")
 FIRST = MetricQuality(

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from unlearnbench.errors import UnlearnbenchError
-from unlearnbench.figures import pareto, trajectories
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.report.figures import pareto, trajectories
 from unlearnbench.results.table import from_csv, table, to_csv
 
 from ..conftest import of_poems

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from unlearnbench.figures import pareto
+from unlearnbench.report.figures import pareto
 from unlearnbench.results.table import table
 
 if TYPE_CHECKING:

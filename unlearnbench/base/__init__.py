@@ -1,0 +1,1 @@
+"""Errors, console, atomic and hashed files, locks, one process among many, provenance."""

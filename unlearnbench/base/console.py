@@ -1,0 +1,171 @@
+"""Terminal output: notes and progress while a command runs, tables and JSON at its end.
+
+Results go to standard output, notes and progress to standard error, so that a pipe gets results
+only. Terminals get rich's tables and bars, other streams plain lines. Secrets are removed.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager, redirect_stdout, suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from unlearnbench.base.redaction import redact
+
+if TYPE_CHECKING:
+    from rich.console import Console as RichConsole
+    from rich.progress import Progress
+
+WARNING_STYLE = "bold red"
+
+
+def format_duration(seconds: float) -> str:
+    """`45 s`, `3 min 20 s`, `2 h 05 min`."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+
+
+def format_bytes(size: float) -> str:
+    """`3.1 GB`, `12 kB`: in powers of 1000, as disks are sold."""
+    power = min(int(math.log(max(size, 1), 1000)), 4)
+    digits = 0 if power < 1 or size >= 10 * 1000**power else 1
+    return f"{size / 1000**power:.{digits}f} {('B', 'kB', 'MB', 'GB', 'TB')[power]}"
+
+
+class _Results:
+    """The stream of results inside `results_only_on_stdout`."""
+
+    stream: TextIO | None = None
+
+
+def results() -> TextIO:
+    """The stream of results: standard output, even inside `results_only_on_stdout`."""
+    return _Results.stream or sys.stdout
+
+
+@contextmanager
+def results_only_on_stdout() -> Generator[None, None, None]:
+    """Send whatever is printed past a Console, as plug-ins do, to standard error."""
+    before, _Results.stream = _Results.stream, results()
+    try:
+        with redirect_stdout(sys.stderr):
+            yield
+    finally:
+        _Results.stream = before
+
+
+class Console:
+    """Standard output for results, standard error for notes; both without secrets."""
+
+    def __init__(self, out: TextIO | None = None, err: TextIO | None = None) -> None:
+        self.out = out or results()
+        self.err = err or sys.stderr
+
+    def note(self, text: str) -> None:
+        """Print a line about the progress of the command."""
+        self.err.write(redact(text) + "\n")
+        self.err.flush()
+
+    def warn(self, text: str) -> None:
+        """Print a line that must not be overlooked: red on a terminal."""
+        if not self.err.isatty():
+            self.note(text)
+            return
+        _terminal(self.err).print(
+            text, style=WARNING_STYLE, markup=False, highlight=False, soft_wrap=True
+        )
+
+    def print(self, text: str = "") -> None:
+        """Print a line of the result."""
+        self.out.write(redact(text) + "\n")
+        self.out.flush()
+
+    def print_json(self, value: Any) -> None:
+        """Print the result for a program; `value` has finite floats only."""
+        self.print(json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False))
+
+    def table(self, columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str = "") -> None:
+        """Print a table of the result; columns of numbers are aligned to the right."""
+        cells = [[_cell(value) for value in row] for row in rows]
+        right = [
+            all(isinstance(row[i], int | float | None) for row in rows) for i in range(len(columns))
+        ]
+        if not self.out.isatty():
+            for line in ([title] if title else []) + aligned([list(columns), *cells], right):
+                self.print(line)
+            return
+        from rich.table import Table
+        from rich.text import Text
+
+        table = Table(title=title or None, title_justify="left")
+        for name, is_number in zip(columns, right, strict=True):
+            table.add_column(name, justify="right" if is_number else "left")
+        for row in cells:
+            table.add_row(*map(Text, row))  # Text: brackets in a value are not markup
+        _terminal(self.out).print(table)
+
+    def bar(self, note: str = "") -> Progress:
+        """A bar of rich, on a terminal only; `note`: format of what stands behind it."""
+        from rich import progress
+
+        columns = (
+            progress.TextColumn("{task.description}"),
+            progress.BarColumn(),
+            progress.MofNCompleteColumn(),
+            progress.TimeElapsedColumn(),
+            progress.TextColumn(note),
+        )
+        off = not self.err.isatty()
+        return progress.Progress(*columns, console=_terminal(self.err), transient=True, disable=off)
+
+
+def aligned(rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+    """The lines of a table with at least one row; `right` marks columns aligned to the right."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            cell.rjust(width) if is_number else cell.ljust(width)
+            for cell, width, is_number in zip(row, widths, right, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+def append_log_line(text: str, path: Path) -> None:
+    """Append a line with the time to a log; errors of the disk are ignored."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    with suppress(OSError), path.open("a", encoding="utf-8") as file:
+        file.write(f"{now}  {redact(text)}\n")
+
+
+@contextmanager
+def progress_bar(console: Console, title: str) -> Generator[Callable[[int, int], None], None, None]:
+    """A function that shows (done, total) as a bar on a terminal."""
+    from rich.markup import escape
+
+    with console.bar() as bar:
+        task = bar.add_task(escape(redact(title)), total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _cell(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return redact(str(value)).replace("\n", "\\n")
+
+
+def _terminal(stream: TextIO) -> RichConsole:
+    from rich.console import Console as RichConsole
+
+    return RichConsole(file=stream)

@@ -1,0 +1,52 @@
+"""File locks of the kernel, which releases them when their process ends, however it ends."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+
+from unlearnbench.base.errors import OutputError
+
+try:
+    import fcntl
+except ImportError as error:
+    raise OutputError(
+        "this command locks files as POSIX systems do, which Windows does not have: run "
+        "unlearnbench in WSL 2 (https://learn.microsoft.com/windows/wsl), Linux, or macOS"
+    ) from error
+
+LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
+
+
+def flock(handle: int, how: int, folder: Path) -> None:
+    """Lock an open file in `folder`.
+
+    Raises: BlockingIOError where another process has the lock and `how` has LOCK_NB, OutputError
+    where the file system has no locks, as Lustre by default.
+    """
+    try:
+        fcntl.flock(handle, how)
+    except BlockingIOError:
+        raise
+    except OSError as error:
+        raise OutputError(
+            f"{folder}: its file system has no locks ({error.strerror}), which keep two commands "
+            "apart; mount it with them (Lustre: -o flock), or name a folder on another one"
+        ) from error
+
+
+@contextmanager
+def exclusive_lock(path: Path) -> Generator[None, None, None]:
+    """Wait for the lock on the file `path`, and hold it; the file stays.
+
+    Raises: OutputError where the file system has no locks.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        flock(handle, fcntl.LOCK_EX, path.parent)
+        yield
+    finally:
+        os.close(handle)

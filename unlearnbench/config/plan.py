@@ -1,0 +1,166 @@
+"""The plan of a sweep: all its runs. Pure, so that it can be printed before any work."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import SplitKey, split_text
+from unlearnbench.base.canonical_json import json_ready
+from unlearnbench.base.errors import ConfigError, Problem
+from unlearnbench.base.redaction import redact, redact_tree
+from unlearnbench.config.profiles import profile_of
+from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.config.schema import LABELLED, ModelSettings, SweepConfig
+from unlearnbench.config.search_space import Point, points_of
+from unlearnbench.config.training_settings import TrainingSettings
+
+SCHEMA = 1
+PLAN_FILE = "plan.json"
+ONCE = ((1,),)
+"""Epochs at which a model that is not trained is evaluated; epoch 0 is the start model."""
+
+
+def planned_commits(folder: Path) -> dict[str, str]:
+    """Read the commits from the plan in a sweep's folder; none where it cannot be read."""
+    try:
+        plan = json.loads((folder / PLAN_FILE).read_text(encoding="utf-8"))
+    except (OSError, ValueError):  # `check_owner` reports it
+        return {}
+    return dict(plan.get("hub", {}))
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All runs of a sweep."""
+
+    config: SweepConfig
+    fingerprints: Mapping[SplitKey, str]
+    """Hash of the rows that runs on each split read."""
+    runs: tuple[RunSpec, ...]
+    """Grouped by model and forget set."""
+    rows: Mapping[SplitKey, Mapping[str, int]] = field(
+        default_factory=dict[SplitKey, Mapping[str, int]]
+    )
+    """Number of rows of each set of each split, for display."""
+    templates: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Digest of the rendered chat template by model name, for models with one."""
+    contents: Mapping[str, Mapping[str, str]] = field(default_factory=dict[str, Mapping[str, str]])
+    """Hashes of local folders and logs by model name, see `RunSpec.content`."""
+    references: tuple[str, ...] | None = None
+    """Ids of the records of start and retain models; None where the hub does not answer."""
+    commits: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Commits of the hub repositories that the runs read, by `Repository.label`. No part of ids, so
+    that finished runs stay finished when a branch moves on."""
+
+    @property
+    def folder(self) -> Path:
+        """Folder of the sweep's files."""
+        return Path(self.config.output) / self.config.name
+
+    @property
+    def metric_files(self) -> dict[str, str]:
+        """Digests of the plug-in files that metrics come from, by name."""
+        return {one.name: one.digest for one in registry.offers("metrics") if one.digest}
+
+    def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
+        """The runs of one setting: one per seed, or per seed of the selection."""
+        config, (spec, rate) = self.config, point
+        training = TrainingSettings() if rate is None else config.training_of(spec.name)
+        first = spec.hyperparameters.get("ignore_first_answer_tokens", 0)
+        labelled = training.ignore_label and model.template in LABELLED
+        return [
+            RunSpec(
+                data=config.data,
+                data_fingerprint=self.fingerprints[fraction],
+                model=model,
+                content=dict(self.contents.get(model.name, {})),
+                forget_fraction=fraction,
+                method=spec,
+                learning_rate=rate,
+                epochs=evaluate_at[-1],
+                evaluate_at=evaluate_at,
+                seed=seed,
+                training=training,
+                evaluation=config.evaluation,
+                attacks=config.attacks,
+                template_digest=self.templates.get(model.name, ""),
+                leaves_out_label=bool(first) and labelled,
+                profile_version=profile_of(config.evaluation).version,
+            )
+            for seed in (config.select.seeds if config.select else config.seeds)
+            # A method that trains nothing has one evaluation, whatever the number of epochs.
+            for evaluate_at in (ONCE if rate is None else _evaluations(config))
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Number of distinct values of each axis, and of runs."""
+        splits = "forget_fractions" if self.config.forget_fractions else "splits"
+        axes: dict[str, set[Any]] = {
+            "models": {run.model.name for run in self.runs},
+            splits: {run.forget_fraction for run in self.runs},
+            "methods": {repr(run.method) for run in self.runs},
+            "learning_rates": {run.learning_rate for run in self.runs},
+            "seeds": {run.seed for run in self.runs},
+            "epochs": {epoch for run in self.runs for epoch in run.evaluate_at},
+        }
+        return {name: len(values) for name, values in axes.items()} | {"runs": len(self.runs)}
+
+    def to_json(self) -> dict[str, Any]:
+        """The content of `plan.json`."""
+        return {
+            "schema": SCHEMA,
+            "name": self.config.name,
+            "description": redact(self.config.description),
+            "data": {split_text(fraction): value for fraction, value in self.fingerprints.items()},
+            "rows": {split_text(fraction): dict(sets) for fraction, sets in self.rows.items()},
+            "hub": dict(self.commits),
+            "plugin_files": [str(path) for path, _ in registry.plugin_files()],
+            "metric_files": self.metric_files,
+            "config": redact_tree(json_ready(self.config.model_dump(mode="json"))),
+            **({} if self.references is None else {"references": list(self.references)}),
+            "runs": [
+                {"id": run.id, "title": run.title, "spec": run.to_json()} for run in self.runs
+            ],
+        }
+
+
+def make_plan(
+    config: SweepConfig,
+    fingerprint: str | Mapping[SplitKey, str],
+    templates: Mapping[str, str] | None = None,
+    contents: Mapping[str, Mapping[str, str]] | None = None,
+) -> Plan:
+    """Plan the product of models, splits, settings, seeds (and epoch counts) without duplicates.
+
+    A method that trains nothing has one run for all rates and epoch counts. Runs that depend on
+    results are added later (`sweep/follow_up_runs.py`).
+
+    fingerprint  of the data by split (so that runs do not change when a split is added), or one
+                 for all
+    templates    digests of rendered chat templates by model name, see `Plan.templates`
+    contents     hashes of local folders and logs by model name, see `Plan.contents`
+    """
+    fingerprints = {
+        fraction: fingerprint if isinstance(fingerprint, str) else fingerprint[fraction]
+        for fraction in config.split_keys
+    }
+    empty = Plan(config, fingerprints, (), templates=templates or {}, contents=contents or {})
+    points = [point for grid in config.methods for point in points_of(grid, config)]
+    settings = itertools.product(config.models, config.split_keys, points)
+    runs = {run.id: run for one in settings for run in empty.runs_of(*one)}
+    if not runs and config.search.kind != "optuna":
+        problem = "a sweep of zero runs: give each axis of the grid at least one value"
+        raise ConfigError([Problem(config.name, "methods", problem)])
+    return replace(empty, runs=tuple(runs.values()))
+
+
+def _evaluations(config: SweepConfig) -> list[tuple[int, ...]]:
+    """The epochs after which each run of one point of the grid is evaluated."""
+    counts = config.evaluated_epochs
+    return [(count,) for count in counts] if config.epochs_as == "runs" else [counts]

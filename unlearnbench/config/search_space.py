@@ -1,0 +1,154 @@
+"""The settings that a method entry allows, as a space to enumerate or to sample.
+
+Lists are choices, ranges are sampled. Draws use `random.Random.random` alone, whose sequence is the
+same in all versions of Python, so that the same command has the same runs anywhere.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from pydantic import ValidationError
+
+from unlearnbench.base.errors import UnlearnbenchError
+from unlearnbench.config import method_specs
+from unlearnbench.config.method_specs import rates_of
+from unlearnbench.config.schema import MethodGrid, MethodSpec, RetainSpec, SweepConfig
+from unlearnbench.config.search import Range
+
+Point = tuple[MethodSpec, float | None]
+"""A setting: a method with all its hyper-parameters, and a learning rate if it trains."""
+Axis = Range | tuple[Any, ...]
+RATE, RETAIN, WEIGHT = "learning_rate", "retain", "retain.weight"
+DRAWS = 1000
+"""Draws per setting after which a space counts as too small."""
+
+
+class Space:
+    """The settings of one method entry."""
+
+    def __init__(self, grid: MethodGrid, config: SweepConfig) -> None:
+        self.grid, self.base = grid, grid.specs[0]
+        self.rates = rates_of(self.base, grid, config)
+        self.axes: dict[str, Axis] = {}
+        """Axes with more than one value, by hyper-parameter, `retain` or `learning_rate`."""
+        self._defaults = method_specs.default_hyperparameters(self.base.name, self.base.modifiers)
+        every = [self._defaults | spec.hyperparameters for spec in grid.specs]
+        for name in every[0]:
+            values = [known[name] for known in every]
+            self._add(name, grid.ranges.get(name) or tuple(dict.fromkeys(values)))
+        self._add(RETAIN, tuple(dict.fromkeys(spec.retain for spec in grid.specs)))
+        if WEIGHT in grid.ranges:
+            self._add(WEIGHT, grid.ranges[WEIGHT])
+        self._add(RATE, self.rates)
+
+    def _add(self, name: str, axis: Axis) -> None:
+        if isinstance(axis, Range) or len(axis) > 1:
+            self.axes[name] = axis
+
+    @property
+    def count(self) -> int | None:
+        """Number of points; None for a continuum."""
+        counts = [a.count if isinstance(a, Range) else len(a) for a in self.axes.values()]
+        return None if None in counts else math.prod(filter(None, counts))
+
+    @property
+    def key(self) -> str:
+        """Method and axes as text; equal for equal spaces only."""
+        return f"{self.base.name}: {', '.join(f'{k} {v}' for k, v in self.axes.items())}"
+
+    def point(self, values: Mapping[str, Any]) -> Point:
+        """The setting with these values of the axes.
+
+        Raises: UnlearnbenchError where the method refuses their combination.
+        """
+        retain = values.get(RETAIN, self.base.retain)
+        if retain is not None and WEIGHT in values:
+            retain = RetainSpec(term=retain.term, weight=float(values[WEIGHT]))
+        own = {k: v for k, v in values.items() if k not in (RATE, RETAIN, WEIGHT)}
+        try:
+            known = self.base.hyperparameters | own
+            spec = method_specs.method_spec(self.base.name, known, retain, self.base.modifiers)
+        except ValidationError as error:
+            values_text = ", ".join(f"{key}={value}" for key, value in own.items())
+            raise UnlearnbenchError(
+                f"{self.base.name} does not take {values_text}, which is in the ranges searched: "
+                f"{error.errors(include_url=False)[0]['msg']}; narrow them"
+            ) from None
+        first = None if isinstance(self.rates, Range) else self.rates[0]
+        return spec, values.get(RATE, first)
+
+    def values(self, point: Point) -> dict[str, Any] | None:
+        """The values of the axes at a setting; None where it is not a point of this space."""
+        spec, rate = point
+        own = self._defaults | spec.hyperparameters
+        values: dict[str, Any] = {**own, RETAIN: spec.retain, RATE: rate}
+        if WEIGHT in self.axes:
+            low = values[WEIGHT] = self.grid.ranges[WEIGHT].low
+            if spec.retain is not None:
+                values[WEIGHT] = spec.retain.weight
+                values[RETAIN] = RetainSpec(term=spec.retain.term, weight=float(low))
+        found = {name: values.get(name) for name in self.axes}
+        inside = all(
+            axis.contains(found[name]) if isinstance(axis, Range) else found[name] in axis
+            for name, axis in self.axes.items()
+        )
+        return found if inside and self.point(found) == point else None
+
+    def everything(self) -> Iterator[Point]:
+        """All points of a space that is not a continuum."""
+        axes = [
+            [axis.clipped(axis.low + i * (axis.step or 1)) for i in range(axis.count or 0)]
+            if isinstance(axis, Range)
+            else axis
+            for axis in self.axes.values()
+        ]
+        for values in itertools.product(*axes):
+            yield self.point(dict(zip(self.axes, values, strict=True)))
+
+    def draws(self, seed: int) -> Iterator[Point]:
+        """Random points without end, the same ones each time; some may repeat."""
+        source = random.Random(f"{seed} {self.key}")
+        while True:
+            yield self.point(
+                {
+                    name: axis.value(source.random())
+                    if isinstance(axis, Range)
+                    else axis[int(source.random() * len(axis))]
+                    for name, axis in self.axes.items()
+                }
+            )
+
+    def sample(self, trials: int, seed: int) -> list[Point]:
+        """Draw `trials` different points, or all where there are no more.
+
+        With more trials the first points stay the same.
+        Raises: UnlearnbenchError where ranges are too narrow for so many.
+        """
+        if self.count is not None and self.count <= trials:
+            return list(self.everything())
+        found: dict[str, Point] = {}
+        for point in itertools.islice(self.draws(seed), DRAWS * trials):
+            found.setdefault(repr(point), point)
+            if len(found) == trials:
+                return list(found.values())
+        raise UnlearnbenchError(
+            f"{self.base.name}: its ranges hold {len(found)} different settings, values having "
+            f"four digits, and {trials} trials are configured; widen them, or lower trials"
+        )
+
+
+def points_of(grid: MethodGrid, config: SweepConfig) -> list[Point]:
+    """The settings of a method entry that are known in advance; none where optuna chooses them."""
+    search = config.search
+    if search.trials is None:
+        rates = [(spec, rates_of(spec, grid, config)) for spec in grid.specs]
+        return [(spec, rate) for spec, axis in rates if isinstance(axis, tuple) for rate in axis]
+    space = Space(grid, config)
+    if search.kind == "random" or (space.count is not None and space.count <= search.trials):
+        return space.sample(search.trials, search.seed)
+    return []

@@ -1,1 +1,0 @@
-"""Benchmarks loaded from settings, and their rows as tokens and batches."""

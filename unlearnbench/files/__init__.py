@@ -1,1 +1,0 @@
-"""Bytes on disk: read within bounds, written whole, hashed, locked."""

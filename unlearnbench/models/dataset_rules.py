@@ -1,0 +1,182 @@
+"""Rules of a benchmark's rows. A fault is one line: place, value, rule, and what to do.
+
+`load_benchmark` refuses rows that break a rule without which numbers mean nothing; the conformance
+suite for benchmarks checks all of them.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from typing import Any, get_args
+
+from unlearnbench.api.benchmark import Benchmark, Dataset, Format, Question, Split, SplitKey
+from unlearnbench.api.metric import MOMENTS, SCORED_ONLY, Reads, Role
+from unlearnbench.base.errors import shortened
+from unlearnbench.config.metric_plan import MetricPlan
+
+Rows = Sequence[Question]
+
+FRACTIONS = (0.01, 0.05, 0.1, 0.2, 0.25, 1 / 3, 0.5)
+"""Fractions to forget of which those that a benchmark has are tried."""
+
+
+def splits_of(benchmark: Benchmark) -> tuple[SplitKey, ...]:
+    """The splits that a benchmark names, or those of `FRACTIONS` that it has."""
+    return benchmark.splits or tuple(f for f in FRACTIONS if not benchmark.problem_with(f))
+
+
+def sound_rows(benchmark: Benchmark, rows: Dataset) -> Iterator[str]:
+    """Yield the faults with which no run may begin."""
+    yield from row_faults(rows)
+    for split in rows.splits.values():
+        yield from set_faults(benchmark, split)
+        yield from overlap_faults(split)
+        yield from holdout_faults(benchmark, rows, split)
+
+
+def row_faults(dataset: Dataset) -> Iterator[str]:
+    """Yield rows that are at fault by themselves, and sets of rows of two kinds."""
+    for part, rows in dataset.parts():
+        for i, row in enumerate(rows):
+            if fault := _fault(row):
+                yield f"{_place(part, i, row)}: {fault}"
+    for split in dataset.splits.values():
+        for name, rows in split.sets.items():
+            yield from _unlike(f"set {name} of {split.name}", rows)
+
+
+def _fault(row: Question) -> str:
+    """The first fault of a row by itself; "" where it has none."""
+    scores = row.score if isinstance(row.score, tuple) else (row.score or 0,)
+    variants = (row.paraphrased_answer, *row.perturbed_answers)
+    limit: Any = row.max_new_tokens
+    if row.format not in get_args(Format):
+        return f"format {row.format!r}: must be {' or '.join(get_args(Format))}"
+    if not row.answer.strip():
+        what = "text" if row.is_plain_text else "answer"
+        return f"the {what} is empty, so there is nothing to score; leave the row out"
+    if not row.question.strip() and not row.is_plain_text:
+        return "the question is blank; a row of plain text has format='text' and no question at all"
+    if any(text is not None and not text.strip() for text in variants):
+        return "a paraphrased or wrong answer is empty; leave it out, or the row"
+    if row.is_plain_text and row.examples:
+        return "examples in front of plain text, which has no question; put them into the text"
+    if any(not text.strip() for example in row.examples for text in example):
+        return "an example has an empty question or answer; leave it out"
+    if limit is not None and limit < 1:
+        return f"max_new_tokens {limit}: must be at least 1"
+    if not all(0 <= score <= 1 for score in scores):
+        return f"score {shortened(row.score)}: must be from 0 (unlearn) to 1 (learn)"
+    return ""
+
+
+def _unlike(part: str, rows: Rows) -> Iterator[str]:
+    """Yield a set of which some rows are plain text, or some have wrong answers, and others not."""
+    for what, has in (
+        ("question", [not row.is_plain_text for row in rows]),
+        ("wrong answers", [bool(row.perturbed_answers) for row in rows]),
+    ):
+        if any(has) and not all(has):
+            i, other = has.index(False), has.index(True)
+            yield (
+                f"{_place(part, i, rows[i])}: no {what}, but {_place(part, other, rows[other])} "
+                "has; put rows with and without into sets of their own"
+            )
+
+
+def set_faults(benchmark: Benchmark, split: Split) -> Iterator[str]:
+    """Yield evaluation sets without a role, roles without a set, and sets without rows."""
+    roles = benchmark.roles
+    known = ", ".join(roles)
+    for name in split.sets:
+        if name not in roles:
+            yield f"{split.name}: its set {name!r} is not in `roles`: {known}; give it a role there"
+    for name, role in roles.items():
+        if name not in split.sets:
+            yield f"{split.name} has no set {name!r}, which `roles` declares; load it"
+        elif not split.sets[name] and role != "holdout":
+            yield f"{split.name}: its set {name!r} has no rows; only a holdout set may have none"
+
+
+def overlap_faults(split: Split) -> Iterator[str]:
+    """Yield retain rows that are forget rows."""
+    rule = "a row is forgotten or retained, so remove one of the two"
+    yield from _shared((split.name, split.forget), (split.retain_name, split.retain), rule)
+
+
+def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterator[str]:
+    """Yield rows of holdout sets on which a model is trained."""
+    trained = {"full": rows.full, split.name: split.forget, split.retain_name: split.retain}
+    trained |= {"pretraining": rows.pretraining, "facts": rows.facts}
+    rule = "models are trained on that one, and no model may have seen a holdout row: remove it"
+    for name in sets_of(benchmark, "holdout"):
+        own = f"set {name} of {split.name}", split.sets.get(name, ())
+        for others in trained.items():
+            yield from _shared(others, own, rule)
+
+
+def whole_faults(rows: Dataset, split: Split) -> Iterator[str]:
+    """Yield rows that make forget rows and retain rows other than the full set."""
+    parts = Counter(map(words, (*split.forget, *split.retain)))
+    full = Counter(map(words, rows.full))
+    counts = (
+        f"{len(split.forget)} forget rows and {len(split.retain)} retain rows of {len(rows.full)}"
+    )
+    for one, other, what in ((full, parts, "in neither"), (parts, full, "not in `full`")):
+        left = one - other
+        if left:
+            question, answer = next(iter(left))
+            text = shortened(question or answer)
+            yield f"{split.name}: {counts}; {left.total()} are {what}, the first one {text}"
+
+
+def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> Iterator[str]:
+    """Yield sets without the observations of a metric that the benchmark names for them."""
+    for measure in plan.measures:
+        for name in measure.sets:
+            if f"{measure.name}_{name}" not in plan.own:
+                continue
+            for what in sorted(measure.metric.reads):
+                if text := _lacking(what, benchmark.roles[name], split.sets.get(name, ())):
+                    yield (
+                        f"set {name} of {split.name}: metric {measure.name!r} reads {what!r}, and "
+                        f"{text}; report it on other sets, or give the rows what is missing"
+                    )
+
+
+def _lacking(what: Reads, role: Role, rows: Rows) -> str:
+    """The reason why a set has no such observation; empty where it has."""
+    without = 0
+    if what == "moments" and role not in MOMENTS:
+        return f"sets of role {role} have none"
+    if what in ("generated", "rouge"):
+        if role in SCORED_ONLY:
+            return f"no answers are generated to sets of role {role}"
+        without = sum(row.is_plain_text for row in rows)
+    elif what == "perturbed":
+        without = sum(not row.perturbed_answers for row in rows)
+    elif what == "paraphrase" and not any(row.paraphrased_answer for row in rows):
+        without = len(rows)
+    return f"{without} of its {len(rows)} rows have none" if without else ""
+
+
+def sets_of(benchmark: Benchmark, role: Role) -> list[str]:
+    """Names of the evaluation sets with a role."""
+    return [name for name, own in benchmark.roles.items() if own == role]
+
+
+def _shared(one: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Iterator[str]:
+    places = {words(row): (i, row) for i, row in enumerate(one[1])} if other[1] else {}
+    for i, row in enumerate(other[1]):
+        if found := places.get(words(row)):
+            place = _place(other[0], i, row)
+            yield f"{place}: the row of {_place(one[0], *found)} again; {rule}"
+
+
+def words(row: Question) -> tuple[str, str]:
+    return " ".join(row.question.split()), " ".join(row.answer.split())
+
+
+def _place(part: str, index: int, row: Question) -> str:
+    return row.place or f"{part}, row {index + 1}"

@@ -1,0 +1,434 @@
+"""Encode questions with their answers as rows of tokens, of which the answers are scored.
+
+All tokens are scored but as many as the prompt has alone, as TOFU, open-unlearning and
+lm-evaluation-harness count them: a token that merges the prompt's end with the answer's beginning,
+such as Llama-2's `]"`, is not. EOS is appended and scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from jinja2 import UndefinedError
+
+from unlearnbench.api.benchmark import Question
+from unlearnbench.base.errors import DataError, ModelError
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+
+@dataclass(frozen=True)
+class Template:
+    """The text of a question and its answer: `before + question + after`, then `tag + answer`."""
+
+    name: str
+    before: str
+    after: str
+    tag: str = ""
+    """Text in front of the answer that is scored and generated with it."""
+    special_tokens: bool = True
+    """The tokenizer adds its own (BOS); False where the text already has them."""
+    turn: tuple[str, str] | None = None
+    """Text between the question and the answer of an example, and between that and the next
+    question; None where the template has no such turns."""
+    system: tuple[str, str] | None = None
+    """Text in front of a system message, and between that and the question, in place of `before`;
+    None where the template has no system messages."""
+    end: str = ""
+    """Text that a chat template writes behind the last answer."""
+
+    def digest(self, *, with_examples: bool = False) -> str:
+        """First 16 hex digits of the SHA-256 of the rendered text around question and answer.
+
+        with_examples  around those of examples, too
+        """
+        around: list[Any] = [self.before, self.after, self.tag, self.special_tokens]
+        if with_examples:
+            around.append(self._turn())
+        if self.may_merge:  # earlier versions scored the token that holds both
+            around.append("counted")
+        return hashlib.sha256(json.dumps(around).encode()).hexdigest()[:16]
+
+    @property
+    def may_merge(self) -> bool:
+        """True if a token may hold the prompt's end and the answer's beginning."""
+        return not (self.after.endswith("\n") or self.tag[:1].isspace())
+
+    @property
+    def label(self) -> str:
+        """The tag without white space; empty for a tag of white space alone."""
+        return self.tag.strip()
+
+    def of(self, row: Question) -> Template:
+        """The template with a row's system message, and with the beginning of its answer.
+
+        The tag is part of the prompt where the answer's beginning is given.
+
+        Raises: ModelError for a system message where the template has none.
+        """
+        own = self
+        if row.system is not None:
+            if self.system is None:
+                raise ModelError(
+                    f"the model's template, {self.name}, has no system messages, which rows with "
+                    "one and the attack `system-prompt` need; set the model's `template` to a "
+                    "chat template that has them or to llama-2, or leave the attack out"
+                )
+            first, last = self.system
+            own = replace(own, before=f"{first}{row.system}{last}")
+        if row.prefix:
+            own = replace(own, after=f"{own.after}{own.tag}{row.prefix}", tag="")
+        return own
+
+    def prompt(self, question: str, examples: Sequence[tuple[str, str]] = ()) -> str:
+        """The text up to the answer.
+
+        Raises: ModelError for examples where the template has no turns for them.
+        """
+        turns = ""
+        if examples:
+            middle, end = self._turn()
+            turns = "".join(f"{shown}{middle}{answer}{end}" for shown, answer in examples)
+        return f"{self.before}{turns}{question}{self.after}"
+
+    def answer(self, answer: str) -> str:
+        """The text that is scored."""
+        return f"{self.tag}{answer}"
+
+    def _turn(self) -> tuple[str, str]:
+        if self.turn is None:
+            raise ModelError(
+                "the tokenizer's chat template renders no conversation of several turns, which "
+                "rows with few-shot examples and attacks by several turns need; set the model's "
+                "`template` to plain, llama-2 or phi, or use rows in the format `text`"
+            )
+        return self.turn
+
+
+TEMPLATES: Mapping[str, Template] = {
+    # The space goes to the answer, where byte-level BPE puts it into the first word's token.
+    "plain": Template(
+        "plain", "Question: ", "\nAnswer:", " ", turn=("\nAnswer: ", "\n\nQuestion: ")
+    ),
+    # TOFU's own: no space between the tag and the answer. Each turn is a sequence of Llama's own.
+    "llama-2": Template(
+        "llama-2",
+        "[INST] ",
+        " [/INST]",
+        turn=(" [/INST]", "</s><s>[INST] "),
+        system=("[INST] <<SYS>>\n", "\n<</SYS>>\n\n"),
+    ),
+    # TOFU's own: the answer's label belongs to the answer, so it is scored and generated.
+    "phi": Template("phi", "Question: ", "\n", "Answer: ", turn=("\nAnswer: ", "\n\nQuestion: ")),
+}
+TEXT = Template("text", "", "", turn=("", "\n\n"))
+"""Of rows in the format `text`, whatever the model's."""
+
+
+TemplateArgs = Mapping[str, str | int | bool]
+"""Variables of a chat template, and `system_prompt`, the text of a system message."""
+
+_MARKER = "\x00"
+"""Stands for the text of a message."""
+_SYSTEM_MARKER = "\x01"
+"""Stands for the text of a system message."""
+_CLOCK = "strftime_now"
+"""Function of transformers by which chat templates read today's date."""
+
+
+def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None = None) -> Template:
+    """The tokenizer's chat template around one user turn.
+
+    args  `system_prompt` becomes a system message in front; all else are the template's variables
+
+    Raises: ModelError where the template drops the question, or writes today's date into prompts.
+    """
+    variables: dict[str, Any] = dict(args or {})
+    system = variables.pop("system_prompt", None)
+    first = [] if system is None else [{"role": "system", "content": str(system)}]
+
+    def rendered(
+        template: str | None = None,
+        examples: int = 0,
+        first: Sequence[dict[str, str]] = first,
+        *,
+        whole: bool = False,
+    ) -> str:
+        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": not whole}
+        how["chat_template"] = template
+        roles = [*("user", "assistant") * examples, *(() if whole else ("user",))]
+        messages = [*first, *({"role": role, "content": _MARKER} for role in roles)]
+        return str(tokenizer.apply_chat_template(messages, **variables | how))
+
+    try:
+        text = rendered()
+    except Exception as error:  # templates are programs and may raise anything
+        reason = " ".join(str(error).split())[:200]
+        raise ModelError(
+            f"the tokenizer's chat template fails ({type(error).__name__}: {reason}); correct it "
+            "in the tokenizer's folder, or set the model's `template` to plain, llama-2 or phi"
+        ) from error
+    before, found, after = text.partition(_MARKER)
+    if not found:
+        raise ModelError(
+            "the tokenizer's chat template drops or escapes the question; "
+            "set the model's `template` to plain, llama-2 or phi"
+        )
+    if _depends_on_clock(tokenizer, text, rendered):
+        raise ModelError(
+            "the tokenizer's chat template writes today's date into every prompt: token ids, and "
+            "with them all numbers, would change at midnight. Fix the date that the model was "
+            "trained with, template_args: {date_string: 26 Jul 2024} for example"
+        )
+    if system is not None and str(system).strip() not in text:
+        raise ModelError(
+            "template_args.system_prompt: the tokenizer's chat template leaves system messages out"
+        )
+    turn = _turn(before, after, rendered)
+    own = _system(after, turn, rendered)
+    end = _end(before, after, rendered)
+    return Template("chat", before, after, special_tokens=False, turn=turn, system=own, end=end)
+
+
+def _system(
+    after: str, turn: tuple[str, str] | None, rendered: Callable[..., str]
+) -> tuple[str, str] | None:
+    """The text around a system message; None where it is refused, or left out."""
+    first = [{"role": "system", "content": _SYSTEM_MARKER}]
+    try:
+        before, end = rendered(first=first).split(_MARKER)
+        parts = before.split(_SYSTEM_MARKER)
+        if len(parts) != 2 or end != after:
+            return None
+        if turn is not None and _turn(before, after, partial(rendered, first=first)) != turn:
+            return None
+    except Exception:  # templates are programs and may raise anything
+        return None
+    return parts[0], parts[1]
+
+
+def _end(before: str, after: str, rendered: Callable[..., str]) -> str:
+    """The text behind the last answer; none where an answer is refused, or changes the rest."""
+    try:
+        *prompt, end = rendered(None, 1, whole=True).split(_MARKER)
+    except Exception:  # templates are programs and may raise anything
+        return ""
+    return end if prompt == [before, after] else ""
+
+
+def _turn(before: str, after: str, rendered: Callable[..., str]) -> tuple[str, str] | None:
+    """The text around an example's answer; None where turns are refused, or change the rest."""
+    try:
+        parts = rendered(None, 2).split(_MARKER)
+    except Exception:  # templates are programs and may raise anything
+        return None
+    turns = {(parts[i], parts[i + 1]) for i in range(1, len(parts) - 2, 2)}
+    same = (len(parts), parts[0], parts[-1], len(turns)) == (6, before, after, 1)
+    return turns.pop() if same else None
+
+
+def _depends_on_clock(tokenizer: Any, text: str, rendered: Callable[[str], str]) -> bool:
+    """True if `text` changes when the template has no clock."""
+    source = tokenizer.get_chat_template()
+    if _CLOCK not in source:
+        return False
+    try:
+        # Under another name the clock is undefined; a template without it renders the same.
+        return rendered(source.replace(_CLOCK, f"{_CLOCK}_hidden")) != text
+    except UndefinedError:
+        return True
+
+
+def no_variables(template: str) -> str:
+    """Message for `template_args` with a template that has no variables."""
+    return (
+        f"template_args: only chat templates have variables, and the model's template is "
+        f"{template}; leave template_args out"
+    )
+
+
+def resolve_template(
+    name: str, tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None = None
+) -> Template:
+    """The template called `name`; `auto` is the chat template where there is one, else plain.
+
+    args  of a chat template, see `chat_template`; an error with any other
+    """
+    has_chat = bool(tokenizer.chat_template)
+    if name == "auto":
+        name = "chat" if has_chat else "plain"
+    if name != "chat":
+        if args:
+            raise ModelError(no_variables(name))
+        return TEMPLATES[name]
+    if not has_chat:
+        raise ModelError("template: chat, but the tokenizer has none; use auto, plain or another")
+    return chat_template(tokenizer, args)
+
+
+@dataclass(frozen=True)
+class Row:
+    """One sequence: prompt, answer, EOS."""
+
+    ids: tuple[int, ...]
+    start: int
+    """Index of the first scored token, at least 1; `ids[start:]` are all scored."""
+    scores: tuple[float, ...] = field(default=(), compare=False)
+    """Score of each token of `ids[start:]`, or empty. Equality of rows ignores it: the start
+    model's predictions, which are looked up by row, do not depend on it."""
+    label: int = field(default=0, compare=False)
+    """Number of scored tokens in front of the answer, which `without_first` does not count."""
+    masked: tuple[int, ...] = ()
+    """Indices of tokens that no token sees, not even itself."""
+
+    @property
+    def scored(self) -> int:
+        """Number of scored tokens."""
+        return len(self.ids) - self.start
+
+    def without_first(self, tokens: int) -> Row:
+        """The row with its label and its first `tokens` answer tokens no longer scored.
+
+        With 0 tokens the label is scored like the rest.
+        """
+        if tokens == 0:
+            return self
+        unseen = self.label + tokens
+        start = min(self.start + unseen, len(self.ids))
+        return Row(self.ids, start, self.scores[unseen:], masked=self.masked)
+
+
+def check_scored(row: Question) -> None:
+    """Raise DataError where a row has no score."""
+    if row.score is None:
+        where = row.place or "the generated benchmark"
+        raise DataError(
+            f"{where}: no column 'score', which a method reads from every such row; add a number "
+            f"from 0 (unlearn) to 1 (learn), or set the method's scores to constant"
+        )
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A tokenizer and a template: text in, rows out."""
+
+    tokenizer: Any
+    template: Template
+    max_length: int
+    """Tokens of a row; a longer one is cut, and then has no EOS."""
+    eos_after_cut: bool = False
+    """A row that was cut also ends with an EOS, beyond `max_length`."""
+    ignore_label: bool = True
+    """Rows mark the template's label, which is then ignored with an answer's first tokens."""
+    eos_as_padding: bool = False
+    """Padding, EOS where the tokenizer has none of its own, is masked inside texts, too, and what a
+    chat template writes behind an answer is scored, with one more EOS: as in open-unlearning."""
+
+    def __post_init__(self) -> None:
+        if self.tokenizer.eos_token_id is None:
+            raise ModelError("the tokenizer has no EOS token, which ends every answer; set one")
+
+    @property
+    def eos(self) -> int:
+        """Id of the token that ends an answer."""
+        return int(self.tokenizer.eos_token_id)
+
+    @property
+    def padding(self) -> int | None:
+        """Id that is masked wherever it stands; None for none."""
+        if not self.eos_as_padding:
+            return None
+        pad = self.tokenizer.pad_token_id
+        return self.eos if pad is None else int(pad)
+
+    def scored_row(self, row: Question) -> Row:
+        """Encode a row of the data with its score by token.
+
+        Raises: ModelError where the prompt fills the row, DataError where there is no score or not
+        one for each token of the answer.
+        """
+        check_scored(row)
+        encoded = self.row(row)
+        if not isinstance(row.score, tuple):
+            return replace(encoded, scores=(float(row.score or 0),) * encoded.scored)
+        whole = replace(self, max_length=sys.maxsize).row(row).scored
+        if len(row.score) != whole:
+            raise DataError(
+                f"{row.place}: column 'score' has {len(row.score)} numbers, and the answer has "
+                f"{whole} tokens as this model's tokenizer reads it, the one that ends it "
+                f"included; give one number for each of them, or one for the whole answer"
+            )
+        return replace(encoded, scores=row.score[: encoded.scored])
+
+    def row(self, question: Question, answer: str | None = None) -> Row:
+        """Encode a question with its answer, or with another; plain text has no question.
+
+        Raises: ModelError where the prompt fills the row.
+        """
+        template = self._template(question)
+        start = len(self._ids(template, question))
+        start = max(start, 1)  # nothing predicts the first token of a sequence
+        answer = question.answer if answer is None else answer
+        answer = question.behind_prefix(answer) if question.prefix else answer
+        end = template.end if self.eos_as_padding else ""
+        ids = self._ids(template, question, template.answer(answer) + end)
+        ids = (*ids[: self.max_length], self.eos)
+        ids = ids if self.eos_after_cut else ids[: self.max_length]
+        if start >= len(ids):
+            raise ModelError(
+                f"no answer token fits into {self.max_length} tokens after a prompt of {start}: "
+                f"{question.place or repr(question.question[:60])}; raise max_length"
+            )
+        masked = tuple(i for i, token in enumerate(ids[:-1]) if token == self.padding)
+        return self.labelled(Row(ids, start, masked=masked), question)
+
+    def labelled(self, row: Row, question: Question) -> Row:
+        """Add the number of tokens of the template's label that the answer begins with.
+
+        0 where the label is incomplete, as in an answer that a model has generated.
+        """
+        label, count = self._template(question).label if self.ignore_label else "", 0
+        for end in range(row.start + 1, len(row.ids) + 1) if label else ():
+            text = self.decode(row.ids[row.start : end])
+            if text == label:  # also with a token of white space after it
+                count = end - row.start
+            elif not label.startswith(text):
+                break
+        return replace(row, label=count)
+
+    def prompt(self, question: Question, reply: str = "") -> tuple[int, ...]:
+        """Ids of the prompt alone, for generation; `reply`: the beginning of the answer.
+
+        Without those that are masked, which then change no other's position either.
+        """
+        ids = self._ids(self._template(question), question, reply)
+        return tuple(token for token in ids if token != self.padding)
+
+    def _template(self, question: Question) -> Template:
+        return (TEXT if question.format == "text" else self.template).of(question)
+
+    def _ids(self, template: Template, question: Question, answer: str = "") -> tuple[int, ...]:
+        """Ids of the prompt and `answer` behind it, without an EOS at the end."""
+        text = template.prompt(question.question, question.examples) + answer
+        ids = self.tokenizer(text, add_special_tokens=template.special_tokens)["input_ids"]
+        # Some tokenizers append EOS themselves; `row` appends it once for all of them.
+        return tuple(ids[:-1] if ids and ids[-1] == self.eos else ids)
+
+    def decode(self, ids: tuple[int, ...]) -> str:
+        """Decode answer ids without special tokens and outer white space."""
+        return str(self.tokenizer.decode(list(ids), skip_special_tokens=True)).strip()
+
+    def reference(self, row: Row, question: Question) -> str:
+        """The answer as decoded from its tokens, the reference of ROUGE."""
+        template = self._template(question)
+        answer = self.decode(row.ids[row.start :]).removeprefix(template.label).strip()
+        # What is scored: the text that `mia-zlib` divides a loss by.
+        end = template.end if self.eos_as_padding else ""
+        return answer + end[len(end.rstrip()) :]

@@ -1,0 +1,133 @@
+"""The order of rows in an epoch, and the partner rows of each, drawn from the seed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from dataclasses import dataclass, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from unlearnbench.api.benchmark import Dataset, Split, SplitKey
+from unlearnbench.api.method import Needs, Part
+from unlearnbench.models.encoding import Encoder, Row
+
+
+@dataclass(frozen=True)
+class Item:
+    """One item of an epoch: the indices of a primary row and of its partners."""
+
+    index: int
+    retain: int
+    refusal: int
+    alternative: int = 0
+
+
+def draw_epoch(
+    seed: int, epoch: int, rows: int, retain: int, refusals: int, alternatives: int = 0
+) -> list[Item]:
+    """Draw the order of `rows` primary rows and their partners from the seed alone.
+
+    Retain rows are drawn without replacement while there are enough. The order does not depend on
+    batches, processes or methods: every method sees the same rows at the same time.
+    """
+    order = _stream(seed, epoch, 0).permutation(rows)
+    partners = _without_replacement(_stream(seed, epoch, 1), rows, retain)
+    answers = _stream(seed, epoch, 2).integers(0, max(refusals, 1), size=rows)
+    # Each purpose has its own stream, so that a new one changes no draw of the others.
+    others = _stream(seed, epoch, 3).integers(0, max(alternatives, 1), size=rows)
+    drawn = zip(order, partners, answers, others, strict=True)
+    return [Item(*map(int, each)) for each in drawn]
+
+
+def _stream(seed: int, epoch: int, purpose: int) -> np.random.Generator:
+    return np.random.default_rng([seed, epoch, purpose])
+
+
+def _without_replacement(
+    stream: np.random.Generator, count: int, population: int
+) -> NDArray[np.int64]:
+    if population == 0:
+        return np.zeros(count, dtype=np.int64)
+    rounds = -(-count // population)
+    return np.concatenate([stream.permutation(population) for _ in range(rounds)])[:count]
+
+
+@dataclass(frozen=True)
+class TrainingRows:
+    """The rows of each part; the primary ones set the length of an epoch."""
+
+    forget: Sequence[Row] = ()
+    retain: Sequence[Row] = ()
+    refusals: int = 0
+    """Number of refusals that a question can be answered with."""
+    refusal: Callable[[int, int], Row] | None = None
+    """The row of a forget row's question and a refusal, by their indices."""
+    alternatives: Sequence[Sequence[Row]] = ()
+    """Rows of each forget row's question with other answers of the start model, equally many."""
+
+    def primary(self, needs: Needs) -> Sequence[Row]:
+        """The rows that an epoch has once: forget rows, or in fine-tuning the retain rows."""
+        return self.forget if needs.parts - {"retain"} else self.retain
+
+    def of(self, part: Part, draws: Sequence[Item], needs: Needs) -> list[Row]:
+        """The rows of `part` for some items of an epoch."""
+        if part == "forget":
+            return [self.forget[draw.index] for draw in draws]
+        if part == "refusal" and self.refusal is not None:
+            return [self.refusal(draw.index, draw.refusal) for draw in draws]
+        if part == "alternative" and self.alternatives:
+            return [self.alternatives[draw.index][draw.alternative] for draw in draws]
+        alone = self.primary(needs) is self.retain
+        return [self.retain[draw.index if alone else draw.retain] for draw in draws]
+
+    def items(self, needs: Needs, seed: int, epoch: int) -> list[Item]:
+        """The items of an epoch in order."""
+        rows = self.primary(needs)
+        alternatives = len(self.alternatives[0]) if self.alternatives else 0
+        return draw_epoch(seed, epoch, len(rows), len(self.retain), self.refusals, alternatives)
+
+    def rows_of_epochs(self, part: Part, needs: Needs, seed: int, epochs: int) -> list[Row]:
+        """The distinct rows of `part` in the first `epochs` epochs."""
+        seen: dict[Row, None] = {}
+        for epoch in range(1, epochs + 1):
+            seen.update(dict.fromkeys(self.of(part, self.items(needs, seed, epoch), needs)))
+        return list(seen)
+
+
+def with_scores(
+    rows: TrainingRows, split: Split, encoder: Encoder, skipped: int, parts: Set[Part]
+) -> TrainingRows:
+    """Add the scores of the data, token by token, to the rows of `parts`.
+
+    Raises: DataError for a row without a score or with a wrong number of them.
+    """
+    if "forget" in parts:
+        forget = [encoder.scored_row(q).without_first(skipped) for q in split.forget]
+        rows = replace(rows, forget=forget)
+    if "retain" in parts:
+        rows = replace(rows, retain=[encoder.scored_row(q) for q in split.retain])
+    return rows
+
+
+def training_rows(
+    benchmark: Dataset, fraction: SplitKey, encoder: Encoder, skipped: int
+) -> TrainingRows:
+    """Encode the rows of a run; the loss ignores `skipped` first tokens of forget answers."""
+    split = benchmark.splits[fraction]
+    encoded: dict[tuple[int, int], Row] = {}
+
+    def refusal(question: int, answer: int) -> Row:
+        key = (question, answer)
+        if key not in encoded:
+            row = split.forget[question]
+            text = row.continuation(benchmark.refusals[answer])
+            encoded[key] = encoder.row(row, text).without_first(skipped)
+        return encoded[key]
+
+    return TrainingRows(
+        forget=[encoder.row(question).without_first(skipped) for question in split.forget],
+        retain=[encoder.row(question) for question in split.retain],
+        refusals=len(benchmark.refusals),
+        refusal=refusal,
+    )

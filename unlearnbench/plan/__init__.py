@@ -1,1 +1,0 @@
-"""Plans: the runs of a configuration with their content hashes; pure."""

@@ -1,0 +1,1 @@
+"""Reports, tables, figures for papers, model cards, trackers and the leaderboard."""

@@ -1,0 +1,147 @@
+"""The best setting of each method as a table for a paper: LaTeX, Markdown or CSV."""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, Literal
+
+from unlearnbench.analysis.best_settings import Best, Setting, best_per_method, headline_of_rows
+from unlearnbench.analysis.text import best_rule, share_kept
+from unlearnbench.api.benchmark import Headline, HeadlineMetric, split_percent
+from unlearnbench.base.errors import RecordError
+from unlearnbench.report.latex import tex
+from unlearnbench.results.outcomes import RunOutcome
+from unlearnbench.results.table import TableRow
+from unlearnbench.stats.t_interval import ENOUGH_SEEDS
+
+TableFormat = Literal["latex", "markdown", "csv"]
+
+
+def best_table(
+    rows: Sequence[TableRow],
+    kind: TableFormat = "markdown",
+    without_result: Iterable[RunOutcome] = (),
+) -> str:
+    """Write the best setting of each method, best first, with intervals over seeds.
+
+    rows            of a sweep, as `Results.read(folder).rows` or a part of them
+    without_result  runs that failed or collapsed, to be named where none was evaluated
+
+    Raises: RecordError where no run was evaluated.
+    """
+    headline = headline_of_rows(rows)
+    best = best_per_method(rows)
+    if not best:
+        reasons = "; ".join(map(str, without_result)) or "none has ended yet"
+        raise RecordError(f"no run was evaluated, so there is no best setting to print: {reasons}")
+    writers = {"latex": _latex, "markdown": _markdown, "csv": _csv}
+    return writers[kind](best, headline)
+
+
+def _cells(best: Sequence[Best], headline: Headline) -> tuple[list[str], list[list[str]]]:
+    """Titles and lines of LaTeX and Markdown, with the columns of text first; model and split
+    where there are several."""
+    models = len({one.model for one in best}) > 1
+    splits = len({one.forget_fraction for one in best}) > 1
+    metrics = (headline.forgotten, headline.kept)
+    titles = ["Method", *["Model"] * models, *["Forget"] * splits]
+    titles += [*(one.plain_label for one in metrics), "Learning rate", "Epoch", "Seeds"]
+    lines: list[list[str]] = []
+    for one in best:
+        line = [one.method, *[one.model] * models, *[split_percent(one.forget_fraction)] * splits]
+        if (setting := one.setting) is None:
+            line += [""] * 5
+        else:
+            rate = "" if setting.learning_rate is None else f"{setting.learning_rate:g}"
+            line += [*(_mean(setting, metric) for metric in metrics), rate]
+            line += [str(setting.epoch), str(len(setting.rows))]
+        lines.append(line)
+    return titles, lines
+
+
+def _mean(setting: Setting, metric: HeadlineMetric) -> str:
+    """A mean and, in brackets, its interval; of two seeds their range, named so."""
+    mean, interval = setting.metrics.get(metric.column), setting.interval(metric.column)
+    if mean is None or interval is None:
+        return "" if mean is None else metric.text(mean)
+    name = "min-max " if interval.is_range else ""
+    return f"{metric.text(mean)} {name}[{metric.text(interval.low)}, {metric.text(interval.high)}]"
+
+
+def _sentences(best: Sequence[Best], headline: Headline) -> list[str]:
+    """The table's caption, and notes that stand behind it."""
+    sentences = [f"Best setting of each method: {best_rule(headline)}."]
+    sentences += {f"{one.place}." for one in best} if len({one.panel for one in best}) == 1 else ()
+    settings = [one.setting for one in best if one.setting is not None]
+    columns = headline.forgotten.column, headline.kept.column
+    intervals = (setting.interval(column) for setting in settings for column in columns)
+    names = dict.fromkeys(one.name for one in intervals if one is not None)
+    sentences += [f"Brackets: {name}." for name in names]
+    if any(len(one.rows) < ENOUGH_SEEDS for one in settings):
+        sentences.append("Fewer than three seeds: small differences may be chance.")
+    if len(settings) < len(best):
+        sentences.append(f"Empty: no setting keeps {share_kept(headline)}.")
+    return sentences
+
+
+def _latex(best: Sequence[Best], headline: Headline) -> str:
+    titles, lines = _cells(best, headline)
+    caption, *notes = _sentences(best, headline)
+    texts = 1 + ("Model" in titles)
+
+    def cells(line: Sequence[str]) -> str:
+        # A hyphen in mathematics is a minus sign.
+        numbers = (re.sub(r"-?\d+(\.\d+)?(e[+-]?\d+)?", r"$\g<0>$", tex(c)) for c in line[texts:])
+        return " & ".join([*map(tex, line[:texts]), *numbers]) + " \\\\"
+
+    parts = [
+        *(f"% {tex(note)}" for note in notes),
+        "% \\usepackage{booktabs}",
+        "\\begin{table}",
+        "\\centering",
+        f"\\caption{{{tex(caption)}}}",
+        f"\\begin{{tabular}}{{{'l' * texts}{'r' * (len(titles) - texts)}}}",
+        "\\toprule",
+        " & ".join(map(tex, titles)) + " \\\\",
+        "\\midrule",
+        *map(cells, lines),
+        "\\bottomrule",
+        "\\end{tabular}",
+        "\\end{table}",
+    ]
+    return "\n".join(parts) + "\n"
+
+
+def _markdown(best: Sequence[Best], headline: Headline) -> str:
+    titles, lines = _cells(best, headline)
+    texts = 1 + ("Model" in titles)
+    rule = ["---"] * texts + ["---:"] * (len(titles) - texts)
+    table = [
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |"
+        for line in (titles, rule, *lines)
+    ]
+    return "\n".join([*table, "", " ".join(_sentences(best, headline)), ""])
+
+
+def _csv(best: Sequence[Best], headline: Headline) -> str:
+    """Every number in full, with intervals in columns of their own."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    metrics = [headline.forgotten.column, headline.kept.column]
+    titles = [f"{name}{end}" for name in metrics for end in ("", "_low", "_high")]
+    first = ("method", "model", "forget_fraction", "learning_rate", "epoch", "seeds")
+    writer.writerow([*first, *titles])
+    for one in best:
+        line: list[Any] = [one.method, one.model, one.forget_fraction]
+        if (setting := one.setting) is not None:
+            seeds = " ".join(str(row.seed) for row in setting.rows)
+            line += [setting.learning_rate, setting.epoch, seeds]
+            for name in metrics:
+                interval = setting.interval(name)
+                ends = (None, None) if interval is None else (interval.low, interval.high)
+                line += [setting.metrics.get(name), *ends]
+        writer.writerow([*line, *[""] * (len(first) + len(titles) - len(line))])
+    return text.getvalue()

@@ -1,0 +1,198 @@
+"""MLflow as a tracker: a parent run per sweep, a child run per record.
+
+The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's folder. Complete
+runs stay as they are; incomplete ones are replaced.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from pathlib import Path
+from typing import Any, Literal
+from urllib.parse import urlsplit
+
+from unlearnbench.api.tracker import TrackedRun, TrackedSweep, Tracker
+from unlearnbench.base.redaction import redact
+from unlearnbench.report.links import STORE
+
+ENVIRONMENT = {
+    # MLflow's defaults wait seven times two minutes, or as long as the server demands.
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "5",
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",  # must be an integer
+    "MLFLOW_HTTP_RESPECT_RETRY_AFTER_HEADER": "false",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    # Standard output is for results; MLflow would print two lines for each run.
+    "MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT": "true",
+}
+ARTIFACTS = "mlartifacts"
+BATCH = 1000
+"""Most metrics and parameters that MLflow accepts in one request."""
+PARAMETERS = ("method", "model", "forget_fraction", "learning_rate", "seed")
+"""Columns of the table of runs, beside the best metrics."""
+_PAGE = "workflowType=machine_learning"
+"""Without it, MLflow 3 opens its pages for language model applications."""
+_STATUS = dict(finished="FINISHED", collapsed="FINISHED", failed="FAILED", stopped="KILLED")
+
+
+class MlflowTracker(Tracker):
+    """The runs of a sweep in an experiment of MLflow."""
+
+    def __init__(self) -> None:
+        for name, value in ENVIRONMENT.items():
+            os.environ.setdefault(name, value)
+        from mlflow import MlflowClient
+        from sqlalchemy import event
+        from sqlalchemy.engine import Engine
+
+        # These log each table and each attempt; a failure is reported once, by the caller. After
+        # the import, which sets the levels.
+        for name in ("alembic", "mlflow", "urllib3.connectionpool"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
+        if not event.contains(Engine, "connect", _no_fsync):
+            event.listen(Engine, "connect", _no_fsync)
+        self._new_client: Any = MlflowClient
+
+    def start(self, sweep: TrackedSweep) -> None:
+        uri = store_uri(sweep.uri, sweep.folder)
+        self._base = _base(uri, sweep.folder)
+        self._client: Any = self._new_client(uri)
+        self._sweep = sweep
+        self._experiment = self._experiment_id(uri)
+        self._parent = self._parent_run()
+        self._view = self._shared_view()
+        self._runs = {
+            run.data.tags.get("unlearnbench.run_id"): (run.info.run_id, run.info.status)
+            for run in self._search(f"tags.`mlflow.parentRunId` = '{self._parent}'")
+        }
+
+    def log(self, run: TrackedRun) -> bool:
+        from mlflow.entities import Metric, Param
+
+        status = _STATUS[run.status]
+        known, known_status = self._runs.get(run.id, (None, ""))
+        if known_status == status:
+            return False
+        if known is not None:  # interrupted while it was logged, or failed and now succeeded
+            self._client.delete_run(known)
+        tags = {**run.tags, "mlflow.parentRunId": self._parent}
+        if "answers.json" in run.artefacts:  # as MLflow's `log_table` marks a table
+            tags["mlflow.loggedArtifacts"] = '[{"path": "answers.json", "type": "table"}]'
+        created = self._create(run.name, tags, run.started)
+        parameters = [Param(name, value) for name, value in run.parameters.items()]
+        metrics = [Metric(p.name, p.value, p.moment, p.step) for p in run.points]
+        first = BATCH - len(parameters)
+        self._client.log_batch(created, metrics=metrics[:first], params=parameters)
+        for begin in range(first, len(metrics), BATCH):
+            self._client.log_batch(created, metrics=metrics[begin : begin + BATCH])
+        for name, text in run.artefacts.items():
+            self._client.log_text(created, text(), name)
+        # Last, because the status marks the run as complete.
+        self._client.set_terminated(created, status, end_time=run.ended)
+        self._runs[run.id] = created, status
+        return True
+
+    def artefact(self, file: Path) -> None:
+        self._client.log_artifact(self._parent, str(file))
+
+    def link(self, run: str | None = None) -> str | None:
+        page = f"{self._base}#/experiments/{self._experiment}/runs"
+        if run is None:
+            return f"{page}?viewStateShareKey={self._view}&{_PAGE}"
+        return f"{page}/{self._runs[run][0]}?{_PAGE}"
+
+    def finish(self, status: Literal["finished", "stopped"]) -> None:
+        self._client.set_terminated(self._parent, _STATUS[status], end_time=self._sweep.ended)
+
+    def _experiment_id(self, uri: str) -> str:
+        name = self._sweep.experiment
+        known = self._client.get_experiment_by_name(name)
+        if known is None:
+            local = uri.startswith("sqlite:")
+            place = (self._sweep.folder / ARTIFACTS).resolve().as_uri() if local else None
+            # Without it, an experiment opens with pages for language model traces.
+            kind = {"mlflow.experimentKind": "custom_model_development"}
+            return str(self._client.create_experiment(name, artifact_location=place, tags=kind))
+        if known.lifecycle_stage == "deleted":
+            self._client.restore_experiment(known.experiment_id)
+        return str(known.experiment_id)
+
+    def _parent_run(self) -> str:
+        known = self._search(f"tags.`unlearnbench.sweep_id` = '{self._sweep.id}'")
+        if not known:
+            tags = {**self._sweep.tags, "unlearnbench.sweep_id": self._sweep.id}
+            return self._create(self._sweep.name, tags, self._sweep.started)
+        parent = str(known[0].info.run_id)
+        self._client.update_run(parent, status="RUNNING")
+        return parent
+
+    def _create(self, name: str, tags: dict[str, str], started: int | None) -> str:
+        """Create a run, with what MLflow's pages show as its source and user."""
+        own = {"mlflow.source.name": "unlearnbench", "mlflow.source.type": "LOCAL"}
+        own["mlflow.user"] = os.environ.get("USER", "")
+        if "git_commit" in tags:
+            own["mlflow.source.git.commit"] = tags["git_commit"]
+        created = self._client.create_run(
+            self._experiment, run_name=name, tags=tags | own, start_time=started
+        )
+        return str(created.info.run_id)
+
+    def _search(self, condition: str) -> list[Any]:
+        runs: list[Any] = []
+        token: str | None = ""
+        while token is not None:
+            page = self._client.search_runs(
+                [self._experiment], condition, max_results=1000, page_token=token or None
+            )
+            runs += page
+            token = page.token or None
+        return runs
+
+    def _shared_view(self) -> str:
+        """Store the order and columns of the sweep's runs, which a link names; returns the name.
+
+        MLflow keeps such a view as a tag of the experiment. Child runs are hidden without one.
+        """
+        sweep, name = self._sweep, f"unlearnbench-{self._parent[:12]}"
+        view = {
+            "searchFilter": f"tags.`mlflow.parentRunId` = '{self._parent}'",
+            "orderByKey": f"metrics.`{sweep.best[0]}`",
+            "orderByAsc": sweep.ascending,
+            "selectedColumns": [
+                *(f"metrics.`{metric}`" for metric in sweep.best),
+                *(f"params.`{parameter}`" for parameter in PARAMETERS),
+                "tags.`status`",
+            ],
+            # MLflow 3.9 puts nothing in place of what a stored view leaves out.
+            **{"runsPinned": [], "runsHidden": [], "runsExpanded": {}},
+        }
+        tag = f"mlflow.sharedViewState.{name}"
+        self._client.set_experiment_tag(self._experiment, tag, json.dumps(view))
+        return name
+
+
+def store_uri(uri: str | None, folder: Path) -> str:
+    """Address of the store: the setting, MLFLOW_TRACKING_URI, or SQLite in the sweep's folder."""
+    default = f"sqlite:///{(folder / STORE).resolve()}"
+    return uri or os.environ.get("MLFLOW_TRACKING_URI") or default
+
+
+def _base(uri: str, folder: Path) -> str:
+    """Part of a link before #: server, store, or nothing for the one in the folder."""
+    if uri == f"sqlite:///{(folder / STORE).resolve()}":
+        return ""
+    parts = urlsplit(redact(uri))
+    if parts.scheme not in ("http", "https"):
+        return redact(uri)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}/"
+
+
+def _no_fsync(connection: Any, _: Any) -> None:
+    """Do not let SQLite wait for the disk at each of the eight commits of a record.
+
+    After a power cut, runs can be logged again from the records.
+    """
+    if type(connection).__module__.startswith("sqlite3"):
+        connection.execute("PRAGMA synchronous = OFF")

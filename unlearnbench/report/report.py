@@ -1,0 +1,46 @@
+"""Views of a sweep's results as files: `results.csv`, `attacks.csv`, `report.html`.
+
+The page is drawn by an entry point of the group `unlearnbench.dashboards`.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unlearnbench.analysis.conclusion import CONCLUSION_FILE, conclusions_json
+from unlearnbench.analysis.results import Results
+from unlearnbench.api.registry import load
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.outputs import write_file
+from unlearnbench.results.table import ATTACKS, to_csv
+
+REPEAT = "no record is lost: `unlearnbench report FOLDER` writes page and table again"
+"""Advice if either cannot be written."""
+
+
+def write_report(folder: Path, out: Path | None = None) -> Path:
+    """Write page and tables of a sweep's folder; return the page's path.
+
+    out  path of the page (default: `report.html` in `folder`, with `results.csv`); the table is
+         written beside it as `.csv`, and that of attacks, if there were any, as `.attacks.csv`
+         (default: `attacks.csv`)
+    """
+    results = Results.read(folder)
+    for line in results.unobserved():
+        warn_later(line)
+    return publish(results, folder, out)
+
+
+def publish(results: Results, folder: Path, out: Path | None = None) -> Path:
+    """Write results as `write_report` does."""
+    page = folder / "report.html" if out is None else out
+    table_file = folder / "results.csv" if out is None else out.with_suffix(".csv")
+    write_file(table_file, to_csv(results.rows), "the table", REPEAT)
+    if results.attacked:
+        attacks = folder / ATTACKS if out is None else out.with_suffix(f".{ATTACKS}")
+        write_file(attacks, to_csv(results.attacked), "the table of attacks", REPEAT)
+    write_file(page, load("dashboards", "page")(results), "the page", REPEAT)
+    if out is None:
+        text = conclusions_json(results.conclusions)
+        write_file(folder / CONCLUSION_FILE, text, "the conclusions", REPEAT)
+    return page

@@ -1,1 +1,0 @@
-"""Reports: page, table and leaderboard made from records."""

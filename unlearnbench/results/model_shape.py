@@ -1,0 +1,268 @@
+"""The sizes of a model, counted on tensors that have shapes and no data.
+
+Only the config is read: no weight is loaded, 7 billion of them are counted in less than a second,
+and any architecture works. Activations are the tensors that the library's own layers save in a
+forward pass, with the run's precision, adapters and frozen weights.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from unlearnbench.base.errors import ModelError
+from unlearnbench.config.schema import ModelSettings
+from unlearnbench.models.loading import (
+    Source,
+    add_lora,
+    check_code,
+    quiet_transformers,
+    reading,
+)
+from unlearnbench.models.weight_check import check_causal
+
+Trains = Callable[[str, int], bool]
+"""`Method.trains`: whether the weight of this name, in a model of so many layers, is trained."""
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Sizes of one model and its training; in elements unless stated otherwise."""
+
+    weights: int
+    trained: int
+    weight_bytes: int
+    """Of all weights: adapters may be in another precision than the model."""
+    trained_bytes: int
+    largest: int
+    """Of the largest weight."""
+    layer: int
+    """Of the largest decoder layer, which FSDP gathers as a whole."""
+    layers: int
+    hidden: int
+    item: int
+    """Bytes of an element of the hidden states between layers."""
+    output: int
+    """Of the output layer: vocabulary × hidden size."""
+    vocabulary: int
+    output_trained: bool
+    keys: int
+    """Of the keys and values of a token, all layers together."""
+    attention: int
+    """Of queries, keys, values and outputs of a token, all layers together."""
+    queries: int
+    """Of the outputs alone."""
+    attention_item: int
+    """Bytes of an element of these."""
+    row_bytes: int
+    """Bytes of activations of a row of `width` tokens, without gradient checkpointing."""
+    width: int
+    cast_bytes: int
+    """Bytes of weights that autocast copies for a forward pass."""
+
+    @property
+    def matrices(self) -> int:
+        """Weights that a token is multiplied with: all but the embeddings."""
+        return self.weights - (self.output if self._untied else 0)
+
+    _untied: bool = False
+
+
+def config_of(settings: ModelSettings, source: Source) -> Any:
+    """The config of the model in `source`, or that of the built-in tiny model.
+
+    Raises: ModelError where neither a folder nor the hub has it.
+    """
+    from transformers import AutoConfig, LlamaConfig
+
+    if settings.base == "tiny":
+        how = settings.architecture
+        return LlamaConfig(
+            vocab_size=how.vocabulary,
+            hidden_size=how.hidden_size,
+            intermediate_size=how.intermediate_size,
+            num_hidden_layers=how.layers,
+            num_attention_heads=how.heads,
+            num_key_value_heads=how.heads,
+            max_position_embeddings=how.context,
+            tie_word_embeddings=True,
+        )
+    source.check()
+    quiet_transformers()
+    folder = source.files()
+    check_code(source, settings)
+    with reading("config", source):
+        config: Any = AutoConfig.from_pretrained(
+            folder, trust_remote_code=settings.trust_remote_code
+        )
+    check_causal(source.place, config)
+    return config
+
+
+@dataclass(frozen=True)
+class _ShapeKey:
+    """The values that a shape depends on; the key of a cache."""
+
+    text: str
+    """The config and the model's settings."""
+    frozen: frozenset[str]
+    autocast: bool
+    width: int
+    config: Any = field(compare=False)
+    settings: ModelSettings = field(compare=False)
+
+
+def shape_of(
+    config: Any, settings: ModelSettings, trains: Trains, *, autocast: bool, width: int
+) -> Shape:
+    """Count the sizes of a model with these settings, whose weights are trained where `trains`.
+
+    autocast  matrix products in bf16, whatever the weights' precision
+    width     tokens of the row whose activations are counted
+
+    Raises: ModelError for a model that cannot run without data.
+    """
+    own = settings.model_dump_json(exclude={"name", "retain", "resources"})
+    text = config.to_json_string(use_diff=False) + own
+    try:
+        names = _names(_ShapeKey(text, frozenset(), False, 0, config, settings))
+        layers = int(config.get_text_config().num_hidden_layers)
+        frozen = frozenset(name for name in names if not trains(name, layers))
+        return _counted(_ShapeKey(text, frozen, autocast, width, config, settings))
+    except (RuntimeError, ValueError, TypeError, AttributeError, KeyError, ImportError) as error:
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise ModelError(
+            f"a model of type {config.model_type!r} cannot be counted without its weights "
+            f"({reason[:160]}), so its memory is not known"
+        ) from None
+
+
+def _built(key: _ShapeKey) -> Any:
+    """Build the model on torch's meta device."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    # Attention that is not installed here, such as flash, saves what the library's own saves.
+    attention = "eager" if key.settings.attention == "eager" else "sdpa"
+    # Building must not change the state of the random generators.
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        model: Any = AutoModelForCausalLM.from_config(
+            copy.deepcopy(key.config),
+            dtype=getattr(torch, key.settings.dtype),
+            attn_implementation=attention,
+            trust_remote_code=key.settings.trust_remote_code,
+        )
+        if key.settings.lora is not None:
+            model = add_lora(model, key.settings.lora)
+    for name, parameter in model.named_parameters():
+        if name in key.frozen:
+            parameter.requires_grad_(False)
+    return model
+
+
+def _on_fake_cpu(model: Any) -> Any:
+    """Replace the model's tensors by fake ones on the CPU: the meta device has no autocast.
+
+    By hand, because adapters cannot be built on fake tensors, and `Module.to` cannot move them.
+    """
+    import torch
+
+    replaced: dict[int, Any] = {}  # tied weights stay one
+    for module in model.modules():
+        for name, old in module._parameters.items():
+            if old is not None:
+                new = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+                parameter = torch.nn.Parameter(new, old.requires_grad)
+                module._parameters[name] = replaced.setdefault(id(old), parameter)
+        for name, old in module._buffers.items():
+            if old is not None:
+                module._buffers[name] = torch.empty(old.shape, dtype=old.dtype, device="cpu")
+    return model
+
+
+@lru_cache(maxsize=8)
+def _names(key: _ShapeKey) -> tuple[str, ...]:
+    return tuple(name for name, p in _built(key).named_parameters() if p.requires_grad)
+
+
+@lru_cache(maxsize=16)
+def _counted(key: _ShapeKey) -> Shape:
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    built = _built(key)
+    with FakeTensorMode():
+        model = _on_fake_cpu(built)
+        if key.settings.gradient_checkpointing:
+            model.enable_input_require_grads()  # as in training: all layers have gradients
+        one, two = (_saved(model, rows, key) for rows in (1, 2))
+        parameters = dict(model.named_parameters())
+        head: Any = model.get_output_embeddings()
+        table: Any = model.get_input_embeddings()
+    config = key.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    size = int(getattr(config, "head_dim", None) or config.hidden_size // heads)
+    key_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    layers = int(config.num_hidden_layers)
+    trained = [p for p in parameters.values() if p.requires_grad]
+    output = getattr(head, "base_layer", head).weight
+    return Shape(
+        weights=sum(p.numel() for p in parameters.values()),
+        trained=sum(p.numel() for p in trained),
+        weight_bytes=sum(p.nbytes for p in parameters.values()),
+        trained_bytes=sum(p.nbytes for p in trained),
+        largest=max(p.numel() for p in parameters.values()),
+        layer=_largest_layer(parameters),
+        layers=layers,
+        hidden=int(config.hidden_size),
+        item=output.element_size(),
+        output=output.numel(),
+        vocabulary=len(output),
+        output_trained=bool(output.requires_grad),
+        keys=2 * layers * key_heads * size,
+        attention=2 * layers * (heads + key_heads) * size,
+        queries=layers * heads * size,
+        attention_item=2 if key.autocast else output.element_size(),
+        row_bytes=two - one,
+        width=key.width,
+        cast_bytes=max(2 * one - two, 0) if key.autocast else 0,
+        _untied=output is not table.weight,
+    )
+
+
+def _saved(model: Any, rows: int, key: _ShapeKey) -> int:
+    """Bytes that a forward pass up to the output layer saves, without the weights themselves."""
+    import torch
+    from torch.autograd.graph import saved_tensors_hooks
+    from torch.multiprocessing.reductions import StorageWeakRef
+
+    def name_of(storage: Any) -> int:
+        return int(StorageWeakRef(storage).cdata)  # its address: there is no data to point to
+
+    weights = {name_of(p.untyped_storage()) for p in model.parameters()}
+    found: dict[int, Any] = {}  # storages, kept alive so that no address serves twice
+
+    def save(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        if name_of(storage) not in weights:
+            found[name_of(storage)] = storage
+        return tensor
+
+    body = getattr(model, "get_base_model", lambda: model)().base_model
+    ids = torch.ones((rows, key.width), dtype=torch.long)
+    autocast = torch.autocast("cpu", torch.bfloat16, enabled=key.autocast)
+    with saved_tensors_hooks(save, lambda tensor: tensor), autocast:
+        body(input_ids=ids, use_cache=False)
+    return sum(storage.nbytes() for storage in found.values())
+
+
+def _largest_layer(parameters: dict[str, Any]) -> int:
+    """Elements of the largest decoder layer: weights with the same first number in their names."""
+    sizes: dict[str, int] = {}
+    for name, parameter in parameters.items():
+        number = next((part for part in name.split(".") if part.isdigit()), "")
+        if number:
+            sizes[number] = sizes.get(number, 0) + parameter.numel()
+    return max(sizes.values(), default=0)

@@ -1,0 +1,181 @@
+"""Evaluation of a model under an attack: at each of its points, on the sets that it is about."""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import AbstractContextManager, closing, nullcontext
+from dataclasses import replace
+from typing import Any
+
+from unlearnbench.api.attack import (
+    Attack,
+    AttackRows,
+    AttackTools,
+    SamplingAttack,
+    WeightAttack,
+    variant,
+)
+from unlearnbench.api.benchmark import Dataset, Question, SplitKey
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.plugin_code import plugin_code, source_file
+from unlearnbench.base.deferred_warnings import warn_later
+from unlearnbench.base.distributed import all_gather
+from unlearnbench.base.errors import EvaluationError, PluginError
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.models.prompt_shift import ShiftedModel
+from unlearnbench.models.restored import restored
+from unlearnbench.training.trainer import NonFiniteError
+
+Sets = Mapping[str, tuple[Question, ...]]
+
+
+def attack_rows(benchmark: Dataset, split: SplitKey) -> AttackRows:
+    """The rows of a split that attacks may use."""
+    rows = benchmark.splits[split]
+    return AttackRows(rows.forget, rows.retain, benchmark.subject_rows)
+
+
+def own_answers(plain: Evaluation) -> dict[str, str]:
+    """The greedy answers of an evaluation, by question."""
+    return {
+        question: answer
+        for found in plain.sets.values()
+        for question, answer in zip(found.questions, found.generated, strict=False)
+    }
+
+
+def evaluations_under(
+    name: str,
+    attack: Attack,
+    model: Any,
+    evaluator: Evaluator,
+    tools: AttackTools,
+    plain: Evaluation | None = None,
+) -> Iterator[tuple[str, Evaluation]]:
+    """Attack `model`, and yield its evaluation at each point, with the name of the variant.
+
+    name   of the attack
+    model  in evaluation mode; it may be a `ShiftedModel`, which an attack on weights with
+           `white_box` bypasses
+    plain  the model's evaluation without the attack, whose answers serve as drafts, and which an
+           attack with `reads_answers` needs
+
+    The questions of the evaluations are the original ones. Weights are restored before the
+    iterator ends, and when it is closed. An attack whose training meets a loss that is not finite
+    ends there.
+    Raises: PluginError where the attack fails, EvaluationError where no row is left to evaluate.
+    """
+    rows = tools.rows
+    if attack.reads_answers:
+        if plain is None:
+            raise EvaluationError(f"attack {name!r} reads the model's own answers: evaluate first")
+        rows = replace(rows, answers=own_answers(plain))
+    sets = _selected(name, attack, evaluator, rows)
+    inner = model.model if isinstance(model, ShiftedModel) else model
+    shown = inner if attack.white_box else model
+    changes = isinstance(attack, WeightAttack)
+    with (
+        restored(inner) if changes else nullcontext(),
+        closing(_reached(name, attack, inner, tools)) as points,
+    ):
+        for point in points:
+            own = _asking(name, attack, point, evaluator, sets, rows)
+            found = own(shown, plain)
+            if isinstance(attack, SamplingAttack):
+                found = own.with_samples(found, shown, attack)
+            evaluator.batch_tokens = own.batch_tokens  # halved for good where memory was short
+            yield variant(name, point), _with_questions(found, sets)
+
+
+def _selected(name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows) -> Sets:
+    """The rows that are evaluated, of each set with one of the attack's roles."""
+    with _guarded(name, attack, "selects"):
+        sets = {
+            key: tuple(item.question for item in items if attack.selects(item.question, rows))
+            for key, items in evaluator.sets.items()
+            if evaluator.roles.get(key) in attack.roles
+        }
+    sets = {key: found for key, found in sets.items() if found}
+    if not sets:
+        roles = ", ".join(sorted(attack.roles))
+        raise EvaluationError(
+            f"attack {name!r}: there is no row to evaluate in sets of role {roles}; leave it out"
+        )
+    return sets
+
+
+def _reached(
+    name: str, attack: Attack, model: Any, tools: AttackTools
+) -> Generator[str, None, None]:
+    """The points that the attack reaches, in the declared order.
+
+    Not those from a loss or weights on that are not finite: the attack has failed, which is no
+    fault of the run. A notice names them.
+    """
+    if not isinstance(attack, WeightAttack):
+        yield from attack.points()
+        return
+    expected, reached = attack.points(), 0
+    steps: Iterator[str] = iter(())
+    try:
+        with _guarded(name, attack, "change"):
+            steps = attack.change(model, tools)
+            for point in steps:
+                if (point,) != expected[reached : reached + 1]:
+                    raise PluginError(
+                        f"`change` of attack {name!r} yields {point!r} where `points` declares "
+                        f"{', '.join(expected[reached:]) or None!r}; yield each of `points` once, "
+                        "in their order"
+                    )
+                if not _is_finite(model):
+                    raise NonFiniteError(f"it made weights that are not finite at {point!r}")
+                reached += 1
+                yield point
+            if reached < len(expected):
+                raise PluginError(
+                    f"`change` of attack {name!r} ends before its point {expected[reached]!r}"
+                )
+    except NonFiniteError as error:
+        left = ", ".join(variant(name, point) for point in expected[reached:])
+        warn_later(f"no results for {left}: {str(error).partition(chr(10))[0]}")
+    finally:  # what a plug-in's generator changed is put back at once
+        if isinstance(steps, Generator):
+            steps.close()
+
+
+def _is_finite(model: Any) -> bool:
+    """Return whether all weights are finite. Collective."""
+    parts = (p.to_local() if hasattr(p, "to_local") else p for p in model.parameters())
+    return all(all_gather(all(bool(part.isfinite().all()) for part in parts)))
+
+
+def _asking(
+    name: str, attack: Attack, point: str, evaluator: Evaluator, sets: Sets, rows: AttackRows
+) -> Evaluator:
+    """The evaluator of the rows as they are asked at a point; kept for the next model."""
+    key = name, attack.model_dump_json(), point
+    own = evaluator.derived.get(key)
+    if own is None:
+        with _guarded(name, attack, "asked"):
+            asked = {
+                of: tuple(attack.asked(question, point, rows) for question in found)
+                for of, found in sets.items()
+            }
+        own = evaluator.with_sets(asked, sets)
+        if not attack.reads_answers:
+            evaluator.derived[key] = own
+    own.batch_tokens = evaluator.batch_tokens
+    return own
+
+
+def _with_questions(found: Evaluation, sets: Sets) -> Evaluation:
+    """The evaluation with the original questions."""
+    own = {
+        key: replace(seen, questions=tuple(question.question for question in sets[key]))
+        for key, seen in found.sets.items()
+    }
+    return replace(found, sets=own)
+
+
+def _guarded(name: str, attack: Attack, function: str) -> AbstractContextManager[None]:
+    return plugin_code(f"`{function}` of attack {name!r}", source_file(type(attack)))

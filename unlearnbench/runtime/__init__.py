@@ -1,1 +1,0 @@
-"""One process among many: ranks, shards, devices, signals, memory, provenance."""
