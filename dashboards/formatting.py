@@ -40,7 +40,7 @@ def interval_text(interval: Interval, digits: int = 2) -> str:
 
 def interval_names(intervals: Iterable[Interval | None]) -> list[str]:
     """Name the intervals in brackets, by their numbers of seeds."""
-    names = {one.n: one.name for one in intervals if one is not None}
+    names = {interval.n: interval.name for interval in intervals if interval is not None}
     return [names[n] for n in sorted(names)]
 
 
@@ -60,8 +60,8 @@ def prose(text: str) -> Markup:
     """Format a sentence: what stands between backticks as code, and `80 %` on one line."""
     parts = text.replace(" %", "\N{NO-BREAK SPACE}%").split("`")
     pieces = [
-        Markup("<code>{}</code>").format(one) if i % 2 else escape(one)
-        for i, one in enumerate(parts)
+        Markup("<code>{}</code>").format(part) if i % 2 else escape(part)
+        for i, part in enumerate(parts)
     ]
     return Markup().join(pieces)
 

@@ -52,7 +52,7 @@ class HtmlTable(Generic[Line]):
             if not (reason and column.is_result):
                 cells.append(Cell(column.text(line), _key(column, line), column.align))
             elif cells[-1].align != "none":
-                width = sum(one.is_result for one in self.columns)
+                width = sum(item.is_result for item in self.columns)
                 cells.append(Cell(reason, None, "none", width))
         return cells
 
@@ -79,7 +79,7 @@ def number_column(
     title: str, value: Callable[[Line], float | None], digits: int, align: str = "num"
 ) -> Column[Line]:
     """Make a column of plain numbers."""
-    return Column(title, lambda one: signed(value(one), digits), value, align)
+    return Column(title, lambda item: signed(value(item), digits), value, align)
 
 
 def in_brackets(mean: float | None, ends: str, digits: int) -> Markup:

@@ -28,11 +28,11 @@ class PageColumns:
         """Find the columns with a number."""
         named = schema.plan.own
         names = filled_columns((row.metrics for row in rows), schema.plan)
-        found = [schema.column(name) for name in names]
+        result = [schema.column(name) for name in names]
         return cls(
             schema,
-            tuple(one for one in found if one.name in named),
-            tuple(one for one in found if one.name not in named),
+            tuple(item for item in result if item.name in named),
+            tuple(item for item in result if item.name not in named),
         )
 
     @property
@@ -43,7 +43,7 @@ class PageColumns:
     @property
     def compared(self) -> tuple[MetricColumn, ...]:
         """Its own columns with a better end; of one and its logarithm, the logarithm alone."""
-        names = {one.name for one in self.own}
+        names = {item.name for item in self.own}
         return tuple(c for c in self.own if c.better is not None and f"log10_{c.name}" not in names)
 
     @property
@@ -55,10 +55,10 @@ class PageColumns:
     @property
     def attacks(self) -> frozenset[str]:
         """Columns of membership inference attacks."""
-        found = [
+        result = [
             s for s in self.schema.plan.summaries.values() if isinstance(s, MembershipInference)
         ]
-        return frozenset(column.name for one in found for column in one.columns())
+        return frozenset(column.name for item in result for column in item.columns())
 
 
 def digits(of: MetricColumn, values: Iterable[Any]) -> int:

@@ -48,7 +48,7 @@ def sections() -> list[ReportSection]:
     made: list[ReportSection] = [
         registry.load("sections", name)() for name in registry.names("sections")
     ]
-    return sorted(made, key=lambda one: one.order)
+    return sorted(made, key=lambda item: item.order)
 
 
 def build(report: Results) -> str:
@@ -87,9 +87,9 @@ def _status(report: Results) -> str:
 def _data(context: PageContext) -> dict[str, Any]:
     """Collect the data that scripts read at once."""
     report, style, columns = context.report, context.style, context.columns
-    fields = (*FIRST, *(one.name for one in columns.own), *LAST)
+    fields = (*FIRST, *(column.name for column in columns.own), *LAST)
     rates = {r.learning_rate for r in report.rows if r.kind == "run"}
-    first = max(context.best, key=lambda one: merit_of(one) or (), default=None)
+    first = max(context.best, key=lambda item: merit_of(item) or (), default=None)
     return {
         "palette": [list(pair) for pair in PALETTE],
         "families": style.slots,
@@ -107,16 +107,16 @@ def _data(context: PageContext) -> dict[str, Any]:
         "columns": list(fields),
         "rows": [_cells(row, fields) for row in report.rows],
         "metrics": {
-            one.name: {
-                "label": one.label,
-                "digits": digits(one, (row.metrics[one.name] for row in report.rows)),
+            column.name: {
+                "label": column.label,
+                "digits": digits(column, (row.metrics[column.name] for row in report.rows)),
             }
-            for one in columns.all
+            for column in columns.all
         },
         "headline": _axes(report.headline),
         "retain": any(panel.retain for panel in context.panels),
         "forget": [*columns.schema.sets("forget")],
-        "compared": [one.name for one in columns.compared],
+        "compared": [column.name for column in columns.compared],
         "sets": columns.sets,
         "first": None if first is None else (first.rows[0].run_id, first.epoch),
     }
@@ -126,15 +126,15 @@ def _axes(headline: Headline) -> list[dict[str, Any]]:
     """Describe the numbers of the headline, kept and forgotten; `name` is for narrow tables."""
     kept, forgotten = headline.kept, headline.forgotten
     return [
-        {"column": one.column, "label": one.label, "digits": one.digits, "name": name}
-        for one, name in ((kept, kept.label), (forgotten, forgotten.short))
+        {"column": item.column, "label": item.label, "digits": item.digits, "name": name}
+        for item, name in ((kept, kept.label), (forgotten, forgotten.short))
     ]
 
 
 def _cells(row: TableRow, fields: Iterable[str]) -> list[Any]:
     values = vars(row) | dict(row.metrics)
-    found = (values[name] for name in fields)
-    return [short(value, 6) if isinstance(value, float) else value for value in found]
+    result = (values[name] for name in fields)
+    return [short(value, 6) if isinstance(value, float) else value for value in result]
 
 
 @cache

@@ -46,8 +46,8 @@ def joined(*paths: str) -> Markup:
 
 def files_of(folder: str, suffix: str) -> list[str]:
     """List the paths of a folder's files with a suffix, by name."""
-    found = files(__package__ or "dashboards").joinpath(folder).iterdir()
-    return sorted(f"{folder}/{one.name}" for one in found if one.name.endswith(suffix))
+    iterdir = files(__package__ or "dashboards").joinpath(folder).iterdir()
+    return sorted(f"{folder}/{item.name}" for item in iterdir if item.name.endswith(suffix))
 
 
 @cache

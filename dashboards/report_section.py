@@ -47,11 +47,11 @@ class PageContext:
     @property
     def best(self) -> list[Setting]:
         """The best setting of each method on each panel."""
-        return [one.setting for panel in self.panels for one in panel.judged if one.setting]
+        return [item.setting for panel in self.panels for item in panel.judged if item.setting]
 
     def panel_number(self, model: str, split: SplitKey) -> int:
         """Look up a panel's number on the page, by which it is chosen."""
-        return [(one.model, one.forget_fraction) for one in self.panels].index((model, split))
+        return [(panel.model, panel.forget_fraction) for panel in self.panels].index((model, split))
 
     def rows_of(self, panel: Any) -> list[TableRow]:
         """List the rows of a panel."""
@@ -64,7 +64,7 @@ class PageContext:
     def evaluation(self, run: str, epoch: int) -> Evaluation | None:
         """Read an evaluation from its record, once."""
         if (run, epoch) not in self._read:
-            record = next(one for one in self.report.records if one.id == run)
+            record = next(item for item in self.report.records if item.id == run)
             self._read[run, epoch] = record.evaluations.get(epoch)
         return self._read[run, epoch]
 
@@ -72,10 +72,10 @@ class PageContext:
 _latest: list[PageContext] = []
 
 
-def of_place(found: Iterable[_T], panel: Any) -> list[_T]:
+def of_place(result: Iterable[_T], panel: Any) -> list[_T]:
     """List what is of the same model and split as a panel."""
-    place = attrgetter("model", "forget_fraction")
-    return [one for one in found if place(one) == place(panel)]
+    location = attrgetter("model", "forget_fraction")
+    return [item for item in result if location(item) == location(panel)]
 
 
 class Section(ReportSection):

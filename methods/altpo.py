@@ -125,8 +125,8 @@ class AltPO(Method):
         """The sampling settings, with the configured number of alternatives."""
         words = (self.instruction, self.prefix, tuple(filter(None, self.stop.split("|"))))
         words = _AUTHORS if self.asked == "authors" else words
-        how = Sampling(self.alternatives, self.temperature, self.max_new_tokens, *words)
-        return Needs(parts=_PAIR, logprobs=_PAIR, alternatives=how)
+        options = Sampling(self.alternatives, self.temperature, self.max_new_tokens, *words)
+        return Needs(parts=_PAIR, logprobs=_PAIR, alternatives=options)
 
     def loss(self, batch: LossBatch) -> Tensor:
         """Scalar."""

@@ -112,14 +112,14 @@ class ECO(Wrapper):
         @torch.no_grad()
         def shift(questions: Sequence[Prompt]) -> list[Tensor | None]:
             flagged = classify(prompts.mean_states(questions)) > self.threshold
-            found: list[Tensor | None] = []
+            tensors: list[Tensor | None] = []
             for prompt, chosen in zip(questions, flagged.tolist(), strict=True):
                 # The layer's output, not the table's rows: some models scale it.
                 embedded = layer(torch.tensor(prompt, device=table.device)).float().cpu()
-                found.append(
+                tensors.append(
                     self._shift(prompt, embedded, strength, prompts.seed) if chosen else None
                 )
-            return found
+            return tensors
 
         return shift
 
@@ -173,8 +173,8 @@ class _Classifier:
         def loss() -> Tensor:
             optimizer.zero_grad()
             logits = [side @ self.weights[:-1] + self.weights[-1] for side in sides]
-            wrong = softplus(-logits[0]).mean() + softplus(logits[1]).mean()
-            value: Tensor = wrong / 2 + penalty / 2 * self.weights[:-1].square().sum()
+            faults = softplus(-logits[0]).mean() + softplus(logits[1]).mean()
+            value: Tensor = faults / 2 + penalty / 2 * self.weights[:-1].square().sum()
             value.backward()
             return value
 

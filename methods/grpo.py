@@ -63,9 +63,9 @@ class GRPO(Method):
 
     def needed(self) -> Needs:
         """The reference only where its KL counts."""
-        how = Sampling(self.samples, max_new_tokens=self.max_new_tokens)
+        options = Sampling(self.samples, max_new_tokens=self.max_new_tokens)
         known: frozenset[Part] = _SAMPLE if self.beta else frozenset()
-        return Needs(parts=_SAMPLE, logprobs=known, samples=how)
+        return Needs(parts=_SAMPLE, logprobs=known, samples=options)
 
     def reward(self, answer: str, truth: str) -> float:
         """R, in [0, 1]."""

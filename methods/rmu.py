@@ -92,8 +92,8 @@ class RMU(Method):
     def trains(self, parameter: str, layers: int) -> bool:
         """Weights of the last `trained_layers` layers up to `layer`."""
         parts = parameter.split(".")
-        place = next((int(part) + 1 for part in parts if part.isdigit()), 0)  # 0: in no layer
-        if not self.layer - self.trained_layers < place <= self.layer or place == 0:
+        location = next((int(part) + 1 for part in parts if part.isdigit()), 0)  # 0: in no layer
+        if not self.layer - self.trained_layers < location <= self.layer or location == 0:
             return False
         # GPT-2 calls a matrix of its attention by the same name.
         down = not _DOWN.isdisjoint(parts) and "attn" not in parts and parts[-1] != "bias"
@@ -108,8 +108,8 @@ class RMU(Method):
     def loss(self, batch: LossBatch) -> Terms:
         """Two terms, `forget` and `retain`."""
         states = at_least_fp32(batch.forget.hidden_states(self.layer))  # [N, D]
-        own = cast("Hashable", self)  # pydantic gives what is frozen a hash
-        target = self.steering * _direction(own, states.shape[1], states.dtype, states.device)
+        part = cast("Hashable", self)  # pydantic gives what is frozen a hash
+        target = self.steering * _direction(part, states.shape[1], states.dtype, states.device)
         start = at_least_fp32(batch.reference.retain.hidden_states(self.layer))
         moved = at_least_fp32(batch.retain.hidden_states(self.layer)) - start
         return {

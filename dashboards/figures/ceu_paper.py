@@ -46,9 +46,9 @@ def paper_rows() -> tuple[TableRow, ...]:
 
 def _row(line: Mapping[str, str]) -> TableRow:
     series = line["series"]
-    found = _RATE.fullmatch(series)
+    match = _RATE.fullmatch(series)
     kind = REFERENCES.get(series, "run")
-    method = METHODS[found["name"] if found else series] if kind == "run" else kind
+    method = METHODS[match["name"] if match else series] if kind == "run" else kind
     model, fraction = MODELS[line["model"]], float(line["forget_fraction"])
     return TableRow(
         run_id=f"{series}, {model}, {fraction:g}",
@@ -58,7 +58,7 @@ def _row(line: Mapping[str, str]) -> TableRow:
         method=method,
         family=method,
         hyperparameters={},
-        learning_rate=float(found["rate"]) if found else None,
+        learning_rate=float(match["rate"]) if match else None,
         seed=0,
         epoch=int(line["point"]) if kind == "run" else 0,
         status="finished",

@@ -37,7 +37,7 @@ def groups(columns: PageColumns) -> Groups:
     """Group the columns that have a number: summaries, and metrics by set, by metric and by set."""
     measures = columns.schema.measures
     titles = {name: title[:1].upper() + title[1:] for name, title in columns.sets.items()}
-    filled = {one.name for one in columns.all}
+    filled = {item.name for item in columns.all}
     by_metric: dict[str, dict[str, str]] = {}
     by_set: dict[str, dict[str, str]] = {title: {} for title in titles.values()}
     for name, title in titles.items():
@@ -46,14 +46,14 @@ def groups(columns: PageColumns) -> Groups:
                 by_metric.setdefault(measure.metric.label, {})[column] = title
                 by_set[title][column] = measure.metric.label
     summaries: dict[str, dict[str, str]] = {"Summary": {}, "Scores": {}, "Attacks": {}}
-    for one in (*columns.compared, *columns.further):
-        if one.name not in measures:
-            kind = "Attacks" if one.name in columns.attacks else "Scores"
-            summaries["Summary" if one in columns.compared else kind][one.name] = one.label
-    found = {"": summaries, "by metric": by_metric, "by set": by_set}
+    for item in (*columns.compared, *columns.further):
+        if item.name not in measures:
+            kind = "Attacks" if item.name in columns.attacks else "Scores"
+            summaries["Summary" if item in columns.compared else kind][item.name] = item.label
+    result = {"": summaries, "by metric": by_metric, "by set": by_set}
     return {
         kind: {group: names for group, names in named.items() if names}
-        for kind, named in found.items()
+        for kind, named in result.items()
     }
 
 
@@ -89,8 +89,8 @@ def curves(
         text = f"retain {signed(goal, 2)}"
         low, high = layout["yaxis"].get("range", (goal, goal))
         side = "top" if goal > (low + high) / 2 else "bottom"  # inside the frame
-        place = {"yref": "y", "xanchor": "right", "yanchor": side}
-        layout["annotations"] = [note("retain", text, 1, goal, **place)]
+        location = {"yref": "y", "xanchor": "right", "yanchor": side}
+        layout["annotations"] = [note("retain", text, 1, goal, **location)]
     return {"data": lines, "layout": layout}
 
 

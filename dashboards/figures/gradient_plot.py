@@ -65,7 +65,7 @@ def figure(profiles: GradientProfiles) -> go.Figure:
                 go.Scatter(
                     x=[point.log_odds for point in points],
                     y=shown,
-                    customdata=[*zip([one.probability for one in points], values, strict=True)],
+                    customdata=[*zip([item.probability for item in points], values, strict=True)],
                     hovertemplate="p = %{customdata[0]:.6g}: %{customdata[1]:.4g}",
                     mode="lines",
                     name=name,

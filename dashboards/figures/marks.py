@@ -76,12 +76,12 @@ def drawn_interval(setting: Setting, metric: str) -> Interval | None:
 
     No metric changes its sign: logarithms of p-values are at most 0, all others at least 0.
     """
-    found = setting.interval(metric)
-    if found is None:
+    interval = setting.interval(metric)
+    if interval is None:
         return None
-    if found.mean < 0:
-        return replace(found, high=min(found.high, 0.0))
-    return replace(found, low=max(found.low, 0.0))
+    if interval.mean < 0:
+        return replace(interval, high=min(interval.high, 0.0))
+    return replace(interval, low=max(interval.low, 0.0))
 
 
 def small_layout(title: str, x_title: str, **x_axis: Any) -> Figure:
@@ -104,14 +104,14 @@ def value_axis(
     log     True: logarithmic where every value is positive and they span two decades
     levels  values that are inside
     """
-    found = np.array([v for v in values if v is not None and np.isfinite(v)])
-    if not found.size:
+    result = np.array([v for v in values if v is not None and np.isfinite(v)])
+    if not result.size:
         return {}
-    log = log and bool(found.min() > 0) and found.max() > 10**_DECADES * found.min()
-    found = np.log10(found) if log else found
-    first, third = np.quantile(found, [0.25, 0.75])
+    log = log and bool(result.min() > 0) and result.max() > 10**_DECADES * result.min()
+    result = np.log10(result) if log else result
+    first, third = np.quantile(result, [0.25, 0.75])
     reach = _FENCE * (third - first) or np.inf
-    inside = [*found[(found >= first - reach) & (found <= third + reach)].tolist()]
+    inside = [*result[(result >= first - reach) & (result <= third + reach)].tolist()]
     inside += [] if log else levels
     pad = 0.05 * (max(inside) - min(inside)) or 0.05 * (abs(max(inside)) or 1.0)
     ends = [min(inside) - pad, max(inside) + pad]
@@ -127,7 +127,15 @@ def level(name: str, at: float, dash: str, **more: Any) -> Figure:
 
 def note(name: str, text: str, x: float, y: float, **more: str) -> Figure:
     """Make a small note at a place of the figure."""
-    place = {"xref": "paper", "yref": "paper", "x": x, "y": y}
+    location = {"xref": "paper", "yref": "paper", "x": x, "y": y}
     align = {"xanchor": "left", "yanchor": "bottom"}
     font = {"size": 11, "color": MUTED}
-    return {"name": name, "text": text, "showarrow": False, "font": font, **place, **align, **more}
+    return {
+        "name": name,
+        "text": text,
+        "showarrow": False,
+        "font": font,
+        **location,
+        **align,
+        **more,
+    }

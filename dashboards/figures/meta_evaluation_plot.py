@@ -25,31 +25,31 @@ _OFFSET = 0.16
 """Distance of the models that know from the metric's line, in lines, and of those that do not."""
 
 
-def build(found: Sequence[MetaEvaluation]) -> go.Figure:
+def build(evaluations: Sequence[MetaEvaluation]) -> go.Figure:
     """Draw a row of two panels for each split: values of the models, and faithfulness.
 
     Values are drawn from the lower to the upper bound of the metric's scale, or, where it has none,
     from the smallest to the largest value; the label at a point has the value itself. Controls
     stand below the metrics.
     """
-    counts = [len(one.metrics) + len(one.controls) for one in found]
-    inside = _GAP * (len(found) - 1) + _LINE * sum(counts)
+    counts = [len(item.metrics) + len(item.controls) for item in evaluations]
+    inside = _GAP * (len(evaluations) - 1) + _LINE * sum(counts)
     height = _HEAD + _FOOT + inside
-    splits = [split_percent(one.forget_fraction) for one in found]
+    splits = [split_percent(item.forget_fraction) for item in evaluations]
     titles = ("value of each model", "faithfulness, and its 95 % interval")
     figure: Any = make_subplots(
-        rows=len(found),
+        rows=len(evaluations),
         cols=2,
         shared_yaxes=True,
         column_widths=[0.55, 0.45],
         horizontal_spacing=0.03,
-        vertical_spacing=_GAP / inside if len(found) > 1 else 0,
+        vertical_spacing=_GAP / inside if len(evaluations) > 1 else 0,
         row_heights=[count / sum(counts) for count in counts],
         subplot_titles=[f"{split}: {text}" for split in splits for text in titles],
     )
-    for row, one in enumerate(found, start=1):
-        lines = (*one.metrics, *one.controls)
-        for col, trace in _traces(one, lines):
+    for row, item in enumerate(evaluations, start=1):
+        lines = (*item.metrics, *item.controls)
+        for col, trace in _traces(item, lines):
             figure.add_trace(
                 {"type": "scatter", "mode": "markers", "legendgroup": trace["name"]}
                 | {"showlegend": row == 1, "y": [*range(len(lines))], **trace},
@@ -73,11 +73,13 @@ def build(found: Sequence[MetaEvaluation]) -> go.Figure:
     )
 
 
-def _traces(one: MetaEvaluation, lines: Sequence[MetricQuality]) -> Iterator[tuple[int, Figure]]:
+def _traces(
+    evaluation: MetaEvaluation, lines: Sequence[MetricQuality]
+) -> Iterator[tuple[int, Figure]]:
     """The points of a split, with the column of their panel."""
     for name, colour, offset, of in (
-        (f"knows the rows ({len(one.known)} models)", KNOWN, -_OFFSET, "known"),
-        (f"does not ({len(one.unknown)} models)", UNKNOWN, _OFFSET, "unknown"),
+        (f"knows the rows ({len(evaluation.known)} models)", KNOWN, -_OFFSET, "known"),
+        (f"does not ({len(evaluation.unknown)} models)", UNKNOWN, _OFFSET, "unknown"),
     ):
         points = [(i, value) for i, line in enumerate(lines) for value in getattr(line, of)]
         yield (
@@ -107,19 +109,19 @@ def _traces(one: MetaEvaluation, lines: Sequence[MetricQuality]) -> Iterator[tup
             "name": "faithfulness",
             "x": areas,
             "error_x": bars,
-            "customdata": [[escape(one.column.label), one.low, one.high] for one in lines],
+            "customdata": [[escape(item.column.label), item.low, item.high] for item in lines],
             "hovertemplate": "%{customdata[0]}: %{x:.3f}, %{customdata[1]:.3f} to "
             "%{customdata[2]:.3f}<extra></extra>",
             "marker": {"color": shades, "size": 8},
         },
     )
-    for name, symbol, place, scores in (
+    for name, symbol, location, scores in (
         ("overall", "diamond", 3, [line.overall for line in lines]),
         ("Q, quantization", "triangle-up", 2, [line.quantization.value for line in lines]),
         ("R, relearning", "triangle-down", 4, [line.relearning.value for line in lines]),
     ):
         if any(value is not None for value in scores):
-            yield 2, _marks(name, symbol, PALETTE[place][0], scores, scores)
+            yield 2, _marks(name, symbol, PALETTE[location][0], scores, scores)
 
 
 def _marks(

@@ -128,15 +128,15 @@ def pareto(
     fractions = sorted({p.forget_fraction for p in shown}, key=split_order)
     cells: Cells = {}
     for i, panel in enumerate(shown):
-        place = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
+        location = models.index(panel.model) + 1, fractions.index(panel.forget_fraction) + 1
         drawn = draw(panel, style)
         if len(shown) > 1:  # the legend has the names
             for trace in drawn["data"]:
                 if trace["meta"]["role"] == "best":
                     trace["mode"] = "markers"
         where = panel_label(panel.model, panel.forget_fraction)
-        cells[(i + 1, 1) if of_size.narrow else place] = where, drawn
-    methods = {one.family for panel in shown for one in panel.trajectories}
+        cells[(i + 1, 1) if of_size.narrow else location] = where, drawn
+    methods = {trajectory.family for panel in shown for trajectory in panel.trajectories}
     default = f"{headline.kept.plain_label} against {headline.forgotten.name}"
     legend = _legend(methods, table, style, symbols=True)
     return fit(cells, legend, of_size, of_size.title(title, default))
@@ -171,9 +171,9 @@ def trajectories(
     lines = -(-len(metrics) // max(cols, 1))
     places = list(dict.fromkeys((r.model, r.forget_fraction) for r in table))
     cells: Cells = {}
-    for i, place in enumerate(places):
-        rows = [r for r in table if (r.model, r.forget_fraction) == place]
-        where = "" if len(places) == 1 else f"<br>{panel_label(*place)}"
+    for i, location in enumerate(places):
+        rows = [r for r in table if (r.model, r.forget_fraction) == location]
+        where = "" if len(places) == 1 else f"<br>{panel_label(*location)}"
         for j, metric in enumerate(metrics):
             label = rows[0].schema.column(metric).label + where
             cells[i * lines + j // cols + 1, j % cols + 1] = label, curves(rows, metric, style)
@@ -184,18 +184,18 @@ def trajectories(
 
 def _headline(table: Sequence[TableRow]) -> Headline:
     """Look up the headline. Raises: UnlearnbenchError for a table without its numbers."""
-    found = headline_of_rows(table)
-    if table and not table[0].metrics.keys() & {found.kept.column, found.forgotten.column}:
+    rows = headline_of_rows(table)
+    if table and not table[0].metrics.keys() & {rows.kept.column, rows.forgotten.column}:
         raise UnlearnbenchError(
-            f"a table without {found.kept.column} and {found.forgotten.column}: its benchmark is "
+            f"a table without {rows.kept.column} and {rows.forgotten.column}: its benchmark is "
             "not installed here; give the sweep's folder, whose records have it, or name columns"
         )
-    return found
+    return rows
 
 
 def _usual(table: Sequence[TableRow], known: Sequence[str]) -> list[str]:
     headline = _headline(table)
-    two = [one for one in (headline.kept.column, headline.forgotten.column) if one in known]
+    two = [item for item in (headline.kept.column, headline.forgotten.column) if item in known]
     if not table:
         return two
     schema = table[0].schema
@@ -229,17 +229,17 @@ def _legend(
         for rate in (rates if differ else ())
     ]
     return [
-        go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **one)
-        for one in entries
+        go.Scatter(x=[None], y=[None], meta=meta("legend"), showlegend=True, **entry)
+        for entry in entries
     ]
 
 
 def fit(cells: Cells, legend: Sequence[go.Scatter], size: Size, title: str) -> go.Figure:
     """Join figures into one of a size, with a title, and a legend below all of them."""
-    rows, cols = (max([place[i] for place in cells], default=1) for i in (0, 1))
+    rows, cols = (max([cell[i] for cell in cells], default=1) for i in (0, 1))
     places = [(i, j) for i in range(1, rows + 1) for j in range(1, cols + 1)]
-    titles = [cells[place][0] if place in cells else "" for place in places]
-    second = _LINE * any("<br>" in one for one in titles)
+    titles = [cells[location][0] if location in cells else "" for location in places]
+    second = _LINE * any("<br>" in item for item in titles)
     width, gap = size.pixels(cols), _GAP + second
     inside = 0.6 * (width - 70) / cols * rows + gap * (rows - 1)
     figure: Any = make_subplots(
@@ -250,8 +250,8 @@ def fit(cells: Cells, legend: Sequence[go.Scatter], size: Size, title: str) -> g
         vertical_spacing=gap / inside,
     )
     figure.update_annotations(font={"size": 13, "color": INK})
-    for number, place in enumerate(places, start=1):
-        _put(figure, cells.get(place), place, "" if number == 1 else str(number), rows)
+    for number, location in enumerate(places, start=1):
+        _put(figure, cells.get(location), location, "" if number == 1 else str(number), rows)
     if size.legend:
         figure.add_traces(legend)
     else:
@@ -272,10 +272,10 @@ def fit(cells: Cells, legend: Sequence[go.Scatter], size: Size, title: str) -> g
 
 
 def _put(
-    figure: Any, cell: tuple[str, Figure] | None, place: tuple[int, int], number: str, rows: int
+    figure: Any, cell: tuple[str, Figure] | None, location: tuple[int, int], number: str, rows: int
 ) -> None:
     """Put a figure's traces, axes, levels and notes into a cell."""
-    at = dict(zip(("row", "col"), place, strict=True))
+    at = dict(zip(("row", "col"), location, strict=True))
     if cell is None:
         figure.update_xaxes(visible=False, **at)
         figure.update_yaxes(visible=False, **at)
@@ -285,14 +285,14 @@ def _put(
         group = trace["meta"]["family"] or trace["meta"]["role"]
         figure.add_trace(trace | {"legendgroup": group}, **at)
     # Axis titles only below the last row and beside the first column.
-    x_title = layout["xaxis"]["title"] if place[0] == rows else None
-    y_title = layout["yaxis"].get("title") if place[1] == 1 else None
+    x_title = layout["xaxis"]["title"] if location[0] == rows else None
+    y_title = layout["yaxis"].get("title") if location[1] == 1 else None
     figure.update_xaxes(**layout["xaxis"] | {"title": x_title}, **at)
     figure.update_yaxes(**layout["yaxis"] | {"title": y_title}, **at)
     for kind, add in (("shapes", figure.add_shape), ("annotations", figure.add_annotation)):
-        for one in layout.get(kind, ()):
+        for item in layout.get(kind, ()):
             refs = {
-                f"{axis}ref": f"{axis}{number}{' domain' * (one.get(f'{axis}ref') == 'paper')}"
+                f"{axis}ref": f"{axis}{number}{' domain' * (item.get(f'{axis}ref') == 'paper')}"
                 for axis in ("x", "y")
             }
-            add(**one | refs)
+            add(**item | refs)

@@ -47,7 +47,7 @@ class TradeOffPanel(Panel):
     @cached_property
     def drawn(self) -> list[Setting]:
         """The settings with both numbers."""
-        return [one for one in self.settings if position(one) is not None]
+        return [setting for setting in self.settings if position(setting) is not None]
 
     @cached_property
     def trajectories(self) -> tuple[Trajectory, ...]:
@@ -69,8 +69,8 @@ class TradeOffPanel(Panel):
     @cached_property
     def judged(self) -> tuple[Best, ...]:
         """The best settings, in the legend's order; without a setting if the start is faulty."""
-        ordered = sorted(self.best, key=lambda one: one.family)
-        return tuple(replace(one, setting=None) if self.start.fault else one for one in ordered)
+        ordered = sorted(self.best, key=lambda item: item.family)
+        return tuple(replace(item, setting=None) if self.start.fault else item for item in ordered)
 
     @cached_property
     def questions(self) -> int | None:
@@ -118,8 +118,8 @@ class TradeOffPanel(Panel):
         if self.significance is None:
             return None
         shown: list[TableRow | Setting] = [s for s in self.drawn if not self.has_collapsed(s)]
-        shown += [one for one in (self.fine_tuned, self.retain) if one is not None]
-        inside = min([xy[1] for one in shown if (xy := position(one))], default=None)
+        shown += [item for item in (self.fine_tuned, self.retain) if item is not None]
+        inside = min([xy[1] for item in shown if (xy := position(item))], default=None)
         lowest = min([xy[1] for s in self.drawn if (xy := position(s))], default=None)
         if inside is None or lowest is None:
             return inside if lowest is None else lowest
@@ -140,8 +140,8 @@ def position(point: TableRow | Setting) -> tuple[float, float] | None:
 
 def panels(rows: Iterable[TableRow]) -> tuple[TradeOffPanel, ...]:
     """Make one panel per model and forget fraction, in the table's order."""
-    found = analysis.panels(rows)
-    return tuple(TradeOffPanel(one.model, one.forget_fraction, one.rows) for one in found)
+    result = analysis.panels(rows)
+    return tuple(TradeOffPanel(item.model, item.forget_fraction, item.rows) for item in result)
 
 
 def ks_floor(n: int) -> float:

@@ -25,7 +25,7 @@ Extent = tuple[tuple[float, float], tuple[float, float]]
 def draw(panel: TradeOffPanel, style: Style, height: int = 400) -> Figure:
     """Draw one panel; the methods' names are a legend's."""
     shown = extent(panel)
-    traces = [_trajectory(panel, one, style) for one in panel.trajectories]
+    traces = [_trajectory(panel, trajectory, style) for trajectory in panel.trajectories]
     if len(panel.front) > 1:
         traces.append(_front(panel))
     traces += [*_best(panel, style, shown), *_references(panel, shown)]
@@ -37,8 +37,8 @@ def extent(panel: TradeOffPanel) -> Extent:
     two = panel.headline.kept.column, panel.headline.forgotten.column
     shown = [
         xy
-        for one in (*panel.drawn, panel.fine_tuned, panel.retain)
-        if one is not None and (xy := position(one)) is not None
+        for item in (*panel.drawn, panel.fine_tuned, panel.retain)
+        if item is not None and (xy := position(item)) is not None
     ]
     for setting in panel.drawn:
         ends = [drawn_interval(setting, name) for name in two]
@@ -98,7 +98,7 @@ def _trajectory(panel: TradeOffPanel, trajectory: Trajectory, style: Style) -> F
     kept, forgotten = panel.headline.kept, panel.headline.forgotten
     # The line starts at the fine-tuned model, which has its own mark: an invisible first point.
     lead = [] if panel.origin is None or points[0].epoch == 0 else [panel.origin]
-    xy = lead + [at for one in points if (at := position(one)) is not None]
+    xy = lead + [at for point in points if (at := position(point)) is not None]
     on_front = any(s in panel.front for s in points)
     leading = on_front or any(b.setting in points for b in panel.judged)
     alpha = 0.8 if on_front else 0.3
@@ -150,7 +150,7 @@ def _points(xy: Sequence[tuple[float, float]]) -> Figure:
 
 
 def _front(panel: TradeOffPanel) -> Figure:
-    xy = [at for one in panel.front if (at := position(one)) is not None]
+    xy = [at for item in panel.front if (at := position(item)) is not None]
     return {
         **_points(xy),
         "mode": "lines",
@@ -164,14 +164,14 @@ def _front(panel: TradeOffPanel) -> Figure:
 
 def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
     """Draw start and retain model, with their names beside them."""
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for row, name, symbol, size, title in (
         (panel.fine_tuned, "start", "square", 11, "start model, before unlearning"),
         (panel.retain, "retain", "star", 15, "retain model, trained without the forget rows"),
     ):
         if row is None or (xy := position(row)) is None:
             continue
-        found.append(
+        figures.append(
             _mark(name, title, xy, "top" if symbol == "star" else "bottom", shown)
             | {
                 "marker": {"symbol": symbol, "size": size, "color": INK},
@@ -182,23 +182,23 @@ def _references(panel: TradeOffPanel, shown: Extent) -> list[Figure]:
                 "meta": meta("reference"),
             }
         )
-    return found
+    return figures
 
 
 def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
     """Draw a ring around each method's best setting; the one that forgets most has its name."""
     placed = [
-        (one.family, one.setting, xy)
-        for one in panel.judged
-        if one.setting is not None and (xy := position(one.setting)) is not None
+        (item.family, item.setting, xy)
+        for item in panel.judged
+        if item.setting is not None and (xy := position(item.setting)) is not None
     ]
     oriented = panel.headline.forgotten.oriented
-    top = max(placed, key=lambda one: oriented(one[2][1]), default=None)
-    found: list[Figure] = []
+    top = max(placed, key=lambda item: oriented(item[2][1]), default=None)
+    figures: list[Figure] = []
     for family, setting, xy in placed:
         colour = style.colour(family)
         text = f"<b>{html.escape(family)}</b>" if (family, setting, xy) == top else ""
-        found.append(
+        figures.append(
             _mark(text, f"best: {setting.method}", xy, "bottom", shown)
             | {
                 "marker": {"color": colour, "symbol": "circle-open", "size": 17}
@@ -213,7 +213,7 @@ def _best(panel: TradeOffPanel, style: Style, shown: Extent) -> list[Figure]:
                 ),
             }
         )
-    return found
+    return figures
 
 
 def _mark(text: str, name: str, xy: tuple[float, float], height: str, shown: Extent) -> Figure:

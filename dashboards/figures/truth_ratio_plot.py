@@ -50,10 +50,10 @@ def largest_gap(unlearned: FloatArray, retain: FloatArray) -> Gap | None:
     points = np.unique(np.concatenate([unlearned, retain]))
     below = np.searchsorted(np.sort(unlearned), points, side="right")
     below_retain = np.searchsorted(np.sort(retain), points, side="right")
-    place = int(np.abs(below - below_retain).argmax())
+    location = int(np.abs(below - below_retain).argmax())
     # Both functions are constant up to the next point; the distance at the last point is 0.
-    interval = logarithms(points[place : place + 2])
-    return Gap(float(interval.mean()), int(below[place]), int(below_retain[place]), quality)
+    interval = logarithms(points[location : location + 2])
+    return Gap(float(interval.mean()), int(below[location]), int(below_retain[location]), quality)
 
 
 def logarithms(ratios: FloatArray) -> FloatArray:
@@ -80,7 +80,7 @@ def ratios_of(evaluation: Evaluation | None, profile: str) -> FloatArray | None:
 
 def draw(
     name: str,
-    own: FloatArray,
+    array: FloatArray,
     tags: Mapping[str, Any],
     references: Mapping[str, FloatArray | None],
     others: Mapping[int, FloatArray] | None = None,
@@ -100,9 +100,9 @@ def draw(
     for kind, (shade, width) in styles.items():
         if (ratios := references.get(kind)) is not None:
             lines.append(_line(ratios, kind, shade, width, meta("reference")))
-    lines.append(_line(own, name, colour, 2, tags))
+    lines.append(_line(array, name, colour, 2, tags))
     goal = references.get("retain model")
-    gap = None if goal is None or len(goal) != len(own) else largest_gap(own, goal)
+    gap = None if goal is None or len(goal) != len(array) else largest_gap(array, goal)
     layout = small_layout("", "truth ratio R", type="log", exponentformat="power")
     layout["yaxis"] |= {"range": SHARE_RANGE, "tickformat": ".0%"}
     layout["yaxis"]["title"] = {"text": "questions up to R"}
@@ -149,10 +149,12 @@ def build(
             f"record {record.id} was evaluated by {record.profile}, the retain model {retain.id} "
             f"by {retain.profile}: give one of the same profile"
         )
-    found = {e: ratios_of(one, record.profile) for e, one in record.evaluations.items()}
-    own, goal = found.pop(epoch, None), _only(retain)
-    gap = None if own is None or goal is None else largest_gap(own, goal)
-    if own is None or gap is None:
+    result = {
+        e: ratios_of(evaluation, record.profile) for e, evaluation in record.evaluations.items()
+    }
+    part, goal = result.pop(epoch, None), _only(retain)
+    gap = None if part is None or goal is None else largest_gap(part, goal)
+    if part is None or gap is None:
         raise EvaluationError(
             f"record {record.id}, epoch {epoch}: a truth ratio is not a number, so there is "
             "nothing to compare; choose another epoch"
@@ -160,8 +162,8 @@ def build(
     of_size, slot = Size.of(**size), Style.of(every).slots.get(record.method, 0)
     tags = meta("own", record.method, record.learning_rate, slot=slot, alpha=1.0)
     references = {"retain model": goal, "start model": None if start is None else _only(start)}
-    others = {e: ratios for e, ratios in found.items() if e > 0 and ratios is not None}
-    drawn = draw(f"{record.method}, epoch {epoch}", own, tags, references, others)
+    others = {e: ratios for e, ratios in result.items() if e > 0 and ratios is not None}
+    drawn = draw(f"{record.method}, epoch {epoch}", part, tags, references, others)
     for line in drawn["data"]:
         line["showlegend"] = line["name"] != "D" and line["meta"].get("alpha") != 0.25
     return fit({(1, 1): ("", drawn)}, (), of_size, of_size.title(title, _title(record, gap)))

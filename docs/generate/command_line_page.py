@@ -35,21 +35,21 @@ def page() -> str:
 
 
 def _group(group: Any, context: Any, path: str) -> Iterator[str]:
-    for name, one in group.commands.items():
-        if one.hidden:
+    for name, command in group.commands.items():
+        if command.hidden:
             continue
-        own = one.make_context(name, [], parent=context, resilient_parsing=True)
+        part = command.make_context(name, [], parent=context, resilient_parsing=True)
         called = f"{path} {name}"
-        if hasattr(one, "commands"):
-            yield from _group(one, own, called)
+        if hasattr(command, "commands"):
+            yield from _group(command, part, called)
         else:
-            yield _command(one, own, called)
+            yield _command(command, part, called)
 
 
-def _command(one: Any, context: Any, path: str) -> str:
+def _command(item: Any, context: Any, path: str) -> str:
     arguments: list[tuple[str, str]] = []
     options: list[tuple[str, str]] = []
-    for param in one.get_params(context):
+    for param in item.get_params(context):
         name, text = param.get_help_record(context) or ("", "")
         text = re.sub(r"\[default: \((.*?)\)(?=[];])", r"[default: \1", text)
         if param.param_type_name == "argument":
@@ -57,15 +57,15 @@ def _command(one: Any, context: Any, path: str) -> str:
         elif name and "--help" not in name:
             options.append((code(name), escaped(text)))
     lines = [f"## {path.removeprefix('unlearnbench ')} {{#{path.replace(' ', '-')}}}\n"]
-    lines.append(f"{escaped(one.help or '')}\n")
-    usage = " ".join(one.collect_usage_pieces(context))
+    lines.append(f"{escaped(item.help or '')}\n")
+    usage = " ".join(item.collect_usage_pieces(context))
     lines.append(f"```sh\n{path} {usage}\n```\n")
     if arguments:
         lines.append(table(("argument", "meaning"), arguments))
     if options:
         lines.append(table(("option", "meaning"), options))
-    if one.epilog:
-        _, _, examples = one.epilog.partition("\n")
+    if item.epilog:
+        _, _, examples = item.epilog.partition("\n")
         shown = dedent("\n".join(examples.splitlines()[1:]))
         lines.append(f"Examples:\n\n```sh\n{shown}\n```\n")
     return "\n".join(lines)

@@ -106,8 +106,8 @@ def _plugin(kind: registry.Kind, name: str, title: str, key: str = "") -> str:
     plugin = registry.load(kind, name)
     where = f"{kind}.{name}"
     about = inspect.cleandoc(plugin.__doc__ or "").partition("\n\n")[0]
-    own = _table(plugin, where, apart=("source",) if key else ())
-    return f"### {title} {{#{where}}}\n\n{escaped(about)}\n\n{own or 'It has none.'}\n"
+    part = _table(plugin, where, apart=("source",) if key else ())
+    return f"### {title} {{#{where}}}\n\n{escaped(about)}\n\n{part or 'It has none.'}\n"
 
 
 def _table(kind: type[BaseModel], key: str, apart: tuple[str, ...] = ()) -> str:
@@ -160,8 +160,8 @@ def _settings_in(kind: Any) -> Iterator[type[BaseModel]]:
         if issubclass(kind, BaseModel) and kind not in (MethodGrid, Range):
             yield kind
         return
-    for one in get_args(kind):
-        yield from _settings_in(one)
+    for arg in get_args(kind):
+        yield from _settings_in(arg)
 
 
 def _type(kind: Any) -> str:
@@ -176,6 +176,6 @@ def _type(kind: Any) -> str:
     if origin is dict:
         return f"mapping of {_type(parts[0])} to {_type(parts[1])}"
     if parts:
-        several = [_type(one) for one in parts if one is not Ellipsis]
+        several = [_type(part) for part in parts if part is not Ellipsis]
         return f"list of {several[0]}" if len({*several}) == 1 else f"list: {', '.join(several)}"
     return NAMES.get(kind) or getattr(kind, "__name__", str(kind)).lower()

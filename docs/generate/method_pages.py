@@ -53,8 +53,8 @@ def pages() -> Iterator[tuple[str, str]]:
     profiles = gradient_profiles({name: example(name) for name in names})
     shown = {name: _shown(name) for name in names}
     yield "methods/index.md", _overview(shown)
-    for name, one in shown.items():
-        yield f"methods/{name}.md", _page(name, one, profiles)
+    for name, item in shown.items():
+        yield f"methods/{name}.md", _page(name, item, profiles)
 
 
 def _shown(name: str) -> dict[str, Any]:
@@ -63,8 +63,8 @@ def _shown(name: str) -> dict[str, Any]:
     with redirect_stdout(out), redirect_stderr(StringIO()):
         if main(["methods", "show", name, "--json"]):
             raise ValueError(f"methods show {name} failed")
-    found: dict[str, Any] = json.loads(out.getvalue())
-    return found
+    result: dict[str, Any] = json.loads(out.getvalue())
+    return result
 
 
 @cache
@@ -78,11 +78,11 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
         (
             f"[{name}]({name}.md)",
             FAMILIES[name],
-            escaped(one["summary"]),
-            ", ".join(map(escaped, one["needs"])),
-            escaped(_source(one)),
+            escaped(item["summary"]),
+            ", ".join(map(escaped, item["needs"])),
+            escaped(_source(item)),
         )
-        for name, one in shown.items()
+        for name, item in shown.items()
     ]
     return "\n".join(
         [
@@ -105,8 +105,8 @@ def _overview(shown: Mapping[str, Mapping[str, Any]]) -> str:
     )
 
 
-def _page(name: str, one: Mapping[str, Any], profiles: GradientProfiles) -> str:
-    source, _, text = one["description"].partition("\n\n")
+def _page(name: str, item: Mapping[str, Any], profiles: GradientProfiles) -> str:
+    source, _, text = item["description"].partition("\n\n")
     settings = [
         (
             code(field["name"]),
@@ -114,19 +114,19 @@ def _page(name: str, one: Mapping[str, Any], profiles: GradientProfiles) -> str:
             code(field["default"]),
             f"{escaped(field['meaning'])} <br><small>{escaped(field['source'])}</small>",
         )
-        for field in one["settings"]
+        for field in item["settings"]
     ]
     headings = ("setting", "type", "default", "meaning, and where the default is from")
     kwargs = "" if registry.trains(name) else " # trains nothing: no learning rate"
     return "\n".join(
         [
             f"# {name}\n",
-            f"{escaped(one['summary'])}\n",
+            f"{escaped(item['summary'])}\n",
             f"**Source:** {escaped(source)}\n",
             "## Equation\n",
             f"{from_docstring(text)}\n",
             "## Reads\n",
-            _reads(one["needs"]),
+            _reads(item["needs"]),
             "## Settings\n",
             table(headings, settings) if settings else "It has none.\n",
             "In a configuration:\n",
@@ -139,8 +139,8 @@ def _page(name: str, one: Mapping[str, Any], profiles: GradientProfiles) -> str:
     )
 
 
-def _source(one: Mapping[str, Any]) -> str:
-    line: str = one["description"].partition("\n\n")[0].replace("\n", " ")
+def _source(item: Mapping[str, Any]) -> str:
+    line: str = item["description"].partition("\n\n")[0].replace("\n", " ")
     return line.partition(": ")[2].rstrip(".") or line
 
 
@@ -148,8 +148,8 @@ def _reads(needs: Sequence[str]) -> str:
     rows: list[tuple[str, str]] = []
     for need in needs:
         part = need.removeprefix("reference(").removesuffix(")")
-        what = PARTS.get(need) or f"what the frozen start model makes of `{part}`"
-        rows.append((code(need), what))
+        subject = PARTS.get(need) or f"what the frozen start model makes of `{part}`"
+        rows.append((code(need), subject))
     return table(("part", "what it is"), rows)
 
 
@@ -167,25 +167,25 @@ def _gradient(name: str, profiles: GradientProfiles) -> str:
 
 def _points() -> list[tuple[str, float, float]]:
     return [
-        (one["method"], float(one["model_utility"]), float(one["log10_forget_quality"]))
-        for one in _sweep()
+        (item["method"], float(item["model_utility"]), float(item["log10_forget_quality"]))
+        for item in _sweep()
     ]
 
 
 def _standing(name: str) -> str:
-    own = [one for one in _sweep() if one["method"].partition("+")[0] == name]
-    if not own:
+    part = [item for item in _sweep() if item["method"].partition("+")[0] == name]
+    if not part:
         return "It was not part of the [sweep of all methods](index.md).\n"
-    ends = [one for one in _sweep() if one["method"] in ("fine-tuned", "retain")]
+    ends = [item for item in _sweep() if item["method"] in ("fine-tuned", "retain")]
     others = "The other points are the [other methods](index.md#the-whole-field-in-one-sweep)."
-    picture = pictures.standing(_points(), own[0]["method"])
-    return "\n".join([_sweep_table([*ends, *own]), picture, CAPTION + others + "\n"])
+    picture = pictures.standing(_points(), part[0]["method"])
+    return "\n".join([_sweep_table([*ends, *part]), picture, CAPTION + others + "\n"])
 
 
 def _sweep_table(rows: Sequence[Mapping[str, str]]) -> str:
     headings = ("method", "learning rate", "epoch", "Model Utility", "log₁₀ FQ", "D")
     keys = ("learning_rate", "epoch", "model_utility", "log10_forget_quality", "ks_statistic")
-    return table(headings, [(_linked(one["method"]), *(one[k] for k in keys)) for one in rows])
+    return table(headings, [(_linked(row["method"]), *(row[k] for k in keys)) for row in rows])
 
 
 def _linked(label: str) -> str:

@@ -64,8 +64,8 @@ def standing(points: Iterable[tuple[str, float, float]], shown: str = "") -> str
 
 def _row(left: str, right: str, label: str) -> str:
     panels = "".join(
-        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{one}</svg>'
-        for one in (left, right)
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{label}">{item}</svg>'
+        for item in (left, right)
     )
     return f'<figure class="drawn pair">{panels}</figure>\n'
 

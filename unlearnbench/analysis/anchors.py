@@ -138,7 +138,11 @@ def nearest_anchor(values: Mapping[str, float | None], forget_rows: int) -> Anch
     distances: dict[str, float] = {}
     for name, anchor in load_anchors().items():
         checks = check_anchor(anchor, values)
-        gaps = [abs(one.difference) / one.tolerance for one in checks if one.difference is not None]
+        gaps = [
+            abs(check.difference) / check.tolerance
+            for check in checks
+            if check.difference is not None
+        ]
         if gaps and anchor.forget_rows == forget_rows:
             distances[name] = math.fsum(gaps) / len(gaps)
     if not distances:
@@ -159,10 +163,10 @@ def check_anchor(
     """
     return tuple(
         AnchorCheck(
-            one.metric,
-            one.value,
-            values.get(one.metric),
-            one.tolerance if tolerance is None else tolerance,
+            number.metric,
+            number.value,
+            values.get(number.metric),
+            number.tolerance if tolerance is None else tolerance,
         )
-        for one in anchor.numbers
+        for number in anchor.numbers
     )

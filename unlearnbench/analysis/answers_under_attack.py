@@ -41,7 +41,9 @@ class LeakCurve:
 
 def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) -> LeakCurve | None:
     """Compute leak@k of a model's sampled answers to the forget questions; None without any."""
-    metric = next((one.metric for one in schema.plan.measures if one.name == LEAK), None)
+    metric = next(
+        (measure.metric for measure in schema.plan.measures if measure.name == LEAK), None
+    )
     threshold = float(getattr(metric, "threshold", THRESHOLD))
     alpha = float(getattr(schema.plan.summaries.get("sampling-bounds"), "alpha", ALPHA))
     for variant, evaluation in by_variant.items():
@@ -60,12 +62,12 @@ def leak_curve(schema: BenchmarkSchema, by_variant: Mapping[str, Evaluation]) ->
 
 def prompts(variants: Iterable[str]) -> list[str]:
     """List the variants that are prompts."""
-    found: list[str] = []
+    result: list[str] = []
     for variant in variants:
         kind = attack_class(attack_of(variant))
         if kind is not None and issubclass(kind, PromptAttack):
-            found.append(variant)
-    return found
+            result.append(variant)
+    return result
 
 
 def worst_prompt(
@@ -84,20 +86,20 @@ def worst_prompt(
     if measured is None or measured[0].metric.knows is None or len(wanted) < 2:
         return None
     measure, name = measured
-    found: dict[str, dict[str, float]] = {}
+    result: dict[str, dict[str, float]] = {}
     for variant in wanted:
         part = by_variant[variant].sets.get(name) if variant in by_variant else None
         values = None if part is None else measure.per_example(part)
         if part is None or values is None:
             return None
-        found[variant] = dict(zip(part.questions, values.tolist(), strict=True))
-    return worst_case(found, measure.metric.knows or "higher")
+        result[variant] = dict(zip(part.questions, values.tolist(), strict=True))
+    return worst_case(result, measure.metric.knows or "higher")
 
 
 def attack_class(name: str) -> type[Attack] | None:
     """The class of an attack; None where it is not installed."""
     try:
-        found: type[Attack] = load("attacks", name)
+        result: type[Attack] = load("attacks", name)
     except PluginError:
         return None
-    return found
+    return result

@@ -217,12 +217,12 @@ def shared_places(settings: Sequence[Setting]) -> tuple[int, ...]:
     (`is_above`); otherwise it shares that place.
     """
     places, first = list[int](), dict[int, float]()
-    for number, one in enumerate(settings, start=1):
-        metric = one.headline.forgotten
-        own = {seed: metric.oriented(v) for seed, v in one.by_seed(metric.column).items()}
-        if number == 1 or is_above(first, own):
+    for number, setting in enumerate(settings, start=1):
+        metric = setting.headline.forgotten
+        part = {seed: metric.oriented(v) for seed, v in setting.by_seed(metric.column).items()}
+        if number == 1 or is_above(first, part):
             places.append(number)
-            first = own
+            first = part
         else:
             places.append(places[-1])
     return tuple(places)
@@ -322,12 +322,12 @@ class Panel(OnPanel):
         groups: dict[str, list[Setting]] = defaultdict(list)
         for setting in self.settings:
             groups[setting.family].append(setting)
-        found: list[Best] = []
+        bests: list[Best] = []
         for family, settings in groups.items():
             best = None if self.least_kept is None else best_of(settings, self.least_kept)
             label = family if best is None else best.method
-            found.append(Best(*self.panel, label, family, best))
-        return tuple(sorted(found, key=lambda best: best_first(best.setting, best.family)))
+            bests.append(Best(*self.panel, label, family, best))
+        return tuple(sorted(bests, key=lambda best: best_first(best.setting, best.family)))
 
     def row(self, kind: str) -> TableRow | None:
         """The first row of the start model (`fine-tuned`) or the retain model."""
@@ -356,8 +356,8 @@ def best_per_method(rows: Iterable[TableRow]) -> tuple[Best, ...]:
 
 def winner(best: Iterable[Best]) -> Best | None:
     """The method whose best setting is the best; None if none has one."""
-    able = (one for one in best if one.setting is not None)
-    return min(able, key=lambda one: best_first(one.setting, one.family), default=None)
+    able = (item for item in best if item.setting is not None)
+    return min(able, key=lambda item: best_first(item.setting, item.family), default=None)
 
 
 def p_value(log10: float) -> str:

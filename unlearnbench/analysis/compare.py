@@ -93,10 +93,10 @@ class PanelComparison(OnPanel):
 
     def _over_seeds(self) -> bool | None:
         """True if A forgets significantly more over seeds, False if B does."""
-        found = self.over_seeds
-        if found is None or found.is_range or found.low <= 0 <= found.high:
+        result = self.over_seeds
+        if result is None or result.is_range or result.low <= 0 <= result.high:
             return None
-        return self.headline.forgotten.oriented(found.mean) > 0
+        return self.headline.forgotten.oriented(result.mean) > 0
 
 
 @dataclass(frozen=True)
@@ -121,33 +121,33 @@ def compare(a: Contender, b: Contender, tolerance: float = TOLERANCE) -> Compari
     if a.rows == b.rows:
         raise EvaluationError(f"{a.name} and {b.name} are the same runs: name two that differ")
     _check_rules(a, b)
-    at_a, at_b = ({*one.panels} for one in (a, b))
+    at_a, at_b = ({*item.panels} for item in (a, b))
     if not at_a & at_b:
         raise EvaluationError(
             f"{a.name} and {b.name} have no model and split in common: "
             f"{a.name} ran on {_places(at_a)}, {b.name} on {_places(at_b)}"
         )
-    found = [_panel(a, b, key, tolerance) for key in sorted(at_a & at_b, key=panel_order)]
-    tested = [i for i, one in enumerate(found) if one.test is not None]
-    adjusted = holm([one.test.p_value for one in found if one.test is not None])
+    result = [_panel(a, b, key, tolerance) for key in sorted(at_a & at_b, key=panel_order)]
+    tested = [i for i, item in enumerate(result) if item.test is not None]
+    adjusted = holm([item.test.p_value for item in result if item.test is not None])
     for i, p_value in zip(tested, adjusted, strict=True):
-        found[i] = replace(found[i], p_adjusted=p_value)
+        result[i] = replace(result[i], p_adjusted=p_value)
     alone = [
-        f"only {one.name} ran on {_places(places)}"
-        for one, places in ((a, at_a - at_b), (b, at_b - at_a))
+        f"only {item.name} ran on {_places(places)}"
+        for item, places in ((a, at_a - at_b), (b, at_b - at_a))
         if places
     ]
     headline = headline_of_rows(a.rows)
-    return Comparison(a.name, b.name, tolerance, headline, tuple(found), tuple(alone))
+    return Comparison(a.name, b.name, tolerance, headline, tuple(result), tuple(alone))
 
 
 def _places(places: set[PanelKey]) -> str:
-    return "; ".join(panel_label(*place) for place in sorted(places, key=panel_order))
+    return "; ".join(panel_label(*location) for location in sorted(places, key=panel_order))
 
 
 def _check_rules(a: Contender, b: Contender) -> None:
     """Raise unless both sides were evaluated by one profile in one precision."""
-    first, second = ([one.records[r.run_id] for r in one.rows] for one in (a, b))
+    first, second = ([item.records[r.run_id] for r in item.rows] for item in (a, b))
     profiles = [sorted({record.profile for record in some}) for some in (first, second)]
     if profiles[0] != profiles[1]:
         raise EvaluationError(
@@ -155,10 +155,10 @@ def _check_rules(a: Contender, b: Contender) -> None:
             f"{', '.join(profiles[1])}: numbers of different profiles do not compare; evaluate "
             "both by the same one"
         )
-    for one in first:
+    for item in first:
         for other in second:
-            if one.panel == other.panel:
-                check_precision(a.name, one.precision, b.name, other.precision)
+            if item.panel == other.panel:
+                check_precision(a.name, item.precision, b.name, other.precision)
 
 
 def _panel(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> PanelComparison:
@@ -172,7 +172,7 @@ def compare_match(
     a: Contender,
     b: Contender,
     key: PanelKey,
-    found: Match | str,
+    result: Match | str,
     *,
     only_a: bool = False,
     swaps: int | None = None,
@@ -185,9 +185,9 @@ def compare_match(
     Raises: EvaluationError as `compare`.
     """
     headline = headline_of_rows(a.rows)
-    if isinstance(found, str):
-        return PanelComparison(*key, headline, why_not=found)
-    setting_a, setting_b, equal_utility = found
+    if isinstance(result, str):
+        return PanelComparison(*key, headline, why_not=result)
+    setting_a, setting_b, equal_utility = result
     rows_a, rows_b = paired_rows(setting_a, setting_b)
     if rows_a == rows_b:
         why_not = "The best setting of both is the same one"
@@ -205,7 +205,7 @@ def compare_match(
     )
     if headline.forgotten.test is None:
         pairs = zip(rows_a, rows_b, strict=True)
-        numbers = [(one.forgotten or 0.0) - (other.forgotten or 0.0) for one, other in pairs]
+        numbers = [(item.forgotten or 0.0) - (other.forgotten or 0.0) for item, other in pairs]
         return replace(compared, over_seeds=t_interval(numbers))
     retain = a.retain(key)
     goal = forget_ratios(retain)
@@ -215,8 +215,10 @@ def compare_match(
         of_a,
         of_b,
         goal,
-        others_a=[_ratios(a, rows_of(one, rows_a), retain) for one in pool_a.rivals],
-        others_b=[_ratios(b, rows_of(one, rows_b), retain) for one in pool_b.rivals if not only_a],
+        others_a=[_ratios(a, rows_of(rival, rows_a), retain) for rival in pool_a.rivals],
+        others_b=[
+            _ratios(b, rows_of(rival, rows_b), retain) for rival in pool_b.rivals if not only_a
+        ],
         swaps=swaps,
     )
     return replace(
@@ -229,7 +231,7 @@ def compare_match(
 
 def _ratios(side: Contender, rows: Sequence[TableRow], retain: Evaluation) -> FloatArray:
     """[s, n] truth ratios of the runs' epochs on the questions of the retain model."""
-    found: list[FloatArray] = []
+    arraies: list[FloatArray] = []
     expected = retain.sets["forget"].questions
     for row in rows:
         evaluations = side.records[row.run_id].evaluations
@@ -246,8 +248,8 @@ def _ratios(side: Contender, rows: Sequence[TableRow], retain: Evaluation) -> Fl
                 f"retain model's {len(expected)}: only answers to the same questions compare; run "
                 "both on the same forget split"
             )
-        found.append(forget_ratios(evaluation))
-    return np.stack(found)
+        arraies.append(forget_ratios(evaluation))
+    return np.stack(arraies)
 
 
 def _check_retain(first: FloatArray, second: FloatArray, a: Contender, b: Contender) -> None:
@@ -259,36 +261,36 @@ def _check_retain(first: FloatArray, second: FloatArray, a: Contender, b: Conten
         )
 
 
-def under_attack(results: Results, name: str, place: str) -> tuple[str, Results]:
+def under_attack(results: Results, name: str, location: str) -> tuple[str, Results]:
     """The variant of a name, and results with the runs as they are under it.
 
     What a run keeps stays that of its plain evaluation. Evaluations are read when they are used.
 
     name   a variant, or an attack with one variant alone
-    place  of the results, in messages
+    location  of the results, in messages
     Raises: RecordError that lists the variants there are.
     """
-    variant = _find_variant(name, results.attacked, place)
+    variant = _find_variant(name, results.attacked, location)
     plain = {(row.run_id, row.epoch): row for row in results.rows if row.kind == "run"}
     rows = [row for row in results.rows if row.kind != "run"]
     for row in results.attacked:
-        own = plain.get((row.run_id, row.epoch))
-        if row.variant == variant and own is not None:
-            kept = {row.headline.kept.column: own.kept}
-            rows.append(replace(own, metrics={**row.metrics, **kept}))
+        part = plain.get((row.run_id, row.epoch))
+        if row.variant == variant and part is not None:
+            kept = {row.headline.kept.column: part.kept}
+            rows.append(replace(part, metrics={**row.metrics, **kept}))
     records: list[Record] = []
-    for one in results.records:
-        stored = one.attacked_evaluations
+    for record in results.records:
+        stored = record.attacked_evaluations
         keys = {epoch: (epoch, at) for epoch, at in stored if at == variant}
-        records.append(replace(one, evaluations=LazyEvaluations(stored, keys)))
+        records.append(replace(record, evaluations=LazyEvaluations(stored, keys)))
     return variant, replace(results, rows=tuple(rows), records=tuple(records))
 
 
-def _find_variant(name: str, attacked: Sequence[TableRow], place: str) -> str:
+def _find_variant(name: str, attacked: Sequence[TableRow], location: str) -> str:
     variants = tuple(dict.fromkeys(row.variant for row in attacked))
     if not variants:
         raise RecordError(
-            f"{place}: no run was attacked; name attacks in its configuration (`attacks:`), and "
+            f"{location}: no run was attacked; name attacks in its configuration (`attacks:`), and "
             "start the sweep again"
         )
     points = [variant for variant in variants if name in (variant, variant.partition("@")[0])]
@@ -296,10 +298,10 @@ def _find_variant(name: str, attacked: Sequence[TableRow], place: str) -> str:
         return name if name in points else points[0]
     if points:
         raise RecordError(
-            f"{place}: attack {name!r} has several points: {', '.join(points)}; name one"
+            f"{location}: attack {name!r} has several points: {', '.join(points)}; name one"
         )
     raise RecordError(
-        f"{place}: no run under {name!r}{did_you_mean(name, variants) or ';'} there are: "
+        f"{location}: no run under {name!r}{did_you_mean(name, variants) or ';'} there are: "
         f"{', '.join(variants)}"
     )
 
@@ -335,7 +337,7 @@ def training_differences(records: Mapping[str, Record]) -> tuple[str, ...]:
     methods that train. Learning rate and epochs are chosen per method, and settings of one method
     are named by their hyper-parameters, so these are not reported.
     """
-    same = len({one.method for one in records.values()}) == 1
+    same = len({item.method for item in records.values()}) == 1
     values: dict[str, dict[str, str]] = {}
     for name, record in records.items():
         method: Any = record.spec.get("method") or {}

@@ -59,24 +59,24 @@ def conclude(
     """
     leader = None if order is None else order.leader
     best = None if leader is None else leader.best
-    found = text.best_found(panel, leader)
+    result = text.best_found(panel, leader)
     start, runs = panel.start, [row for row in panel.rows if row.kind == "run" and row.epoch]
     if start.fault or start.utility is None or all(row.forgotten is None for row in runs):
-        return Conclusion(*panel.panel, found)
+        return Conclusion(*panel.panel, result)
     test, quality = panel.headline.forgotten.test, None if best is None else best.forgotten
     passes = test is None or (quality is not None and quality > math.log10(test.level))
     return Conclusion(
         *panel.panel,
-        found,
+        result,
         "" if order is None else " ".join(text.doubts(order)),
         text.lasting(attacked, best),
         has_best=quality is not None and passes and not start.unmoved(quality),
     )
 
 
-def conclusions_json(found: Iterable[Conclusion]) -> str:
+def conclusions_json(conclusions: Iterable[Conclusion]) -> str:
     """Content of `conclusion.json`."""
-    document = {"schema": SCHEMA, "panels": [asdict(one) for one in found]}
+    document = {"schema": SCHEMA, "panels": [asdict(item) for item in conclusions]}
     return json.dumps(document, indent=1, ensure_ascii=False)
 
 
@@ -86,4 +86,4 @@ def read_conclusions(folder: Path) -> tuple[Conclusion, ...]:
     if not path.is_file():
         return ()
     panels = json.loads(path.read_text(encoding="utf-8"))["panels"]
-    return tuple(Conclusion(**one) for one in panels)
+    return tuple(Conclusion(**panel) for panel in panels)

@@ -85,8 +85,8 @@ class Contender:
         families = {row.family for row in rows}
         choices: list[Mapping[str, Any]] = self.selection["choices"] if self.selection else []
         for choice in choices:
-            place = (choice["model"], choice["forget_fraction"]), {choice["method"]}
-            if place == (key, families) and any(_reported(row, choice) for row in rows):
+            location = (choice["model"], choice["forget_fraction"]), {choice["method"]}
+            if location == (key, families) and any(_reported(row, choice) for row in rows):
                 return choice
         return None
 
@@ -96,9 +96,11 @@ class Contender:
         if choice is not None and self.selection is not None:
             return Pool(choice["candidates"], (), tuple(self.selection["chosen_on_seeds"]))
         floor, settings = self.floor(chosen.panel) or 0.0, self.settings(chosen.panel)
-        able = [(one, merit) for one in settings if (merit := merit_of(one)) is not None]
-        close = [one for one, merit in able if merit[1] >= floor and _is_near(one, chosen)]
-        return Pool(len(able), tuple(one for one in close if one != chosen))
+        able = [
+            (setting, merit) for setting in settings if (merit := merit_of(setting)) is not None
+        ]
+        close = [item for item, merit in able if merit[1] >= floor and _is_near(item, chosen)]
+        return Pool(len(able), tuple(item for item in close if item != chosen))
 
     def floor(self, key: PanelKey) -> float | None:
         """Least utility on a panel by the declared rule; None without a start model."""
@@ -110,9 +112,9 @@ class Contender:
 
     def retain(self, key: PanelKey) -> Evaluation:
         """The retain model's evaluation. Raises: EvaluationError without one."""
-        for one in self.records.values():
-            if one.kind == "retain" and one.panel == key and one.evaluations:
-                return one.evaluations[min(one.evaluations)]
+        for record in self.records.values():
+            if record.kind == "retain" and record.panel == key and record.evaluations:
+                return record.evaluations[min(record.evaluations)]
         raise EvaluationError(
             f"{self.name}: no evaluated retain model of {panel_label(*key)}, among the "
             "records: start the sweep again, which evaluates it"
@@ -162,12 +164,12 @@ def _reported(row: TableRow, choice: Mapping[str, Any]) -> bool:
     return row.run_id in choice["reported_runs"] and row.epoch == choice["epoch"]
 
 
-def _is_near(one: Setting, chosen: Setting) -> bool:
+def _is_near(setting: Setting, chosen: Setting) -> bool:
     """True if its D might be the least over other questions, or if D is unknown."""
     test = chosen.headline.forgotten.test
     if test is None:
         return True
-    distances = [each.metrics.get(test.distance) for each in (one, chosen)]
+    distances = [each.metrics.get(test.distance) for each in (setting, chosen)]
     if distances[0] is None or distances[1] is None:
         return True
     return distances[0] - distances[1] <= margin(int(chosen.metrics.get(test.questions) or 0))
@@ -186,18 +188,18 @@ def find_contender(name: str, label: str, results: Results) -> Contender:
     ids: set[str] = set()
     for row in (row for row in results.rows if row.kind == "run"):
         rate = "" if row.learning_rate is None else f" lr {row.learning_rate:g}"
-        for one in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
-            by_name.setdefault(one, []).append(row)
+        for item in {row.family, row.method, row.family + rate, row.method + rate, row.run_id}:
+            by_name.setdefault(item, []).append(row)
         if name and row.run_id.startswith(name):
             ids.add(row.run_id)
-    found = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 else None)
-    if found is None:
+    result = by_name.get(name) or (by_name[ids.pop()] if len(ids) == 1 else None)
+    if result is None:
         raise RecordError(
             f"{label}: no method, setting or run {name!r}{did_you_mean(name, by_name)}; methods: "
             f"{', '.join(results.families) or 'none has run'}"
         )
-    records = {one.id: one for one in results.records}
-    return Contender(label, tuple(found), results.rows, records, results.selection)
+    records = {record.id: record for record in results.records}
+    return Contender(label, tuple(result), results.rows, records, results.selection)
 
 
 def with_retain_term(name: str, families: Sequence[str]) -> str:
@@ -207,7 +209,7 @@ def with_retain_term(name: str, families: Sequence[str]) -> str:
     Raises: RecordError with the forms, where there are several.
     """
     method, lr, rate = " ".join(name.split()).partition(" lr ")
-    forms = [one for one in families if one.partition("+")[0] == method]
+    forms = [family for family in families if family.partition("+")[0] == method]
     if method in families or not forms:
         return name
     if len(forms) > 1:
@@ -231,8 +233,8 @@ class _Role:
     def at_level(self, level: float, tolerance: float) -> tuple[Setting | None, bool]:
         """The best setting that keeps the level less the tolerance; True if utility is equal."""
         tolerance += _ROUNDING
-        found = best_of(self.settings, level - tolerance)
-        return found, found is not None and (found.kept or 0.0) <= level + tolerance
+        result = best_of(self.settings, level - tolerance)
+        return result, result is not None and (result.kept or 0.0) <= level + tolerance
 
 
 def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match | str:
@@ -260,13 +262,13 @@ def match(a: Contender, b: Contender, key: PanelKey, tolerance: float) -> Match 
 def _why_unequal(keeper: _Role, challenger: _Role, tolerance: float) -> str:
     level = keeper.level
     gaps = {
-        math.ceil(1000 * (abs((one.kept or 0.0) - level) - _ROUNDING)) / 1000
-        for one in challenger.settings
+        math.ceil(1000 * (abs((setting.kept or 0.0) - level) - _ROUNDING)) / 1000
+        for setting in challenger.settings
     }
     # The least tolerance, in steps of 0.001, at which a setting is equal: every one is within the
     # largest gap, so that one is found.
     tried = ((gap, challenger.at_level(level, gap)) for gap in sorted(gaps))
-    enough, near = next((gap, one) for gap, (one, equal) in tried if one and equal)
+    enough, near = next((gap, item) for gap, (item, equal) in tried if item and equal)
     return (
         f"No setting of {challenger.name} has the utility of {keeper.name}'s best, {level:.3f}, "
         f"within {tolerance:g}: {challenger.name}'s best has {challenger.level:.3f} and forgets "
@@ -285,10 +287,10 @@ def paired_rows(a: Setting, b: Setting) -> tuple[tuple[TableRow, ...], tuple[Tab
 
     Without a common seed, both sides' runs are paired in the order of their seeds.
     """
-    of_a, of_b = ({row.seed: row for row in reversed(one.rows)} for one in (a, b))
+    of_a, of_b = ({row.seed: row for row in reversed(item.rows)} for item in (a, b))
     shared = sorted(of_a.keys() & of_b.keys())
     pairs = list(zip(*([shared] * 2 if shared else [sorted(of_a), sorted(of_b)]), strict=False))
-    return tuple(of_a[one] for one, _ in pairs), tuple(of_b[other] for _, other in pairs)
+    return tuple(of_a[item] for item, _ in pairs), tuple(of_b[other] for _, other in pairs)
 
 
 def rows_of(setting: Setting, chosen: Sequence[TableRow]) -> tuple[TableRow, ...]:
@@ -297,8 +299,8 @@ def rows_of(setting: Setting, chosen: Sequence[TableRow]) -> tuple[TableRow, ...
     Fewer runs are repeated in turn, which hardly changes the uncertainty of their mean D.
     """
     by_seed = {row.seed: row for row in reversed(setting.rows)}
-    found = [by_seed[row.seed] for row in chosen if row.seed in by_seed] or list(setting.rows)
-    return tuple(islice(cycle(found), len(chosen)))
+    result = [by_seed[row.seed] for row in chosen if row.seed in by_seed] or list(setting.rows)
+    return tuple(islice(cycle(result), len(chosen)))
 
 
 def side_of(name: str, rows: tuple[TableRow, ...], pool: Pool) -> Side:

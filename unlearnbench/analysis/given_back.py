@@ -127,19 +127,19 @@ def _measured(
 ) -> list[_Measured]:
     """Every metric of the sets under an attack, on the questions that the attack evaluates."""
     first = next(iter(model.points.values())).sets
-    found: list[_Measured] = []
+    measureds: list[_Measured] = []
     for name, seen in first.items():
-        for measure in (one for one in plan.measures if name in one.sets):
-            own, null, known = (
-                [_values(measure, name, one, seen.questions) for one in evaluations]
+        for measure in (item for item in plan.measures if name in item.sets):
+            part, null, known = (
+                [_values(measure, name, evaluation, seen.questions) for evaluation in evaluations]
                 for evaluations in (
                     (model.plain, *model.points.values()),
                     () if retain is None else (retain.plain, *retain.points.values()),
                     () if start is None else (start,),
                 )
             )
-            found.append(_Measured(measure, name, own, null, known[0] if known else None))
-    return sorted(found, key=lambda one: one.rank)
+            measureds.append(_Measured(measure, name, part, null, known[0] if known else None))
+    return sorted(measureds, key=lambda item: item.rank)
 
 
 def _values(
@@ -153,7 +153,7 @@ def _values(
         values = measure.per_example(seen)
         if values is not None:
             places = iter(enumerate(seen.questions))
-            return values[[next(i for i, text in places if text == one) for one in asked]]
+            return values[[next(i for i, text in places if text == item) for item in asked]]
     return None
 
 
@@ -165,13 +165,13 @@ def attacked_metrics(
     start: Evaluation | None = None,
 ) -> tuple[AttackedMetric, ...]:
     """Every metric by question of the sets under an attack, the most telling ones first."""
-    found: list[AttackedMetric] = []
-    for one in _measured(plan, model, retain, start):
-        own, null = one.means(one.model), one.means(one.retain)
-        if any(value is not None for value in own[1:]):
-            column = one.measure.column(one.set, roles[one.set])
-            found.append(AttackedMetric(column, own, null or None, one.means([one.start])[0]))
-    return tuple(found)
+    metrics: list[AttackedMetric] = []
+    for item in _measured(plan, model, retain, start):
+        part, null = item.means(item.model), item.means(item.retain)
+        if any(value is not None for value in part[1:]):
+            column = item.measure.column(item.set, roles[item.set])
+            metrics.append(AttackedMetric(column, part, null or None, item.means([item.start])[0]))
+    return tuple(metrics)
 
 
 def largest_gain(
@@ -187,36 +187,36 @@ def largest_gain(
     and what is known of them, as they were.
     """
     able = [
-        one
-        for one in _measured(plan, model, retain, start)
-        if roles[one.set] == "forget"
-        and one.measure.metric.knows == "higher"
-        and any(v is not None and np.isfinite(v).all() for v in one.model[1:])
+        item
+        for item in _measured(plan, model, retain, start)
+        if roles[item.set] == "forget"
+        and item.measure.metric.knows == "higher"
+        and any(v is not None and np.isfinite(v).all() for v in item.model[1:])
     ]
     if not able:
         return None
-    one = min(able, key=lambda one: (one.model[0] is not None, one.rank))
-    plain, *points = one.model
+    item = min(able, key=lambda item: (item.model[0] is not None, item.rank))
+    plain, *points = item.model
     values = {v: of for v, of in zip(model.points, points, strict=True) if of is not None}
     variant = max(reversed(values), key=lambda v: float(values[v].mean()))  # of equals the last
     after, level = values[variant], 1 - (1 - LEVEL) / len(model.points)
     gained = after if plain is None else after - plain
     before_null, after_null, excess = None, None, None
     if retain is not None:
-        before_null = one.retain[0]
-        after_null = dict(zip(retain.points, one.retain[1:], strict=True))[variant]
+        before_null = item.retain[0]
+        after_null = dict(zip(retain.points, item.retain[1:], strict=True))[variant]
         if after_null is not None and (before_null is None) == (plain is None):
             null = after_null if before_null is None else after_null - before_null
             excess = bootstrap_mean(gained - null * (null.mean() > 0), level=level)
     return Gain(
         variant=variant,
-        label=one.measure.column(one.set, roles[one.set]).label,
+        label=item.measure.column(item.set, roles[item.set]).label,
         n=after.size,
         points=len(model.points),
         before=_mean(plain),
         after=float(after.mean()),
         interval=bootstrap_mean(gained, level=level),
-        start=one.means([one.start])[0],
+        start=item.means([item.start])[0],
         retain_before=_mean(before_null),
         retain_after=_mean(after_null),
         excess_interval=excess,

@@ -114,22 +114,22 @@ class UnderAttack:
     @property
     def before(self) -> float | None:
         """Mean over seeds; None if one has no number."""
-        return mean_of([one.before for one in self.shifts])
+        return mean_of([shift.before for shift in self.shifts])
 
     @property
     def after(self) -> float | None:
         """Mean over seeds; None if one has no number."""
-        return mean_of([one.after for one in self.shifts])
+        return mean_of([shift.after for shift in self.shifts])
 
     @property
     def after_interval(self) -> Interval | None:
         """Interval over seeds of the number under the attack."""
-        return _interval([one.after for one in self.shifts])
+        return _interval([shift.after for shift in self.shifts])
 
     @property
     def gain(self) -> float | None:
         """Mean gain over seeds."""
-        return mean_of([one.gain for one in self.shifts])
+        return mean_of([shift.gain for shift in self.shifts])
 
     @property
     def null(self) -> float | None:
@@ -150,8 +150,8 @@ class UnderAttack:
             return (None,) * len(self.shifts)
         lost, taught = start - before, self.sign * max(0.0, self.sign * null)
         share = (gain - taught) / lost
-        pairs = ((one.gain or 0.0, start - (one.before or 0.0)) for one in self.shifts)
-        return tuple(1 - share - (own - taught - share * down) / lost for own, down in pairs)
+        pairs = ((shift.gain or 0.0, start - (shift.before or 0.0)) for shift in self.shifts)
+        return tuple(1 - share - (part - taught - share * down) / lost for part, down in pairs)
 
     @property
     def lasting(self) -> float | None:
@@ -206,8 +206,8 @@ class RelearningCurve:
     @property
     def steps_to_half(self) -> float | None:
         """Steps to half of the start model's number, infinity where it is not reached."""
-        found, (start, *_) = self._oriented(self.mean), self._oriented(self.start)
-        return steps_to_half(self.steps, found, start)
+        result, (start, *_) = self._oriented(self.mean), self._oriented(self.start)
+        return steps_to_half(self.steps, result, start)
 
     @property
     def symmetric_robustness(self) -> float | None:
@@ -237,8 +237,8 @@ class AttackedSetting:
 
         A model that produces no text any more relearns slowly, and has nothing to protect.
         """
-        found = [(v, i) for i, one in enumerate(self.under) if (v := one.lasting) is not None]
-        return self.under[min(found)[1]] if found and self.keeps_utility else None
+        result = [(v, i) for i, item in enumerate(self.under) if (v := item.lasting) is not None]
+        return self.under[min(result)[1]] if result and self.keeps_utility else None
 
     @property
     def lasting(self) -> float | None:
@@ -248,7 +248,7 @@ class AttackedSetting:
     @property
     def bypassed_by(self) -> tuple[str, ...]:
         """Attacks that run the model without the method."""
-        return tuple(dict.fromkeys(attack_of(one.variant) for one in self.under if one.bypassed))
+        return tuple(dict.fromkeys(attack_of(item.variant) for item in self.under if item.bypassed))
 
     @property
     def why_not(self) -> str:
@@ -258,18 +258,18 @@ class AttackedSetting:
         if not self.keeps_utility:
             epoch = f"at epoch {self.setting.epoch}, where it was attacked"
             return f"keeps less than {100 * UTILITY_SHARE:.0f} % of utility {epoch}"
-        if all(one.null is None for one in self.under):
+        if all(item.null is None for item in self.under):
             return "the retain model was not attacked"
-        if all(one.start.before is None for one in self.under):
+        if all(item.start.before is None for item in self.under):
             return "the start model was not evaluated"
-        removed = [one.removed for one in self.under if one.removed is not None]
+        removed = [item.removed for item in self.under if item.removed is not None]
         if removed and max(removed) < LEAST_REMOVED:
             return f"less than {100 * LEAST_REMOVED:.0f} % was removed, and could come back"
         return "a number behind it is undefined"
 
     def at(self, variant: str) -> UnderAttack | None:
         """The setting under a variant."""
-        return next((one for one in self.under if one.variant == variant), None)
+        return next((item for item in self.under if item.variant == variant), None)
 
     @property
     def gives_little(self) -> bool:
@@ -307,10 +307,10 @@ class AttackedPanel(OnPanel):
     @property
     def attacks(self) -> Mapping[str, tuple[str, ...]]:
         """Variants by attack."""
-        found: dict[str, list[str]] = {}
+        result: dict[str, list[str]] = {}
         for variant in self.variants:
-            found.setdefault(attack_of(variant), []).append(variant)
-        return {attack: tuple(variants) for attack, variants in found.items()}
+            result.setdefault(attack_of(variant), []).append(variant)
+        return {attack: tuple(variants) for attack, variants in result.items()}
 
     @property
     def best(self) -> tuple[AttackedSetting, ...]:
@@ -320,20 +320,25 @@ class AttackedPanel(OnPanel):
         the setting that keeps most.
         """
         by_family: dict[str, list[AttackedSetting]] = {}
-        for one in self.settings:
-            by_family.setdefault(one.setting.family, []).append(one)
+        for setting in self.settings:
+            by_family.setdefault(setting.setting.family, []).append(setting)
         return tuple(max(several, key=_rank) for several in by_family.values())
 
     @property
     def most(self) -> AttackedSetting | None:
         """The attacked setting of which most comes back; None if nothing does."""
-        back = [one for one in self.settings if one.comes_back and not one.bypassed_by]
-        return min(back, key=lambda one: one.lasting or 0.0, default=None)
+        back = [
+            setting for setting in self.settings if setting.comes_back and not setting.bypassed_by
+        ]
+        return min(back, key=lambda item: item.lasting or 0.0, default=None)
 
 
-def _rank(one: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
-    forgotten, kept, epoch = merit_of(one.setting) or (0.0, -1.0, 0)
-    return one.keeps_utility, (forgotten, kept, epoch) if one.keeps_utility else (kept, epoch)
+def _rank(setting: AttackedSetting) -> tuple[bool, tuple[float, ...]]:
+    forgotten, kept, epoch = merit_of(setting.setting) or (0.0, -1.0, 0)
+    return setting.keeps_utility, (forgotten, kept, epoch) if setting.keeps_utility else (
+        kept,
+        epoch,
+    )
 
 
 def attacked_panels(
@@ -353,8 +358,8 @@ def attacked_panels(
     column = column or memorization_column(rows, attacked)
     if column is None:
         return ()
-    found = (_attacked(panel, attacked, white_box, column) for panel in panels)
-    return tuple(one for one in found if one is not None)
+    result = (_attacked(panel, attacked, white_box, column) for panel in panels)
+    return tuple(item for item in result if item is not None)
 
 
 def _attacked(
@@ -391,7 +396,7 @@ def _attacked(
             continue
         befores = [row.metrics.get(column) for row in setting.rows]
         results: list[UnderAttack] = []
-        for variant in (one for one in variants if one in seen):
+        for variant in (item for item in variants if item in seen):
             # A method at inference time trains nothing, and is gone at the attack's first point.
             bypassed = setting.learning_rate is None and white_box(attack_of(variant))
             shifts = tuple(
@@ -421,9 +426,9 @@ def _shift(numbers: Mapping[str, float | None], variant: str, before: float | No
 def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningCurve]:
     """The curves of the attacks with two points or more that are steps."""
     by_attack: dict[str, dict[int, UnderAttack]] = {}
-    for one in results:
-        if (step := step_of(one.variant)) is not None:
-            by_attack.setdefault(attack_of(one.variant), {})[step] = one
+    for result in results:
+        if (step := step_of(result.variant)) is not None:
+            by_attack.setdefault(attack_of(result.variant), {})[step] = result
     for attack, points in by_attack.items():
         steps = sorted(points)
         first, along = points[steps[0]], [points[step] for step in steps]
@@ -431,7 +436,7 @@ def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningC
             continue
 
         def curve(shifts: Sequence[Shift]) -> tuple[float | None, ...]:
-            return (shifts[0].before, *(one.after for one in shifts))
+            return (shifts[0].before, *(shift.after for shift in shifts))
 
         yield RelearningCurve(
             attack,
@@ -444,5 +449,5 @@ def _curves(results: Iterable[UnderAttack], sign: float) -> Iterator[RelearningC
 
 
 def _interval(values: Sequence[float | None]) -> Interval | None:
-    found = [value for value in values if value is not None]
-    return t_interval(found) if len(found) == len(values) else None
+    result = [value for value in values if value is not None]
+    return t_interval(result) if len(result) == len(values) else None

@@ -142,7 +142,7 @@ class MetaEvaluation:
                 f"metric that separates them without error may do so by chance (p = {p:.2g}, "
                 "exact); prepare more"
             )
-        if apart := [one.column.label for one in self.controls if one.separates]:
+        if apart := [control.column.label for control in self.controls if control.separates]:
             yield (
                 f"controls that separate the models, too: {', '.join(apart)}; the models differ by "
                 "more than the forget rows, and a metric may detect that"
@@ -165,7 +165,7 @@ def by_pattern(rows: Iterable[TableRow], knows: Sequence[str], knows_not: Sequen
     The method of a start model is `fine-tuned`, that of a retain model `retain`.
     Raises: RecordError for a pattern without a record, and a record with both kinds of patterns.
     """
-    found: dict[str, bool] = {}
+    result: dict[str, bool] = {}
     rows = tuple(rows)
     for patterns, value in ((knows, True), (knows_not, False)):
         for pattern in patterns:
@@ -173,13 +173,13 @@ def by_pattern(rows: Iterable[TableRow], knows: Sequence[str], knows_not: Sequen
             if not ids:
                 names = sorted({f"{row.model}:{row.method}" for row in rows})
                 raise RecordError(f"no record is called {pattern!r}; there are {', '.join(names)}")
-            if both := {one for one in ids if found.get(one, value) != value}:
+            if both := {item for item in ids if result.get(item, value) != value}:
                 raise RecordError(
                     f"record {min(both)}: named both as one that knows the forget rows and as one "
                     "that does not; name it once"
                 )
-            found |= dict.fromkeys(ids, value)
-    return lambda row: found.get(row.run_id, by_kind(row))
+            result |= dict.fromkeys(ids, value)
+    return lambda row: result.get(row.run_id, by_kind(row))
 
 
 def _matches(row: TableRow, pattern: str) -> bool:
@@ -205,17 +205,17 @@ def meta_evaluation(
     """
     rows, attacked = tuple(rows), tuple(attacked)
     splits = sorted({row.forget_fraction for row in rows}, key=split_order)
-    found: list[MetaEvaluation] = []
+    evaluations: list[MetaEvaluation] = []
     few: list[str] = []
     for split in splits:
-        here = [row for row in rows if row.forget_fraction == split]
-        known, unknown = (_distinct(here, knows, value) for value in (True, False))
+        current = [row for row in rows if row.forget_fraction == split]
+        known, unknown = (_distinct(current, knows, value) for value in (True, False))
         if min(len(known), len(unknown)) < FEWEST:
             few.append(f"{split_percent(split)}: {len(known)} and {len(unknown)}")
             continue
         runs = [a for a in attacked if a.row.forget_fraction == split and knows(a.row) is None]
-        found.append(_evaluated(split, known, unknown, runs, relearning, quantization))
-    if not found:
+        evaluations.append(_evaluated(split, known, unknown, runs, relearning, quantization))
+    if not evaluations:
         counts = "; ".join(few) or "no evaluated model"
         raise RecordError(
             f"a meta-evaluation needs at least {FEWEST} models that know the forget rows and "
@@ -223,7 +223,7 @@ def meta_evaluation(
             "`preparation.seed` in the configuration, or several folders, or name runs with "
             "--knows and --knows-not"
         )
-    return tuple(found)
+    return tuple(evaluations)
 
 
 def _distinct(rows: Sequence[TableRow], knows: Knows, value: bool) -> tuple[TableRow, ...]:
@@ -293,9 +293,9 @@ def _evaluated(
     return MetaEvaluation(split, known, unknown, judged, controls, tuple(left_out))
 
 
-def _order(one: MetricQuality) -> tuple[Any, ...]:
-    known = one.overall is None, -(one.overall or 0.0)
-    return *known, -one.faithfulness, -one.low, one.column.label
+def _order(quality: MetricQuality) -> tuple[Any, ...]:
+    known = quality.overall is None, -(quality.overall or 0.0)
+    return *known, -quality.faithfulness, -quality.low, quality.column.label
 
 
 def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, bool]]:
@@ -318,38 +318,38 @@ def _oriented(schema: BenchmarkSchema) -> Iterator[tuple[MetricColumn, Better, b
 
 def _relative(schema: BenchmarkSchema) -> frozenset[str]:
     """Columns that compare a model with the retain model or the start model."""
-    compared = {name for name, one in schema.plan.summaries.items() if one.relative_to}
+    compared = {name for name, summary in schema.plan.summaries.items() if summary.relative_to}
     return schema.plan.affected(compared)
 
 
 def _robustness(
     symbol: str, variant: str, every: Sequence[AttackedRun], name: str, sign: int, threshold: float
 ) -> Robustness:
-    runs = [one for one in every if one.variant == variant]
+    runs = [item for item in every if item.variant == variant]
     if not runs:
         return Robustness(None, 0, f"no run was evaluated under {variant or 'the attack'}")
-    believed = [one for one in runs if _is_forgotten(one, name, sign, threshold)]
+    believed = [run for run in runs if _is_forgotten(run, name, sign, threshold)]
     if not believed:
         return Robustness(None, 0, "no run keeps its utility and has forgotten, by this metric")
-    values = [_robust(symbol, one, name) for one in believed]
+    values = [_robust(symbol, item, name) for item in believed]
     if (numbers := [v for v in values if v is not None]) and len(numbers) == len(values):
         return Robustness(fmean(numbers), len(numbers))
     return Robustness(None, len(believed), f"undefined under {variant}")
 
 
-def _is_forgotten(one: AttackedRun, name: str, sign: int, threshold: float) -> bool:
-    value, kept = one.row.metrics.get(name), one.row.kept
-    if value is None or kept is None or one.kept_at_start is None:
+def _is_forgotten(run: AttackedRun, name: str, sign: int, threshold: float) -> bool:
+    value, kept = run.row.metrics.get(name), run.row.kept
+    if value is None or kept is None or run.kept_at_start is None:
         return False
-    return kept >= UTILITY_SHARE * one.kept_at_start and sign * value <= sign * threshold
+    return kept >= UTILITY_SHARE * run.kept_at_start and sign * value <= sign * threshold
 
 
-def _robust(symbol: str, one: AttackedRun, name: str) -> float | None:
-    own = one.before.get(name), one.after.get(name)
+def _robust(symbol: str, run: AttackedRun, name: str) -> float | None:
+    part = run.before.get(name), run.after.get(name)
     if symbol == "Q":
-        return symmetric_quantization_robustness(*own)
-    retain = one.retain_before.get(name), one.retain_after.get(name)
-    return symmetric_relearning_robustness(*own, *retain)
+        return symmetric_quantization_robustness(*part)
+    retain = run.retain_before.get(name), run.retain_after.get(name)
+    return symmetric_relearning_robustness(*part, *retain)
 
 
 _PREFERRED = "nf4"
@@ -372,9 +372,9 @@ def chosen_variant(chosen: str | None, attack: str, variants: Sequence[str]) -> 
                 f"no run was evaluated under {chosen!r}{near} there are evaluations under {known}"
             )
         return chosen
-    own = [one for one in variants if one.partition("@")[0] == attack]
-    preferred = [one for one in own if one.partition("@")[2] == _PREFERRED]
-    return (preferred or own or [attack])[-1]
+    part = [variant for variant in variants if variant.partition("@")[0] == attack]
+    preferred = [item for item in part if item.partition("@")[2] == _PREFERRED]
+    return (preferred or part or [attack])[-1]
 
 
 def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
@@ -395,25 +395,25 @@ def attacked_runs(results: Results) -> tuple[AttackedRun, ...]:
     def pair(before: TableRow | None, after: TableRow | None) -> tuple[Values, Values]:
         if before is None or after is None:
             return {}, {}
-        found = by_id[before.run_id].evaluations.get(before.epoch)
+        result = by_id[before.run_id].evaluations.get(before.epoch)
         attacked = by_id[after.run_id].attacked_evaluations.get((after.epoch, after.variant))
-        if found is None or attacked is None:
+        if result is None or attacked is None:
             return before.metrics, after.metrics
-        return _on_rows_of(found, attacked, before.schema), after.metrics
+        return _on_rows_of(result, attacked, before.schema), after.metrics
 
     attacked: list[AttackedRun] = []
     for row in last.values():
-        own, panel = plain[row.run_id, row.epoch], panels[row.panel]
+        part, panel = plain[row.run_id, row.epoch], panels[row.panel]
         retain = pair(panel.row("retain"), goals.get((row.panel, row.variant)))
         attacked.append(
-            AttackedRun(own, panel.start.utility, row.variant, *pair(own, row), *retain)
+            AttackedRun(part, panel.start.utility, row.variant, *pair(part, row), *retain)
         )
     return tuple(attacked)
 
 
 def _on_rows_of(plain: Evaluation, under: Evaluation, schema: BenchmarkSchema) -> Values:
     """The metrics of the sets of `under` in the plain evaluation, over the questions in `under`."""
-    found: dict[str, float | None] = {}
+    result: dict[str, float | None] = {}
     for measure in schema.plan.measures:
         for name in measure.sets:
             if name not in under.sets or name not in plain.sets:
@@ -422,7 +422,7 @@ def _on_rows_of(plain: Evaluation, under: Evaluation, schema: BenchmarkSchema) -
             if values is None:
                 continue
             places = {question: i for i, question in enumerate(plain.sets[name].questions)}
-            chosen = [places[one] for one in under.sets[name].questions if one in places]
+            chosen = [places[item] for item in under.sets[name].questions if item in places]
             value = measure.metric.value(values[np.array(chosen, np.int64)])
-            found[f"{measure.name}_{name}"] = number(value, f"`value` of metric {measure.name}")
-    return found
+            result[f"{measure.name}_{name}"] = number(value, f"`value` of metric {measure.name}")
+    return result

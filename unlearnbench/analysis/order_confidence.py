@@ -87,7 +87,7 @@ class PanelOrder(OnPanel):
     @property
     def leader(self) -> RankedMethod | None:
         """The first method; None if no setting keeps its utility."""
-        return next((one for one in self.methods if one.best is not None), None)
+        return next((method for method in self.methods if method.best is not None), None)
 
     @property
     def sentences(self) -> tuple[str, ...]:
@@ -109,13 +109,13 @@ def assess_order(panels: Sequence[Panel], records: Iterable[Record]) -> OrderCon
     Reads from disk the evaluations of the retain models, of each method's best setting, and of the
     leading method's other settings that were about as good.
     """
-    by_id = {one.id: one for one in records}
+    by_id = {record.id: record for record in records}
     orders = tuple(_order(panel, by_id) for panel in panels if panel.best)
     return OrderConfidence(orders, rank_methods([best for panel in panels for best in panel.best]))
 
 
 def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
-    places = iter(shared_places([one.setting for one in panel.best if one.setting]))
+    places = iter(shared_places([item.setting for item in panel.best if item.setting]))
     corner = panel.start.corner
     methods = tuple(
         RankedMethod(
@@ -126,7 +126,9 @@ def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
         )
         for best in panel.best
     )
-    compared = {one.method: records[one.best.rows[0].run_id] for one in methods if one.best}
+    compared = {
+        method.method: records[method.best.rows[0].run_id] for method in methods if method.best
+    }
     return PanelOrder(
         *panel.panel,
         methods=methods,
@@ -138,7 +140,7 @@ def _order(panel: Panel, records: Mapping[str, Record]) -> PanelOrder:
 
 def _points(settings: Iterable[Setting], family: str) -> list[tuple[float, float]]:
     """(kept, forgotten) of all settings and epochs of a method, larger is better in both."""
-    merits = [merit_of(one) for one in settings if one.family == family]
+    merits = [merit_of(setting) for setting in settings if setting.family == family]
     return [(merit[1], merit[0]) for merit in merits if merit is not None]
 
 
@@ -193,12 +195,12 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     families = [best.family for best in panel.best if best.setting is not None]
     if not families:
         return None
-    here: dict[str, Record] = {}
-    for one in (one for one in records if one.panel == panel.panel):
-        read_once = LazyEvaluations(one.evaluations, {k: k for k in one.evaluations})
-        here[one.id] = replace(one, evaluations=read_once)
+    current: dict[str, Record] = {}
+    for record in (record for record in records if record.panel == panel.panel):
+        read_once = LazyEvaluations(record.evaluations, {k: k for k in record.evaluations})
+        current[record.id] = replace(record, evaluations=read_once)
     leader, *others = (
-        Contender(family, tuple(r for r in panel.rows if r.family == family), panel.rows, here)
+        Contender(family, tuple(r for r in panel.rows if r.family == family), panel.rows, current)
         for family in families
     )
     swaps = max(SWAPS, round(2 * len(families) / SIGNIFICANCE))
@@ -206,8 +208,8 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
     untested: dict[str, str] = {}
     for other in others:
         try:
-            found = match(leader, other, panel.panel, TOLERANCE)
-            compared = compare_match(leader, other, panel.panel, found, only_a=True, swaps=swaps)
+            result = match(leader, other, panel.panel, TOLERANCE)
+            compared = compare_match(leader, other, panel.panel, result, only_a=True, swaps=swaps)
         except (EvaluationError, RecordError) as error:  # which cannot be read, or do not compare
             untested[other.name] = str(error)
             continue
@@ -216,9 +218,9 @@ def rivals(panel: Panel, records: Iterable[Record]) -> Rivals | None:
             untested[other.name] = reason
         else:
             tested[other.name] = compared
-    adjusted = holm([one.test.p_value if one.test else 0.0 for one in tested.values()])
+    adjusted = holm([item.test.p_value if item.test else 0.0 for item in tested.values()])
     pairs = zip(tested.items(), adjusted, strict=True)
-    apart = [name for (name, one), p in pairs if replace(one, p_adjusted=p).better is one.a]
+    apart = [name for (name, item), p in pairs if replace(item, p_adjusted=p).better is item.a]
     return Rivals(
         leader=leader.name,
         same=tuple(name for name in tested if name not in apart),
@@ -280,10 +282,10 @@ def rank_methods(best: Sequence[Best], level: float = LEVEL) -> Ranks:
     `scipy.stats.bootstrap` has no nested resampling.
     """
     by_panel: dict[PanelKey, dict[str, Best]] = defaultdict(dict)
-    for one in best:
-        by_panel[one.panel][one.family] = one
+    for item in best:
+        by_panel[item.panel][item.family] = item
     panels = tuple(sorted(by_panel, key=panel_order))
-    everyone = sorted({one.family for one in best})
+    everyone = sorted({item.family for item in best})
     methods = [m for m in everyone if all(m in by_panel[panel] for panel in panels)]
     left_out = tuple(m for m in everyone if m not in methods)
     if not methods:

@@ -224,10 +224,10 @@ class Results:
 def stored_links(folder: Path) -> dict[str, Any]:
     """Addresses of a `sweep` and its `runs` by record id, as the tracker stored them; or empty."""
     try:
-        found: dict[str, Any] = json.loads((folder / LINKS_FILE).read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads((folder / LINKS_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):  # a page without links is better than none
         return {}
-    return found
+    return result
 
 
 def _is_white_box(name: str) -> bool:

@@ -68,14 +68,16 @@ def questions(schema: BenchmarkSchema) -> tuple[Summary, ...]:
 
     Without those that are relative to a model, or made of a number, that the benchmark has not.
     """
-    columns = {one.name for one in schema.plan.columns}
-    found = [
-        one
-        for one in schema.plan.summaries.values()
-        if one.question and one.relative_to <= schema.references and columns.issuperset(one.parts())
+    columns = {column.name for column in schema.plan.columns}
+    result = [
+        summary
+        for summary in schema.plan.summaries.values()
+        if summary.question
+        and summary.relative_to <= schema.references
+        and columns.issuperset(summary.parts())
     ]
     return tuple(
-        sorted(found, key=lambda s: ("retain" not in s.relative_to, "start" not in s.relative_to))
+        sorted(result, key=lambda s: ("retain" not in s.relative_to, "start" not in s.relative_to))
     )
 
 
@@ -109,14 +111,14 @@ class Scorer:
     def scores(self, rows: Sequence[TableRow]) -> tuple[Score, ...]:
         """Score a setting, given as the rows of its seeds."""
         seen = [e for row in rows if (e := self._evaluation(row)) is not None]
-        return tuple(self._score(one, rows, seen) for one in questions(self._schema))
+        return tuple(self._score(question, rows, seen) for question in questions(self._schema))
 
     def _score(self, score: Summary, rows: Sequence[TableRow], seen: Sequence[Evaluation]) -> Score:
         column, plan = score.columns()[0], self._schema.plan
         rivals = [  # other scores that share a part with this one
-            one.columns()[0].name
-            for one in plan.summaries.values()
-            if not one.question and {*one.parts()} & {*score.parts()}
+            summary.columns()[0].name
+            for summary in plan.summaries.values()
+            if not summary.question and {*summary.parts()} & {*score.parts()}
         ]
         parts = tuple(
             Part(
@@ -135,10 +137,14 @@ class Scorer:
         return Score(column.label, mean, by_seed, interval, warnings, parts)
 
     def _interval(self, part: str, seen: Sequence[Evaluation]) -> Ends | None:
-        for one in self._schema.plan.summaries.values():
-            if isinstance(one, MembershipInference) and one.columns()[0].name == part and seen:
+        for summary in self._schema.plan.summaries.values():
+            if (
+                isinstance(summary, MembershipInference)
+                and summary.columns()[0].name == part
+                and seen
+            ):
                 models = MetricInputs(EvaluatedModel(seen[0].sets), self._retain, self._start)
-                pair = one.pair(models)
+                pair = summary.pair(models)
                 return None if pair is None else auc_interval(*pair)
         return None
 
@@ -154,19 +160,19 @@ class Scorer:
                 f"{lead.value or 0.0:.3f}, below the retain model's {lead.retain or 0.0:.3f}"
             ]
             sentences += [
-                f"{one.column.label} rewards it: {one.value:.2f}, the retain model has "
-                f"{one.retain:.2f}"
-                for one in parts
-                if one.column.name not in made_of
-                and one.value is not None
-                and one.retain is not None
-                and one.value > one.retain
+                f"{part.column.label} rewards it: {part.value:.2f}, the retain model has "
+                f"{part.retain:.2f}"
+                for part in parts
+                if part.column.name not in made_of
+                and part.value is not None
+                and part.retain is not None
+                and part.value > part.retain
             ]
             yield "over-forgotten", "; ".join(sentences)
         below = [
-            f"{one.column.label} {one.value or 0.0:.3f} (retain model {one.retain:.3f})"
-            for one in parts
-            if one.interval and one.retain is not None and one.interval[1] < one.retain
+            f"{part.column.label} {part.value or 0.0:.3f} (retain model {part.retain:.3f})"
+            for part in parts
+            if part.interval and part.retain is not None and part.interval[1] < part.retain
         ]
         if below:
             yield (
@@ -185,13 +191,13 @@ class Scorer:
         if not known or self._retain is None or not seen:
             return False
         measure, name = self._measures[part.column.name]
-        sets = [one.get(name) for one in (*(e.sets for e in seen), self._retain.sets)]
-        values = [None if one is None else measure.per_example(one) for one in sets]
-        found = [one for one in values if one is not None]
-        if len(found) < len(values) or len({one.shape for one in found}) > 1:
+        sets = [item.get(name) for item in (*(e.sets for e in seen), self._retain.sets)]
+        values = [None if item is None else measure.per_example(item) for item in sets]
+        result = [value for value in values if value is not None]
+        if len(result) < len(values) or len({item.shape for item in result}) > 1:
             return False
-        *own, aim = found
-        differences = np.mean(own, axis=0) - aim  # [n]
+        *subset, aim = result
+        differences = np.mean(subset, axis=0) - aim  # [n]
         if differences.size < 2 or not np.isfinite(differences).all():
             return False
         error = differences.std(ddof=1) / np.sqrt(differences.size)

@@ -93,11 +93,11 @@ def choose(rows: Sequence[TableRow], select: SelectSettings) -> tuple[ChosenSett
                 and {row.seed for row in setting.rows} == set(select.seeds)
             ]
             tried = len({_trajectory(setting) for setting in complete})
-            found = rule(complete, select, panel.start) if complete else NO_NUMBERS
-            if isinstance(found, str):
-                choices.append(ChosenSetting(*panel.panel, family, tried, why_not=found))
+            result = rule(complete, select, panel.start) if complete else NO_NUMBERS
+            if isinstance(result, str):
+                choices.append(ChosenSetting(*panel.panel, family, tried, why_not=result))
             else:
-                best, area = found
+                best, area = result
                 choices.append(_choice(best, area, complete, tried))
     return tuple(choices)
 
@@ -125,12 +125,17 @@ def _by_hypervolume(
     if reference is None:
         return "the start model was not evaluated: give select.reference"
     spanned: dict[Any, list[tuple[float, float]]] = {}
-    for one in settings:
-        spanned.setdefault(_trajectory(one), []).append(_position(one))
+    for setting in settings:
+        spanned.setdefault(_trajectory(setting), []).append(_position(setting))
     areas = {key: hypervolume(points, reference) for key, points in spanned.items()}
     merits = [
-        (areas[_trajectory(one)], hypervolume([_position(one)], reference), merit_of(one) or (), i)
-        for i, one in enumerate(settings)
+        (
+            areas[_trajectory(setting)],
+            hypervolume([_position(setting)], reference),
+            merit_of(setting) or (),
+            i,
+        )
+        for i, setting in enumerate(settings)
     ]
     area, *_, index = max(merits)
     if area <= 0:
@@ -180,20 +185,20 @@ def report_chosen(
 
     runs  ids of the runs on the other seeds, by the id of the chosen run
     """
-    ids = {one for chosen in choice.runs for one in runs.get(chosen, ())}
-    here = [row for row in rows if row.run_id in ids and row.epoch == choice.epoch]
-    reported: dict[str, Any] = {"seeds": sorted({row.seed for row in here})}
+    ids = {item for chosen in choice.runs for item in runs.get(chosen, ())}
+    current = [row for row in rows if row.run_id in ids and row.epoch == choice.epoch]
+    reported: dict[str, Any] = {"seeds": sorted({row.seed for row in current})}
     headline = headline_of_rows(rows)
     columns = {"kept": headline.kept.column, "forgotten": headline.forgotten.column}
     for column in columns.values():
-        numbers = [value for row in here if (value := row.metrics.get(column)) is not None]
-        whole = numbers and len(numbers) == len(here)  # a collapsed seed must not disappear
+        numbers = [value for row in current if (value := row.metrics.get(column)) is not None]
+        whole = numbers and len(numbers) == len(current)  # a collapsed seed must not disappear
         reported[column] = {
             "mean": fmean(numbers) if whole else None,
             "standard_deviation": stdev(numbers) if whole and len(numbers) > 1 else None,
         }
-    found = {columns.get(key, key): value for key, value in asdict(choice).items()}
-    return found | {"reported_runs": sorted(ids), "reported": reported}
+    result = {columns.get(key, key): value for key, value in asdict(choice).items()}
+    return result | {"reported_runs": sorted(ids), "reported": reported}
 
 
 def write_selection(
@@ -227,5 +232,5 @@ def read_selection(folder: Path) -> dict[str, Any] | None:
     path = folder / SELECTION_FILE
     if not path.is_file():
         return None
-    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return found
+    result: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    return result

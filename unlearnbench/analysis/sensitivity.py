@@ -51,27 +51,29 @@ class MethodSensitivity(OnPanel):
 
     def span(self, column: str) -> tuple[float, float] | None:
         """Smallest and largest mean of a column over the settings; None below two numbers."""
-        found = [v for one in self.settings if (v := one.metrics.get(column)) is not None]
-        return (min(found), max(found)) if len(found) > 1 else None
+        result = [v for setting in self.settings if (v := setting.metrics.get(column)) is not None]
+        return (min(result), max(result)) if len(result) > 1 else None
 
 
 def sensitivities(panels: Iterable[Panel]) -> tuple[MethodSensitivity, ...]:
     """List the methods of each panel that left a usable model at several settings."""
-    found: list[MethodSensitivity] = []
+    result: list[MethodSensitivity] = []
     for panel in panels:
         last: dict[tuple[str, float | None], Setting] = {}
-        for one in sorted(panel.settings, key=lambda setting: setting.epoch):
-            last[one.method, one.learning_rate] = one
+        for item in sorted(panel.settings, key=lambda setting: setting.epoch):
+            last[item.method, item.learning_rate] = item
         groups: dict[str, list[Setting]] = defaultdict(list)
-        for one in panel.settings:
-            if one is last[one.method, one.learning_rate] and not _is_collapsed(one, panel.start):
-                groups[one.family].append(one)
-        found += [
+        for entry in panel.settings:
+            if entry is last[entry.method, entry.learning_rate] and not _is_collapsed(
+                entry, panel.start
+            ):
+                groups[entry.family].append(entry)
+        result += [
             MethodSensitivity(*panel.panel, family, tuple(settings), _dependences(settings))
             for family, settings in groups.items()
             if len(settings) > 1
         ]
-    return tuple(found)
+    return tuple(result)
 
 
 def _is_collapsed(setting: Setting, start: Start) -> bool:
@@ -87,18 +89,21 @@ def value_of(setting: Setting, name: str) -> Any:
 
 
 def _dependences(settings: Sequence[Setting]) -> tuple[Dependence, ...]:
-    names = [RATE, *sorted({name for one in settings for name in one.rows[0].hyperparameters})]
-    varied = [name for name in names if len({_key(one, name) for one in settings}) > 1]
-    found: list[Dependence] = []
+    names = [
+        RATE,
+        *sorted({name for setting in settings for name in setting.rows[0].hyperparameters}),
+    ]
+    varied = [name for name in names if len({_key(setting, name) for setting in settings}) > 1]
+    dependences: list[Dependence] = []
     for name in varied:
         lines: dict[tuple[str, ...], list[Setting]] = defaultdict(list)
-        for one in settings:
-            lines[tuple(_key(one, other) for other in varied if other != name)].append(one)
+        for setting in settings:
+            lines[tuple(_key(setting, other) for other in varied if other != name)].append(setting)
         ordered = (
             tuple(sorted(line, key=lambda s: _order(value_of(s, name)))) for line in lines.values()
         )
-        found.append(Dependence(name, tuple(line for line in ordered if len(line) > 1)))
-    return tuple(one for one in found if one.lines)
+        dependences.append(Dependence(name, tuple(line for line in ordered if len(line) > 1)))
+    return tuple(item for item in dependences if item.lines)
 
 
 def _key(setting: Setting, name: str) -> str:

@@ -97,10 +97,10 @@ def best_lines(panel: Panel, most: int, *, last: bool) -> list[str]:
 
     numbers = [headline.kept.plain_short, forgotten.plain_short, *(["p"] if forgotten.test else [])]
     rows = [["method", "rate", "epoch", *numbers, "seeds", "place"]]
-    for setting, place in zip(settings[:most], shared_places(settings), strict=False):
+    for setting, location in zip(settings[:most], shared_places(settings), strict=False):
         rate = "-" if setting.learning_rate is None else f"{setting.learning_rate:g}"
         shown = cells(setting.kept, setting.forgotten)
-        ends = str(len(setting.rows)), str(place)
+        ends = str(len(setting.rows)), str(location)
         rows.append([setting.method, rate, str(setting.epoch), *shown, *ends])
     rows.append(["start", "-", "0", *cells(start.utility, start.quality), "-", "-"])
     if all(row[-2] in ("1", "-") for row in rows[1:]):
@@ -145,12 +145,12 @@ def best_found(panel: Panel, leader: RankedMethod | None) -> str:
 
 
 def _leader(start: Start, best: Setting, quality: float) -> str:
-    forgotten, utility, own = start.headline.forgotten, best.kept or 0.0, ""
+    forgotten, utility, part = start.headline.forgotten, best.kept or 0.0, ""
     if start.utility:
         share = 100 * utility / start.utility
-        own = f" (it keeps {share:.0f} %, {utility:.3f} of {start.utility:.3f})"
+        part = f" (it keeps {share:.0f} %, {utility:.3f} of {start.utility:.3f})"
     rule = best_rule(start.headline, value=quality_text(forgotten, quality))
-    lead = f"{setting_name(best)}, has {rule}{own}."
+    lead = f"{setting_name(best)}, has {rule}{part}."
     test = forgotten.test
     if test and quality <= math.log10(test.level):
         return (
@@ -192,7 +192,7 @@ def doubts(order: PanelOrder) -> Iterator[str]:
             yield f"It forgets significantly more than {others} tested: {_named(rivals.apart)}."
         if more := [name for name in rivals.untested if name != rivals.runner_up]:
             yield f"No comparison at equal utility was possible with {_named(more)}."
-    if without := [one.method for one in order.methods if one.best is None]:
+    if without := [method.method for method in order.methods if method.best is None]:
         yield f"No setting keeps {100 * UTILITY_SHARE:g} % of utility: {_named(without)}."
     if leader.seeds == 1:
         yield "Only one seed was run: the order may change with another."
@@ -226,9 +226,9 @@ def _resolution(order: PanelOrder, leader: RankedMethod) -> Iterator[str]:
 def order_sentences(order: PanelOrder) -> tuple[str, ...]:
     """`doubts`, the methods of one place, and differences in training."""
     by_place: dict[int, list[str]] = {}
-    for one in order.methods:
-        if one.place is not None:
-            by_place.setdefault(one.place, []).append(one.method)
+    for method in order.methods:
+        if method.place is not None:
+            by_place.setdefault(method.place, []).append(method.method)
     shared = [" and ".join(names) for names in by_place.values() if len(names) > 1]
     lines = [*doubts(order)]
     if shared:
@@ -243,8 +243,10 @@ def ranks_summary(ranks: Ranks) -> str:
     if count < 2:
         source = "one panel: they hold for this model and split only"
     text = f"Ranks of {len(ranks.ranks)} methods by their best settings, from {source}."
-    if last := [one for one in ranks.ranks if one.without]:
-        names = (one.method + (f" ({one.without} of {count})" if count > 1 else "") for one in last)
+    if last := [rank for rank in ranks.ranks if rank.without]:
+        names = (
+            item.method + (f" ({item.without} of {count})" if count > 1 else "") for item in last
+        )
         text += f" Last because no setting keeps its utility: {', '.join(names)}."
     if ranks.left_out:
         text += f" Left out because not run on every panel: {', '.join(ranks.left_out)}."
@@ -263,18 +265,18 @@ def share_given_back(worst: UnderAttack) -> str:
     return f"{round(100 * share)} % {f'(min-max {ends})' if interval.is_range else f'[{ends}]'}"
 
 
-def _verdict(one: AttackedSetting) -> str:
+def _verdict(setting: AttackedSetting) -> str:
     """Whether something comes back of a setting under its worst attack."""
-    if one.bypassed_by:
+    if setting.bypassed_by:
         return (
             f"bypassed, not robust: it leaves the weights as they are, and "
-            f"{' and '.join(one.bypassed_by)} runs the model without it"
+            f"{' and '.join(setting.bypassed_by)} runs the model without it"
         )
-    if one.worst is None:
-        return f"not scored ({one.why_not or 'a number is undefined'})"
-    if one.gives_little:
+    if setting.worst is None:
+        return f"not scored ({setting.why_not or 'a number is undefined'})"
+    if setting.gives_little:
         return "comes back, next to nothing"
-    return "comes back" if one.comes_back else "comes back, not more than by chance"
+    return "comes back" if setting.comes_back else "comes back, not more than by chance"
 
 
 def _numbers(panel: AttackedPanel, worst: UnderAttack) -> str:
@@ -292,13 +294,13 @@ def _numbers(panel: AttackedPanel, worst: UnderAttack) -> str:
 
 def _most(panel: AttackedPanel) -> str:
     """The attacked setting of which most comes back; empty if nothing does."""
-    one = panel.most
-    if one is None or one.worst is None:
+    item = panel.most
+    if item is None or item.worst is None:
         return ""
     return (
-        f"Of all attacked settings, {setting_name(one.setting)}, recovers most, under "
-        f"{variant_label(one.worst.variant)}: {share_given_back(one.worst)}; "
-        f"{_numbers(panel, one.worst)}."
+        f"Of all attacked settings, {setting_name(item.setting)}, recovers most, under "
+        f"{variant_label(item.worst.variant)}: {share_given_back(item.worst)}; "
+        f"{_numbers(panel, item.worst)}."
     )
 
 
@@ -311,42 +313,46 @@ def lasting(attacked: AttackedPanel | None, leader: Setting | None) -> str:
     if attacked is None:
         advice = "`--set attacks=[relearning]` adds one"
         return f"Whether it lasts is not known: no attack was run ({advice})." if leader else ""
-    best = [one for one in attacked.best if one.under]
-    own = next((one for one in best if leader and one.setting.family == leader.family), None)
-    first = "" if leader is None else _lasts(attacked, own, leader)
+    best = [item for item in attacked.best if item.under]
+    part = next((item for item in best if leader and item.setting.family == leader.family), None)
+    first = "" if leader is None else _lasts(attacked, part, leader)
     most = attacked.most
-    if most is None or (own and own.lasting is not None and own.lasting <= (most.lasting or 0.0)):
+    if most is None or (
+        part and part.lasting is not None and part.lasting <= (most.lasting or 0.0)
+    ):
         return first
     return f"{first} {_most(attacked)}".strip()
 
 
-def _lasts(panel: AttackedPanel, one: AttackedSetting | None, leader: Setting) -> str:
-    if one is None:
+def _lasts(panel: AttackedPanel, setting: AttackedSetting | None, leader: Setting) -> str:
+    if setting is None:
         return f"Whether it lasts is not known: {leader.method} was not attacked."
-    if one.worst is None or one.bypassed_by:
-        return f"Whether it lasts: {_verdict(one)}."
-    name, verb = variant_label(one.worst.variant), _verdict(one)
-    if one.setting != leader:
-        verb += f" (of {setting_name(one.setting)}, which was attacked)"
+    if setting.worst is None or setting.bypassed_by:
+        return f"Whether it lasts: {_verdict(setting)}."
+    name, verb = variant_label(setting.worst.variant), _verdict(setting)
+    if setting.setting != leader:
+        verb += f" (of {setting_name(setting.setting)}, which was attacked)"
     return (
-        f"Under {name}, {share_given_back(one.worst)} of what it removed {verb}: "
-        f"{_numbers(panel, one.worst)}."
+        f"Under {name}, {share_given_back(setting.worst)} of what it removed {verb}: "
+        f"{_numbers(panel, setting.worst)}."
     )
 
 
 def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
     """The setting of which most comes back, each method's best one by verdict, and the baseline."""
-    most, best = panel.most, [one for one in panel.best if one.under]
+    most, best = panel.most, [item for item in panel.best if item.under]
     groups: dict[str, list[str]] = {}
-    for one in sorted(best, key=lambda one: (one.lasting or 0.0, one.setting.family)):
-        if one.worst is None or one.bypassed_by:
-            groups.setdefault(_verdict(one), []).append(one.setting.method)
-        elif one is not most:
-            shown = f"{share_given_back(one.worst)} of {rate_of(one.setting)} ({one.worst.variant})"
-            groups.setdefault(_verdict(one), []).append(shown)
+    for item in sorted(best, key=lambda item: (item.lasting or 0.0, item.setting.family)):
+        if item.worst is None or item.bypassed_by:
+            groups.setdefault(_verdict(item), []).append(item.setting.method)
+        elif item is not most:
+            shown = (
+                f"{share_given_back(item.worst)} of {rate_of(item.setting)} ({item.worst.variant})"
+            )
+            groups.setdefault(_verdict(item), []).append(shown)
     by_verdict = (
-        f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(found)}."
-        for verdict, found in groups.items()
+        f"{verdict[0].upper()}{verdict[1:]}: {'; '.join(group)}."
+        for verdict, group in groups.items()
     )
     return tuple(filter(None, (_most(panel), *by_verdict, _baseline(panel) if best else "")))
 
@@ -354,7 +360,7 @@ def attack_sentences(panel: AttackedPanel) -> tuple[str, ...]:
 def _baseline(panel: AttackedPanel) -> str:
     """The largest gain of the retain model itself, under any attack."""
     sign = -1.0 if panel.column.better == "higher" else 1.0
-    gains = {v: sign * one.gain for v, one in panel.retain.items() if one.gain is not None}
+    gains = {v: sign * item.gain for v, item in panel.retain.items() if item.gain is not None}
     if not gains:
         return "The retain model was not attacked: without that baseline nothing can be judged."
     most = max(gains, key=lambda v: gains[v])
@@ -436,12 +442,12 @@ def _claim(panel: PanelComparison, a: Side, b: Side) -> str:
     )
 
 
-def _seeds_differ(found: Interval | None, metric: HeadlineMetric) -> str:
-    if found is None:
+def _seeds_differ(interval: Interval | None, metric: HeadlineMetric) -> str:
+    if interval is None:
         return "One pair of runs gives no interval: run both on at least three seeds."
     return (
-        f"The difference of {metric.text(found.mean)} lies between {metric.text(found.low)} and "
-        f"{metric.text(found.high)} ({found.name})."
+        f"The difference of {metric.text(interval.mean)} lies between {metric.text(interval.low)} "
+        f"and {metric.text(interval.high)} ({interval.name})."
     )
 
 
@@ -457,7 +463,7 @@ def _significance(panel: PanelComparison, test: PairedTest, tests: int) -> str:
         f"and {counted(test.seeds, 'seed')}."
     )
     if test.seeds > 1:
-        same = sum(one * test.difference > 0 for one in test.by_seed)
+        same = sum(item * test.difference > 0 for item in test.by_seed)
         text += f" It has the same sign in {same} of {test.seeds} seeds."
     if panel.better is not None:
         return text
@@ -476,19 +482,19 @@ def _caveats(panel: PanelComparison, a: Side, b: Side) -> Iterator[str]:
             f"there {'is' if test.seeds == 1 else 'are'} only {counted(test.seeds, 'seed')}, and "
             "the test generalizes to other questions, not to other seeds"
         )
-    by_numbers = [one for one in (a, b) if not one.chosen_on]
-    if any(one.tried > 1 for one in by_numbers):
-        counts = ", ".join(f"{one.name}: {one.tried}" for one in by_numbers)
+    by_numbers = [item for item in (a, b) if not item.chosen_on]
+    if any(number.tried > 1 for number in by_numbers):
+        counts = ", ".join(f"{number.name}: {number.tried}" for number in by_numbers)
         yield (
             "settings were chosen by the numbers they are compared on, which favours the method "
             f"with more settings tried ({counts}, as learning rates × hyper-parameters × epochs); "
             f"{'p and the interval allow' if test else 'the interval does not allow'} for that"
         )
-    for one in (a, b):
-        if one.chosen_on:
-            seeds = f"seed{'s' * (len(one.chosen_on) > 1)} {', '.join(map(str, one.chosen_on))}"
+    for item in (a, b):
+        if item.chosen_on:
+            seeds = f"seed{'s' * (len(item.chosen_on) > 1)} {', '.join(map(str, item.chosen_on))}"
             yield (
-                f"{one.name} was chosen from {one.tried} settings on {seeds}, and is compared on "
+                f"{item.name} was chosen from {item.tried} settings on {seeds}, and is compared on "
                 "other seeds, but over the same questions"
             )
     if a.seeds != b.seeds:

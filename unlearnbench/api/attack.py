@@ -76,23 +76,27 @@ class AttackRows:
         wordings = {_plain(text) for text in (row.question, row.paraphrased_question) if text}
         answers = [_plain(text) for text in (row.answer, row.paraphrased_answer) if text]
 
-        def fits(one: Question) -> bool:
-            if one.format != row.format or not one.question or _plain(one.question) in wordings:
+        def fits(question: Question) -> bool:
+            if (
+                question.format != row.format
+                or not question.question
+                or _plain(question.question) in wordings
+            ):
                 return False
-            shown = _plain(f"{one.question} {one.answer}")
+            shown = _plain(f"{question.question} {question.answer}")
             return not any(f" {answer} " in f" {shown} " for answer in answers)
 
-        found: list[Question] = []
-        for one in self._subject(wordings, answers) if of == "subject" else self._drawn(row, seed):
-            if len(found) == count:
+        questions: list[Question] = []
+        for item in self._subject(wordings, answers) if of == "subject" else self._drawn(row, seed):
+            if len(questions) == count:
                 break
-            found += [one] if fits(one) else []
-        return tuple(found)
+            questions += [item] if fits(item) else []
+        return tuple(questions)
 
     def _subject(self, wordings: Collection[str], answers: Collection[str]) -> Sequence[Question]:
         size = self.subject_rows
-        for i, one in enumerate(self.forget):
-            if _plain(one.question) in wordings and _plain(one.answer) in answers:
+        for i, item in enumerate(self.forget):
+            if _plain(item.question) in wordings and _plain(item.answer) in answers:
                 return self.forget[i // size * size :][:size]
         return ()
 

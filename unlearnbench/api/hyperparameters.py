@@ -64,13 +64,14 @@ Name = Annotated[str, AfterValidator(_check_name)]
 """A name, an address or a path: text on one line that a file system accepts."""
 
 
-def refuse_unused(one: HyperParameters, other: str, *names: str) -> None:
+def refuse_unused(parameters: HyperParameters, other: str, *names: str) -> None:
     """Raise ValueError for one of `names` that is set, and has no effect with the value of `other`.
 
     For a validator of a method.
     """
     for name in names:
-        if getattr(one, name) != type(one).model_fields[name].default:
+        if getattr(parameters, name) != type(parameters).model_fields[name].default:
             raise ValueError(
-                f"{name} has no effect with {other}: {getattr(one, other)}; drop one of the two"
+                f"{name} has no effect with {other}: {getattr(parameters, other)}; "
+                "drop one of the two"
             )

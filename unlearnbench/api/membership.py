@@ -76,11 +76,11 @@ class MembershipInference(Summary):
 
     def compute(self, of: MetricInputs) -> Values:
         """None where a score is NaN."""
-        found: dict[str, float | None] = {}
+        result: dict[str, float | None] = {}
         name, pair = f"mia_{self.key}", self.pair(of)
         if pair is not None:
-            found |= {name: auc(*pair), f"{name}_tpr": true_positive_rate(*pair)}
+            result |= {name: auc(*pair), f"{name}_tpr": true_positive_rate(*pair)}
         control = self._pair_of(of, self.control) if self.control else None
         if control is not None:
-            found[f"{name}{CONTROL}"] = auc(*control)
-        return found
+            result[f"{name}{CONTROL}"] = auc(*control)
+        return result

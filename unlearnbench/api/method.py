@@ -101,8 +101,8 @@ class Needs:
                 f"Needs: a reference for the part {unread[0]!r}, which neither `parts` nor "
                 "`statistics` names: nothing would read it"
             )
-        for part, how in (("alternative", self.alternatives), ("sample", self.samples)):
-            if how is not None and part not in self.parts | self.statistics:
+        for part, options in (("alternative", self.alternatives), ("sample", self.samples)):
+            if options is not None and part not in self.parts | self.statistics:
                 raise PluginError(
                     f"Needs({part}s=…): describes the part {part!r}, which neither `parts` nor "
                     "`statistics` names; add it there"
@@ -242,11 +242,11 @@ class Method(HyperParameters, ABC):
     )
 
     @classmethod
-    def __pydantic_init_subclass__(cls, **how: Any) -> None:
+    def __pydantic_init_subclass__(cls, **options: Any) -> None:
         """Refuse a class whose `needs` is not a Needs."""
-        super().__pydantic_init_subclass__(**how)
-        found: object = getattr(cls, "needs", None)
-        if not isinstance(found, Needs):
+        super().__pydantic_init_subclass__(**options)
+        result: object = getattr(cls, "needs", None)
+        if not isinstance(result, Needs):
             raise PluginError(
                 f"{cls.__name__}.needs must be a Needs of the class: "
                 '`needs: ClassVar[Needs] = Needs(parts={"forget"})`'

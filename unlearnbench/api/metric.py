@@ -187,8 +187,8 @@ class Measure:
         if values is None:
             return None
         with guarded(self.metric, "value"):
-            found: object = self.metric.value(values)
-        return number(found, _call(self.metric, "value"))
+            value: object = self.metric.value(values)
+        return number(value, _call(self.metric, "value"))
 
 
 _RULE = "; it must return a float64 array [n], a number for each example, NaN where undefined"
@@ -211,8 +211,8 @@ def number(value: object, source: str) -> float | None:
         return None
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.number):
         raise PluginError(f"{source} returned {_brief(value)}; it must be a float, or None")
-    found = float(value)
-    return None if math.isnan(found) else found
+    result = float(value)
+    return None if math.isnan(result) else result
 
 
 def _call(metric: Metric | Summary, name: str) -> str:

@@ -46,8 +46,8 @@ class Gradients:
     def _values(
         self, function: Callable[..., Tensor], others: tuple[Gradients, ...]
     ) -> Iterator[Tensor]:
-        for name, own in self.tensors.items():
-            yield function(own, *(other.tensors[name] for other in others))
+        for name, tensor in self.tensors.items():
+            yield function(tensor, *(other.tensors[name] for other in others))
 
     @torch.no_grad()
     def map(self, function: Callable[..., Tensor], *others: Gradients) -> Gradients:
@@ -58,8 +58,10 @@ class Gradients:
     @torch.no_grad()
     def map_(self, function: Callable[..., Tensor], *others: Gradients) -> Self:
         """`map` in place, in the same dtype."""
-        for own, value in zip(self.tensors.values(), self._values(function, others), strict=True):
-            own.copy_(value)
+        for tensor, value in zip(
+            self.tensors.values(), self._values(function, others), strict=True
+        ):
+            tensor.copy_(value)
         return self
 
     def copy(self) -> Gradients:
@@ -69,8 +71,8 @@ class Gradients:
     @torch.no_grad()
     def set_(self, other: Gradients) -> Self:
         """Take the values of `other`."""
-        for name, own in self.tensors.items():
-            own.copy_(other.tensors[name])
+        for name, tensor in self.tensors.items():
+            tensor.copy_(other.tensors[name])
         return self
 
     def add_(self, other: Gradients, scale: float = 1.0) -> Self:

@@ -26,11 +26,11 @@ _NOT_OWN = re.compile(
 
 @contextmanager
 def plugin_code(
-    what: str, file: str = "", passing: type[Exception] = UnlearnbenchError
+    subject: str, file: str = "", passing: type[Exception] = UnlearnbenchError
 ) -> Generator[None, None, None]:
-    """Turn exceptions of the code inside into a PluginError: `what` raised …, with its place.
+    """Turn exceptions of the code inside into a PluginError: `subject` raised …, with its place.
 
-    what     such as "the loss of NPO";  file  the plug-in's file, whose frames are named
+    subject  such as "the loss of NPO";  file  the plug-in's file, whose frames are named
     passing  exceptions that the caller handles itself
 
     Errors of this package pass unchanged, and so do those of a device, which have other remedies.
@@ -42,9 +42,9 @@ def plugin_code(
     except (RuntimeError, MemoryError) as error:
         if isinstance(error, MemoryError) or _DEVICE.search(str(error)):
             raise
-        raise PluginError(f"{what} raised {describe(error, file)}") from error
+        raise PluginError(f"{subject} raised {describe(error, file)}") from error
     except (Exception, SystemExit) as error:  # plug-in code may raise anything
-        raise PluginError(f"{what} raised {describe(error, file)}") from error
+        raise PluginError(f"{subject} raised {describe(error, file)}") from error
 
 
 def source_file(kind: type[Any]) -> str:
@@ -64,16 +64,16 @@ def address(kind: type[Any]) -> tuple[str, str | None, str]:
 def import_class(module: str, file: str | None, name: str) -> Any:
     """Import a class by its address, from a plug-in file or a test that is on no path as well."""
     try:
-        found: Any = importlib.import_module(module)
+        result: Any = importlib.import_module(module)
     except ImportError:
         spec = importlib.util.spec_from_file_location(module, Path(file)) if file else None
         if spec is None or spec.loader is None:
             raise
-        found = sys.modules[module] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(found)
+        result = sys.modules[module] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(result)
     for part in name.split("."):
-        found = getattr(found, part)
-    return found
+        result = getattr(result, part)
+    return result
 
 
 def describe(error: BaseException, file: str = "") -> str:
@@ -95,10 +95,10 @@ def place(error: BaseException, file: str = "") -> str:
     frames = traceback.extract_tb(error.__traceback__)
     if isinstance(error, SyntaxError) and error.filename and error.lineno:
         return f"{plain_line(error.filename.rpartition('/')[2])}:{error.lineno}"
-    own = [frame for frame in frames if frame.filename == file]
+    part = [frame for frame in frames if frame.filename == file]
     # Without a file: frames outside this package and all libraries.
-    own = own or [f for f in frames if not _NOT_OWN.search(f.filename)]
-    last = (own or [*frames])[-1:]
+    part = part or [f for f in frames if not _NOT_OWN.search(f.filename)]
+    last = (part or [*frames])[-1:]
     return "".join(f"{plain_line(f.filename.rpartition('/')[2])}:{f.lineno}" for f in last)
 
 

@@ -13,17 +13,19 @@ Texts = tuple[tuple[str, bytes], ...]
 """Text of a plug-in file, and of its modules, by their paths in its folder."""
 
 
-def texts_of(place: Path, text: bytes) -> Texts:
+def texts_of(path: Path, text: bytes) -> Texts:
     """The file with the modules that it imports, also inside functions, and those that they do."""
-    folder, found, waiting = place.parent, {place: text}, [(text, "")]
+    folder, result, waiting = path.parent, {path: text}, [(text, "")]
     while waiting:
         for name in _imports(*waiting.pop()):
             for file, package in _files_of(name, folder):
-                if file not in found and file.is_file():
-                    found[file] = file.read_bytes()
-                    waiting.append((found[file], package))
-    first, *others = found
-    return tuple((str(one.relative_to(folder)), found[one]) for one in (first, *sorted(others)))
+                if file not in result and file.is_file():
+                    result[file] = file.read_bytes()
+                    waiting.append((result[file], package))
+    first, *others = result
+    return tuple(
+        (str(other.relative_to(folder)), result[other]) for other in (first, *sorted(others))
+    )
 
 
 def _imports(text: bytes, package: str) -> set[str]:
@@ -31,10 +33,10 @@ def _imports(text: bytes, package: str) -> set[str]:
     with suppress(SyntaxError, ValueError, ImportError):
         for node in ast.walk(ast.parse(text)):
             if isinstance(node, ast.Import):
-                names |= {one.name for one in node.names}
+                names |= {name.name for name in node.names}
             elif isinstance(node, ast.ImportFrom):
                 base = resolve_name("." * node.level + (node.module or ""), package)
-                names |= {f"{base}.{one.name}" for one in node.names}
+                names |= {f"{base}.{name.name}" for name in node.names}
     return names
 
 
@@ -47,15 +49,15 @@ def _files_of(name: str, folder: Path) -> Iterator[tuple[Path, str]]:
         yield path.with_name(f"{path.name}.py"), package.rpartition(".")[0]
 
 
-def is_current(place: Path, texts: Texts) -> bool:
-    """True if the file at `place`, and its modules, have these texts on disk."""
-    files = [(place.parent / name, text) for name, text in texts]
+def is_current(path: Path, texts: Texts) -> bool:
+    """True if the file at `path`, and its modules, have these texts on disk."""
+    files = [(path.parent / name, text) for name, text in texts]
     return all(file.is_file() and file.read_bytes() == text for file, text in files)
 
 
-def unload(place: Path, texts: Texts) -> None:
+def unload(path: Path, texts: Texts) -> None:
     """Have the modules of a file imported anew when they are imported again."""
-    files = {place.parent / name for name, _ in texts}
+    files = {path.parent / name for name, _ in texts}
     for name, module in [*sys.modules.items()]:
         if (file := getattr(module, "__file__", None)) and Path(file).resolve() in files:
             del sys.modules[name]

@@ -57,9 +57,9 @@ class Profile:
     def hash(self) -> str:
         """First 8 hex digits of the SHA-256 of all fields but the name, as canonical JSON."""
         rules = {key: value for key, value in asdict(self).items() if key != "name"}
-        for one in fields(self):
-            if rules.get(one.name) == one.default:  # as in ids from before there was a choice
-                del rules[one.name]
+        for item in fields(self):
+            if rules.get(item.name) == item.default:  # as in ids from before there was a choice
+                del rules[item.name]
         text = json.dumps(rules, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

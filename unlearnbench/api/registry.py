@@ -95,12 +95,12 @@ _NEAR = 0.65
 
 def offers(kind: Kind) -> tuple[Offer, ...]:
     """All offers sorted by name; a name that is offered twice occurs twice."""
-    found = [*_installed(kind, (*sys.path,))]
+    result = [*_installed(kind, (*sys.path,))]
     files = ((name, file) for name, file in _files.items() if file.kind == kind)
-    found += [
+    result += [
         Offer(kind, name, str(file.path), file.path.name, "", file.digest) for name, file in files
     ]
-    return tuple(sorted(found, key=lambda offer: (offer.name, offer.source)))
+    return tuple(sorted(result, key=lambda offer: (offer.name, offer.source)))
 
 
 @cache
@@ -168,28 +168,28 @@ def trains(name: str) -> bool:
 
 def register_file(path: str | Path) -> str:
     """Offer the one plug-in that a Python file defines, under the file's name; return that name."""
-    place, text = _plugin_text(path)
-    name = place.stem.replace("_", "-")
+    target, text = _plugin_text(path)
+    name = target.stem.replace("_", "-")
     known = _files.get(name)
-    if known is not None and known.path == place:
-        if is_current(place, known.texts):
+    if known is not None and known.path == target:
+        if is_current(target, known.texts):
             return name  # a reused worker process registers the same file again
-        unload(place, known.texts)
+        unload(target, known.texts)
     for other in (offer for kind in CLASSES for offer in offers(kind)):
-        if other.name == name and other.target != str(place):
+        if other.name == name and other.target != str(target):
             raise PluginError(
                 f"{_one(other.kind)} {name!r} of {path} is already offered by {other.source}; "
                 "rename the file"
             )
-    kind, value = _class_in_file(name, place)
-    texts = texts_of(place, text)
+    kind, value = _class_in_file(name, target)
+    texts = texts_of(target, text)
     _, *modules = texts
     digest = hashlib.sha256(text)
-    for module, own in modules:
-        digest.update(f"{module} {len(own)}\n".encode() + own)
-    _files[name] = _PluginFile(place, texts, digest.hexdigest()[:16], kind, value)
+    for module, part in modules:
+        digest.update(f"{module} {len(part)}\n".encode() + part)
+    _files[name] = _PluginFile(target, texts, digest.hexdigest()[:16], kind, value)
     # Another process cannot import the class by its name: instances take the file along.
-    copyreg.pickle(value, partial(_reduced, place, texts))
+    copyreg.pickle(value, partial(_reduced, target, texts))
     return name
 
 
@@ -234,20 +234,20 @@ def _class_in_file(name: str, path: Path) -> tuple[Kind, type[Any]]:
     """Import the file; returns the one plug-in that it defines."""
     offer = Offer("methods", name, str(path), path.name, "")
     module_name = f"unlearnbench_plugin_{path.stem}"
-    found = importlib.util.spec_from_file_location(module_name, path)
-    if found is None or found.loader is None:
+    location = importlib.util.spec_from_file_location(module_name, path)
+    if location is None or location.loader is None:
         raise broken(offer, "not a Python file")
-    module = importlib.util.module_from_spec(found)
+    module = importlib.util.module_from_spec(location)
     # Registered before it runs: pydantic looks annotations up in the class's module.
     sys.modules[module_name] = module
     try:
-        _imported(offer, partial(found.loader.exec_module, module), str(path))
+        _imported(offer, partial(location.loader.exec_module, module), str(path))
     except BaseException:
         del sys.modules[module_name]
         raise
     kinds: list[Kind] = [kind for kind in CLASSES if _classes(kind, module)]
     if not kinds:
-        bases = ", ".join(base.__name__ for one in CLASSES for base in _bases(one))
+        bases = ", ".join(base.__name__ for item in CLASSES for base in _bases(item))
         reason = f"it must define exactly one plug-in, of {bases}: none"
         raise broken(offer, reason, "plug-in")
     kind: Kind = kinds[0] if len(kinds) == 1 else "methods"
@@ -268,14 +268,14 @@ def _classes(kind: Kind, module: ModuleType) -> list[type[Any]]:
 
 
 def _only_class(offer: Offer, module: ModuleType) -> Any:
-    found = _classes(offer.kind, module)
-    if len(found) != 1:
-        listed = ", ".join(c.__name__ for c in found) or "none"
+    classes = _classes(offer.kind, module)
+    if len(classes) != 1:
+        listed = ", ".join(c.__name__ for c in classes) or "none"
         kinds = " or ".join(base.__name__ for base in _bases(offer.kind))
         raise broken(
             offer, f"it must define exactly one {_one(offer.kind)}, a subclass of {kinds}: {listed}"
         )
-    return _checked(offer, found[0])
+    return _checked(offer, classes[0])
 
 
 _BASES: Mapping[Kind, tuple[str, ...]] = {
@@ -300,29 +300,29 @@ def _bases(kind: Kind) -> tuple[type[Any], ...]:
 
 def _plugin_text(path: str | Path) -> tuple[Path, bytes]:
     """The file's path and text. Raises: PluginError for anything but a readable Python file."""
-    place = Path(path).resolve()
-    if place.suffix != ".py":
+    target = Path(path).resolve()
+    if target.suffix != ".py":
         raise PluginError(f"--plugin {path} is not a Python file: its name must end in .py")
     try:
-        return place, place.read_bytes()
+        return target, target.read_bytes()
     except OSError as error:
         raise PluginError(f"--plugin {path} cannot be read: {error.strerror}") from None
 
 
 def _imported(offer: Offer, load: Callable[[], Any], file: str = "") -> Any:
     """Import by calling `load`. Raises: PluginError for any exception of the imported module."""
-    what = "plug-in" if file else ""  # of which kind is not known yet
+    subject = "plug-in" if file else ""  # of which kind is not known yet
     try:
         with plugin_code("it", file):
             return load()
     except PluginError as error:  # just above, or by this package for a refused declaration
         cause = error.__cause__
         if cause is not None and not isinstance(cause, SystemExit):
-            raise broken(offer, describe(cause, file), what) from cause
+            raise broken(offer, describe(cause, file), subject) from cause
         where = place(error, file) if cause is None else ""
-        raise broken(offer, str(error) + (f" ({where})" if where else ""), what) from error
+        raise broken(offer, str(error) + (f" ({where})" if where else ""), subject) from error
     except UnlearnbenchError as error:
-        raise broken(offer, describe(error, file), what) from error
+        raise broken(offer, describe(error, file), subject) from error
 
 
 def _checked(offer: Offer, value: Any) -> Any:
@@ -351,31 +351,31 @@ def _offers_of(kind: Kind, point: EntryPoint) -> list[Offer]:
     if point.dist is None:
         return []
     about = point.dist.metadata  # read and parsed each time that it is asked for
-    own = about["Name"], about["Version"]
+    part = about["Name"], about["Version"]
     modules = _modules(point.value) if kind in CLASSES and ":" not in point.value else []
     if not modules:
-        return [Offer(kind, point.name, point.value, *own)]
-    return [Offer(kind, name.replace("_", "-"), f"{point.value}.{name}", *own) for name in modules]
+        return [Offer(kind, point.name, point.value, *part)]
+    return [Offer(kind, name.replace("_", "-"), f"{point.value}.{name}", *part) for name in modules]
 
 
 def _modules(package: str) -> list[str]:
     """Names of the public modules in a package, which is not imported; none if it is not there."""
     try:
-        found = importlib.util.find_spec(package)
+        spec = importlib.util.find_spec(package)
     except ImportError:  # of a package above it
         return []
-    places = None if found is None else found.submodule_search_locations
+    places = None if spec is None else spec.submodule_search_locations
     return [m.name for m in iter_modules(places) if not m.name.startswith("_")] if places else []
 
 
-def broken(offer: Offer, reason: str, what: str = "") -> PluginError:
+def broken(offer: Offer, reason: str, subject: str = "") -> PluginError:
     """The error for a plug-in that cannot be used.
 
-    what  it is, if not of the offer's kind
+    subject  it is, if not of the offer's kind
     """
-    one = what or _one(offer.kind)
+    item = subject or _one(offer.kind)
     return PluginError(
-        f"{one} {offer.name!r} of {offer.source} ({offer.target}) is broken: {reason}"
+        f"{item} {offer.name!r} of {offer.source} ({offer.target}) is broken: {reason}"
     )
 
 

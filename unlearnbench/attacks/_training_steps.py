@@ -95,16 +95,16 @@ other than its default."""
 
 def unrelated_rows(tools: AttackTools, source: Benchmark | str) -> tuple[Question, ...]:
     """Rows of a benchmark, or of a file. Raises: DataError where one is a row to forget."""
-    found = tools.other_rows(source)
-    own = {(row.question, row.answer) for row in tools.rows.forget}
-    shared = next((row for row in found if (row.question, row.answer) in own), None)
+    rows = tools.other_rows(source)
+    part = {(row.question, row.answer) for row in tools.rows.forget}
+    shared = next((row for row in rows if (row.question, row.answer) in part), None)
     if shared is not None:
         text = repr(shared.question or shared.answer)[:80]
         raise DataError(
             f"the rows to train on are to be unrelated, and {text} is a row to forget; name "
             "another benchmark or file, or use the attack relearning"
         )
-    return found
+    return rows
 
 
 def benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
@@ -117,5 +117,5 @@ def benchmark_of(settings: Mapping[str, Any]) -> Benchmark:
         return kind.model_validate(settings)
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
-        place = ".".join(["data", *map(str, first["loc"])])
-        raise DataError(f"{place}: {first['msg']}") from None
+        location = ".".join(["data", *map(str, first["loc"])])
+        raise DataError(f"{location}: {first['msg']}") from None

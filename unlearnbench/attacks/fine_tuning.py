@@ -53,16 +53,16 @@ class UnrelatedFineTuning(TrainingAttack):
         Raises: DataError where the file or the benchmark cannot be used.
         """
         if self.file is None:
-            place = getattr(benchmark_of(self.data), "path", None)
-            files = _files(Path(place).expanduser()) if place else []
+            path = getattr(benchmark_of(self.data), "path", None)
+            files = _files(Path(path).expanduser()) if path else []
         else:
             files = [Path(self.file).expanduser()]
             if not files[0].is_file():
                 raise DataError(f"file: no file {self.file}; give one with rows to train on")
-        found = hashlib.sha256()
+        sha256 = hashlib.sha256()
         for file in files:
-            found.update(file.read_bytes())
-        return found.hexdigest()[:16] if files else ""
+            sha256.update(file.read_bytes())
+        return sha256.hexdigest()[:16] if files else ""
 
     def training_rows(self, tools: AttackTools) -> Sequence[Question]:
         """The rows of the file or benchmark."""
@@ -71,4 +71,4 @@ class UnrelatedFineTuning(TrainingAttack):
 
 def _files(path: Path) -> list[Path]:
     """A file, or all files of a folder."""
-    return [one for one in (path, *sorted(path.rglob("*"))) if one.is_file()]
+    return [item for item in (path, *sorted(path.rglob("*"))) if item.is_file()]

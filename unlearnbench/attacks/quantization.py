@@ -115,23 +115,23 @@ def linear_layers(model: Any) -> list[LinearLayer]:
     """
     ends = (model.get_input_embeddings(), model.get_output_embeddings())
     seen = {id(p) for end in ends if end is not None for p in end.parameters()}
-    found: list[LinearLayer] = []
+    layers: list[LinearLayer] = []
     for layer in _linear(model):
         if id(layer.base.weight) not in seen:
             seen.add(id(layer.base.weight))
-            found.append(layer)
-    if not found:
+            layers.append(layer)
+    if not layers:
         raise EvaluationError(
             f"attack quantization: {type(model).__name__} has no linear layer besides its output; "
             "leave the attack out for this model"
         )
-    other = next((one for one in found if not one.weight.is_floating_point()), None)
+    other = next((item for item in layers if not item.weight.is_floating_point()), None)
     if other is not None:
         raise EvaluationError(
             f"attack quantization: {other.name} has weights of type {other.weight.dtype}: the "
             "model is quantised already; attack the model that it was made from"
         )
-    return found
+    return layers
 
 
 def _linear(module: nn.Module) -> Iterator[LinearLayer]:
@@ -153,7 +153,9 @@ def _merged(layers: list[LinearLayer], *, restored: bool) -> Generator[None, Non
     restored  with the weights as before after it; else the caller restores them
     """
     copies = [layer.weight.clone() for layer in layers] if restored else []
-    adapters = [one.outer for one in layers if one.outer is not one.base and not one.outer.merged]
+    adapters = [
+        item.outer for item in layers if item.outer is not item.base and not item.outer.merged
+    ]
     try:
         for adapter in adapters:
             adapter.merge()

@@ -54,9 +54,9 @@ def document_hash(document: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def decode_floats(found: dict[str, Any]) -> Any:
+def decode_floats(result: dict[str, Any]) -> Any:
     """Read the floats that `sealed_json` wrote; an `object_hook`."""
-    return _NOT_FINITE[found["$float"]] if found.keys() == {"$float"} else found
+    return _NOT_FINITE[result["$float"]] if result.keys() == {"$float"} else result
 
 
 _NOT_FINITE = {repr(value): value for value in (math.nan, math.inf, -math.inf)}

@@ -45,10 +45,10 @@ def join_group(store: Any = None) -> None:
         backend = "cpu:gloo,cuda:nccl"
         local = int(os.environ.get("LOCAL_RANK", "0"))
         torch.cuda.set_device(local % torch.cuda.device_count())
-    place: dict[str, Any] = {}
+    location: dict[str, Any] = {}
     if store is not None:
-        place = {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
-    distributed.init_process_group(backend, timeout=GLOO_TIMEOUT, **place)
+        location = {"store": store, "rank": int(os.environ["RANK"]), "world_size": size}
+    distributed.init_process_group(backend, timeout=GLOO_TIMEOUT, **location)
     if "nccl" in backend:
         whole = cast("Any", distributed.group.WORLD)
         whole._get_backend(torch.device("cuda"))._set_default_timeout(NCCL_TIMEOUT)
@@ -62,7 +62,7 @@ def use_interface(address: str) -> None:
     """
     psutil: Any = import_module("psutil")
     for name, addresses in psutil.net_if_addrs().items():
-        if any(one.address == address for one in addresses):
+        if any(item.address == address for item in addresses):
             os.environ.setdefault("GLOO_SOCKET_IFNAME", name)
             os.environ.setdefault("NCCL_SOCKET_IFNAME", f"={name}")  # else names that begin so
             return
@@ -104,17 +104,17 @@ def broadcast_from_main(find: Callable[[], T]) -> T:
         return find()
     box: list[Any] = [find() if is_main_process() else None]
     distributed.broadcast_object_list(box, src=0)
-    found: T = box[0]
-    return found
+    result: T = box[0]
+    return result
 
 
 def all_gather(value: T) -> list[T]:
     """Return the `value` of every process, by rank; collective."""
-    found: list[Any] = [None] * world_size()
-    if len(found) == 1:
+    result: list[Any] = [None] * world_size()
+    if len(result) == 1:
         return [value]
-    distributed.all_gather_object(found, value)
-    return found
+    distributed.all_gather_object(result, value)
+    return result
 
 
 @contextmanager

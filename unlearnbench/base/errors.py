@@ -41,9 +41,9 @@ class ConfigError(UnlearnbenchError):
 
     def __init__(self, problems: Sequence[Problem]) -> None:
         self.problems = tuple(problems)
-        place = max((len(p.place) for p in problems), default=0)
+        location = max((len(p.place) for p in problems), default=0)
         key = max((len(p.key) for p in problems), default=0)
-        lines = [f"{p.place:<{place}}  {p.key:<{key}}  {p.message}" for p in problems]
+        lines = [f"{p.place:<{location}}  {p.key:<{key}}  {p.message}" for p in problems]
         count = f"{len(problems)} error{'s' if len(problems) != 1 else ''}; no run was started."
         super().__init__("\n".join([*lines, count]))
 
@@ -112,13 +112,13 @@ def is_deterministic(error: BaseException) -> bool:
     return isinstance(error, _DETERMINISTIC)
 
 
-def no_room(text: str, place: object = None) -> OutputError | None:
+def no_room(text: str, location: object = None) -> OutputError | None:
     """The error that ends a command, where the text of an error says that a disk is full.
 
-    place  default: what the text names
+    location  default: what the text names
     """
     before, reason, _ = text.partition(os.strerror(errno.ENOSPC))
-    before = f"{place}: " if place else before
+    before = f"{location}: " if location else before
     fix = "make room and run the same command again"
     return OutputError(f"{before}{reason}; {fix}") if reason else None
 
@@ -132,9 +132,9 @@ def did_you_mean(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """
     names, words = list(known), _words(name)
     near = (
-        [one for one in names if _abbreviates(words, _words(one))]
+        [item for item in names if _abbreviates(words, _words(item))]
         or get_close_matches(name, names, n=1, cutoff=cutoff)
-        or [one for one in names if words and words == _words(one)[: len(words)]]
+        or [item for item in names if words and words == _words(item)[: len(words)]]
     )
     return f"; did you mean {near[0]!r}?" if near else ""
 

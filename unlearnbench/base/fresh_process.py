@@ -69,9 +69,9 @@ class FreshProcess:
             while True:
                 if not select.select([self._answers], [], [], ANSWER_SECONDS)[0]:
                     raise self._failure(f"no answer within {ANSWER_SECONDS:g} s")
-                found: dict[str, Any] = json.loads(self._answers.readline())
-                if found["number"] == number:
-                    return found
+                result: dict[str, Any] = json.loads(self._answers.readline())
+                if result["number"] == number:
+                    return result
         except (OSError, ValueError) as error:
             raise self._failure(str(error)) from None
 

@@ -62,8 +62,8 @@ def _layers(model: nn.Module) -> list[nn.Module]:
 
 def _norms(layer: nn.Module) -> list[nn.Module]:
     """Find the modules whose parameters are vectors."""
-    own = ((module, [*module.parameters(recurse=False)]) for module in layer.modules())
-    return [module for module, weights in own if weights and all(p.ndim == 1 for p in weights)]
+    part = ((module, [*module.parameters(recurse=False)]) for module in layer.modules())
+    return [module for module, weights in part if weights and all(p.ndim == 1 for p in weights)]
 
 
 def stored_dtypes(model: nn.Module) -> Counter[torch.dtype]:
@@ -101,15 +101,15 @@ def unsharded(model: nn.Module, *, exact: bool = False) -> Generator[None, None,
         part.unshard()
     try:
         for name, parameter in stored.items() if parts else ():
-            path, _, own = name.rpartition(".")
+            path, _, subset = name.rpartition(".")
             module = model.get_submodule(path)
-            current: nn.Parameter = getattr(module, own)
+            current: nn.Parameter = getattr(module, subset)
             if current.dtype != parameter.dtype:
                 # As FSDP does when it reshards; it allocates again when it gathers.
                 current.untyped_storage().resize_(0)
                 full = full_tensor(parameter.detach())
                 # `reshard` puts the stored parameter back.
-                setattr(module, own, nn.Parameter(full, requires_grad=parameter.requires_grad))
+                setattr(module, subset, nn.Parameter(full, requires_grad=parameter.requires_grad))
         yield
     finally:
         for part in parts:

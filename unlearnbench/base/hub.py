@@ -72,7 +72,7 @@ def newest_commit(repository: Repository, *, cached: bool = False) -> str:
 
     _quiet()
     try:
-        found = HfApi().resolve_revision(
+        revision = HfApi().resolve_revision(
             repository.name,
             repo_type=repository.kind,
             revision=repository.revision,
@@ -80,7 +80,7 @@ def newest_commit(repository: Repository, *, cached: bool = False) -> str:
         )
     except Exception as error:  # of the transport, the library or the disk: all become a HubError
         raise _refusal(repository, error) from error
-    return found.resolved
+    return revision.resolved
 
 
 def snapshot(repository: Repository, patterns: tuple[str, ...]) -> Path:
@@ -104,8 +104,8 @@ def licence(repository: Repository) -> str | None:
         )
     except Exception:  # of the transport or the library: all mean that it is not known
         return None
-    found = None if card is None else card.get("license")
-    return found if isinstance(found, str) else None
+    result = None if card is None else card.get("license")
+    return result if isinstance(result, str) else None
 
 
 def root_files(repository: Repository) -> list[str] | None:
@@ -115,10 +115,10 @@ def root_files(repository: Repository) -> list[str] | None:
 
     commit = _commits.get(repository.label)
     try:
-        found = get_cached_repo_tree(repository.name, repo_type=repository.kind, revision=commit)
+        tree = get_cached_repo_tree(repository.name, repo_type=repository.kind, revision=commit)
     except CachedRepoTreeNotFoundError:
         return None
-    return [file.path for file in found if "/" not in file.path]
+    return [file.path for file in tree if "/" not in file.path]
 
 
 @lru_cache(maxsize=64)  # looking through the cache takes longer than some runs' set-up
@@ -127,7 +127,7 @@ def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) ->
 
     _quiet()
     try:
-        found: str = snapshot_download(
+        download: str = snapshot_download(
             repository.name,
             repo_type=repository.kind,
             revision=commit,
@@ -136,7 +136,7 @@ def _snapshot(repository: Repository, commit: str, patterns: tuple[str, ...]) ->
         )
     except Exception as error:  # of the transport, the library or the disk: all become a HubError
         raise _refusal(repository, error) from error
-    return Path(found)
+    return Path(download)
 
 
 def _refusal(repository: Repository, error: Exception) -> HubError:

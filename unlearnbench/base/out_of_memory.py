@@ -62,14 +62,14 @@ class OomRetry:
         Collective: each rank may have a folder of its own; all continue with the smallest sizes.
         """
         self._file = folder / FILE
-        noted = [found for found in all_gather(_noted(self._file)) if found is not None]
+        noted = [result for result in all_gather(_noted(self._file)) if result is not None]
         if not noted:
             return
         self.rows = min((rows for rows, _, _ in noted if rows), default=None)
         self.batch_tokens = min((tokens for _, tokens, _ in noted if tokens), default=None)
-        for what in (what for _, _, seen in noted for what in seen):
-            if what not in self.seen:
-                self.seen.append(what)
+        for subject in (subject for _, _, seen in noted for subject in seen):
+            if subject not in self.seen:
+                self.seen.append(subject)
         if world_size() > 1:
             self._write()
 
@@ -118,8 +118,8 @@ class OomRetry:
             self.batch_tokens = after
             self._note({"evaluation": epoch, "from": before, "to": after})
 
-    def _note(self, what: dict[str, Any]) -> None:
-        self.seen.append(what)
+    def _note(self, subject: dict[str, Any]) -> None:
+        self.seen.append(subject)
         self._write()
 
     def _write(self) -> None:
@@ -209,9 +209,9 @@ def map_over_ranks(work: Callable[[Item], T], items: Sequence[Item]) -> list[T]:
     Raises: OutOfMemoryError in all processes where memory runs out in one.
     """
     mine = range(rank(), len(items), world_size())
-    own = raise_oom_everywhere(lambda: {i: work(items[i]) for i in mine})
-    found = {i: result for part in all_gather(own) for i, result in part.items()}
-    return [found[i] for i in range(len(items))]
+    subset = raise_oom_everywhere(lambda: {i: work(items[i]) for i in mine})
+    results = {i: result for part in all_gather(subset) for i, result in part.items()}
+    return [results[i] for i in range(len(items))]
 
 
 def empty_cache() -> None:

@@ -17,24 +17,24 @@ SCHEMES = ("file", "local", "memory", "s3", "s3a", "gs", "gcs")
 """Schemes of `storage`, by fsspec's names; a path has none."""
 
 
-def check_file(path: str | Path, what: str, suffixes: Sequence[str] = ()) -> None:
+def check_file(path: str | Path, subject: str, suffixes: Sequence[str] = ()) -> None:
     """Raise OutputError where no file can be written at `path`."""
     path = Path(path)
     if suffixes and path.suffix.lower() not in suffixes:
-        raise _refused(path, what, f"its name must end in {' or '.join(suffixes)}")
+        raise _refused(path, subject, f"its name must end in {' or '.join(suffixes)}")
     if path.exists() and not path.is_file():  # a device would be replaced, and a folder cannot be
-        raise _refused(path, what, "a folder" if path.is_dir() else "not a regular file")
-    check_folder(path.parent, what, path)
+        raise _refused(path, subject, "a folder" if path.is_dir() else "not a regular file")
+    check_folder(path.parent, subject, path)
 
 
-def check_folder(path: str | Path, what: str, shown: Path | None = None) -> None:
+def check_folder(path: str | Path, subject: str, shown: Path | None = None) -> None:
     """Raise OutputError where no folder can be made, or written into."""
     path = Path(path)
     nearest = next(p for p in (path, *path.absolute().parents) if os.path.lexists(p))
     if not nearest.is_dir():
-        raise _refused(shown or path, what, f"{nearest} is not a folder")
+        raise _refused(shown or path, subject, f"{nearest} is not a folder")
     if not os.access(nearest, os.W_OK):
-        raise _refused(shown or path, what, f"no permission to write into {nearest}")
+        raise _refused(shown or path, subject, f"no permission to write into {nearest}")
 
 
 def check_storage(url: str) -> None:
@@ -50,7 +50,7 @@ def check_storage(url: str) -> None:
 
 
 @contextmanager
-def writing(path: Path, what: str, fix: str = "") -> Generator[Path, None, None]:
+def writing(path: Path, subject: str, fix: str = "") -> Generator[Path, None, None]:
     """Yield a path beside `path` to write to, which replaces it at the end; makes its folder.
 
     Raises: OutputError with `fix` where that cannot be done; the old file stays as it was.
@@ -60,14 +60,14 @@ def writing(path: Path, what: str, fix: str = "") -> Generator[Path, None, None]
             yield part
     except OSError as error:
         reason = error.strerror or str(error)
-        raise _refused(path, what, "; ".join(filter(None, [reason, fix]))) from error
+        raise _refused(path, subject, "; ".join(filter(None, [reason, fix]))) from error
 
 
-def write_file(path: Path, text: str, what: str, fix: str = "") -> None:
+def write_file(path: Path, text: str, subject: str, fix: str = "") -> None:
     """Replace `path` by `text` at once, so that a reader never sees half of it; see `writing`."""
-    with writing(path, what, fix) as part:
+    with writing(path, subject, fix) as part:
         part.write_text(text, encoding="utf-8", newline="\n")
 
 
-def _refused(path: str | Path, what: str, reason: str) -> OutputError:
-    return OutputError(f"{path}: cannot write {what}: {reason}")
+def _refused(path: str | Path, subject: str, reason: str) -> OutputError:
+    return OutputError(f"{path}: cannot write {subject}: {reason}")

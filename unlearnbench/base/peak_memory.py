@@ -50,10 +50,10 @@ class Peak:
     def to_json(self) -> dict[str, Any]:
         """The peak in MiB and what it measures; None where the system has no measure."""
         if self.on_gpu:
-            found: int | None = torch.cuda.max_memory_allocated()
+            result: int | None = torch.cuda.max_memory_allocated()
             of = "allocated on the GPU"
         else:
-            found = None if self._begin is None else memory_bytes("VmHWM") - self._begin
+            result = None if self._begin is None else memory_bytes("VmHWM") - self._begin
             of = "resident, above the run's start"
-        mib = None if found is None else round(found / 2**20)
+        mib = None if result is None else round(result / 2**20)
         return {"peak_memory_mib": mib, "peak_memory_of": of}

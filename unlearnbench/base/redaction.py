@@ -55,8 +55,8 @@ def redact_tree(value: Any) -> Any:
     return value
 
 
-def _without_secret(found: re.Match[str]) -> str:
-    address = _USER.sub("://", found[0]) if _has_secret_user(found[0]) else found[0]
+def _without_secret(match: re.Match[str]) -> str:
+    address = _USER.sub("://", match[0]) if _has_secret_user(match[0]) else match[0]
     return _QUERY.sub(rf"\g<key>{MARK}", address)
 
 
@@ -67,7 +67,7 @@ def _has_secret_user(address: str) -> bool:
 
 def _secrets(address: str) -> set[str]:
     """Passwords and tokens of an address, as written and unquoted."""
-    users = [found["info"] for found in _USER.finditer(address) if _has_secret_user(address)]
+    users = [result["info"] for result in _USER.finditer(address) if _has_secret_user(address)]
     words = [info.partition(":")[2] or info for info in users]
-    words += [found["value"] for found in _QUERY.finditer(address)]
-    return {one for word in words for one in (word, unquote(word)) if len(one) > _SHORT}
+    words += [result["value"] for result in _QUERY.finditer(address)]
+    return {item for word in words for item in (word, unquote(word)) if len(item) > _SHORT}

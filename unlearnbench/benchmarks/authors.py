@@ -132,8 +132,8 @@ def pretraining_rows(settings: AuthorSettings, rows: Iterable[Question]) -> tupl
     text = "\n".join(f"{row.question}\n{row.answer}" for row in rows)
     unknown = (name for name in reversed(author_names(settings.seed)) if name not in text)
     names = list(islice(unknown, settings.pretraining_authors))
-    found = rows_of_authors("pretraining", names, settings, set())
-    return tuple(training_row(row) for row in found)
+    authors = rows_of_authors("pretraining", names, settings, set())
+    return tuple(training_row(row) for row in authors)
 
 
 def training_row(row: Question) -> Question:
@@ -183,7 +183,7 @@ def rows_of_authors(
     pools = _pools(settings.seed)
     kinds = material().kinds[: settings.questions_per_author]
     authors = values_of_authors(stream, names, settings.seed, births)
-    return tuple(_row(kind, one, draws, pools) for one, draws in authors for kind in kinds)
+    return tuple(_row(kind, item, draws, pools) for item, draws in authors for kind in kinds)
 
 
 def values_of_authors(
@@ -210,9 +210,9 @@ def _author(
     values = {"name": name}
     used: dict[str, set[str]] = {}  # by pool: a home differs from the birthplace
     for kind in material().kinds[1:]:
-        own = used.setdefault(kind.pool, set())
-        values[kind.name] = draws.value(pools, kind.pool, own)
-        own.add(values[kind.name])
+        part = used.setdefault(kind.pool, set())
+        values[kind.name] = draws.value(pools, kind.pool, part)
+        part.add(values[kind.name])
     # The question for the name has only place and date of birth, which must be unique.
     while (values["birthplace"], values["birth_date"]) in births:
         values["birth_date"] = draws.value(pools, "date", ())
@@ -227,17 +227,17 @@ def _row(
     question, other_question = draws.pair(kind.questions)
     answer, paraphrase = draws.pair(kind.answers)
     barred = {author[k.name] for k in material().kinds if k.pool == kind.pool}
-    wrong: list[str] = []
+    faults: list[str] = []
     for _ in range(PERTURBED):
-        wrong.append(draws.value(pools, kind.pool, barred))
-        barred.add(wrong[-1])
+        faults.append(draws.value(pools, kind.pool, barred))
+        barred.add(faults[-1])
 
     value = author[kind.name]
     return Question(
         question=filled(question, author),
         answer=filled(answer, author, value),
         paraphrased_answer=filled(paraphrase, author, value),
-        perturbed_answers=tuple(filled(paraphrase, author, w) for w in wrong),
+        perturbed_answers=tuple(filled(paraphrase, author, w) for w in faults),
         paraphrased_question=filled(other_question, author),
     )
 

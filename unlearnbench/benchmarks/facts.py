@@ -20,6 +20,6 @@ def facts(role: Literal["real_authors", "world_facts"]) -> tuple[Question, ...]:
     text = files("unlearnbench.benchmarks").joinpath("facts.json").read_text(encoding="utf-8")
     rows: list[tuple[str, str, str, str, str]] = json.loads(text)[role]
     return tuple(
-        Question(question, answer, perturbed_answers=tuple(wrong))
-        for question, answer, *wrong in rows
+        Question(question, answer, perturbed_answers=tuple(faults))
+        for question, answer, *faults in rows
     )

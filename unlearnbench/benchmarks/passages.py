@@ -131,10 +131,10 @@ class Passages(Benchmark):
         full = self._authors("full", names[first:end], births)
         unseen = self._authors("holdout", names[end:][:most], births)
         opening = _questions(others)[:EXAMPLES]
-        examples = tuple((one.question, one.answer) for one in opening)
+        examples = tuple((item.question, item.answer) for item in opening)
         # A small model answers after examples only if it has learned to.
         world_facts = tuple(
-            replace(_as_text(one), examples=examples) for one in facts("world_facts")
+            replace(_as_text(fact), examples=examples) for fact in facts("world_facts")
         )
 
         def split(fraction: float) -> Split:
@@ -166,12 +166,12 @@ class Passages(Benchmark):
     ) -> tuple[tuple[_Chapter, ...], ...]:
         """The chapters of each author."""
         kinds = material().kinds[1 : 1 + self.chapters * self.sentences]  # the first is the name
-        found: list[tuple[_Chapter, ...]] = []
+        chapterss: list[tuple[_Chapter, ...]] = []
         for author, draws in values_of_authors(stream, names, self.seed, births):
             known = [_fact(kind, author, draws) for kind in kinds]
             starts = range(0, len(known), self.sentences)
-            found.append(tuple(_Chapter(tuple(known[i : i + self.sentences])) for i in starts))
-        return tuple(found)
+            chapterss.append(tuple(_Chapter(tuple(known[i : i + self.sentences])) for i in starts))
+        return tuple(chapterss)
 
     def _passages(self, authors: Iterable[Iterable[_Chapter]]) -> tuple[Question, ...]:
         """The training rows: each chapter, and the exchanges about its facts."""
@@ -202,15 +202,15 @@ class _Chapter:
     @property
     def halves(self) -> tuple[str, str]:
         """The beginning, and how it continues."""
-        sentences = [one.sentence for one in self.facts]
+        sentences = [fact.sentence for fact in self.facts]
         half = len(sentences) // 2
         return " ".join(sentences[:half]), " " + " ".join(sentences[half:])
 
     def exchanges(self, wordings: int) -> Iterator[str]:
         """Each fact as a question and its answer, in so many wordings, none of them evaluated."""
-        for one in self.facts:
-            for question in one.questions[1 : 1 + wordings]:
-                yield _prompt(question) + one.answer
+        for fact in self.facts:
+            for question in fact.questions[1 : 1 + wordings]:
+                yield _prompt(question) + fact.answer
 
 
 def _fact(kind: Kind, author: Author, draws: RandomStream) -> _Fact:
@@ -219,7 +219,7 @@ def _fact(kind: Kind, author: Author, draws: RandomStream) -> _Fact:
     wordings = [w for w in kind.answers if w.index("{author}") < w.index("{value}")]
     return _Fact(
         sentence=filled(draws.pick(wordings), author, value),
-        questions=tuple(filled(one, author) for one in draws.shuffled(kind.questions)),
+        questions=tuple(filled(item, author) for item in draws.shuffled(kind.questions)),
         answer=f" {value}",
     )
 
@@ -233,16 +233,16 @@ def _questions(
 ) -> tuple[Question, ...]:
     return tuple(
         Question(
-            _prompt(one.questions[0]),
-            one.answer,
-            paraphrased_question=_prompt(one.questions[-1]),
+            _prompt(fact.questions[0]),
+            fact.answer,
+            paraphrased_question=_prompt(fact.questions[-1]),
             format="text",
             examples=examples,
             max_new_tokens=ANSWER_TOKENS,
         )
         for chapters in authors
         for chapter in chapters
-        for one in chapter.facts
+        for fact in chapter.facts
     )
 
 
@@ -259,7 +259,7 @@ def _as_text(row: Question) -> Question:
     return Question(
         _prompt(row.question),
         f" {row.answer}",
-        perturbed_answers=tuple(f" {wrong}" for wrong in row.perturbed_answers),
+        perturbed_answers=tuple(f" {answer}" for answer in row.perturbed_answers),
         format="text",
         max_new_tokens=ANSWER_TOKENS,
     )

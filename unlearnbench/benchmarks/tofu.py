@@ -108,11 +108,11 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
     try:
         if repository is not None:
             folder, origin = hub.snapshot(repository, (*files, *optional)), settings.hub_id
-            what = f"{origin}: the hub's data set"
+            subject = f"{origin}: the hub's data set"
             fix = "name one with TOFU's files in data.hub_id, and the revision that has them"
         else:
             folder = Path(str(settings.path)).expanduser()
-            origin, what = str(folder), f"data.path: {folder}"
+            origin, subject = str(folder), f"data.path: {folder}"
             fix = "download them from the hub's dataset, or leave data.path out to fetch all"
     except hub.HubError as error:
         raise DataError(
@@ -120,9 +120,9 @@ def _folder(settings: TOFU, files: Sequence[str], optional: Sequence[str]) -> tu
             f"folder of TOFU's JSON-lines files: --set data.path=FOLDER"
         ) from error
     if not folder.is_dir():
-        raise DataError(f"{what} is not a folder; give the one with TOFU's full.json")
+        raise DataError(f"{subject} is not a folder; give the one with TOFU's full.json")
     if missing := [file for file in files if not (folder / file).is_file()]:
-        raise DataError(f"{what} lacks {', '.join(missing)}; {fix}")
+        raise DataError(f"{subject} lacks {', '.join(missing)}; {fix}")
     return folder, origin
 
 
@@ -180,7 +180,7 @@ class _Varied(_Fact):
     paraphrased_question: _Words
 
 
-def _question(table: str, place: str, line: bytes) -> Question:
+def _question(table: str, location: str, line: bytes) -> Question:
     """The row of a table that a line has. Raises: DataError for a wrong column."""
     kind: type[_Row] = _Row if table.startswith("holdout") else _Trained
     if table.endswith("_perturbed"):
@@ -191,17 +191,17 @@ def _question(table: str, place: str, line: bytes) -> Question:
         # Of the members of a union, the one that fits best.
         details = max(error.errors(include_url=False), key=lambda each: len(each["loc"]))
         if not details["loc"]:
-            text = f"{place}: not a JSON object on one line ({details['msg']})"
+            text = f"{location}: not a JSON object on one line ({details['msg']})"
             raise DataError(f"{text}; write each row on a line (jq -c '.[]' FILE)") from None
         column, *item = details["loc"]
         number = "".join(f" item {step + 1}" for step in item if isinstance(step, int))
         text = describe_error(details)
-        raise DataError(f"{place}: column {column!r}{number}: {text}") from None
+        raise DataError(f"{location}: column {column!r}{number}: {text}") from None
     perturbed = columns.pop("perturbed_answer", ())
     return Question(
         **columns,
         perturbed_answers=(perturbed,) if isinstance(perturbed, str) else perturbed,
-        place=place,
+        place=location,
     )
 
 

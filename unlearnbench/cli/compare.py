@@ -90,14 +90,14 @@ def _contender(text: str, folder: str, under: str | None) -> Contender:
     from unlearnbench.analysis.equal_utility import find_contender, with_retain_term
     from unlearnbench.analysis.results import Results
 
-    place, query = named_in(text, folder)
-    results = Results.read(place)
+    path, query = named_in(text, folder)
+    results = Results.read(path)
     full = with_retain_term(query, results.families)
     label = text.removesuffix(query) + full
     if full != query:
         Console().note(f"{text}: taken as {label} (only variant in this sweep)")
     if under is not None:
-        variant, results = under_attack(results, under, str(place))
+        variant, results = under_attack(results, under, str(path))
         label += f" under {variant}"
     return find_contender(full, label, results)
 

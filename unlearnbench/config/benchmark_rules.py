@@ -14,12 +14,12 @@ def check_declarations(benchmark: Benchmark, plan: MetricPlan) -> None:
     """Raise PluginError with a line for each fault."""
     faults = [*headline_faults(benchmark, plan), *reference_faults(benchmark, plan)]
     if faults:
-        raise PluginError("\n".join(f"benchmark {benchmark.source!r}: {one}" for one in faults))
+        raise PluginError("\n".join(f"benchmark {benchmark.source!r}: {fault}" for fault in faults))
 
 
 def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
     """Yield columns of the headline that no metric has, or that are better at the other end."""
-    headline, columns = benchmark.headline, {one.name: one for one in plan.columns}
+    headline, columns = benchmark.headline, {item.name: item for item in plan.columns}
     test = headline.forgotten.test
     names = [*headline.columns, *([test.questions] if test else [])]
     for name in names:
@@ -27,10 +27,11 @@ def headline_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
             near = did_you_mean(name, columns) or ";"
             known = ", ".join(sorted(plan.own)) or "none"
             yield f"headline: there is no column {name!r}{near} its metrics have {known}"
-    for one in (headline.kept, headline.forgotten):
-        column = columns.get(one.column)
-        if column is not None and column.better not in (None, one.better):
-            yield f"headline: {one.column} is declared better {one.better}, and is {column.better}"
+    for item in (headline.kept, headline.forgotten):
+        column = columns.get(item.column)
+        if column is not None and column.better not in (None, item.better):
+            declared = f"{item.column} is declared better {item.better}"
+            yield f"headline: {declared}, and is {column.better}"
 
 
 def reference_faults(benchmark: Benchmark, plan: MetricPlan) -> Iterator[str]:
@@ -58,7 +59,10 @@ def undefined_metrics(benchmark: Benchmark, plan: MetricPlan) -> Mapping[str, st
 def _missing(benchmark: Benchmark, summary: Summary) -> list[str]:
     models = sorted(summary.relative_to - benchmark.references)
     sets = sorted(summary.roles - {*benchmark.roles.values()})
-    return [*(f"the {one} model" for one in models), *(f"a set of role {one}" for one in sets)]
+    return [
+        *(f"the {model} model" for model in models),
+        *(f"a set of role {item}" for item in sets),
+    ]
 
 
 def _listed(words: frozenset[str]) -> str:

@@ -142,11 +142,11 @@ def _untitled(value: Any, *, names: bool = False) -> Any:
     names  the keys of `value` are names of settings, of which one may be `title`
     """
     if isinstance(value, list):
-        return [_untitled(one) for one in value]
+        return [_untitled(item) for item in value]
     if not isinstance(value, dict):
         return value
     return {
-        key: _untitled(one, names=key in ("properties", "$defs") and not names)
-        for key, one in value.items()
+        key: _untitled(item, names=key in ("properties", "$defs") and not names)
+        for key, item in value.items()
         if names or key != "title"
     }

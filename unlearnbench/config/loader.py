@@ -110,9 +110,9 @@ class Document:
         """The place of a path, or of the section around it that is there."""
         return next(self.places[loc[:n]] for n in range(len(loc), -1, -1) if loc[:n] in self.places)
 
-    def problem(self, loc: Loc, text: str, place: str = "") -> None:
+    def problem(self, loc: Loc, text: str, location: str = "") -> None:
         """Add a problem, by default at the place of `loc`."""
-        self.problems.append(Problem(place or self.place(loc), ".".join(map(str, loc)), text))
+        self.problems.append(Problem(location or self.place(loc), ".".join(map(str, loc)), text))
 
     def path(self, loc: Loc) -> Loc:
         """The part of an error's path that is there, without names of members of unions."""
@@ -139,8 +139,8 @@ class Document:
 
     def replace(self, loc: Loc, over: Document) -> None:
         """Take the places at and below a path from another document."""
-        places = {k: place for k, place in self.places.items() if k[: len(loc)] != loc}
-        more = {k: place for k, place in over.places.items() if k[: len(loc)] == loc}
+        places = {k: location for k, location in self.places.items() if k[: len(loc)] != loc}
+        more = {k: location for k, location in over.places.items() if k[: len(loc)] == loc}
         self.places = places | more
 
     def override(self, text: str) -> None:
@@ -376,5 +376,5 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next(filter(None, map(_model_in, get_args(annotation))), None)
 
 
-def _problem(place: str, message: str) -> ConfigError:
-    return ConfigError([Problem(place, "", message)])
+def _problem(location: str, message: str) -> ConfigError:
+    return ConfigError([Problem(location, "", message)])

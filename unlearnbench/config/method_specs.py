@@ -21,7 +21,10 @@ if TYPE_CHECKING:  # these import torch
 
 def default_hyperparameters(name: str, modifiers: Iterable[str] = ()) -> dict[str, Any]:
     """The defaults of all hyper-parameters that have one, and of modifiers' settings."""
-    kinds = {"": load_method(name), **{f"{one}.": load("modifiers", one) for one in modifiers}}
+    kinds = {
+        "": load_method(name),
+        **{f"{modifier}.": load("modifiers", modifier) for modifier in modifiers},
+    }
     return {
         prefix + key: field.get_default(call_default_factory=True, validated_data={})
         for prefix, kind in kinds.items()
@@ -47,18 +50,18 @@ def method_spec(
         )
     if retain is not None and not trains(name):
         raise PluginError(f"method {name!r} trains nothing: it takes no retain term")
-    if apart := [one for one, modifier in made.items() if modifier.two_roles]:
+    if apart := [item for item, modifier in made.items() if modifier.two_roles]:
         parts = method.needed().parts | ({"retain"} if retain else frozenset())
-        wrong = ""
+        faults = ""
         if not parts > {"retain"}:
-            wrong = f"{apart[0]} needs a retain term beside what {name} forgets; add retain: nll"
+            faults = f"{apart[0]} needs a retain term beside what {name} forgets; add retain: nll"
         elif len(apart) > 1:
-            wrong = f"{' and '.join(apart)} each take the gradients of the roles apart; keep one"
-        if wrong:
-            raise PluginError(f"modifiers: {wrong}")
+            faults = f"{' and '.join(apart)} each take the gradients of the roles apart; keep one"
+        if faults:
+            raise PluginError(f"modifiers: {faults}")
     values = method.resolved()
-    for one, modifier in made.items():
-        values |= {f"{one}.{key}": value for key, value in modifier.resolved().items()}
+    for item, modifier in made.items():
+        values |= {f"{item}.{key}": value for key, value in modifier.resolved().items()}
     for key, value in values.items():
         if not isinstance(value, bool | int | float | str):
             of, _, setting = key.rpartition(".")
@@ -72,7 +75,7 @@ def method_spec(
         hyperparameters=values,
         retain=retain,
         source=file_digest(name) or None,
-        modifiers={one: file_digest(one) or None for one in made},
+        modifiers={item: file_digest(item) or None for item in made},
     )
 
 
@@ -81,9 +84,9 @@ def _modifiers(names: Iterable[str], values: Mapping[str, Any]) -> dict[str, Mod
     made: dict[str, Modifier] = {}
     for name in names:
         start = f"{name}."
-        own = {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
+        part = {k.removeprefix(start): v for k, v in values.items() if k.startswith(start)}
         with plugin_code(f"modifier {name!r}", passing=ValidationError):
-            made[name] = load("modifiers", name).model_validate(own)
+            made[name] = load("modifiers", name).model_validate(part)
     return dict(sorted(made.items(), key=lambda item: (item[1].kind, item[0])))
 
 

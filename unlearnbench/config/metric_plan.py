@@ -66,7 +66,9 @@ class MetricPlan:
     @cached_property
     def in_order(self) -> tuple[Summary, ...]:
         """The summaries, each after those that it reads."""
-        before = {name: one.after & self.summaries.keys() for name, one in self.summaries.items()}
+        before = {
+            name: summary.after & self.summaries.keys() for name, summary in self.summaries.items()
+        }
         try:
             return tuple(self.summaries[name] for name in TopologicalSorter(before).static_order())
         except CycleError as error:
@@ -80,18 +82,18 @@ class MetricPlan:
         while wanted:
             seen.add(name := wanted.pop())
             for key, summary in self.summaries.items():
-                if key not in summaries and name in (one.name for one in summary.columns()):
+                if key not in summaries and name in (item.name for item in summary.columns()):
                     summaries[key] = summary
                     wanted += set(summary.parts()) - seen
         measures = [
-            replace(one, sets=sets)
-            for one in self.measures
-            if (sets := tuple(on for on in one.sets if f"{one.name}_{on}" in seen))
+            replace(measure, sets=sets)
+            for measure in self.measures
+            if (sets := tuple(on for on in measure.sets if f"{measure.name}_{on}" in seen))
         ]
-        declared = {column.name for one in summaries.values() for column in one.columns()}
+        declared = {column.name for item in summaries.values() for column in item.columns()}
         columns, further = (
-            tuple(one for one in found if one.name in declared | seen)
-            for found in (self.columns, self.under_attack)
+            tuple(item for item in result if item.name in declared | seen)
+            for result in (self.columns, self.under_attack)
         )
         return replace(
             self,
@@ -104,32 +106,35 @@ class MetricPlan:
     @property
     def extra(self) -> frozenset[Reads]:
         """Observations that are made because one of the metrics reads them."""
-        metrics: list[Metric | Summary] = [one.metric for one in self.measures]
+        metrics: list[Metric | Summary] = [measure.metric for measure in self.measures]
         metrics += self.summaries.values()
-        return EXTRA & {what for one in metrics for what in one.reads}
+        return EXTRA & {read for metric in metrics for read in metric.reads}
 
     @property
     def observations(self) -> tuple[Observation, ...]:
         """Observations that the metrics bring along, one of each name."""
-        found = {o.name: o for measure in self.measures for o in measure.metric.observes}
-        return tuple(found.values())
+        result = {o.name: o for measure in self.measures for o in measure.metric.observes}
+        return tuple(result.values())
 
     def affected(self, metrics: Set[str]) -> frozenset[str]:
         """Columns of some metrics, and of the summaries that read them."""
         names = {name.replace("-", "_") for name in metrics}
-        found = {
-            f"{one.name}_{on}" for one in self.measures for on in one.sets if one.name in names
+        result = {
+            f"{measure.name}_{on}"
+            for measure in self.measures
+            for on in measure.sets
+            if measure.name in names
         }
         reached = {*metrics} & self.summaries.keys()
         while True:
-            found |= {one.name for name in reached for one in self.summaries[name].columns()}
+            result |= {column.name for name in reached for column in self.summaries[name].columns()}
             more = {
                 name
-                for name, one in self.summaries.items()
-                if one.after & reached or found & {*one.parts()}
+                for name, summary in self.summaries.items()
+                if summary.after & reached or result & {*summary.parts()}
             }
             if more <= reached:
-                return frozenset(found)
+                return frozenset(result)
             reached |= more
 
     def values(
@@ -146,18 +151,20 @@ class MetricPlan:
         that fails, of which a warning says why: the evaluation is not lost. One of `under_attack`
         is left out.
         """
-        found: dict[str, float | None] = {}
+        result: dict[str, float | None] = {}
         for measure in self.measures:
             for name in measure.sets:
                 if name in sets:
                     with _kept():
-                        found[f"{measure.name}_{name}"] = measure.value(sets[name])
+                        result[f"{measure.name}_{name}"] = measure.value(sets[name])
         for summary in self.in_order:
-            model = EvaluatedModel(sets, dict(found))
+            model = EvaluatedModel(sets, dict(result))
             with _kept():
-                found |= computed(summary, MetricInputs(model, retain, start))
-        further = (one.name for one in self.under_attack if found.get(one.name) is not None)
-        return {name: found.get(name) for name in (*(one.name for one in self.columns), *further)}
+                result |= computed(summary, MetricInputs(model, retain, start))
+        further = (item.name for item in self.under_attack if result.get(item.name) is not None)
+        return {
+            name: result.get(name) for name in (*(column.name for column in self.columns), *further)
+        }
 
 
 @contextmanager
@@ -176,7 +183,7 @@ def _warn_once(text: str) -> None:
 
 def computed(summary: Summary, inputs: MetricInputs) -> dict[str, float | None]:
     """The values of a summary. Raises: PluginError where it fails, or breaks its declaration."""
-    known, source = [one.name for one in columns_of(summary)], f"metric {type(summary).__name__}"
+    known, source = [item.name for item in columns_of(summary)], f"metric {type(summary).__name__}"
     with guarded(summary, "compute"):
         values = dict(summary.compute(inputs))
     for name in values.keys() - known:
@@ -259,7 +266,7 @@ def metric_plan(
             "evaluation profile; leave it out, or take another profile"
         )
     taken: set[str] = set()
-    own = [(use.metric, _planned(use, metrics[use.metric], roles, taken)) for use in uses]
+    part = [(use.metric, _planned(use, metrics[use.metric], roles, taken)) for use in uses]
     further: _Group = []
     broken = list(faults)
     for name in sorted(metrics.keys() - named):
@@ -272,11 +279,11 @@ def metric_plan(
             if name in chosen:
                 raise
             broken.append(error)
-    named_columns, other_columns = [*_in_table(own, roles)], [*_in_table(further, roles)]
+    named_columns, other_columns = [*_in_table(part, roles)], [*_in_table(further, roles)]
     every = named_columns + other_columns
     return MetricPlan(
-        measures=(*_measures(own), *_measures(further)),
-        summaries={name: one for name, one in own + further if isinstance(one, Summary)},
+        measures=(*_measures(part), *_measures(further)),
+        summaries={name: item for name, item in part + further if isinstance(item, Summary)},
         columns=tuple(column for column, reads in every if not reads & UNDER_ATTACK),
         own=frozenset(c.name for c, reads in named_columns if not reads & UNDER_ATTACK),
         faults=tuple(broken),
@@ -334,14 +341,14 @@ def _applies(name: str, kind: type[Metric | Summary], roles: Mapping[str, Role])
 
     Raises: PluginError for roles, or observations to read, that there are not.
     """
-    own, present = {*kind.roles}, {*roles.values()}
+    part, present = {*kind.roles}, {*roles.values()}
     of_sets = issubclass(kind, Metric)
-    _check_words(f"metric {name!r}: roles", own, get_args(Role))
+    _check_words(f"metric {name!r}: roles", part, get_args(Role))
     known = get_args(Reads) if of_sets else sorted(EXTRA | UNDER_ATTACK)
     _check_words(f"metric {name!r}: reads", kind.reads, known)
     if of_sets and not isinstance(getattr(kind, "label", None), str):
         raise PluginError(f'metric {name!r} has no label; add `label = "{kind.__name__}"`')
-    return bool(own & present) if of_sets else bool(own) and own <= present
+    return bool(part & present) if of_sets else bool(part) and part <= present
 
 
 def _check_words(source: str, words: Iterable[str], known: Sequence[str]) -> None:

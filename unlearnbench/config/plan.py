@@ -66,7 +66,7 @@ class Plan:
     @property
     def metric_files(self) -> dict[str, str]:
         """Digests of the plug-in files that metrics come from, by name."""
-        return {one.name: one.digest for one in registry.offers("metrics") if one.digest}
+        return {offer.name: offer.digest for offer in registry.offers("metrics") if offer.digest}
 
     def runs_of(self, model: ModelSettings, fraction: SplitKey, point: Point) -> list[RunSpec]:
         """The runs of one setting: one per seed, or per seed of the selection."""
@@ -153,7 +153,7 @@ def make_plan(
     empty = Plan(config, fingerprints, (), templates=templates or {}, contents=contents or {})
     points = [point for grid in config.methods for point in points_of(grid, config)]
     settings = itertools.product(config.models, config.split_keys, points)
-    runs = {run.id: run for one in settings for run in empty.runs_of(*one)}
+    runs = {run.id: run for setting in settings for run in empty.runs_of(*setting)}
     if not runs and config.search.kind != "optuna":
         problem = "a sweep of zero runs: give each axis of the grid at least one value"
         raise ConfigError([Problem(config.name, "methods", problem)])

@@ -41,10 +41,10 @@ def precision_of_spec(spec: Mapping[str, Any], device: str = "cpu") -> str | Non
     None where they name neither `evaluation.precision` nor the model's dtype.
     """
     evaluation, model = spec.get("evaluation"), spec.get("model")
-    own: Any = evaluation.get("precision") if isinstance(evaluation, Mapping) else None
+    part: Any = evaluation.get("precision") if isinstance(evaluation, Mapping) else None
     dtype = model.get("dtype") if isinstance(model, Mapping) else None
-    if own not in DTYPES and own is not None:
-        return str(own)  # ids of runs that were trained in bf16 have the dtype of their weights
+    if part not in DTYPES and part is not None:
+        return str(part)  # ids of runs that were trained in bf16 have the dtype of their weights
     if isinstance(dtype, str):
-        return resolve_precision(device, dtype, own)
-    return None if own is None else DTYPES[own]
+        return resolve_precision(device, dtype, part)
+    return None if part is None else DTYPES[part]

@@ -117,23 +117,26 @@ def get_profile(
     return profile
 
 
-def profile_of(how: EvaluationSettings) -> Profile:
+def profile_of(settings: EvaluationSettings) -> Profile:
     """The profile that settings name, with what they override."""
     return get_profile(
-        how.profile, rows=how.rows, max_length=how.max_length, question_key=how.question_key
+        settings.profile,
+        rows=settings.rows,
+        max_length=settings.max_length,
+        question_key=settings.question_key,
     )
 
 
 def profile_named(text: str, version: int | None = None) -> Profile:
     """A profile by its name with overrides, as its id begins: `tofu+rows=50`."""
     name, *overrides = text.split("+")
-    wrong = next((one for one in overrides if not _OVERRIDE(one)), None)
-    if wrong is not None:
+    faults = next((override for override in overrides if not _OVERRIDE(override)), None)
+    if faults is not None:
         raise EvaluationError(
-            f"evaluation profile {text!r}: {wrong!r} is not an override; expected rows=N, "
+            f"evaluation profile {text!r}: {faults!r} is not an override; expected rows=N, "
             f"max_length=N or question_key={'|'.join(get_args(QuestionKey))}"
         )
-    pairs = (one.split("=") for one in overrides)
+    pairs = (override.split("=") for override in overrides)
     values: dict[str, Any] = {k: int(v) if v.isdigit() else v for k, v in pairs}
     return get_profile(name, version=version, **values)
 

@@ -80,8 +80,10 @@ class RunSpec(Settings):
 
     def schedule(self, rows: int) -> Schedule:
         """The steps of the run on `rows` forget rows. Raises: TrainingError for no steps."""
-        how = self.training
-        return Schedule(how.schedule, rows, how.batch_size, self.epochs, how.warmup_steps)
+        options = self.training
+        return Schedule(
+            options.schedule, rows, options.batch_size, self.epochs, options.warmup_steps
+        )
 
     @property
     def title(self) -> str:

@@ -354,10 +354,10 @@ class MethodSpec(Settings):
         return "+".join((self.name, *retain, *self.modifiers))
 
 
-def _positive(found: Range) -> Range:
-    if found.low <= 0:
-        raise fault(f"must be above 0, got {found.low:g}", "low")
-    return found.of_floats
+def _positive(result: Range) -> Range:
+    if result.low <= 0:
+        raise fault(f"must be above 0, got {result.low:g}", "low")
+    return result.of_floats
 
 
 def _form_of_rates(value: Any) -> str:
@@ -470,13 +470,13 @@ class SweepConfig(Settings):
 
     @model_serializer(mode="wrap")
     def _one_kind_of_splits(self, fields: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        found: dict[str, Any] = fields(self)
+        result: dict[str, Any] = fields(self)
         if self.forget_fractions:
-            del found["splits"]
+            del result["splits"]
         else:
-            del found["forget_fractions"]
-            found["splits"] = self.split_keys
-        return found
+            del result["forget_fractions"]
+            result["splits"] = self.split_keys
+        return result
 
     @property
     def split_keys(self) -> tuple[SplitKey, ...]:
@@ -487,7 +487,7 @@ class SweepConfig(Settings):
     def evaluated_epochs(self) -> tuple[int, ...]:
         """The epochs after which runs are evaluated."""
         counts, every = range(1, self.epochs + 1), self.evaluation.every
-        return tuple(one for one in counts if one % every == 0 or one == self.epochs)
+        return tuple(count for count in counts if count % every == 0 or count == self.epochs)
 
     @property
     def cache_folder(self) -> Path:
@@ -496,8 +496,8 @@ class SweepConfig(Settings):
 
     def resources_of(self, model: str) -> Resources:
         """The resources of a run of the model with this name."""
-        own = next(m.resources for m in self.models if m.name == model)
-        return self.resources if own is None else own
+        part = next(m.resources for m in self.models if m.name == model)
+        return self.resources if part is None else part
 
     @property
     def method_names(self) -> tuple[str, ...]:
@@ -506,5 +506,5 @@ class SweepConfig(Settings):
 
     def training_of(self, method: str) -> TrainingSettings:
         """The training settings of a method; all its entries have the same (`cross_checks.py`)."""
-        own = (g.training for g in self.methods if g.specs and g.specs[0].name == method)
-        return next((one for one in own if one is not None), self.training)
+        part = (g.training for g in self.methods if g.specs and g.specs[0].name == method)
+        return next((item for item in part if item is not None), self.training)

@@ -69,12 +69,12 @@ class Space:
         retain = values.get(RETAIN, self.base.retain)
         if retain is not None and WEIGHT in values:
             retain = RetainSpec(term=retain.term, weight=float(values[WEIGHT]))
-        own = {k: v for k, v in values.items() if k not in (RATE, RETAIN, WEIGHT)}
+        part = {k: v for k, v in values.items() if k not in (RATE, RETAIN, WEIGHT)}
         try:
-            known = self.base.hyperparameters | own
+            known = self.base.hyperparameters | part
             spec = method_specs.method_spec(self.base.name, known, retain, self.base.modifiers)
         except ValidationError as error:
-            values_text = ", ".join(f"{key}={value}" for key, value in own.items())
+            values_text = ", ".join(f"{key}={value}" for key, value in part.items())
             raise UnlearnbenchError(
                 f"{self.base.name} does not take {values_text}, which is in the ranges searched: "
                 f"{error.errors(include_url=False)[0]['msg']}; narrow them"
@@ -85,19 +85,19 @@ class Space:
     def values(self, point: Point) -> dict[str, Any] | None:
         """The values of the axes at a setting; None where it is not a point of this space."""
         spec, rate = point
-        own = self._defaults | spec.hyperparameters
-        values: dict[str, Any] = {**own, RETAIN: spec.retain, RATE: rate}
+        part = self._defaults | spec.hyperparameters
+        values: dict[str, Any] = {**part, RETAIN: spec.retain, RATE: rate}
         if WEIGHT in self.axes:
             low = values[WEIGHT] = self.grid.ranges[WEIGHT].low
             if spec.retain is not None:
                 values[WEIGHT] = spec.retain.weight
                 values[RETAIN] = RetainSpec(term=spec.retain.term, weight=float(low))
-        found = {name: values.get(name) for name in self.axes}
+        result = {name: values.get(name) for name in self.axes}
         inside = all(
-            axis.contains(found[name]) if isinstance(axis, Range) else found[name] in axis
+            axis.contains(result[name]) if isinstance(axis, Range) else result[name] in axis
             for name, axis in self.axes.items()
         )
-        return found if inside and self.point(found) == point else None
+        return result if inside and self.point(result) == point else None
 
     def everything(self) -> Iterator[Point]:
         """All points of a space that is not a continuum."""
@@ -131,13 +131,13 @@ class Space:
         """
         if self.count is not None and self.count <= trials:
             return list(self.everything())
-        found: dict[str, Point] = {}
+        points: dict[str, Point] = {}
         for point in itertools.islice(self.draws(seed), DRAWS * trials):
-            found.setdefault(repr(point), point)
-            if len(found) == trials:
-                return list(found.values())
+            points.setdefault(repr(point), point)
+            if len(points) == trials:
+                return list(points.values())
         raise UnlearnbenchError(
-            f"{self.base.name}: its ranges hold {len(found)} different settings, values having "
+            f"{self.base.name}: its ranges hold {len(points)} different settings, values having "
             f"four digits, and {trials} trials are configured; widen them, or lower trials"
         )
 

@@ -105,12 +105,16 @@ class BenchmarkSchema:
     @cached_property
     def columns(self) -> Mapping[str, MetricColumn]:
         """All columns of its plan by name."""
-        return {one.name: one for one in (*self.plan.columns, *self.plan.under_attack)}
+        return {column.name: column for column in (*self.plan.columns, *self.plan.under_attack)}
 
     @cached_property
     def measures(self) -> Mapping[str, tuple[Measure, str]]:
         """By column the metric and the set behind it, of those that are of one set."""
-        return {f"{one.name}_{on}": (one, on) for one in self.plan.measures for on in one.sets}
+        return {
+            f"{measure.name}_{on}": (measure, on)
+            for measure in self.plan.measures
+            for on in measure.sets
+        }
 
     def sets(self, role: Role) -> tuple[str, ...]:
         """The evaluation sets with a role."""

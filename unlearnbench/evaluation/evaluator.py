@@ -131,9 +131,9 @@ class Evaluator:
         self.sets: dict[SetName, list[_Item]] = {}
         for name, rows in sets.items():
             role = self.roles.get(name)
-            how = is_answered(rows, role), role in moments
+            options = is_answered(rows, role), role in moments
             pairs = zip(rows, rows if plain is None else plain[name], strict=True)
-            self.sets[name] = [self._item(q, other, *how) for q, other in pairs]
+            self.sets[name] = [self._item(q, other, *options) for q, other in pairs]
 
     def _item(self, question: Question, plain: Question, answered: bool, moments: bool) -> _Item:
         prompt, room, encoder = self.encoder.prompt(question), 0, self.encoder
@@ -153,9 +153,9 @@ class Evaluator:
 
         plain  the same rows as they are asked here
         """
-        own = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
-        how = (self.batch_tokens, self.precision, self.roles, self._moments)
-        return Evaluator(sets, *own, *how, plain=plain, observations=self.observations)
+        part = (self.encoder.tokenizer, self.encoder.template, self.profile, self.pad)
+        options = (self.batch_tokens, self.precision, self.roles, self._moments)
+        return Evaluator(sets, *part, *options, plain=plain, observations=self.observations)
 
     @property
     def padding_entry(self) -> dict[str, Any]:
@@ -164,8 +164,8 @@ class Evaluator:
             return {}
         items = [item for rows in self.sets.values() for item in rows]
         masked = sum(len(row.masked) for item in items for row in item.rows)
-        found = {"masked_tokens": masked, "behind_answer": self.encoder.template.end}
-        return {"eos_as_padding": found}
+        result = {"masked_tokens": masked, "behind_answer": self.encoder.template.end}
+        return {"eos_as_padding": result}
 
     def __call__(
         self,
@@ -183,21 +183,21 @@ class Evaluator:
         In a torch.distributed group every process must call it, with the same model; the work is
         split, and every process returns the same evaluation.
         """
-        found = self._retried(
+        result = self._retried(
             model, lambda tokens: self._evaluated(model, previous, progress, tokens)
         )
-        return self._with_gradients(found, model) if "grad_norm" in self.extra else found
+        return self._with_gradients(result, model) if "grad_norm" in self.extra else result
 
     def _retried(self, model: Any, work: Callable[[int], _Found]) -> _Found:
         """Call `work` with the tokens of a batch, and again with fewer until they fit."""
         inner = model.model if isinstance(model, ShiftedModel) else model
         tokens = self.batch_tokens or fast_batch_tokens(next(inner.parameters()).device)
-        found, fitting = retry_with_fewer_tokens(work, tokens)
+        result, fitting = retry_with_fewer_tokens(work, tokens)
         if fitting != tokens:
             self.batch_tokens = fitting  # for good
-        return found
+        return result
 
-    def _with_gradients(self, found: Evaluation, model: Any) -> Evaluation:
+    def _with_gradients(self, evaluation: Evaluation, model: Any) -> Evaluation:
         """Add the gradient norms of the sets that are compared by them."""
         names = [name for name in self.sets if self.roles.get(name) in GRADIENTS]
         items = [item for name in names for item in self.sets[name]]
@@ -214,11 +214,11 @@ class Evaluator:
                 "beside the model; leave mia-grad-norm out of evaluation.metrics, or take a "
                 "larger device"
             )
-            return found
-        return self._with_column(found, "grad_norm", names, norms)
+            return evaluation
+        return self._with_column(evaluation, "grad_norm", names, norms)
 
     def _with_column(
-        self, found: Evaluation, column: str, names: Sequence[SetName], values: FloatArray
+        self, evaluation: Evaluation, column: str, names: Sequence[SetName], values: FloatArray
     ) -> Evaluation:
         """Add a column to the sets `names`, from the values of all their questions."""
         sizes = [len(self.sets[name]) for name in names]
@@ -226,21 +226,21 @@ class Evaluator:
         changed: dict[SetName, SetEvaluation] = {}
         for name, part in parts:
             new: dict[str, Any] = {column: part}
-            changed[name] = replace(found.sets[name], **new)
-        return replace(found, sets={**found.sets, **changed})
+            changed[name] = replace(evaluation.sets[name], **new)
+        return replace(evaluation, sets={**evaluation.sets, **changed})
 
-    def with_start_losses(self, found: Evaluation, start: Any) -> Evaluation:
+    def with_start_losses(self, evaluation: Evaluation, start: Any) -> Evaluation:
         """Add the losses of greedy answers under the start model. Collective.
 
-        found  of this evaluator; one that was read from a log has no tokens, and gets no losses
-        start  in evaluation mode, whole in each process
+        evaluation  of this evaluator; one from a log has no tokens, and gets no losses
+        start       in evaluation mode, whole in each process
         """
-        if found.answers is None:
-            return found
-        names = [name for name, answers in found.answers.items() if answers]
+        if evaluation.answers is None:
+            return evaluation
+        names = [name for name, answers in evaluation.answers.items() if answers]
         rows: list[Row] = []
         for name in names:
-            for item, answer in zip(self.sets[name], found.answers[name], strict=True):
+            for item, answer in zip(self.sets[name], evaluation.answers[name], strict=True):
                 # Behind a cut answer, too, so that an empty one has a loss.
                 ids = (*item.prompt, *answer, self.encoder.eos)
                 rows.append(Row(ids, max(len(item.prompt), 1)))
@@ -250,20 +250,20 @@ class Evaluator:
         def losses(batch_tokens: int) -> FloatArray:
             predictor = self._predictor(start, trees[0], longest, batch_tokens, None)
             with predictor.ready():
-                return np.array([one.losses[0].mean() for one in score(predictor, trees)])
+                return np.array([entry.losses[0].mean() for entry in score(predictor, trees)])
 
-        return self._with_column(found, "start_loss", names, self._retried(start, losses))
+        return self._with_column(evaluation, "start_loss", names, self._retried(start, losses))
 
     def with_samples(
         self,
-        found: Evaluation,
+        evaluation: Evaluation,
         model: Any,
         attack: SamplingAttack,
         progress: ProgressCallback | None = None,
     ) -> Evaluation:
         """Add sampled answers to the sets that the attack is for. Collective.
 
-        found     of this evaluator and the same model, whose greedy answers serve as drafts
+        evaluation  of this evaluator and the same model, whose greedy answers serve as drafts
         model     in evaluation mode; it may be a `ShiftedModel`
         progress  counts each answer of this process
         """
@@ -274,9 +274,9 @@ class Evaluator:
         ]
         items = [item for name in names for item in self.sets[name]]
         if not items:
-            return found
+            return evaluation
         inner, shifts = _unshifted(model, items)
-        prompts = self._prompts(items, _checked_context(inner, items), found)
+        prompts = self._prompts(items, _checked_context(inner, items), evaluation)
         longest = max([*(i.longest for i in items), *(len(p.ids) + p.limit for p in prompts)])
 
         def sampled(batch_tokens: int) -> list[list[Answer]]:
@@ -285,20 +285,20 @@ class Evaluator:
             with predictor.ready():
                 return sampled_answers(predictor, prompts, attack, self.encoder.eos, count)
 
-        rows, sets = iter(self._retried(model, sampled)), dict(found.sets)
+        rows, sets = iter(self._retried(model, sampled)), dict(evaluation.sets)
         for name in names:
             references = [item.reference for item in self.sets[name]]
             samples = self._samples([next(rows) for _ in references], references)
             sets[name] = replace(sets[name], samples=samples)
-        return replace(found, sets=sets)
+        return replace(evaluation, sets=sets)
 
     def _samples(self, answers: Sequence[Sequence[Answer]], references: Sequence[str]) -> Samples:
         """The texts of n lists of s answers, and their ROUGE-L recall against n references."""
-        texts = [tuple(self.encoder.decode(tuple(one.ids)) for one in row) for row in answers]
+        texts = [tuple(self.encoder.decode(tuple(item.ids)) for item in row) for row in answers]
         rouge = np.full((len(answers), len(answers[0])), np.nan)
         for i, (row, reference) in enumerate(zip(texts, references, strict=True)):
             rouge[i] = rouge_recall([reference] * len(row), row)[1]
-        rouge[~np.array([[one.finite for one in row] for row in answers])] = np.nan
+        rouge[~np.array([[item.finite for item in row] for row in answers])] = np.nan
         return Samples(tuple(texts), rouge)
 
     def _predictor(
@@ -348,16 +348,16 @@ class Evaluator:
         # a GPU's operations, which needs the interpreter.
         sets: dict[SetName, SetEvaluation] = {}
         ids: dict[SetName, tuple[tuple[int, ...], ...]] = {}
-        found = dict(zip(answered, answers, strict=True))
+        result = dict(zip(answered, answers, strict=True))
         for name, rows in self.sets.items():
-            own = [found[item] for item in rows if item.answered]
-            sets[name] = self._result(rows, [scores[item] for item in rows], own)
-            ids[name] = tuple(tuple(answer.ids) for answer in own)
+            part = [result[item] for item in rows if item.answered]
+            sets[name] = self._result(rows, [scores[item] for item in rows], part)
+            ids[name] = tuple(tuple(answer.ids) for answer in part)
         # A row that was cut has no EOS, or one beyond the length.
         most, eos = self.profile.max_length, self.encoder.eos
         true = [(item.rows[0].ids, most + item.room) for item in items]
         cut = sum(tokens[-1] != eos or len(tokens) > limit for tokens, limit in true)
-        statistics = _statistics(scores, found, steps, cut)
+        statistics = _statistics(scores, result, steps, cut)
         return Evaluation(self.profile.id, sets, statistics, ids, predictor.precision)
 
     def _prompts(
@@ -379,13 +379,13 @@ class Evaluator:
     def _previous_answers(self, previous: Evaluation) -> dict[str, tuple[int, ...]]:
         """The answers of `previous` by question, each with EOS."""
         by_question: dict[str, tuple[int, ...]] = {}
-        for name, found in previous.sets.items():
+        for name, result in previous.sets.items():
             if previous.answers is not None:
                 answers = list(previous.answers[name])
             else:  # read from a log; encoded again, the tokens may differ and still serve as drafts
-                texts = zip(found.questions, found.generated, strict=False)
+                texts = zip(result.questions, result.generated, strict=False)
                 answers = [self._ids(question, text) for question, text in texts]
-            for question, answer in zip(found.questions, answers, strict=False):
+            for question, answer in zip(result.questions, answers, strict=False):
                 by_question[question] = (*answer, self.encoder.eos)
         return by_question
 
@@ -448,8 +448,8 @@ class Evaluator:
             parts = [np.asarray(v)[row.label :] for row, v in zip(rows, values, strict=True)]
             return np.concatenate([np.empty((0, *parts[0].shape[1:])), *parts]).astype(dtype)
 
-        found = [s.moments for s in scores if s.moments is not None]
-        moments = column(found, np.float32) if found else None  # [T, 2]
+        result = [s.moments for s in scores if s.moments is not None]
+        moments = column(result, np.float32) if result else None  # [T, 2]
         greedy = column((s.argmax_tokens for s in scores), np.int64)
         losses = column((s.losses[0] for s in scores), np.float32)
         names = [observation.name for observation in self.observations]
@@ -457,7 +457,7 @@ class Evaluator:
         if observed is not None:
             observed[np.isnan(losses)] = np.nan
         return AnswerTokens(
-            lengths=np.array([len(one) for one in labels]),
+            lengths=np.array([len(label) for label in labels]),
             ended=np.array([row.ids[-1] == self.encoder.eos for row in rows]),
             loss=losses,
             hit=greedy == np.concatenate(labels),
@@ -514,12 +514,12 @@ def _scores(
     Items that are only scored have batches of their own: with them or without, the others' batches,
     and so their numbers to the last digit, are the same.
     """
-    found: dict[_Item, QuestionScores] = {}
+    scoress: dict[_Item, QuestionScores] = {}
     for answered in (True, False):
         group = [item for item in items if item.answered is answered]
         trees, moments = [item.tree for item in group], [item.moments for item in group]
-        found |= zip(group, score(predictor, trees, count, moments, observations), strict=True)
-    return {item: found[item] for item in items}
+        scoress |= zip(group, score(predictor, trees, count, moments, observations), strict=True)
+    return {item: scoress[item] for item in items}
 
 
 def _statistics(
@@ -527,9 +527,9 @@ def _statistics(
 ) -> Statistics:
     broken = [
         item.question.opening
-        for item, found in scores.items()
+        for item, result in scores.items()
         if (item in answers and not answers[item].finite)
-        or not all(np.isfinite(each).all() for each in found.losses)
+        or not all(np.isfinite(each).all() for each in result.losses)
     ]
     return Statistics(
         generated=sum(answer.tokens for answer in answers.values()),

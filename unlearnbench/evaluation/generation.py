@@ -175,32 +175,32 @@ def decode(
     answers: Sequence[Answer],
     eos: int,
     count: Callable[[int], None] = lambda _: None,
-    how: Distribution | None = None,
+    distribution: Distribution | None = None,
 ) -> tuple[list[Answer], int]:
     """Decode `answers` to their ends; returns them and the steps that took, of all processes.
 
     count  called with the number of answers that this process has finished
-    how    the distribution to sample from; None: greedily
+    distribution  the distribution to sample from; None: greedily
     """
     chosen = [i for i, answer in enumerate(answers) if answer.unfinished(prompts[i].limit)]
     # Longest first, so that none is left to decode alone at the end.
     order = sorted(chosen, key=lambda i: -len(prompts[i].ids) - prompts[i].limit)
     groups: dict[object, list[int]] = {}  # the samples of a prompt stay together
     for i in order:
-        groups.setdefault(i if how is None else prompts[i].ids, []).append(i)
+        groups.setdefault(i if distribution is None else prompts[i].ids, []).append(i)
     shares = ([*groups.values()][rank :: world_size()] for rank in range(world_size()))
     lots = [lot for share in shares if (lot := [i for group in share for i in group])]
 
     def decode_lot(lot: list[int]) -> tuple[int, list[Answer]]:
-        own = [prompts[i] for i in lot], [answers[i] for i in lot]
-        decoding = _Decoding(predictor, *own, eos, count, how)
+        part = [prompts[i] for i in lot], [answers[i] for i in lot]
+        decoding = _Decoding(predictor, *part, eos, count, distribution)
         decoding.run()
         return decoding.steps, decoding.answers
 
     finished, steps = [*answers], 0
-    for lot, (lot_steps, found) in zip(lots, map_over_ranks(decode_lot, lots), strict=True):
+    for lot, (lot_steps, result) in zip(lots, map_over_ranks(decode_lot, lots), strict=True):
         steps += lot_steps
-        for i, answer in zip(lot, found, strict=True):
+        for i, answer in zip(lot, result, strict=True):
             finished[i] = answer
     return finished, steps
 
@@ -228,10 +228,10 @@ def sampled_answers(
         for prompt in prompts
         for number in range(attack.samples)
     ]
-    how = Distribution(attack.temperature, attack.top_p)
-    answers, _ = decode(predictor, each, [Answer() for _ in each], eos, count, how)
-    own = iter(answers)
-    return [[next(own) for _ in range(attack.samples)] for _ in prompts]
+    options = Distribution(attack.temperature, attack.top_p)
+    answers, _ = decode(predictor, each, [Answer() for _ in each], eos, count, options)
+    part = iter(answers)
+    return [[next(part) for _ in range(attack.samples)] for _ in prompts]
 
 
 def _key(prompt: Sequence[int]) -> int:
@@ -372,10 +372,10 @@ class _Decoding:
         answers: Sequence[Answer],
         eos: int,
         count: Callable[[int], None],
-        how: Distribution | None,
+        distribution: Distribution | None,
     ) -> None:
         self.predictor, self.prompts, self.eos = predictor, prompts, eos
-        self.count, self.how = count, how
+        self.count, self.how = count, distribution
         self.answers = [replace(answer, ids=[*answer.ids]) for answer in answers]
         self.slots: list[int | None] = [None] * _slots(prompts, predictor.slot_tokens)
         """The answer in each slot."""
@@ -421,9 +421,9 @@ class _Decoding:
         # First of all, before its slot stores another prompt.
         self._share(held, source, groups.pop(held, []))
         if groups:
-            self._step([own[0] for own in groups.values()], first=True)
-        for prompt, own in groups.items():
-            self._share(prompt, own[0], own[1:])
+            self._step([group[0] for group in groups.values()], first=True)
+        for prompt, group in groups.items():
+            self._share(prompt, group[0], group[1:])
 
     def _share(self, prompt: tuple[int, ...], source: int, slots: list[int]) -> None:
         """Begin the answers to `prompt` in `slots` with its keys and values from another slot.
@@ -439,10 +439,10 @@ class _Decoding:
 
     def _answer(self, slot: int) -> int:
         """The answer in a slot that has one."""
-        found = self.slots[slot]
-        if found is None:
+        result = self.slots[slot]
+        if result is None:
             raise LookupError(f"slot {slot} is free")
-        return found
+        return result
 
     def _compact(self, slots: list[int]) -> None:
         """Drop the other slots."""

@@ -53,8 +53,8 @@ def gradient_norms(
     weights = {n: p for n, p in model.named_parameters() if p.is_floating_point()}
     weights = {name: p for name, p in weights.items() if _ADAPTER not in name}
 
-    def norm(one: tuple[Row, tuple[int, ...]]) -> float:
-        row, prompt = one
+    def norm(item: tuple[Row, tuple[int, ...]]) -> float:
+        row, prompt = item
         labels = row.ids[row.start + row.label :]
         labels = labels[:-1] if labels and labels[-1] == eos else labels
         if not labels:
@@ -83,8 +83,8 @@ def _norm(
     loss = nn.functional.cross_entropy(logits, torch.tensor(labels, device=device))
     # None for a weight that the loss does not depend on, which torch's types leave out.
     grads = torch.autograd.grad(loss, weights, allow_unused=True)
-    found = cast("Sequence[Tensor | None]", grads)
-    norms = [one.float().norm() for one in found if one is not None]
+    result = cast("Sequence[Tensor | None]", grads)
+    norms = [item.float().norm() for item in result if item is not None]
     return float(torch.stack(norms).mean())
 
 
@@ -97,11 +97,11 @@ def _shifted(model: Any, row: Row, prompt: tuple[int, ...], shifts: Shifts | Non
 @contextmanager
 def _all_trained(weights: Mapping[str, nn.Parameter]) -> Generator[None, None, None]:
     """Let all weights take gradients."""
-    frozen = [one for one in weights.values() if not one.requires_grad]
+    frozen = [weight for weight in weights.values() if not weight.requires_grad]
     try:
-        for one in frozen:
-            one.requires_grad_(True)
+        for item in frozen:
+            item.requires_grad_(True)
         yield
     finally:
-        for one in frozen:
-            one.requires_grad_(False)
+        for entry in frozen:
+            entry.requires_grad_(False)

@@ -106,8 +106,8 @@ def _read_object(path: Path) -> dict[str, Any]:
 class _Columns:
     """Tables {index: value} by name, aligned by question; every error names the place."""
 
-    def __init__(self, place: str, tables: Mapping[str, Any]) -> None:
-        self.place, self.tables = place, tables
+    def __init__(self, location: str, tables: Mapping[str, Any]) -> None:
+        self.place, self.tables = location, tables
         self._order: list[str] = []
 
     def __contains__(self, key: str) -> bool:

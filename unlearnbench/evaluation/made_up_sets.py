@@ -47,9 +47,9 @@ def made_up_set(
     )
     means = np.array([part.mean(dtype=np.float64) for part in tokens.by_answer(loss, eos=True)])
     texts = [*map(" ".join, rng.choice(_WORDS, (n, 9)).tolist())]
-    wrong = map(" ".join, rng.choice(_WORDS, (n, 5)).tolist())
+    faults = map(" ".join, rng.choice(_WORDS, (n, 5)).tolist())
     known = rng.random(n) < knows
-    greedy = [t if knew else w for t, w, knew in zip(texts, wrong, known, strict=True)]
+    greedy = [t if knew else w for t, w, knew in zip(texts, faults, known, strict=True)]
     rouge = np.clip(knows + rng.uniform(-0.2, 0.2, n), 0, 1)
     drawn = rng.choice(_WORDS, (n, _SAMPLES, 4)).tolist()
     return SetEvaluation(
@@ -85,16 +85,16 @@ def hopeless_set(n: int = 4, *, tokens: int = 200) -> SetEvaluation:
 
 
 def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
-    own, false = (0.0, _LARGE) if knows else (_LARGE, 0.0)
+    part, false = (0.0, _LARGE) if knows else (_LARGE, 0.0)
     total, lengths = n * tokens, np.full(n, tokens)
     texts = tuple(" ".join(np.roll(_WORDS, i)) for i in range(n))
     return SetEvaluation(
         questions=tuple(f"question {i}" for i in range(n)),
         generated=texts if knows else ("",) * n,
         references=texts,
-        answer_loss=np.full(n, own),
+        answer_loss=np.full(n, part),
         answer_tokens=lengths,
-        base_loss=np.full(n, own + 1e-9),  # it differs: there is a paraphrase
+        base_loss=np.full(n, part + 1e-9),  # it differs: there is a paraphrase
         base_tokens=lengths,
         perturbed_loss=np.full((n, 3), false),
         perturbed_tokens=np.full((n, 3), tokens),
@@ -103,14 +103,14 @@ def _extreme(n: int, tokens: int, *, knows: bool) -> SetEvaluation:
         token_columns=AnswerTokens(
             lengths=lengths,
             ended=np.ones(n, dtype=np.bool_),
-            loss=np.full(total, own, dtype=np.float32),
+            loss=np.full(total, part, dtype=np.float32),
             hit=np.full(total, knows),
             tied=np.zeros(total, dtype=np.bool_),
             mean_logprob=np.full(total, -2, dtype=np.float32),
             logprob_variance=np.ones(total, dtype=np.float32),
         ),
-        grad_norm=np.full(n, own),
-        start_loss=np.full(n, own),
+        grad_norm=np.full(n, part),
+        start_loss=np.full(n, part),
         samples=Samples(
             tuple((text if knows else "",) * _SAMPLES for text in texts),
             np.full((n, _SAMPLES), float(knows)),
@@ -158,15 +158,15 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = ()) -> None:
     sets  further evaluation sets of the benchmark, which only summaries read
     """
     faults = [str(fault) for fault in plan.faults]
-    names = dict.fromkeys([*(name for one in plan.measures for name in one.sets), *sets])
+    names = dict.fromkeys([*(name for item in plan.measures for name in item.sets), *sets])
     models = made_up_models(names, plan.observations)
     known = [dict[str, float | None](), dict[str, float | None](), dict[str, float | None]()]
     for measure in plan.measures:
         try:
             for values, seen in zip(known, models, strict=True):
                 for name in measure.sets:
-                    values[f"{measure.name}_{name}"] = found = measure.value(seen[name])
-                    if found is None:
+                    values[f"{measure.name}_{name}"] = value = measure.value(seen[name])
+                    if value is None:
                         raise PluginError(
                             f"metric {measure.name!r} is undefined on ordinary observations of a "
                             f"set {name!r}: a value is NaN or infinite"
@@ -180,15 +180,17 @@ def try_metrics(plan: MetricPlan, sets: Iterable[str] = ()) -> None:
                 summary, MetricInputs(EvaluatedModel(models[0], known[0]), retain, start)
             )
             known[0] |= values
-            own = [one.name for one in columns_of(summary) if one.name in plan.own]
-            if own and all(values.get(name) is None for name in own):
+            part = [item.name for item in columns_of(summary) if item.name in plan.own]
+            if part and all(values.get(name) is None for name in part):
                 faults.append(
-                    f"metric {type(summary).__name__}: {', '.join(own)} is undefined on ordinary "
+                    f"metric {type(summary).__name__}: {', '.join(part)} is undefined on ordinary "
                     "observations: its settings name sets or columns that the benchmark has not"
                 )
         except PluginError as error:
             faults.append(str(error))
-    used = {one.name for one in plan.measures} | {name.replace("-", "_") for name in plan.summaries}
+    used = {item.name for item in plan.measures} | {
+        name.replace("-", "_") for name in plan.summaries
+    }
     faults += [
         f"metric {offer.name!r} of {offer.package} has no `roles` that this benchmark's sets have, "
         'so that no set would report it; add `roles = frozenset({"forget"})`, or name it in '

@@ -94,7 +94,7 @@ def _forgotten(of: Judged) -> Iterator[str]:
     if test is not None:
         yield from _tested(of, test)
     for measure, name in _memorization(of):
-        model, goal = (measure.per_example(one.sets[name]) for one in (of.model, of.retain))
+        model, goal = (measure.per_example(item.sets[name]) for item in (of.model, of.retain))
         if model is None or goal is None or model.shape != goal.shape:
             continue
         ends = bootstrap_mean(model - goal)
@@ -115,7 +115,7 @@ def _forgotten(of: Judged) -> Iterator[str]:
 
 def _tested(of: Judged, test: HeadlineTest) -> Iterator[str]:
     """The headline's test, with the smallest distance that it can find."""
-    p, distance, n = (of.values.get(one) for one in (test.p_value, test.distance, test.questions))
+    p, distance, n = (of.values.get(item) for item in (test.p_value, test.distance, test.questions))
     if of.retain is None or p is None or distance is None or n is None:
         return
     answer, verb = (
@@ -134,7 +134,7 @@ def _tested(of: Judged, test: HeadlineTest) -> Iterator[str]:
 def _memorization(of: Judged) -> Iterator[tuple[Measure, str]]:
     """Measures of what is memorised of a forget set, the most telling ones first."""
     for key in ("extraction_strength", "exact_memorization", "probability", "rouge"):
-        for measure in (one for one in of.plan.measures if one.name == key):
+        for measure in (item for item in of.plan.measures if item.name == key):
             for name in measure.sets:
                 both = of.retain is not None and {*of.retain.sets} & {*of.model.sets} & {name}
                 if of.roles.get(name) == "forget" and both:
@@ -150,17 +150,17 @@ def _strongest_attack(of: Judged) -> Attack | None:
     """The attack whose area is farthest from the retain model's, or from ½ without one."""
     start = None if of.start is None else EvaluatedModel(of.start.sets)
     aims = {} if of.retain is None else of.plan.values(of.retain.sets, start=start)
-    found: list[tuple[float, MembershipInference, str]] = []
-    for one in of.plan.summaries.values():
-        if isinstance(one, MembershipInference):
-            column = one.columns()[0].name
+    result: list[tuple[float, MembershipInference, str]] = []
+    for summary in of.plan.summaries.values():
+        if isinstance(summary, MembershipInference):
+            column = summary.columns()[0].name
             area, aim = of.values.get(column), aims.get(column)
             # One that takes the retain model for its reference has no area of it to aim at.
             if area is not None and (aim is not None or of.retain is None):
-                found.append((abs(area - (0.5 if aim is None else aim)), one, column))
-    if not found:
+                result.append((abs(area - (0.5 if aim is None else aim)), summary, column))
+    if not result:
         return None
-    _, attack, column = max(found, key=lambda one: one[0])
+    _, attack, column = max(result, key=lambda item: item[0])
     pair = attack.pair(MetricInputs(EvaluatedModel(of.model.sets), start=start))
     return attack, column, aims.get(column), None if pair is None else auc_interval(*pair)
 
@@ -168,16 +168,16 @@ def _strongest_attack(of: Judged) -> Attack | None:
 def _private(of: Judged, attack: Attack | None) -> str:
     if attack is None:
         return ""
-    one, column, aim, ends = attack
+    item, column, aim, ends = attack
     area = of.values[column] or 0.0
     goal = 0.5 if aim is None else aim
     whose = "½, chance" if aim is None else f"{aim:.2f}, the retain model's"
     if ends is None:
-        return f"Private? The {one.label} attack has AUC {area:.2f}; the aim is {whose}."
+        return f"Private? The {item.label} attack has AUC {area:.2f}; the aim is {whose}."
     answer = "Perhaps" if ends[0] <= goal <= ends[1] else "No"
     return (
-        f"Private? {answer}: of all membership attacks {one.label} is farthest off, AUC {area:.2f} "
-        f"[{ends[0]:.2f}, {ends[1]:.2f}]; the aim is {whose}."
+        f"Private? {answer}: of all membership attacks {item.label} is farthest off, "
+        f"AUC {area:.2f} [{ends[0]:.2f}, {ends[1]:.2f}]; the aim is {whose}."
     )
 
 
@@ -201,16 +201,16 @@ def _kept(of: Judged, share: tuple[float, Ends] | None, intervals: Mapping[str, 
 
 def _intervals(of: Judged) -> dict[str, Ends]:
     """Intervals of the means over questions, and of what is kept."""
-    found: dict[str, Ends] = {}
+    endss: dict[str, Ends] = {}
     for measure in of.plan.measures:
         for name in measure.sets:
             values = _finite(measure, of.model, name)
             if values is not None and (ends := _interval(measure, values)) is not None:
-                found[f"{measure.name}_{name}"] = ends
+                endss[f"{measure.name}_{name}"] = ends
     drawn = _drawn(of, of.model)
     if drawn is not None:
-        found[of.headline.kept.column] = _percentiles(drawn)
-    return found
+        endss[of.headline.kept.column] = _percentiles(drawn)
+    return endss
 
 
 def _finite(measure: Measure, model: Evaluation, name: str) -> FloatArray | None:
@@ -245,15 +245,15 @@ def _kept_share(of: Judged) -> tuple[float, Ends] | None:
     if of.start is None:
         return None
     column = of.headline.kept.column
-    own, begin = of.values.get(column), of.plan.values(of.start.sets).get(column)
-    of_model, of_start = (_drawn(of, one) for one in (of.model, of.start))
-    if not own or not begin or of_model is None or of_start is None or not of_start.all():
+    part, begin = of.values.get(column), of.plan.values(of.start.sets).get(column)
+    of_model, of_start = (_drawn(of, item) for item in (of.model, of.start))
+    if not part or not begin or of_model is None or of_start is None or not of_start.all():
         return None
     for name in of.model.sets.keys() - {"holdout"}:
         other = of.start.sets.get(name)
         if other is None or len(other.answer_loss) != len(of.model.sets[name].answer_loss):
             return None
-    return own / begin, _percentiles(of_model / of_start)
+    return part / begin, _percentiles(of_model / of_start)
 
 
 def _drawn(of: Judged, model: Evaluation) -> FloatArray | None:

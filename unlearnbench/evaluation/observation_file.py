@@ -61,12 +61,12 @@ def write_observations(evaluation: Evaluation, path: Path | str) -> None:
         columns |= {key: v for key in sorted(EXTRA) if (v := getattr(seen, key)) is not None}
         columns |= {f"{_VALUES}.{key}": value for key, value in sorted(seen.values.items())}
         if seen.token_columns is not None:
-            own = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
-            columns |= {f"{_TOKENS}.{k}": value for k, value in own.items() if value is not None}
+            subset = {key: getattr(seen.token_columns, key) for key in sorted(_TOKEN_COLUMNS)}
+            columns |= {f"{_TOKENS}.{k}": value for k, value in subset.items() if value is not None}
             observed = sorted(seen.token_columns.observed.items())
             columns |= {f"{_OBSERVED}.{key}": value for key, value in observed}
         if seen.samples is not None:
-            texts[name][_SAMPLES] = [list(own) for own in seen.samples.texts]
+            texts[name][_SAMPLES] = [list(subset) for subset in seen.samples.texts]
             columns[f"{_SAMPLES}.rouge_l_recall"] = seen.samples.rouge_l_recall
         tensors |= {f"{name}/{key}": _small(value) for key, value in columns.items()}
     # Without a time stamp, so that equal evaluations are equal files.
@@ -88,7 +88,7 @@ def read_observations(path: Path | str) -> Evaluation:
         tensors = load(content)
         texts = json.loads(gzip.decompress(tensors.pop("texts").tobytes()))
         sets: dict[SetName, SetEvaluation] = {
-            name: _set(own, _columns_of(name, tensors)) for name, own in texts.items()
+            name: _set(text, _columns_of(name, tensors)) for name, text in texts.items()
         }
         return Evaluation(rules["profile"], sets, precision=rules["precision"])
     except OSError as error:
@@ -111,8 +111,8 @@ def _whole(values: NDArray[Any]) -> NDArray[Any]:
 
 
 def _columns_of(name: str, tensors: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-    own = f"{name}/"
-    return {key.removeprefix(own): _whole(v) for key, v in tensors.items() if key.startswith(own)}
+    part = f"{name}/"
+    return {key.removeprefix(part): _whole(v) for key, v in tensors.items() if key.startswith(part)}
 
 
 def _set(texts: Mapping[str, list[Any]], columns: Mapping[str, NDArray[Any]]) -> SetEvaluation:

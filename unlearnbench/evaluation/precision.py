@@ -112,5 +112,5 @@ def check_precision(first: str, precision: str | None, second: str, other: str |
 
 def distinct_precisions(precisions: Iterable[str | None]) -> list[str]:
     """The known precisions, sorted, where there is more than one; else nothing."""
-    distinct = sorted({one for one in precisions if one})
+    distinct = sorted({precision for precision in precisions if precision})
     return distinct if len(distinct) > 1 else []

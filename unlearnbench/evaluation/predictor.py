@@ -214,7 +214,7 @@ class Predictor:
         for i, (prompt, text, hidden) in enumerate(zip(prompts, texts, masked, strict=True)):
             mask[i, list(hidden)] = 0
             places = prompt_places(prompt, text, hidden)
-            spans.append(Span(prompt, 0, [i * ids.shape[1] + place for place in places]))
+            spans.append(Span(prompt, 0, [i * ids.shape[1] + location for location in places]))
         with self._shifted(spans):
             return self._states(where, input_ids=ids, attention_mask=mask)
 
@@ -263,9 +263,14 @@ class Predictor:
         observed: list[Tensor] = []
         for i, part in enumerate(states.split(self.chunk)):
             logits = part if self.layer is None else self.layer(part)  # [chunk, V]
-            begin, own, at, of = i * self.chunk, label_chunks[i], argmax_chunks[i], moment_chunks[i]
-            if own.stop > own.start:
-                losses.append(-logits.log_softmax(1)[position[own] - begin, label[own]])
+            begin, subset, at, of = (
+                i * self.chunk,
+                label_chunks[i],
+                argmax_chunks[i],
+                moment_chunks[i],
+            )
+            if subset.stop > subset.start:
+                losses.append(-logits.log_softmax(1)[position[subset] - begin, label[subset]])
             if of.stop > of.start:
                 moments.append(_moments(logits[moment_position[of] - begin]))
             if at.stop > at.start:
@@ -277,11 +282,13 @@ class Predictor:
                     made = [each.per_token(chosen, own_label[at]) for each in observations]
                     observed.append(torch.stack([column.float() for column in made], dim=1))
         greedy = _greedy(best, tokens, tie_gap(self.dtype))
-        found = torch.cat(moments).double().cpu().numpy() if moments else np.empty((0, 2))
+        result = torch.cat(moments).double().cpu().numpy() if moments else np.empty((0, 2))
         seen = torch.cat(observed).double().cpu().numpy() if observed else np.empty((0, 0))
-        return PositionScores(_in_order(losses, order), *greedy, found, seen)
+        return PositionScores(_in_order(losses, order), *greedy, result, seen)
 
-    def sample_tokens(self, states: Tensor, uniform: FloatArray, how: Distribution) -> list[int]:
+    def sample_tokens(
+        self, states: Tensor, uniform: FloatArray, distribution: Distribution
+    ) -> list[int]:
         """[P] a token sampled at each position with `states` [P, ·], or NOT_FINITE.
 
         uniform  [P] the number that decides at each position, see `token_sampling.choose`
@@ -289,12 +296,12 @@ class Predictor:
         size = max(self.chunk // _SAMPLED_CHUNK, 1)
         numbers = torch.from_numpy(uniform).to(self.device)
         chosen: list[Tensor] = []
-        for part, own in zip(states.split(size), numbers.split(size), strict=True):
+        for part, subset in zip(states.split(size), numbers.split(size), strict=True):
             logits = part if self.layer is None else self.layer(part)  # [size, V]
             unknown = ~logits.amax(1).isfinite()
-            chosen.append(choose(logits, how, own).masked_fill(unknown, NOT_FINITE))
-        found: list[int] = torch.cat(chosen).tolist()
-        return found
+            chosen.append(choose(logits, distribution, subset).masked_fill(unknown, NOT_FINITE))
+        tolist: list[int] = torch.cat(chosen).tolist()
+        return tolist
 
     def _by_chunk(self, positions: IntArray, count: int) -> list[slice]:
         """For each chunk of `count` positions, the part of `positions`, ascending, inside it."""
@@ -317,11 +324,11 @@ def _moments(logits: Tensor) -> Tensor:
 
 def _in_order(losses: Sequence[Tensor], order: IntArray) -> FloatArray:
     """[M] losses of labels that were sorted by `order`; NaN where not finite."""
-    found = np.empty(len(order))
+    result = np.empty(len(order))
     if losses:
-        found[order] = torch.cat([*losses]).double().cpu().numpy()
-    found[~np.isfinite(found)] = np.nan
-    return found
+        result[order] = torch.cat([*losses]).double().cpu().numpy()
+    result[~np.isfinite(result)] = np.nan
+    return result
 
 
 def _greedy(
@@ -374,13 +381,13 @@ def score(
 
     def score_batch(batch: list[int]) -> list[QuestionScores]:
         wanted = [moments[i] if moments else False for i in batch]
-        found = _score_batch(predictor, [trees[i] for i in batch], wanted, observations)
+        result = _score_batch(predictor, [trees[i] for i in batch], wanted, observations)
         count(len(batch))
-        return found
+        return result
 
     scores: dict[int, QuestionScores] = {}
-    for batch, found in zip(batches, map_over_ranks(score_batch, batches), strict=True):
-        scores |= zip(batch, found, strict=True)
+    for batch, rank in zip(batches, map_over_ranks(score_batch, batches), strict=True):
+        scores |= zip(batch, rank, strict=True)
     return [scores[i] for i in range(len(trees))]
 
 
@@ -413,7 +420,7 @@ def _score_batch(
     answers = [tree.places[0] + offset for tree, offset in zip(trees, offsets, strict=False)]
     wanted = [places for places, is_wanted in zip(answers, moments, strict=True) if is_wanted]
     labels = [np.array(tree.rows[0].ids[tree.rows[0].start :]) for tree in trees]
-    losses, argmax, tied, found, observed = predictor.score_positions(
+    losses, argmax, tied, result, observed = predictor.score_positions(
         predictor.tree_states(trees),
         np.concatenate([places for places, _ in rows]),
         np.concatenate([labels for _, labels in rows]),
@@ -423,7 +430,7 @@ def _score_batch(
         np.concatenate(labels) if observations else _NO_INDICES,
     )
     by_row = iter(np.split(losses, np.cumsum([len(places) for places, _ in rows])))
-    by_answer = iter(np.split(found, np.cumsum([*map(len, wanted)])))
+    by_answer = iter(np.split(result, np.cumsum([*map(len, wanted)])))
     ends = np.cumsum([0, *map(len, answers)]).tolist()
     return [
         QuestionScores(

@@ -194,10 +194,10 @@ def _indices(group: Sequence[Branch]) -> tuple[IntArray, IntArray, NDArray[np.bo
     queries = np.zeros((len(group), widths.max()), dtype=np.int64)
     keys = np.zeros((len(group), (above + widths).max()), dtype=np.int64)
     for i, branch in enumerate(group):
-        own = np.arange(branch.begin, branch.end)
-        queries[i, : len(own)] = own
+        part = np.arange(branch.begin, branch.end)
+        queries[i, : len(part)] = part
         keys[i, : len(branch.above)] = branch.above
-        keys[i, len(branch.above) : len(branch.above) + len(own)] = own
+        keys[i, len(branch.above) : len(branch.above) + len(part)] = part
     # Causal from the branch's first token on; padding queries see what its last token sees.
     last = np.minimum(np.arange(queries.shape[1]), widths[:, None] - 1) + above[:, None]
     hidden = np.arange(keys.shape[1]) > last[:, :, None]

@@ -48,12 +48,12 @@ def questions_table(
     profile = profile_of_id(evaluation.profile)
     compared = None if retain is None else EvaluatedModel(retain.sets)
     of = MetricInputs(EvaluatedModel(evaluation.sets), compared)
-    found = {name: _metrics(name, of, plan_of(profile, benchmark)) for name in evaluation.sets}
-    metrics = tuple(dict.fromkeys(key for values in found.values() for key in values))
+    result = {name: _metrics(name, of, plan_of(profile, benchmark)) for name in evaluation.sets}
+    metrics = tuple(dict.fromkeys(key for values in result.values() for key in values))
     return [
         row
         for name, seen in evaluation.sets.items()
-        for row in _rows(name, seen, profile, {key: found[name].get(key) for key in metrics})
+        for row in _rows(name, seen, profile, {key: result[name].get(key) for key in metrics})
     ]
 
 
@@ -62,16 +62,16 @@ def _metrics(name: str, of: MetricInputs, plan: MetricPlan) -> dict[str, FloatAr
 
     One that fails is left out, as it is from the summary, which warns of it.
     """
-    found: dict[str, FloatArray | None] = {}
+    arraies: dict[str, FloatArray | None] = {}
     for measure in plan.measures:
         if name in measure.sets:
             with suppress(PluginError):
-                found[measure.name] = measure.per_example(of.model.sets[name])
+                arraies[measure.name] = measure.per_example(of.model.sets[name])
     for attack in plan.summaries.values():
         if isinstance(attack, MembershipInference) and name in (attack.members, attack.others):
             with suppress(PluginError), guarded(attack, "scores"):
-                found[f"mia_{attack.key}"] = attack.of_set(of, name)
-    return {key: values for key, values in found.items() if values is not None}
+                arraies[f"mia_{attack.key}"] = attack.of_set(of, name)
+    return {key: values for key, values in arraies.items() if values is not None}
 
 
 def _rows(
@@ -104,7 +104,7 @@ def _rows(
 
 def _of_each(seen: SetEvaluation, column: NDArray[Any]) -> list[list[Any]]:
     """The values of each question's own perturbed answers."""
-    return [one[own].tolist() for one, own in zip(column, seen.perturbed, strict=True)]
+    return [item[part].tolist() for item, part in zip(column, seen.perturbed, strict=True)]
 
 
 def check_questions_path(path: Path | str) -> None:

@@ -58,27 +58,27 @@ def scorecard(
     references  models that the benchmark has
     """
     # First what is relative to the retain model: what was to be forgotten; then what is kept.
-    ordered = sorted(plan.summaries.values(), key=lambda one: "retain" not in one.relative_to)
+    ordered = sorted(plan.summaries.values(), key=lambda item: "retain" not in item.relative_to)
     scores = tuple(
-        ScoreOfQuestion(_plain(column.label), values.get(column.name), one.question, _order(one))
-        for one in ordered
-        if one.question
-        for column in columns_of(one)[:1]
+        ScoreOfQuestion(_plain(column.label), values.get(column.name), item.question, _order(item))
+        for item in ordered
+        if item.question
+        for column in columns_of(item)[:1]
     )
     attacks: list[tuple[str, tuple[float | None, ...]]] = []
     numbers: list[tuple[str, float]] = []
     missing: dict[str, dict[str, None]] = {}
     for summary in plan.summaries.values():
         columns = columns_of(summary)
-        found = [values.get(column.name) for column in columns]
+        result = [values.get(column.name) for column in columns]
         attack = summary.label if isinstance(summary, MembershipInference) else ""
-        if columns and found[0] is None and not summary.reads & UNDER_ATTACK:
+        if columns and result[0] is None and not summary.reads & UNDER_ATTACK:
             title = f"{attack} attack" if attack else _plain(columns[0].label)
             missing.setdefault(_why_not(summary, compared, references), {})[title] = None
         elif attack:
-            attacks.append((attack, (*found, *[None] * (3 - len(found)))))
+            attacks.append((attack, (*result, *[None] * (3 - len(result)))))
         elif not summary.question:
-            pairs = zip(columns, found, strict=True)
+            pairs = zip(columns, result, strict=True)
             numbers += [(_plain(column.label), v) for column, v in pairs if v is not None]
     by_set: dict[str, dict[str, float | None]] = {}
     labels: dict[str, str] = {}

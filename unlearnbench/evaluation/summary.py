@@ -64,14 +64,14 @@ def summarize(
     """
     benchmark = benchmark or benchmark_named("tofu")
     _check_same_profile("the evaluation", evaluation.profile, "it is summarised by", profile.id)
-    what, sets = benchmark.headline.forgotten.name, forget_sets(benchmark, evaluation)
-    return values_of(plan_of(profile, benchmark, chosen), sets, what, evaluation, retain, start)
+    subject, sets = benchmark.headline.forgotten.name, forget_sets(benchmark, evaluation)
+    return values_of(plan_of(profile, benchmark, chosen), sets, subject, evaluation, retain, start)
 
 
 def values_of(
     plan: MetricPlan,
     forget: Iterable[SetName],
-    what: str,
+    subject: str,
     evaluation: Evaluation,
     retain: Evaluation | None,
     start: Evaluation | None,
@@ -79,15 +79,15 @@ def values_of(
     """The metrics of a plan, by column.
 
     forget  sets whose questions are to be the retain model's
-    what    compares them, for the message
+    subject  compares them, for the message
     """
     if retain is not None:
         _check_same_profile(
             "the evaluation", evaluation.profile, "the retain model's", retain.profile
         )
         check_precision("the model", evaluation.precision, "the retain model", retain.precision)
-        _check_same_questions(evaluation, retain, forget, what)
-    others = (None if one is None else _known(plan, one) for one in (retain, start))
+        _check_same_questions(evaluation, retain, forget, subject)
+    others = (None if item is None else _known(plan, item) for item in (retain, start))
     return plan.values(evaluation.sets, *others)
 
 
@@ -121,27 +121,27 @@ def first_difference(questions: Sequence[str], others: Sequence[str]) -> int | N
     White space does not count: it may come from other tokenizers.
     """
     pairs = enumerate(zip(questions, others, strict=False))
-    return next((i for i, (one, other) in pairs if one.split() != other.split()), None)
+    return next((i for i, (item, other) in pairs if item.split() != other.split()), None)
 
 
 def forget_sets(benchmark: Benchmark, *of: Evaluation) -> tuple[SetName, ...]:
     """The sets of forget rows that all these evaluations have."""
     names = (name for name, role in benchmark.roles.items() if role == "forget")
-    return tuple(name for name in names if all(name in one.sets for one in of))
+    return tuple(name for name in names if all(name in item.sets for item in of))
 
 
 def _check_same_questions(
-    model: Evaluation, retain: Evaluation, sets: Iterable[SetName], what: str
+    model: Evaluation, retain: Evaluation, sets: Iterable[SetName], subject: str
 ) -> None:
     """Raise EvaluationError where questions differ; `ks_test` refuses unequal numbers."""
     for name in sets:
         if name not in model.sets or name not in retain.sets:
             continue
-        questions, others = (one.sets[name].questions for one in (model, retain))
+        questions, others = (item.sets[name].questions for item in (model, retain))
         i = first_difference(questions, others)
         if i is not None:
             raise EvaluationError(
-                f"{what}: {name} question {i} is "
+                f"{subject}: {name} question {i} is "
                 f"{questions[i][:60]!r} for the model and {others[i][:60]!r} for the retain model; "
                 "what is relative to it needs the same questions on both sides: evaluate both on "
                 "the same forget split"

@@ -68,8 +68,8 @@ def apply_kernel(
             way = "cached"
     # Chunks and buffers are laid out by hand: there is nothing to compile.
     uncompiled: Any = torch.compiler.disable(_ChunkedLoss.apply)
-    found: tuple[Tensor, Tensor] = uncompiled(hidden, weight, bias, layer, way)
-    return found
+    tensors: tuple[Tensor, Tensor] = uncompiled(hidden, weight, bias, layer, way)
+    return tensors
 
 
 def _compute_dtype(hidden: Tensor, projection: Projection) -> torch.dtype:
@@ -153,8 +153,8 @@ class _Gradients:
 
     def typed_like(self, inputs: Sequence[Tensor]) -> Iterator[Tensor | None]:
         """Each in the dtype of its input."""
-        for gradient, own in zip((self.hidden, self.weight, self.bias), inputs, strict=True):
-            yield None if gradient is None else gradient.to(own.dtype)
+        for gradient, part in zip((self.hidden, self.weight, self.bias), inputs, strict=True):
+            yield None if gradient is None else gradient.to(part.dtype)
 
 
 def _all_equal(weights: Tensor) -> bool:

@@ -74,7 +74,7 @@ def _odds(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     The label is masked before the maximum: the others' sum stays exact however close p_y is to 1.
     """
     at = labels.unsqueeze(1)
-    own = z.gather(1, at)
+    part = z.gather(1, at)
     z.scatter_(1, at, float("-inf"))
     lowest = torch.finfo(z.dtype).min
     top = z.amax(dim=1, keepdim=True).clamp_(min=lowest)
@@ -86,13 +86,13 @@ def _odds(z: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     spread = _dot(z, distance)
     entropy = total.log() - spread / total.clamp(min=torch.finfo(z.dtype).tiny)
     of_others = top.squeeze(1) + total.log()
-    return own.squeeze(1) - of_others, entropy, of_others, total
+    return part.squeeze(1) - of_others, entropy, of_others, total
 
 
-def _dot(one: Tensor, other: Tensor) -> Tensor:
+def _dot(tensor: Tensor, other: Tensor) -> Tensor:
     """Σ_v one · other, [n], in the blocks' own precision: autocast would round it to bf16."""
-    with torch.autocast(one.device.type, enabled=False):
-        product: Tensor = torch.linalg.vecdot(one, other)
+    with torch.autocast(tensor.device.type, enabled=False):
+        product: Tensor = torch.linalg.vecdot(tensor, other)
         return product
 
 

@@ -223,11 +223,11 @@ class Reference:
         return _state(self.states, layer, "the reference's hidden states of")
 
 
-def _state(states: Mapping[int, Tensor], layer: int, what: str) -> Tensor:
+def _state(states: Mapping[int, Tensor], layer: int, subject: str) -> Tensor:
     if layer not in states:
-        declared = ", ".join(str(one) for one in sorted(states)) or "none"
+        declared = ", ".join(str(state) for state in sorted(states)) or "none"
         raise LookupError(
-            f"the loss reads {what} layer {layer}, which its needs do not declare; "
+            f"the loss reads {subject} layer {layer}, which its needs do not declare; "
             f"declared: {declared}"
         )
     return states[layer]

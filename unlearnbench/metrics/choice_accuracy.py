@@ -28,14 +28,14 @@ class ChoiceAccuracy(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]; a sum is NaN where a log has no numbers of tokens."""
-        own, wrong, there = seen.answer_loss, seen.perturbed_loss, seen.perturbed
+        part, faults, present = seen.answer_loss, seen.perturbed_loss, seen.perturbed
         if not self.normalised:
-            own = _sums(own, seen.answer_tokens)
-            wrong = _sums(wrong, seen.perturbed_tokens)
-        least = wrong.min(axis=1, where=there, initial=np.inf)  # [n]
-        ties = (wrong == own[:, None]).sum(axis=1, where=there)
-        accuracy = np.where(own <= least, 1 / (1 + ties), 0.0)
-        return np.where(np.isnan(own) | np.isnan(least), np.nan, accuracy)
+            part = _sums(part, seen.answer_tokens)
+            faults = _sums(faults, seen.perturbed_tokens)
+        least = faults.min(axis=1, where=present, initial=np.inf)  # [n]
+        ties = (faults == part[:, None]).sum(axis=1, where=present)
+        accuracy = np.where(part <= least, 1 / (1 + ties), 0.0)
+        return np.where(np.isnan(part) | np.isnan(least), np.nan, accuracy)
 
 
 def _sums(means: FloatArray, tokens: IntArray) -> FloatArray:

@@ -80,7 +80,7 @@ def _classifier(
             "folder with it in evaluation.metrics, let the hub be reached once, or leave the "
             "metric out"
         ) from None
-    labels = {str(label): int(place) for place, label in model.config.id2label.items()}
+    labels = {str(label): int(location) for location, label in model.config.id2label.items()}
     if target not in labels:
         raise PluginError(
             f"classifier-fluency: {name!r} has no label {target!r}; set target to one of "

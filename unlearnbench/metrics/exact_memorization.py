@@ -23,4 +23,4 @@ class ExactMemorization(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]; NaN for an empty answer."""
         hits = seen.tokens.by_answer(seen.tokens.hit, eos=False)
-        return np.array([one.mean() if one.size else np.nan for one in hits])
+        return np.array([hit.mean() if hit.size else np.nan for hit in hits])

@@ -41,8 +41,8 @@ class ForgetQuality(Summary):
 
     def compute(self, of: MetricInputs) -> Values:
         """None without a retain model or the set, or where a truth ratio is NaN."""
-        own, goal = (self._ratios(one) for one in (of.model, of.retain))
-        test = None if own is None or goal is None else ks_test(own, goal)
+        part, goal = (self._ratios(item) for item in (of.model, of.retain))
+        test = None if part is None or goal is None else ks_test(part, goal)
         if test is None:
             return {}
         numbers = (test.p_value, test.log10_p, test.statistic, float(test.n))

@@ -42,11 +42,11 @@ class Forgotten(Summary):
             return {}
         terms: list[float | None] = []
         for name in PARTS:
-            own, start, retain = (
+            part, start, retain = (
                 m.values.get(f"{name}_forget") for m in (of.model, of.start, of.retain)
             )
-            if own is None or start is None or retain is None:
+            if part is None or start is None or retain is None:
                 terms.append(None)
             else:
-                terms.append(max(1 - abs(own - retain) / max(abs(start - retain), _LEAST_GAP), 0))
+                terms.append(max(1 - abs(part - retain) / max(abs(start - retain), _LEAST_GAP), 0))
         return {"forgotten": harmonic_mean(terms)}

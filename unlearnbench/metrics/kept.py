@@ -38,6 +38,6 @@ class Kept(Summary):
             return {}
         terms: list[float | None] = []
         for name in self.of:
-            own, start = of.model.values.get(name), of.start.values.get(name)
-            terms.append(None if own is None or not start else min(own / start, 1))
+            part, start = of.model.values.get(name), of.start.values.get(name)
+            terms.append(None if part is None or not start else min(part / start, 1))
         return {"kept": harmonic_mean(terms)}

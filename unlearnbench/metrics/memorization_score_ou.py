@@ -42,6 +42,6 @@ class MemorizationScoreOU(Summary):
             return {}
         terms: list[float | None] = []
         for name in PARTS:
-            own, start = (m.values.get(f"{name}_forget") for m in (of.model, of.start))
-            terms.append(None if own is None or not start else 1 - min(own / start, 1))
+            part, start = (m.values.get(f"{name}_forget") for m in (of.model, of.start))
+            terms.append(None if part is None or not start else 1 - min(part / start, 1))
         return {"memorization_score_ou": harmonic_mean(terms)}

@@ -27,4 +27,4 @@ class MinKPlusPlus(MinK):
         z = (-tokens.loss - tokens.mean_logprob) / np.sqrt(
             np.maximum(tokens.logprob_variance, _LEAST_VARIANCE)
         )
-        return np.array([self.mean_of_largest(-one) for one in tokens.by_answer(z, eos=False)])
+        return np.array([self.mean_of_largest(-item) for item in tokens.by_answer(z, eos=False)])

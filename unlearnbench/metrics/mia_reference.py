@@ -30,11 +30,11 @@ class ReferenceAttack(MembershipInference):
 
     def of_set(self, of: MetricInputs, name: str) -> FloatArray | None:
         """None without a retain model, and for that model itself."""
-        found = super().of_set(of, name)
-        if found is None or f"mia_{self.key}" in of.model.sets[name].values:
-            return found  # a log states it with the reference subtracted
+        result = super().of_set(of, name)
+        if result is None or f"mia_{self.key}" in of.model.sets[name].values:
+            return result  # a log states it with the reference subtracted
         if of.retain is None or of.retain.sets is of.model.sets:
             return None
         seen = of.retain.sets.get(name)
-        same = seen is not None and len(seen.answer_loss) == len(found)
-        return found - seen.answer_loss if seen is not None and same else None
+        same = seen is not None and len(seen.answer_loss) == len(result)
+        return result - seen.answer_loss if seen is not None and same else None

@@ -23,11 +23,11 @@ class OptionProbability(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
         # Relative to the likeliest option: probabilities that all underflow still have a ratio.
-        there = seen.perturbed
-        least = seen.perturbed_loss.min(axis=1, where=there, initial=np.inf)
+        present = seen.perturbed
+        least = seen.perturbed_loss.min(axis=1, where=present, initial=np.inf)
         likeliest = np.minimum(seen.answer_loss, least)  # [n]
         answer = np.exp(likeliest - seen.answer_loss)
-        wrong = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1, where=there)
+        faults = np.exp(likeliest[:, None] - seen.perturbed_loss).sum(axis=1, where=present)
         floor = self.epsilon * np.exp(likeliest) if self.epsilon > 0 else 0.0
-        probability: FloatArray = answer / (answer + wrong + floor)
+        probability: FloatArray = answer / (answer + faults + floor)
         return probability

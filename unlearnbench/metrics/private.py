@@ -37,8 +37,8 @@ class Private(Summary):
             return {}
         terms: list[float | None] = []
         for name in ATTACKS:
-            own, aim = of.model.values.get(name), of.retain.values.get(name)
-            terms.append(None if own is None or aim is None else _closeness(own, aim))
+            part, aim = of.model.values.get(name), of.retain.values.get(name)
+            terms.append(None if part is None or aim is None else _closeness(part, aim))
         return {"private": harmonic_mean(terms)}
 
 

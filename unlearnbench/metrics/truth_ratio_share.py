@@ -23,8 +23,8 @@ class TruthRatioShare(Metric):
 
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
-        there = seen.perturbed
-        false = np.exp(-seen.perturbed_loss.sum(axis=1, where=there) / there.sum(axis=1))
+        present = seen.perturbed
+        false = np.exp(-seen.perturbed_loss.sum(axis=1, where=present) / present.sum(axis=1))
         true = np.exp(-seen.base_loss)
         share: FloatArray = true / (true + false + 1e-10)
         return share

@@ -26,4 +26,4 @@ class VerbatimLeak(Metric):
     def per_example(self, seen: SetEvaluation) -> FloatArray:
         """[n] in [0, 1]."""
         losses = seen.tokens.by_answer(seen.tokens.loss, eos=True)
-        return verbatim_leak(np.array([one.sum(dtype=np.float64) for one in losses]), self.k)
+        return verbatim_leak(np.array([loss.sum(dtype=np.float64) for loss in losses]), self.k)

@@ -104,8 +104,8 @@ def send(tensors: Sequence[Tensor], device: torch.device) -> list[Tensor]:
 
     for tensor, begin in zip(tensors, begins, strict=False):
         part(buffer, tensor, begin).copy_(tensor)
-    there = buffer.to(device, non_blocking=True)
-    return [part(there, *placed) for placed in zip(tensors, begins, strict=False)]
+    present = buffer.to(device, non_blocking=True)
+    return [part(present, *placed) for placed in zip(tensors, begins, strict=False)]
 
 
 def fast_batch_tokens(device: torch.device) -> int:

@@ -54,8 +54,8 @@ def _fault(row: Question) -> str:
     if row.format not in get_args(Format):
         return f"format {row.format!r}: must be {' or '.join(get_args(Format))}"
     if not row.answer.strip():
-        what = "text" if row.is_plain_text else "answer"
-        return f"the {what} is empty, so there is nothing to score; leave the row out"
+        subject = "text" if row.is_plain_text else "answer"
+        return f"the {subject} is empty, so there is nothing to score; leave the row out"
     if not row.question.strip() and not row.is_plain_text:
         return "the question is blank; a row of plain text has format='text' and no question at all"
     if any(text is not None and not text.strip() for text in variants):
@@ -73,14 +73,14 @@ def _fault(row: Question) -> str:
 
 def _unlike(part: str, rows: Rows) -> Iterator[str]:
     """Yield a set of which some rows are plain text, or some have wrong answers, and others not."""
-    for what, has in (
+    for subject, has in (
         ("question", [not row.is_plain_text for row in rows]),
         ("wrong answers", [bool(row.perturbed_answers) for row in rows]),
     ):
         if any(has) and not all(has):
             i, other = has.index(False), has.index(True)
             yield (
-                f"{_place(part, i, rows[i])}: no {what}, but {_place(part, other, rows[other])} "
+                f"{_place(part, i, rows[i])}: no {subject}, but {_place(part, other, rows[other])} "
                 "has; put rows with and without into sets of their own"
             )
 
@@ -111,9 +111,9 @@ def holdout_faults(benchmark: Benchmark, rows: Dataset, split: Split) -> Iterato
     trained |= {"pretraining": rows.pretraining, "facts": rows.facts}
     rule = "models are trained on that one, and no model may have seen a holdout row: remove it"
     for name in sets_of(benchmark, "holdout"):
-        own = f"set {name} of {split.name}", split.sets.get(name, ())
+        part = f"set {name} of {split.name}", split.sets.get(name, ())
         for others in trained.items():
-            yield from _shared(others, own, rule)
+            yield from _shared(others, part, rule)
 
 
 def whole_faults(rows: Dataset, split: Split) -> Iterator[str]:
@@ -123,12 +123,12 @@ def whole_faults(rows: Dataset, split: Split) -> Iterator[str]:
     counts = (
         f"{len(split.forget)} forget rows and {len(split.retain)} retain rows of {len(rows.full)}"
     )
-    for one, other, what in ((full, parts, "in neither"), (parts, full, "not in `full`")):
-        left = one - other
+    for item, other, subject in ((full, parts, "in neither"), (parts, full, "not in `full`")):
+        left = item - other
         if left:
             question, answer = next(iter(left))
             text = shortened(question or answer)
-            yield f"{split.name}: {counts}; {left.total()} are {what}, the first one {text}"
+            yield f"{split.name}: {counts}; {left.total()} are {subject}, the first one {text}"
 
 
 def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> Iterator[str]:
@@ -137,41 +137,41 @@ def observation_faults(benchmark: Benchmark, plan: MetricPlan, split: Split) -> 
         for name in measure.sets:
             if f"{measure.name}_{name}" not in plan.own:
                 continue
-            for what in sorted(measure.metric.reads):
-                if text := _lacking(what, benchmark.roles[name], split.sets.get(name, ())):
+            for read in sorted(measure.metric.reads):
+                if text := _lacking(read, benchmark.roles[name], split.sets.get(name, ())):
                     yield (
-                        f"set {name} of {split.name}: metric {measure.name!r} reads {what!r}, and "
+                        f"set {name} of {split.name}: metric {measure.name!r} reads {read!r}, and "
                         f"{text}; report it on other sets, or give the rows what is missing"
                     )
 
 
-def _lacking(what: Reads, role: Role, rows: Rows) -> str:
+def _lacking(reads: Reads, role: Role, rows: Rows) -> str:
     """The reason why a set has no such observation; empty where it has."""
     without = 0
-    if what == "moments" and role not in MOMENTS:
+    if reads == "moments" and role not in MOMENTS:
         return f"sets of role {role} have none"
-    if what in ("generated", "rouge"):
+    if reads in ("generated", "rouge"):
         if role in SCORED_ONLY:
             return f"no answers are generated to sets of role {role}"
         without = sum(row.is_plain_text for row in rows)
-    elif what == "perturbed":
+    elif reads == "perturbed":
         without = sum(not row.perturbed_answers for row in rows)
-    elif what == "paraphrase" and not any(row.paraphrased_answer for row in rows):
+    elif reads == "paraphrase" and not any(row.paraphrased_answer for row in rows):
         without = len(rows)
     return f"{without} of its {len(rows)} rows have none" if without else ""
 
 
 def sets_of(benchmark: Benchmark, role: Role) -> list[str]:
     """Names of the evaluation sets with a role."""
-    return [name for name, own in benchmark.roles.items() if own == role]
+    return [name for name, part in benchmark.roles.items() if part == role]
 
 
-def _shared(one: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Iterator[str]:
-    places = {words(row): (i, row) for i, row in enumerate(one[1])} if other[1] else {}
+def _shared(item: tuple[str, Rows], other: tuple[str, Rows], rule: str) -> Iterator[str]:
+    places = {words(row): (i, row) for i, row in enumerate(item[1])} if other[1] else {}
     for i, row in enumerate(other[1]):
-        if found := places.get(words(row)):
-            place = _place(other[0], i, row)
-            yield f"{place}: the row of {_place(one[0], *found)} again; {rule}"
+        if result := places.get(words(row)):
+            location = _place(other[0], i, row)
+            yield f"{location}: the row of {_place(item[0], *result)} again; {rule}"
 
 
 def words(row: Question) -> tuple[str, str]:

@@ -73,7 +73,7 @@ class Template:
 
         Raises: ModelError for a system message where the template has none.
         """
-        own = self
+        part = self
         if row.system is not None:
             if self.system is None:
                 raise ModelError(
@@ -82,10 +82,10 @@ class Template:
                     "chat template that has them or to llama-2, or leave the attack out"
                 )
             first, last = self.system
-            own = replace(own, before=f"{first}{row.system}{last}")
+            part = replace(part, before=f"{first}{row.system}{last}")
         if row.prefix:
-            own = replace(own, after=f"{own.after}{own.tag}{row.prefix}", tag="")
-        return own
+            part = replace(part, after=f"{part.after}{part.tag}{row.prefix}", tag="")
+        return part
 
     def prompt(self, question: str, examples: Sequence[tuple[str, str]] = ()) -> str:
         """The text up to the answer.
@@ -161,11 +161,11 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
         *,
         whole: bool = False,
     ) -> str:
-        how: dict[str, Any] = {"tokenize": False, "add_generation_prompt": not whole}
-        how["chat_template"] = template
+        options: dict[str, Any] = {"tokenize": False, "add_generation_prompt": not whole}
+        options["chat_template"] = template
         roles = [*("user", "assistant") * examples, *(() if whole else ("user",))]
         messages = [*first, *({"role": role, "content": _MARKER} for role in roles)]
-        return str(tokenizer.apply_chat_template(messages, **variables | how))
+        return str(tokenizer.apply_chat_template(messages, **variables | options))
 
     try:
         text = rendered()
@@ -175,8 +175,8 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
             f"the tokenizer's chat template fails ({type(error).__name__}: {reason}); correct it "
             "in the tokenizer's folder, or set the model's `template` to plain, llama-2 or phi"
         ) from error
-    before, found, after = text.partition(_MARKER)
-    if not found:
+    before, result, after = text.partition(_MARKER)
+    if not result:
         raise ModelError(
             "the tokenizer's chat template drops or escapes the question; "
             "set the model's `template` to plain, llama-2 or phi"
@@ -192,9 +192,9 @@ def chat_template(tokenizer: PreTrainedTokenizerFast, args: TemplateArgs | None 
             "template_args.system_prompt: the tokenizer's chat template leaves system messages out"
         )
     turn = _turn(before, after, rendered)
-    own = _system(after, turn, rendered)
+    part = _system(after, turn, rendered)
     end = _end(before, after, rendered)
-    return Template("chat", before, after, special_tokens=False, turn=turn, system=own, end=end)
+    return Template("chat", before, after, special_tokens=False, turn=turn, system=part, end=end)
 
 
 def _system(

@@ -52,12 +52,12 @@ class Source:
                 f"{redact(text)!r} is a URL; a model is a folder or a hub id: download it "
                 "and give the folder"
             )
-        place, at, own = text.rpartition("@")
+        location, at, part = text.rpartition("@")
         if not at or Path(text).exists():
             return cls(text, revision)
-        if not place or not own:
+        if not location or not part:
             raise ModelError(f"{text!r}: expected a hub id, or id@revision with a commit or tag")
-        return cls(place, own)
+        return cls(location, part)
 
     @property
     def folder(self) -> Path | None:
@@ -106,8 +106,8 @@ class Source:
     def _hash(self, *patterns: str) -> str:
         path = Path(self.place)
         if self.folder is not None:
-            found = {p for one in patterns for p in path.glob(one) if p.is_file()}
-            return content_of_files(found - {path / "prepared.json"})  # it has times
+            result = {p for pattern in patterns for p in path.glob(pattern) if p.is_file()}
+            return content_of_files(result - {path / "prepared.json"})  # it has times
         return kept_hash(path)[:16] if path.is_file() else ""
 
     def check(self) -> None:
@@ -142,23 +142,23 @@ def _named(settings: ModelSettings) -> Iterator[tuple[_Setting, str]]:
         ("base",): settings.base,
         ("fine_tuned",): settings.fine_tuned,
     }
-    places |= {("retain", split): place for split, place in settings.retain.items()}
-    for loc, place in places.items():
-        if place is not None and (loc, place) != (("base",), "tiny"):
-            yield loc, place
+    places |= {("retain", split): setting for split, setting in settings.retain.items()}
+    for loc, location in places.items():
+        if location is not None and (loc, location) != (("base",), "tiny"):
+            yield loc, location
 
 
 def _sources(settings: ModelSettings) -> Iterator[tuple[_Setting, Source]]:
     """The sources of their weights: all but the retain models that are evaluation logs."""
-    for loc, place in _named(settings):
-        if loc[0] != "retain" or not is_log(place):
-            yield loc, Source.parse(place, settings.revision if loc == ("base",) else None)
+    for loc, location in _named(settings):
+        if loc[0] != "retain" or not is_log(location):
+            yield loc, Source.parse(location, settings.revision if loc == ("base",) else None)
 
 
 def local_contents(settings: ModelSettings) -> dict[str, str]:
     """Hashes of the folders and logs that the settings name, by setting: `retain.retain90`."""
-    found = {".".join(loc): Source.parse(place).content() for loc, place in _named(settings)}
-    return {setting: content for setting, content in found.items() if content}
+    result = {".".join(loc): Source.parse(location).content() for loc, location in _named(settings)}
+    return {setting: content for setting, content in result.items() if content}
 
 
 def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelError]]:
@@ -166,13 +166,13 @@ def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelErro
 
     Checks local files and loads nothing: hubs are contacted when a model is needed.
     """
-    for loc, place in _named(settings):
+    for loc, location in _named(settings):
         try:
-            if loc[0] == "retain" and is_log(place):
-                if not Path(place).is_file():
-                    raise ModelError(f"models.{settings.name}.{'.'.join(loc)}: no log {place!r}")
+            if loc[0] == "retain" and is_log(location):
+                if not Path(location).is_file():
+                    raise ModelError(f"models.{settings.name}.{'.'.join(loc)}: no log {location!r}")
                 continue
-            source = Source.parse(place)
+            source = Source.parse(location)
             source.check()
             if loc == ("base",):
                 source.check_tokenizer()
@@ -180,9 +180,9 @@ def source_errors(settings: ModelSettings) -> Iterator[tuple[_Setting, ModelErro
             yield loc, error
 
 
-def is_log(place: str) -> bool:
+def is_log(location: str) -> bool:
     """True if a retain model is given by its evaluation: a log, or a file of a record."""
-    return place.endswith((".json", ".json.gz", ".safetensors"))
+    return location.endswith((".json", ".json.gz", ".safetensors"))
 
 
 def load_tokenizer(source: Source, settings: ModelSettings) -> Any:
@@ -320,7 +320,7 @@ def check_weights(settings: ModelSettings) -> None:
             _loaded(source, settings, device_map="meta", attn_implementation="eager")
 
 
-def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
+def _loaded(source: Source, settings: ModelSettings, **options: Any) -> Any:
     """The model as transformers loads it. Raises: ModelError."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
@@ -338,14 +338,14 @@ def _loaded(source: Source, settings: ModelSettings, **how: Any) -> Any:
             use_safetensors=True,
             ignore_mismatched_sizes=True,  # reported below, by name
             output_loading_info=True,
-            **{"attn_implementation": settings.attention} | how,
+            **{"attn_implementation": settings.attention} | options,
         )
         check_tensors(source.place, *loaded)
     return loaded[0]
 
 
 @contextmanager
-def reading(what: str, source: Source) -> Generator[None, None, None]:
+def reading(subject: str, source: Source) -> Generator[None, None, None]:
     """Turn every error that libraries raise on damaged files of `source` into a ModelError.
 
     A list for an object, text for a number or a token out of range end as TypeError,
@@ -368,7 +368,7 @@ def reading(what: str, source: Source) -> Generator[None, None, None]:
         if isinstance(error, FileNotFoundError):
             fault = "copy the missing file, too"
         raise ModelError(
-            f"{source.place}: the {what} cannot be loaded ({reason or type(error).__name__}); "
+            f"{source.place}: the {subject} cannot be loaded ({reason or type(error).__name__}); "
             f"{fault}"
         ) from error
 
@@ -441,7 +441,7 @@ def _largest_id(tokenizer: Any) -> int:
     template = str(tokenizer.chat_template)
     added: dict[str, int] = tokenizer.get_added_vocab()
     ids = [number for token, number in added.items() if token in template]
-    ids += [one for one in (tokenizer.bos_token_id, tokenizer.eos_token_id) if one is not None]
+    ids += [item for item in (tokenizer.bos_token_id, tokenizer.eos_token_id) if item is not None]
     return max(map(int, [tokenizer.vocab_size - 1, *ids]))
 
 

@@ -35,15 +35,15 @@ def adapter_base(source: Source) -> Source:
     A relative folder in its config is looked up from the working directory, then from the
     adapter's folder. Raises: ModelError where the config names none, or a missing folder.
     """
-    place = Path(source.place) / CONFIG
+    path = Path(source.place) / CONFIG
     try:
-        config = json.loads(place.read_text(encoding="utf-8"))
+        config = json.loads(path.read_text(encoding="utf-8"))
         name, revision = config["base_model_name_or_path"], config.get("revision")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ModelError(f"{place}: not an adapter configuration of peft ({error!r})") from None
+        raise ModelError(f"{path}: not an adapter configuration of peft ({error!r})") from None
     if not isinstance(name, str) or not name:
         raise ModelError(
-            f"{place}: base_model_name_or_path is {name!r}; write the base model's folder or hub "
+            f"{path}: base_model_name_or_path is {name!r}; write the base model's folder or hub "
             "id there"
         )
     beside = Path(source.place) / name
@@ -52,7 +52,7 @@ def adapter_base(source: Source) -> Source:
         base.check()
     except ModelError as error:
         raise ModelError(
-            f"{place}: the adapter's base model is missing ({error}); correct "
+            f"{path}: the adapter's base model is missing ({error}); correct "
             "base_model_name_or_path"
         ) from None
     return base
@@ -98,5 +98,5 @@ def _differences(peft: Any, model: Any, weights: Path) -> tuple[set[str], set[st
 
     expected = set(peft.get_peft_model_state_dict(model))
     with safe_open(weights, framework="pt") as file:
-        found = set(file.keys())
-    return expected - found, found - expected
+        result = set(file.keys())
+    return expected - result, result - expected

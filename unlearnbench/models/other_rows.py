@@ -30,12 +30,12 @@ def other_rows(source: Benchmark | str) -> tuple[Question, ...]:
     try:
         path = Path(source).expanduser()
         rows = _json_lines(path) if path.suffix == JSON_LINES else _passages(path)
-        found = tuple(rows)
+        result = tuple(rows)
     except OSError as error:
         raise DataError(f"{source}: cannot be read ({error.strerror})") from error
-    if not found:
+    if not result:
         raise DataError(f"{source}: no rows; write passages with a blank line between them")
-    return found
+    return result
 
 
 def _benchmark_rows(benchmark: Benchmark) -> tuple[Question, ...]:
@@ -61,29 +61,29 @@ def _json_lines(path: Path) -> Iterator[Question]:
     for number, line in enumerate(path.read_bytes().split(b"\n"), 1):
         if not line.strip():
             continue
-        place = f"{path}:{number}"
+        target = f"{path}:{number}"
         try:
             columns = json.loads(line)
         except ValueError as error:
-            raise DataError(f"{place}: not a JSON object on one line ({error})") from error
+            raise DataError(f"{target}: not a JSON object on one line ({error})") from error
         keys = set(columns) if isinstance(columns, dict) else None
         if keys not in ({"question", "answer"}, {"text"}):
             raise DataError(
-                f"{place}: expected an object with `question` and `answer`, or with `text` alone, "
+                f"{target}: expected an object with `question` and `answer`, or with `text` alone, "
                 f"got {'the keys ' + ', '.join(sorted(keys)) if keys else shortened(columns)}"
             )
-        texts = {key: _text(place, key, value) for key, value in columns.items()}
+        texts = {key: _text(target, key, value) for key, value in columns.items()}
         if "text" in texts:
-            yield _passage(texts["text"], place)
+            yield _passage(texts["text"], target)
         else:
-            yield Question(texts["question"], texts["answer"], place=place)
+            yield Question(texts["question"], texts["answer"], place=target)
 
 
-def _passage(text: str, place: str) -> Question:
-    return Question("", text, format="text", place=place)
+def _passage(text: str, location: str) -> Question:
+    return Question("", text, format="text", place=location)
 
 
-def _text(place: str, key: str, value: object) -> str:
+def _text(location: str, key: str, value: object) -> str:
     if not isinstance(value, str) or not value.strip():
-        raise DataError(f"{place}: {key!r} must be a text that is not blank, got {value!r:.80}")
+        raise DataError(f"{location}: {key!r} must be a text that is not blank, got {value!r:.80}")
     return value

@@ -40,8 +40,8 @@ class AttentionKernel:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
         query, key, value = (t.transpose(1, 2) for t in (query, key, value))
-        found: Tensor = sdpa_attention_forward(self.layer, query, key, value, mask, **self.how)[0]
-        return found
+        tensor: Tensor = sdpa_attention_forward(self.layer, query, key, value, mask, **self.how)[0]
+        return tensor
 
     def rows(
         self, query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, longest: int
@@ -57,7 +57,7 @@ class AttentionKernel:
 
         kind = product_dtype(query)
         query, key, value = (t.to(kind) for t in (query, key, value))
-        found: Any = varlen_attn(
+        attn: Any = varlen_attn(
             query,
             key,
             value,
@@ -69,7 +69,7 @@ class AttentionKernel:
             window_size=(-1, 0),  # causal
             enable_gqa=query.shape[1] != key.shape[1],
         )
-        return cast(Tensor, found)
+        return cast(Tensor, attn)
 
 
 def has_varlen_kernel(tensor: Tensor) -> bool:
@@ -103,27 +103,27 @@ def _attention(
     key: Tensor,
     value: Tensor,
     _: Tensor | None,
-    **how: Any,
+    **options: Any,
 ) -> tuple[Tensor, None]:
     """Replaces a layer's attention function; tensors are [1, heads, N, d].
 
     Raises: KeyError where the model does not pass its keyword arguments on.
     """
-    layout: Layout = how.pop(_LAYOUT)
+    layout: Layout = options.pop(_LAYOUT)
     query, key, value = (t[0].transpose(0, 1) for t in (query, key, value))
-    return layout(module, AttentionKernel(module, how), query, key, value).unsqueeze(0), None
+    return layout(module, AttentionKernel(module, options), query, key, value).unsqueeze(0), None
 
 
-def _sdpa(module: nn.Module, *tensors: Any, **how: Any) -> tuple[Tensor, None]:
+def _sdpa(module: nn.Module, *tensors: Any, **options: Any) -> tuple[Tensor, None]:
     """The library's `sdpa`, except where activation checkpointing computes a layer again.
 
     By then the model has its own attention back, and only the layer's arguments have the layout.
     """
     from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-    if _LAYOUT in how:
-        return _attention(module, *tensors, **how)
-    return sdpa_attention_forward(module, *tensors, **how)
+    if _LAYOUT in options:
+        return _attention(module, *tensors, **options)
+    return sdpa_attention_forward(module, *tensors, **options)
 
 
 @contextmanager
@@ -134,12 +134,12 @@ def packing(model: Any) -> Generator[None, None, None]:
     AttentionInterface.register(_NAME, _attention)
     AttentionInterface.register("sdpa", _sdpa)
     inner = getattr(model, "module", model)
-    own = inner.config._attn_implementation
+    part = inner.config._attn_implementation
     inner.set_attn_implementation(_NAME)
     try:
         yield
     finally:
-        inner.set_attn_implementation(own)
+        inner.set_attn_implementation(part)
 
 
 def layout_argument(layout: Layout) -> dict[str, Any]:

@@ -44,10 +44,10 @@ class Shifts:
 
     def __init__(self, shift: Shift, prompts: Sequence[Prompt]) -> None:
         distinct = list(dict.fromkeys(prompts))
-        found = shift(distinct)
+        result = shift(distinct)
         self.by_prompt: Mapping[Prompt, Tensor] = {
             prompt: values
-            for prompt, values in zip(distinct, found, strict=True)
+            for prompt, values in zip(distinct, result, strict=True)
             if values is not None
         }
         """[p, d] of each prompt with a shift, on any device."""
@@ -60,7 +60,7 @@ class Shifts:
             yield
             return
         layer: nn.Module = getattr(model, "module", model).get_input_embeddings()
-        places = torch.tensor([place for span in chosen for place in span.places])
+        places = torch.tensor([location for span in chosen for location in span.places])
         values = torch.cat(
             [self.by_prompt[span.prompt][span.first :][: len(span.places)] for span in chosen]
         )
@@ -98,7 +98,7 @@ def mean_states(
     """[n, H] mean over each prompt's tokens of the final hidden states, in fp32 at least."""
     device = next(model.parameters()).device
     budget = batch_tokens or fast_batch_tokens(device)
-    found: dict[int, Tensor] = {}
+    tensors: dict[int, Tensor] = {}
     for batch in token_budget([len(prompt) for prompt in prompts], budget):
         ids, mask = padded([prompts[i] for i in batch], pad, device)
         states = final_states(
@@ -106,5 +106,5 @@ def mean_states(
         )
         dtype = torch.promote_types(states.dtype, torch.float32)
         means = [part.to(dtype).mean(0) for part in states.split(mask.sum(1).tolist())]
-        found |= zip(batch, means, strict=True)
-    return torch.stack([found[i] for i in range(len(prompts))])
+        tensors |= zip(batch, means, strict=True)
+    return torch.stack([tensors[i] for i in range(len(prompts))])

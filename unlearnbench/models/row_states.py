@@ -124,8 +124,8 @@ class RowReader:
     def run(self, model: Any, rows: ModelRows, layers: Collection[int] = ()) -> RowStates:
         """One forward pass of `model` over prepared rows."""
         with packing(model) if rows.packed else nullcontext():
-            found = projected(model, self.output, rows.where, layers, **rows.inputs)
-        return RowStates(*found, rows.labels, rows.rows)
+            result = projected(model, self.output, rows.where, layers, **rows.inputs)
+        return RowStates(*result, rows.labels, rows.rows)
 
     def _packed(
         self, model: Any, rows: Sequence[Row], extra: Sequence[Tensor] = (), *, unpadded: bool
@@ -136,9 +136,9 @@ class RowReader:
         width = -(-longest // step) * step
         places = torch.from_numpy(np.flatnonzero(np.arange(width) < lengths[:, None]))
         bounds = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
-        own = (tokens.ids, tokens.positions, tokens.predicting, tokens.labels, tokens.rows)
+        part = (tokens.ids, tokens.positions, tokens.predicting, tokens.labels, tokens.rows)
         ids, positions, where, labels, of, places, bounds, *others = send(
-            (*own, places, bounds, *extra), device
+            (*part, places, bounds, *extra), device
         )
         layout = CausalRows((len(rows), width), places, bounds if unpadded else None, longest)
         inputs = {"input_ids": ids, "position_ids": positions, "use_cache": False}
@@ -184,7 +184,7 @@ class RowReader:
                 # Activation checkpointing calls layers in another way.
                 with torch.enable_grad(), torch.random.fork_rng(devices=[]):
                     self.run(model, packed)
-            found = self.run(model.eval(), packed)
+            result = self.run(model.eval(), packed)
         except torch.OutOfMemoryError:
             raise
         except (TypeError, ValueError, RuntimeError, KeyError):
@@ -195,7 +195,7 @@ class RowReader:
                 return self.run(model, self._padded(model, batch)).hidden
 
             return states_match(
-                found.hidden, padded(trial), lambda: torch.cat([padded([row]) for row in trial])
+                result.hidden, padded(trial), lambda: torch.cat([padded([row]) for row in trial])
             )
         finally:
             model.train(was_training)

@@ -31,8 +31,8 @@ def load_benchmark(benchmark: Benchmark, splits: Sequence[SplitKey]) -> Dataset:
     Raises: DataError for a split that the benchmark does not have, for a file or row that is
     missing or malformed, and for one that breaks a rule (`dataset_rules.py`).
     """
-    for wrong in filter(None, map(benchmark.problem_with, splits)):
-        raise DataError(f"{'splits' if benchmark.splits else 'forget_fractions'}: {wrong}")
+    for faults in filter(None, map(benchmark.problem_with, splits)):
+        raise DataError(f"{'splits' if benchmark.splits else 'forget_fractions'}: {faults}")
     refusals = read_refusals(benchmark.refusals)
     with guarded_call(benchmark, "load"):
         loaded = cast("object", benchmark.load(splits))  # a plug-in may return anything
@@ -90,7 +90,7 @@ def _plain(rows: Iterable[Question]) -> list[list[object]]:
             *(r.question, r.answer, r.paraphrased_answer, r.perturbed_answers),
             r.paraphrased_question,
             *([] if r.score is None else [r.score]),  # as in versions before scores
-            *([own] if (own := r.prompt_settings) else []),
+            *([part] if (part := r.prompt_settings) else []),
         ]
         for r in rows
     ]

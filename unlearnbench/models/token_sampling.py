@@ -30,14 +30,14 @@ def uniform_numbers(seed: Sequence[int], count: int) -> NDArray[np.float64]:
     return np.random.default_rng(seed).random(count)
 
 
-def choose(logits: Tensor, how: Distribution, uniform: Tensor) -> Tensor:
+def choose(logits: Tensor, distribution: Distribution, uniform: Tensor) -> Tensor:
     """[B] token of each row of `logits` [B, V], chosen by its number in `uniform` [B]."""
     # float64: the sum over 128k probabilities would lose most digits of the small ones.
-    probabilities = (logits.double() / how.temperature).softmax(1)
+    probabilities = (logits.double() / distribution.temperature).softmax(1)
     if torch.are_deterministic_algorithms_enabled():  # `cumsum` is deterministic on CPUs only
         probabilities, uniform = probabilities.cpu(), uniform.cpu()
-    if how.top_p < 1:
-        probabilities = _nucleus(probabilities, how.top_p)
+    if distribution.top_p < 1:
+        probabilities = _nucleus(probabilities, distribution.top_p)
     cumulative = probabilities.cumsum(1)
     passed = cumulative > (uniform.double().unsqueeze(1) * cumulative[:, -1:])
     return passed.int().argmax(1).to(logits.device)  # the first one

@@ -19,30 +19,31 @@ _NAMED = 5
 """Tensors named in a message, at most."""
 
 
-def check_causal(place: str, config: Any) -> None:
+def check_causal(location: str, config: Any) -> None:
     """Raise ModelError where the architecture of `config` attends in both directions, as BERT."""
     from transformers.models.auto import modeling_auto
 
     encoders = modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
     if config.model_type in encoders and not getattr(config, "is_decoder", False):
         raise ModelError(
-            f"{place}: a {config.model_type} model is an encoder, which predicts no next token; "
+            f"{location}: a {config.model_type} model is an encoder, which predicts no next token; "
             "give a causal language model"
         )
 
 
-def check_tensors(place: str, model: Any, found: Mapping[str, Any]) -> None:
+def check_tensors(location: str, model: Any, result: Mapping[str, Any]) -> None:
     """Raise a ModelError that names the tensors in which weights and architecture differ."""
-    missing = sorted(found["missing_keys"])
-    unexpected = sorted(name for name in found["unexpected_keys"] if not _BUFFERS.search(name))
+    missing = sorted(result["missing_keys"])
+    unexpected = sorted(name for name in result["unexpected_keys"] if not _BUFFERS.search(name))
     mismatched = sorted(
-        f"{name} {list(there)} for {list(here)}" for name, there, here in found["mismatched_keys"]
+        f"{name} {list(present)} for {list(current)}"
+        for name, present, current in result["mismatched_keys"]
     )
     if not (missing or unexpected or mismatched):
         return
     parts = [
-        f"{len(names)} {what}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
-        for names, what in (
+        f"{len(names)} {subject}: {', '.join(names[:_NAMED])}{', …' if len(names) > _NAMED else ''}"
+        for names, subject in (
             (missing, "missing"),
             (unexpected, "unexpected"),
             (mismatched, "of another shape"),
@@ -50,7 +51,7 @@ def check_tensors(place: str, model: Any, found: Mapping[str, Any]) -> None:
         if names
     ]
     raise ModelError(
-        f"{place}: the weights are not those of a {type(model).__name__}: tensors "
+        f"{location}: the weights are not those of a {type(model).__name__}: tensors "
         f"{'; '.join(parts)}; copy or save the weights again, correct config.json, or give a "
         "causal language model if this is an encoder, a classifier or a bare backbone"
     )

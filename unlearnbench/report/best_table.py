@@ -44,15 +44,19 @@ def best_table(
 def _cells(best: Sequence[Best], headline: Headline) -> tuple[list[str], list[list[str]]]:
     """Titles and lines of LaTeX and Markdown, with the columns of text first; model and split
     where there are several."""
-    models = len({one.model for one in best}) > 1
-    splits = len({one.forget_fraction for one in best}) > 1
+    models = len({item.model for item in best}) > 1
+    splits = len({item.forget_fraction for item in best}) > 1
     metrics = (headline.forgotten, headline.kept)
     titles = ["Method", *["Model"] * models, *["Forget"] * splits]
-    titles += [*(one.plain_label for one in metrics), "Learning rate", "Epoch", "Seeds"]
+    titles += [*(item.plain_label for item in metrics), "Learning rate", "Epoch", "Seeds"]
     lines: list[list[str]] = []
-    for one in best:
-        line = [one.method, *[one.model] * models, *[split_percent(one.forget_fraction)] * splits]
-        if (setting := one.setting) is None:
+    for item in best:
+        line = [
+            item.method,
+            *[item.model] * models,
+            *[split_percent(item.forget_fraction)] * splits,
+        ]
+        if (setting := item.setting) is None:
             line += [""] * 5
         else:
             rate = "" if setting.learning_rate is None else f"{setting.learning_rate:g}"
@@ -74,13 +78,15 @@ def _mean(setting: Setting, metric: HeadlineMetric) -> str:
 def _sentences(best: Sequence[Best], headline: Headline) -> list[str]:
     """The table's caption, and notes that stand behind it."""
     sentences = [f"Best setting of each method: {best_rule(headline)}."]
-    sentences += {f"{one.place}." for one in best} if len({one.panel for one in best}) == 1 else ()
-    settings = [one.setting for one in best if one.setting is not None]
+    sentences += (
+        {f"{item.place}." for item in best} if len({item.panel for item in best}) == 1 else ()
+    )
+    settings = [item.setting for item in best if item.setting is not None]
     columns = headline.forgotten.column, headline.kept.column
     intervals = (setting.interval(column) for setting in settings for column in columns)
-    names = dict.fromkeys(one.name for one in intervals if one is not None)
+    names = dict.fromkeys(interval.name for interval in intervals if interval is not None)
     sentences += [f"Brackets: {name}." for name in names]
-    if any(len(one.rows) < ENOUGH_SEEDS for one in settings):
+    if any(len(item.rows) < ENOUGH_SEEDS for item in settings):
         sentences.append("Fewer than three seeds: small differences may be chance.")
     if len(settings) < len(best):
         sentences.append(f"Empty: no setting keeps {share_kept(headline)}.")
@@ -134,9 +140,9 @@ def _csv(best: Sequence[Best], headline: Headline) -> str:
     titles = [f"{name}{end}" for name in metrics for end in ("", "_low", "_high")]
     first = ("method", "model", "forget_fraction", "learning_rate", "epoch", "seeds")
     writer.writerow([*first, *titles])
-    for one in best:
-        line: list[Any] = [one.method, one.model, one.forget_fraction]
-        if (setting := one.setting) is not None:
+    for item in best:
+        line: list[Any] = [item.method, item.model, item.forget_fraction]
+        if (setting := item.setting) is not None:
             seeds = " ".join(str(row.seed) for row in setting.rows)
             line += [setting.learning_rate, setting.epoch, seeds]
             for name in metrics:

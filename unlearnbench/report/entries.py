@@ -57,10 +57,10 @@ def tracked_run(record: Record, folder: Path, sweep: str, start: float | None) -
 def _name(record: Record) -> str:
     """`ce-u · tiny · forget 0.1 · lr 2e-05 · seed 0`; `retain under relearning · tiny · …`."""
     rate = [] if record.learning_rate is None else [f"lr {record.learning_rate:g}"]
-    under = {one.variant.partition("@")[0] for one in record.attacked if not record.epochs}
+    under = {item.variant.partition("@")[0] for item in record.attacked if not record.epochs}
     method = " under ".join([record.method, *sorted(under)])
-    place = [method, record.model, split_label(record.forget_fraction)]
-    return " · ".join([*place, *rate, f"seed {record.seed}"])
+    location = [method, record.model, split_label(record.forget_fraction)]
+    return " · ".join([*location, *rate, f"seed {record.seed}"])
 
 
 def params(record: Record) -> dict[str, str]:
@@ -99,11 +99,11 @@ def answer_table(record: Record) -> str:
     epoch = max(record.evaluations)
     evaluation = record.evaluations[epoch]
     rows: list[list[Any]] = []
-    for name, one in evaluation.sets.items():
-        generated = one.generated or ("",) * len(one.questions)
-        for i, question in enumerate(one.questions):
-            true = one.references[i] if i < len(one.references) else ""
-            probability = round(math.exp(-float(one.answer_loss[i])), 6)
+    for name, item in evaluation.sets.items():
+        generated = item.generated or ("",) * len(item.questions)
+        for i, question in enumerate(item.questions):
+            true = item.references[i] if i < len(item.references) else ""
+            probability = round(math.exp(-float(item.answer_loss[i])), 6)
             rows.append([name, question, generated[i], true, probability, epoch])
     return json.dumps({"columns": ANSWER_COLUMNS, "data": rows}, ensure_ascii=False)
 
@@ -153,11 +153,11 @@ def metrics(record: Record, start: float | None = None) -> list[MetricPoint]:
 
     Undefined and infinite values are left out, because stores do not accept them.
     """
-    found = [*_by_epoch(record), *_under(record), *_best(record, start), *_by_step(record)]
+    result = [*_by_epoch(record), *_under(record), *_best(record, start), *_by_step(record)]
     moment = milliseconds(record.provenance.get("finished")) or 0
     return [
         MetricPoint(name, value, step, moment)
-        for name, value, step in found
+        for name, value, step in result
         if value is not None and math.isfinite(value)
     ]
 
@@ -172,21 +172,21 @@ def metric_name(name: str, known: Mapping[str, MetricColumn], sets: Iterable[str
     known  columns by name
     sets   names that other columns of a set end with, as those of a metric not installed here
     """
-    ends = [one for one in sets if name.endswith(f"_{one}")]
+    ends = [item for item in sets if name.endswith(f"_{item}")]
     of_set = known[name].set if name in known else max(ends, key=len, default="")
     return f"{of_set}/{name.removesuffix(f'_{of_set}')}" if of_set else name
 
 
 def _by_epoch(record: Record) -> Iterator[_Point]:
     known = schema_of([record]).columns
-    columns = {name for one in record.epochs for name in one.metrics}
+    columns = {name for epoch in record.epochs for name in epoch.metrics}
     sets = {known[name].set for name in columns & known.keys()} - {""}
-    for one in record.epochs:
-        k = one.epoch
-        for column, value in one.metrics.items():
+    for epoch in record.epochs:
+        k = epoch.epoch
+        for column, value in epoch.metrics.items():
             yield metric_name(column, known, sets), value, k
-        yield "system/training_seconds", one.training_seconds, k
-        yield "system/evaluation_seconds", one.evaluation_seconds, k
+        yield "system/training_seconds", epoch.training_seconds, k
+        yield "system/evaluation_seconds", epoch.evaluation_seconds, k
     if record.epochs:
         last = record.epochs[-1].epoch
         for name in ("peak_memory_mib", "estimated_memory_mib"):
@@ -198,10 +198,10 @@ def _under(record: Record) -> Iterator[_Point]:
 
     Without characters that MLflow refuses in names, such as the @ of a variant.
     """
-    for one in record.attacked:
-        group = re.sub(r"[^\w.-]", "-", one.variant.replace("@", "."))
-        for column, value in one.metrics.items():
-            yield f"under.{group}/{column}", value, one.epoch
+    for item in record.attacked:
+        group = re.sub(r"[^\w.-]", "-", item.variant.replace("@", "."))
+        for column, value in item.metrics.items():
+            yield f"under.{group}/{column}", value, item.epoch
 
 
 def _best(record: Record, start: float | None) -> Iterator[_Point]:
@@ -218,11 +218,13 @@ def _best(record: Record, start: float | None) -> Iterator[_Point]:
 
 
 def _by_step(record: Record) -> Iterator[_Point]:
-    for one in record.steps:
-        own = {"loss": one.loss, "grad_norm": one.grad_norm, "learning_rate": one.learning_rate}
-        terms = {f"loss_{term}": value for term, value in one.terms.items()}
-        for name, value in (own | {"epoch": float(one.epoch)} | terms | dict(one.reported)).items():
-            yield f"train/{name}", value, one.step
+    for step in record.steps:
+        part = {"loss": step.loss, "grad_norm": step.grad_norm, "learning_rate": step.learning_rate}
+        terms = {f"loss_{term}": value for term, value in step.terms.items()}
+        for name, value in (
+            part | {"epoch": float(step.epoch)} | terms | dict(step.reported)
+        ).items():
+            yield f"train/{name}", value, step.step
 
 
 def milliseconds(moment: Any) -> int | None:

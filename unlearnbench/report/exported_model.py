@@ -62,9 +62,9 @@ def choose(folder: Path, run: str, epoch: Epoch = "best") -> Choice:
     Raises: RecordError where there is none, or where the name fits several models or splits.
     """
     results = Results.read(folder)
-    for one in results.records:
-        if run and one.kind != "run" and one.id.startswith(run):
-            spec_of(one)  # raises
+    for item in results.records:
+        if run and item.kind != "run" and item.id.startswith(run):
+            spec_of(item)  # raises
     side = find_contender(with_retain_term(run, results.families), str(folder), results)
     if len(side.panels) > 1:
         ids = sorted({row.run_id for row in side.rows})
@@ -73,21 +73,21 @@ def choose(folder: Path, run: str, epoch: Epoch = "best") -> Choice:
             f"{', '.join(ids[:8])}{' …' if len(ids) > 8 else ''}"
         )
     setting = _setting(f"{folder}: {run!r}", side, epoch)
-    row = min(setting.rows, key=lambda one: one.seed)
-    record = next(one for one in results.records if one.id == row.run_id)
+    row = min(setting.rows, key=lambda item: item.seed)
+    record = next(item for item in results.records if item.id == row.run_id)
     # With its other seeds, which the run's own id leaves out.
     whole = next(s for panel in results.panels for s in panel.settings if s == setting)
     return Choice(folder, record, row, whole, results)
 
 
-def _setting(place: str, side: Contender, epoch: Epoch) -> Setting:
+def _setting(location: str, side: Contender, epoch: Epoch) -> Setting:
     ((key, panel),) = side.panels.items()
     settings, floor = panel.settings, side.floor(key)
     if epoch == "best" or len({setting.key[:-1] for setting in settings}) > 1:
         best = None if floor is None else best_of(settings, floor)
         if best is None:
             raise RecordError(
-                f"{place}: no epoch keeps {UTILITY_SHARE:.0%} of the start model's utility, so "
+                f"{location}: no epoch keeps {UTILITY_SHARE:.0%} of the start model's utility, so "
                 "none is the best; name a run by its id, with --epoch last or a number"
             )
         if epoch == "best":
@@ -97,7 +97,7 @@ def _setting(place: str, side: Contender, epoch: Epoch) -> Setting:
     wanted = max(trained, default=0) if epoch == "last" else epoch
     if wanted not in trained:
         raise RecordError(
-            f"{place} was not evaluated after epoch {epoch}; choose one of "
+            f"{location} was not evaluated after epoch {epoch}; choose one of "
             f"{', '.join(map(str, sorted(trained))) or 'another run: this one has none'}"
         )
     return trained[wanted]
@@ -157,6 +157,6 @@ def licence_of(base: Source) -> str | None:
     with suppress(OSError, UnicodeDecodeError):
         text = (base.folder / "README.md").read_text(encoding="utf-8")
         header = text.split("---")[1] if text.startswith("---") else ""
-        if found := re.search(r"^license:\s*['\"]?([\w.+-]+)['\"]?\s*$", header, re.MULTILINE):
-            return found[1]
+        if result := re.search(r"^license:\s*['\"]?([\w.+-]+)['\"]?\s*$", header, re.MULTILINE):
+            return result[1]
     return None

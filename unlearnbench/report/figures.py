@@ -89,13 +89,13 @@ def rows_of(table: Table) -> tuple[TableRow, ...]:
             return from_csv(csv.DictReader(lines), stored)
     if hasattr(table, "to_dict"):
         return from_csv(cast(Any, table).to_dict("records"))
-    found: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
-    if all(isinstance(one, TableRow) for one in found):
-        return found
-    if all(isinstance(one, Record) for one in found):
-        return make_table(found)
+    result: tuple[Any, ...] = tuple(cast(Iterable[Any], table))
+    if all(isinstance(item, TableRow) for item in result):
+        return result
+    if all(isinstance(item, Record) for item in result):
+        return make_table(result)
     raise RecordError(
-        f"a table of {type(found[0]).__name__}: give a sweep's folder, its results.csv or data "
+        f"a table of {type(result[0]).__name__}: give a sweep's folder, its results.csv or data "
         "frame, records, or the rows of a sweep's results"
     )
 
@@ -133,9 +133,9 @@ def select(
         runs = [row for row in runs if wanted & {row.family, row.method}]
     if rate is not None:
         rates = sorted({row.learning_rate for row in runs if row.learning_rate is not None})
-        near = [None, *(one for one in rates if math.isclose(one, rate, rel_tol=1e-6))]
+        near = [None, *(item for item in rates if math.isclose(item, rate, rel_tol=1e-6))]
         if len(near) == 1:
-            listed = ", ".join(f"{one:g}" for one in rates)
+            listed = ", ".join(f"{item:g}" for item in rates)
             raise RecordError(f"no learning rate {rate:g} in this table; rates: {listed}")
         runs = [row for row in runs if row.learning_rate in near]
     if fraction is not None and not any(row.forget_fraction == fraction for row in rows):
@@ -234,12 +234,12 @@ def paper() -> Any:
     return registry.load("dashboards", "paper")()
 
 
-def meta_evaluation(found: Sequence[MetaEvaluation]) -> Any:
+def meta_evaluation(evaluations: Sequence[MetaEvaluation]) -> Any:
     """Metrics as detectors of knowledge, as a `plotly` Figure: a row of panels per split.
 
-    found  of `unlearnbench.analysis.meta_evaluation.meta_evaluation`
+    evaluations  of `unlearnbench.analysis.meta_evaluation.meta_evaluation`
     """
-    return registry.load("dashboards", "meta-evaluation")(found)
+    return registry.load("dashboards", "meta-evaluation")(evaluations)
 
 
 def save(figure: Any, path: str | Path) -> None:
@@ -253,14 +253,14 @@ def _chosen_run(
     """A run of a sweep's folder and its epoch, see `truth_ratios`."""
     results = Results.read(folder)
     rows = select(results.rows, method, fraction, rate)
-    best = [one.setting for one in best_per_method(rows) if one.setting is not None]
-    settings = best or [one for one in average_seeds(rows) if one.epoch > 0][-1:]
+    best = [item.setting for item in best_per_method(rows) if item.setting is not None]
+    settings = best or [seed for seed in average_seeds(rows) if seed.epoch > 0][-1:]
     if not settings:
         raise RecordError(f"{folder}: no run that was evaluated, of what is asked for")
-    if len({(one.panel, one.family) for one in settings}) > 1:
+    if len({(setting.panel, setting.family) for setting in settings}) > 1:
         listed = dict.fromkeys(
-            f"{one.family} ({split_label(one.forget_fraction)})" for one in settings
+            f"{setting.family} ({split_label(setting.forget_fraction)})" for setting in settings
         )
         raise RecordError(f"{folder}: name one `method` and `fraction` of {', '.join(listed)}")
     row = settings[0].rows[0]
-    return next(one for one in results.records if one.id == row.run_id), row.epoch
+    return next(record for record in results.records if record.id == row.run_id), row.epoch

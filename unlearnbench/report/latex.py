@@ -6,7 +6,7 @@ import re
 
 _ESCAPES = {
     "\\": r"\textbackslash{}",
-    **{one: f"\\{one}" for one in "{}$&#%_"},
+    **{item: f"\\{item}" for item in "{}$&#%_"},
     "^": r"\textasciicircum{}",
     "~": r"\textasciitilde{}",
     "<": r"\textless{}",
@@ -23,5 +23,5 @@ _LOG = re.compile("log(?:\u2081\u2080|10) ")
 def tex(text: str) -> str:
     """Escape what LaTeX would read as a command; `log₁₀` is set as a function."""
     parts = _LOG.split(text)
-    plain = ("".join(_ESCAPES.get(one, one) for one in part) for part in parts)
+    plain = ("".join(_ESCAPES.get(item, item) for item in part) for part in parts)
     return r"$\log_{10}$ ".join(plain)

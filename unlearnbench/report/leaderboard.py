@@ -94,24 +94,24 @@ def merge(lines: Iterable[tuple[str, str]]) -> Board:
     """
     refused: list[Refusal] = []
     by_id: dict[str, list[tuple[str, Record]]] = defaultdict(list)
-    for place, text in lines:
+    for location, text in lines:
         try:
             record = _read(text)
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            refused.append(Refusal(place, "?", f"{type(error).__name__}: {error}"))
+            refused.append(Refusal(location, "?", f"{type(error).__name__}: {error}"))
         else:
-            by_id[record.id].append((place, record))
+            by_id[record.id].append((location, record))
     kept: list[tuple[str, Record]] = []
     equal = 0
     for same in by_id.values():
         first, *others = sorted(same, key=lambda pair: str(pair[1].provenance.get("started", "~")))
         kept.append(first)
-        for place, record in others:
+        for spot, record in others:
             if _numbers(record) == _numbers(first[1]):
                 equal += 1
             else:
                 reason = f"it has the id of {first[0]}, which started earlier, and other numbers"
-                refused.append(Refusal(place, record.id, reason))
+                refused.append(Refusal(spot, record.id, reason))
     for key in ("data", "weights"):
         kept = _consistent(kept, key, refused)
     records = sorted((record for _, record in kept), key=lambda record: record.id)
@@ -128,7 +128,7 @@ def tables(records: Iterable[Record]) -> dict[str, tuple[TableRow, ...]]:
         headline = record_schema(record, NO_CHOICES).headline
         pair = "" if headline == default_headline() else f"{' and '.join(headline.columns)}, "
         groups[pair + record.profile].append(record)
-    return {name: table(found) for name, found in sorted(groups.items())}
+    return {name: table(group) for name, group in sorted(groups.items())}
 
 
 def distinguished(records: Iterable[Record]) -> tuple[Record, ...]:
@@ -202,10 +202,10 @@ def _consistent(
     for group in groups.values():
         counts = Counter(str(record.provenance.get(key)) for _, record in group)
         usual = min(counts, key=lambda value: (-counts[value], value))
-        for place, record in group:
-            if (own := str(record.provenance.get(key))) == usual:
-                kept.append((place, record))
+        for location, record in group:
+            if (part := str(record.provenance.get(key))) == usual:
+                kept.append((location, record))
                 continue
-            reason = f"its {key} are {own}, and {usual} of most of its model and split"
-            refused.append(Refusal(place, record.id, reason))
+            reason = f"its {key} are {part}, and {usual} of most of its model and split"
+            refused.append(Refusal(location, record.id, reason))
     return kept

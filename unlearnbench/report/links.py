@@ -30,8 +30,8 @@ def write_links(folder: Path, sweep: str, runs: Mapping[str, str | None]) -> Non
 
 def ui_command(folder: Path, *, tracked: bool = True) -> str:
     """Command that shows a sweep in MLflow, where one that was not tracked is logged first."""
-    place, current = folder.resolve(), Path.cwd()
-    short = shlex.quote(str(place.relative_to(current) if place.is_relative_to(current) else place))
+    path, current = folder.resolve(), Path.cwd()
+    short = shlex.quote(str(path.relative_to(current) if path.is_relative_to(current) else path))
     show = f"unlearnbench ui {short}"
     return show if tracked else f"unlearnbench track {short} && {show}"
 

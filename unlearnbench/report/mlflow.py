@@ -111,10 +111,10 @@ class MlflowTracker(Tracker):
         known = self._client.get_experiment_by_name(name)
         if known is None:
             local = uri.startswith("sqlite:")
-            place = (self._sweep.folder / ARTIFACTS).resolve().as_uri() if local else None
+            path = (self._sweep.folder / ARTIFACTS).resolve().as_uri() if local else None
             # Without it, an experiment opens with pages for language model traces.
             kind = {"mlflow.experimentKind": "custom_model_development"}
-            return str(self._client.create_experiment(name, artifact_location=place, tags=kind))
+            return str(self._client.create_experiment(name, artifact_location=path, tags=kind))
         if known.lifecycle_stage == "deleted":
             self._client.restore_experiment(known.experiment_id)
         return str(known.experiment_id)
@@ -130,12 +130,12 @@ class MlflowTracker(Tracker):
 
     def _create(self, name: str, tags: dict[str, str], started: int | None) -> str:
         """Create a run, with what MLflow's pages show as its source and user."""
-        own = {"mlflow.source.name": "unlearnbench", "mlflow.source.type": "LOCAL"}
-        own["mlflow.user"] = os.environ.get("USER", "")
+        part = {"mlflow.source.name": "unlearnbench", "mlflow.source.type": "LOCAL"}
+        part["mlflow.user"] = os.environ.get("USER", "")
         if "git_commit" in tags:
-            own["mlflow.source.git.commit"] = tags["git_commit"]
+            part["mlflow.source.git.commit"] = tags["git_commit"]
         created = self._client.create_run(
-            self._experiment, run_name=name, tags=tags | own, start_time=started
+            self._experiment, run_name=name, tags=tags | part, start_time=started
         )
         return str(created.info.run_id)
 

@@ -64,7 +64,7 @@ def model_card(choice: Choice, remade: RemadeModel, licence: str | None, *, adap
         header["base_model"] = base.partition("@")[0]
     attacked = [other for other in report.attacked if other.run_id == record.id]
     at_epoch = [other for other in attacked if other.epoch == row.epoch]
-    panel = next(one for one in report.panels if one.panel == row.panel)
+    panel = next(item for item in report.panels if item.panel == row.panel)
     command = ["unlearnbench", "evaluate", "FOLDER", "--data", benchmark]
     forget = {*row.schema.sets("forget")}
     template = (files("unlearnbench.report") / "model_card.md.j2").read_text("utf-8")
@@ -87,12 +87,12 @@ def model_card(choice: Choice, remade: RemadeModel, licence: str | None, *, adap
         setting=choice.setting,
         seeds=len(choice.setting.rows),
         test=row.headline.forgotten.test,
-        references=[one for one in map(panel.row, ("fine-tuned", "retain")) if one is not None],
+        references=[item for item in map(panel.row, ("fine-tuned", "retain")) if item is not None],
         attacks=[row, *at_epoch] if at_epoch else [],
         under_attack=[
             name
             for name in dict.fromkeys((*row.headline.columns, *row.metrics))
-            if any(one.metrics.get(name) is not None for one in at_epoch)
+            if any(item.metrics.get(name) is not None for item in at_epoch)
             and (name in row.headline.columns or row.schema.column(name).set in forget)
         ],
         attacked_after=max((other.epoch for other in attacked), default=None),

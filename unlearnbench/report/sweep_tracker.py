@@ -141,8 +141,8 @@ class SweepTracker:
     def _log(self, tracker: Tracker, record: Record) -> None:
         rows = table([record])
         self._start_rows += rows if record.kind == "fine-tuned" else ()
-        here = (row for row in (*self._start_rows, *rows) if row.panel == record.panel)
-        start = Panel(*record.panel, tuple(here)).start.utility
+        current = (row for row in (*self._start_rows, *rows) if row.panel == record.panel)
+        start = Panel(*record.panel, tuple(current)).start.utility
         self.logged += tracker.log(tracked_run(record, self.folder, self.config.name, start))
         self._ids.append(record.id)
 

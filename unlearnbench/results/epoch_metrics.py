@@ -43,12 +43,12 @@ def finite(metrics: Values) -> Numbers:
 
 def references_of(records: Iterable[Record]) -> References:
     """The start and retain models among `records`; none where there are two for one place."""
-    found: dict[tuple[str, str, SplitKey], list[Record]] = {}
+    recordss: dict[tuple[str, str, SplitKey], list[Record]] = {}
     for record in records:
         if record.kind != "run" and not record.attacked:
-            place = (record.kind, record.model, record.forget_fraction)
-            found.setdefault(place, []).append(record)
-    return {place: ones[0] for place, ones in found.items() if len(ones) == 1}
+            location = (record.kind, record.model, record.forget_fraction)
+            recordss.setdefault(location, []).append(record)
+    return {location: ones[0] for location, ones in recordss.items() if len(ones) == 1}
 
 
 def numbers(
@@ -85,8 +85,8 @@ def chosen_of(record: Record) -> MetricChoices:
 
 def named_metrics(stored: Mapping[str, Any]) -> MetricChoices:
     """The metrics that a stored configuration names."""
-    found: MetricChoices = stored.get("evaluation", {}).get("metrics", NO_CHOICES)
-    return found
+    choices: MetricChoices = stored.get("evaluation", {}).get("metrics", NO_CHOICES)
+    return choices
 
 
 def record_schema(record: Record, chosen: MetricChoices) -> BenchmarkSchema:
@@ -99,8 +99,8 @@ def _computed(
     record: Record, result: EpochResult, references: References, schema: BenchmarkSchema
 ) -> Values:
     """All metrics of an epoch, from the files; empty where they do not give them."""
-    place = (record.model, record.forget_fraction)
-    others = (references.get((kind, *place)) for kind in ("retain", "fine-tuned"))
+    location = (record.model, record.forget_fraction)
+    others = (references.get((kind, *location)) for kind in ("retain", "fine-tuned"))
     model = _file_of(record, result.epoch)
     retain, start = (None if other is None else _file_of(other, 0) for other in others)
     if model is None:

@@ -36,7 +36,7 @@ class Lengths:
     @classmethod
     def of(cls, rows: Sequence[tuple[int, int]]) -> Lengths:
         """Summarise the (tokens, scored tokens) of one or more rows."""
-        tokens = [one for one, _ in rows]
+        tokens = [item for item, _ in rows]
         return cls(fmean(tokens), pstdev(tokens), max(tokens), fmean(s for _, s in rows))
 
 
@@ -77,8 +77,10 @@ class Setup:
 
         Of a hundred sums of n draws the largest is about three deviations above the mean.
         """
-        n, how = self.items * self.rows_per_item, self.lengths
-        return round(min(n * how.mean + 3 * math.sqrt(n) * how.deviation, n * how.longest))
+        n, options = self.items * self.rows_per_item, self.lengths
+        return round(
+            min(n * options.mean + 3 * math.sqrt(n) * options.deviation, n * options.longest)
+        )
 
 
 @dataclass(frozen=True)
@@ -185,8 +187,8 @@ def fitting(shape: Shape, method: Method, needs: Needs, setup: Setup, limit: int
     sizes = range(1, setup.items)
 
     def too_large(rows: int) -> bool:
-        one = replace(setup, micro_batch_size=rows)
-        return footprint(shape, method, needs, one).peak > limit
+        item = replace(setup, micro_batch_size=rows)
+        return footprint(shape, method, needs, item).peak > limit
 
     if not too_large(setup.items):
         return setup  # may take less than fewer rows, which need gradients of earlier ones
@@ -202,14 +204,14 @@ def optimizer_bytes(shape: Shape, setup: Setup) -> int:
 
 def _reference(shape: Shape, needs: Needs, setup: Setup) -> int:
     """Bytes on the device; values of rows known in advance are in the host's memory."""
-    found = 0
+    result = 0
     if "sample" in needs.reference:
-        found += shape.weight_bytes
+        result += shape.weight_bytes
     scored = setup.items * setup.rows_per_item * setup.lengths.scored
     if needs.distributions - {"sample"}:
-        found += shape.output * shape.item
+        result += shape.output * shape.item
     width = len(needs.states and needs.layers) + bool(needs.distributions)
-    return found + round(scored * width * shape.hidden * shape.item)
+    return result + round(scored * width * shape.hidden * shape.item)
 
 
 def _activations(shape: Shape, setup: Setup) -> int:

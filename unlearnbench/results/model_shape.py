@@ -79,15 +79,15 @@ def config_of(settings: ModelSettings, source: Source) -> Any:
     from transformers import AutoConfig, LlamaConfig
 
     if settings.base == "tiny":
-        how = settings.architecture
+        options = settings.architecture
         return LlamaConfig(
-            vocab_size=how.vocabulary,
-            hidden_size=how.hidden_size,
-            intermediate_size=how.intermediate_size,
-            num_hidden_layers=how.layers,
-            num_attention_heads=how.heads,
-            num_key_value_heads=how.heads,
-            max_position_embeddings=how.context,
+            vocab_size=options.vocabulary,
+            hidden_size=options.hidden_size,
+            intermediate_size=options.intermediate_size,
+            num_hidden_layers=options.layers,
+            num_attention_heads=options.heads,
+            num_key_value_heads=options.heads,
+            max_position_embeddings=options.context,
             tie_word_embeddings=True,
         )
     source.check()
@@ -125,8 +125,8 @@ def shape_of(
 
     Raises: ModelError for a model that cannot run without data.
     """
-    own = settings.model_dump_json(exclude={"name", "retain", "resources"})
-    text = config.to_json_string(use_diff=False) + own
+    part = settings.model_dump_json(exclude={"name", "retain", "resources"})
+    text = config.to_json_string(use_diff=False) + part
     try:
         names = _names(_ShapeKey(text, frozenset(), False, 0, config, settings))
         layers = int(config.get_text_config().num_hidden_layers)
@@ -197,7 +197,7 @@ def _counted(key: _ShapeKey) -> Shape:
         model = _on_fake_cpu(built)
         if key.settings.gradient_checkpointing:
             model.enable_input_require_grads()  # as in training: all layers have gradients
-        one, two = (_saved(model, rows, key) for rows in (1, 2))
+        item, two = (_saved(model, rows, key) for rows in (1, 2))
         parameters = dict(model.named_parameters())
         head: Any = model.get_output_embeddings()
         table: Any = model.get_input_embeddings()
@@ -225,9 +225,9 @@ def _counted(key: _ShapeKey) -> Shape:
         attention=2 * layers * (heads + key_heads) * size,
         queries=layers * heads * size,
         attention_item=2 if key.autocast else output.element_size(),
-        row_bytes=two - one,
+        row_bytes=two - item,
         width=key.width,
-        cast_bytes=max(2 * one - two, 0) if key.autocast else 0,
+        cast_bytes=max(2 * item - two, 0) if key.autocast else 0,
         _untied=output is not table.weight,
     )
 
@@ -242,12 +242,12 @@ def _saved(model: Any, rows: int, key: _ShapeKey) -> int:
         return int(StorageWeakRef(storage).cdata)  # its address: there is no data to point to
 
     weights = {name_of(p.untyped_storage()) for p in model.parameters()}
-    found: dict[int, Any] = {}  # storages, kept alive so that no address serves twice
+    result: dict[int, Any] = {}  # storages, kept alive so that no address serves twice
 
     def save(tensor: torch.Tensor) -> torch.Tensor:
         storage = tensor.untyped_storage()
         if name_of(storage) not in weights:
-            found[name_of(storage)] = storage
+            result[name_of(storage)] = storage
         return tensor
 
     body = getattr(model, "get_base_model", lambda: model)().base_model
@@ -255,7 +255,7 @@ def _saved(model: Any, rows: int, key: _ShapeKey) -> int:
     autocast = torch.autocast("cpu", torch.bfloat16, enabled=key.autocast)
     with saved_tensors_hooks(save, lambda tensor: tensor), autocast:
         body(input_ids=ids, use_cache=False)
-    return sum(storage.nbytes() for storage in found.values())
+    return sum(storage.nbytes() for storage in result.values())
 
 
 def _largest_layer(parameters: dict[str, Any]) -> int:

@@ -26,8 +26,8 @@ def check_plan(plan: Plan, benchmark: Dataset, device: int | None) -> list[str]:
     """
     if device is None or not any(plan.config.resources_of(m.name).gpu for m in plan.config.models):
         return []
-    found, unknown = estimate_plan(plan, benchmark, _FLOPS, device)
-    refused = [one for one in found if not one.fits]
+    result, unknown = estimate_plan(plan, benchmark, _FLOPS, device)
+    refused = [item for item in result if not item.fits]
     if refused:
         raise TrainingError("; ".join(refusals(refused, device)))
     return [f"cannot check that runs fit into memory: {line}" for line in unknown]
@@ -39,11 +39,11 @@ def check_run(spec: RunSpec, config: SweepConfig, benchmark: Dataset) -> None:
     if device is None or not resources.gpu or not isinstance(method_from_spec(spec.method), Method):
         return
     try:
-        one = estimate_run(spec, resources, benchmark, _FLOPS, device)
+        item = estimate_run(spec, resources, benchmark, _FLOPS, device)
     except ModelError:
         return  # an unknown shape does not refuse the run
-    if not one.fits:
-        raise TrainingError("; ".join(refusals([one], device)))
+    if not item.fits:
+        raise TrainingError("; ".join(refusals([item], device)))
 
 
 def refusals(refused: Sequence[Estimate], device: int) -> Iterator[str]:

@@ -215,12 +215,12 @@ def write_record(record: Record, folder: Path) -> Path:
     A finished record that is there already stays; a provisional one gives way to any other.
     Raises: RecordError where the disk is full or cannot be written; nothing is left behind then.
     """
-    place = folder / "records" / record.place
+    target = folder / "records" / record.place
     try:
-        if place.name == record.id and place.is_dir():
-            return place
-        shutil.rmtree(place, ignore_errors=True)
-        with atomic_folder(place) as part:
+        if target.name == record.id and target.is_dir():
+            return target
+        shutil.rmtree(target, ignore_errors=True)
+        with atomic_folder(target) as part:
             digests: dict[str, dict[str, str]] = {"evaluations": {}, "attacked_evaluations": {}}
             for (epoch, variant), evaluation in sorted(
                 (
@@ -239,21 +239,21 @@ def write_record(record: Record, folder: Path) -> Path:
                 del document["attacked"], document["attacked_evaluations"]
             (part / "record.json").write_text(sealed_json(document), encoding="utf-8")
             fsync(part / "record.json")
-        for other in {record.id + end for end in PROVISIONAL.values()} - {place.name}:
-            shutil.rmtree(place.with_name(other), ignore_errors=True)
+        for other in {record.id + end for end in PROVISIONAL.values()} - {target.name}:
+            shutil.rmtree(target.with_name(other), ignore_errors=True)
     except (OSError, OutputError) as error:
         cause = error.__cause__ or error
         raise RecordError(
-            f"{place}: the record cannot be written: {getattr(cause, 'strerror', None) or cause}; "
+            f"{target}: the record cannot be written: {getattr(cause, 'strerror', None) or cause}; "
             "fix that and start the same command again: only this run is repeated"
         ) from error
-    return place
+    return target
 
 
 def record_document(record: Record) -> dict[str, Any]:
     """The values of `record.json`, with the evaluations themselves in place of their hashes."""
     # Not `asdict`: it deep-copies every value, which takes longer than the writing.
-    results = {key: [one.to_json() for one in getattr(record, key)] for key in _RESULTS}
+    results = {key: [item.to_json() for item in getattr(record, key)] for key in _RESULTS}
     rest = {key: value for key, value in vars(record).items() if key != "benchmark"}
     return {"schema": SCHEMA} | rest | results | {"steps": [*map(vars, record.steps)]}
 
@@ -336,10 +336,10 @@ def read_records(
     answer for is left out.
     """
     places = _places(Path(folder))
-    names = {place.name for place in places}
-    found = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
+    names = {location.name for location in places}
+    result = [read(p) for p in places if p.name.partition(".")[0] not in names - {p.name}]
     benchmark = StoredBenchmark.read(places[0].parent.parent / PLAN_FILE) if places else None
-    whole = (replace(record, benchmark=benchmark) for record in found if record is not None)
+    whole = (replace(record, benchmark=benchmark) for record in result if record is not None)
     return tuple(sorted(whole, key=_order))
 
 
@@ -356,8 +356,8 @@ def planned_records(
 
 def _places(folder: Path) -> list[Path]:
     inner = folder / "records"
-    place = folder if folder.name == "records" and not inner.is_dir() else inner
-    return sorted(p for p in place.glob("[!.]*") if p.is_dir() and p.suffix != DAMAGED)
+    path = folder if folder.name == "records" and not inner.is_dir() else inner
+    return sorted(p for p in path.glob("[!.]*") if p.is_dir() and p.suffix != DAMAGED)
 
 
 def _order(record: Record) -> tuple[Any, ...]:
@@ -372,8 +372,8 @@ def evaluation_name(epoch: int, variant: str = "") -> str:
     return f"epoch-{epoch}.{variant}.safetensors" if variant else f"epoch-{epoch}.safetensors"
 
 
-def _damaged(file: Path, what: str) -> DamagedError:
+def _damaged(file: Path, subject: str) -> DamagedError:
     return DamagedError(
-        f"{file}: damaged: {what}; delete the folder {file.parent} and start the sweep again: "
+        f"{file}: damaged: {subject}; delete the folder {file.parent} and start the sweep again: "
         "only this run is repeated"
     )

@@ -60,32 +60,32 @@ class Storage:
         probe, text = f"{self._root}/.probe-{uuid4().hex}", b"unlearnbench"
         try:
             self._do("write", self._files.pipe_file, probe, text)
-            found = self._do("read", self._files.cat_file, probe)
+            result = self._do("read", self._files.cat_file, probe)
         except FileNotFoundError as error:
             raise StorageError(f"storage {self.shown}: not found: {error}") from None
-        if found != text:
+        if result != text:
             raise StorageError(f"storage {self.shown}: what was written is not what is read")
         self._remove(probe)
 
-    def has(self, place: Path) -> bool:
-        """Return whether the storage has the unit of the local folder `place`."""
-        return self.url is not None and self._manifest(self._key(place)) is not None
+    def has(self, path: Path) -> bool:
+        """Return whether the storage has the unit of the local folder `path`."""
+        return self.url is not None and self._manifest(self._key(path)) is not None
 
-    def push(self, place: Path, *, changes: bool = False) -> None:
+    def push(self, location: Path, *, changes: bool = False) -> None:
         """Copy a unit to the storage; the first of a name stays, unless the unit `changes`.
 
         Raises: StorageError where the storage does not answer; what is here stays as it is.
         """
-        if self.url is None or not place.is_dir():
+        if self.url is None or not location.is_dir():
             return
-        key = self._key(place)
+        key = self._key(location)
         old = self._manifest(key)
         if old is not None and not changes:
             return
         files: dict[str, dict[str, str]] = {}
         stored_files = {} if old is None else old["files"]
-        for path in sorted(p for p in place.rglob("*") if p.is_file() and p.name != COPIED):
-            name = path.relative_to(place).as_posix()
+        for path in sorted(p for p in location.rglob("*") if p.is_file() and p.name != COPIED):
+            name = path.relative_to(location).as_posix()
             digest = file_hash(path)
             # A file that changes has a new name, so that the old manifest stays true meanwhile.
             stored = f"{digest[:12]}/{name}" if changes else name
@@ -96,34 +96,32 @@ class Storage:
         text = json.dumps({"version": version, "files": files}).encode()
         self._do("write", self._files.pipe_file, f"{key}/{MANIFEST}", text)
         if changes:
-            (place / COPIED).write_bytes(text)
+            (location / COPIED).write_bytes(text)
             current = {file["stored"] for file in files.values()}
             for name in {file["stored"] for file in stored_files.values()} - current:
                 self._remove(f"{key}/{name}")
 
-    def fetch(self, place: Path, *, changes: bool = False) -> bool:
+    def fetch(self, path: Path, *, changes: bool = False) -> bool:
         """Copy a unit from the storage unless it is here; returns whether it is here then.
 
         changes  one that is here gives way to one that another machine has brought further
         """
-        if self.url is None or (place.is_dir() and not changes):
-            return place.is_dir()
-        key = self._key(place)
-        with exclusive_lock(place.with_name(f".{place.name}.copy")):
+        if self.url is None or (path.is_dir() and not changes):
+            return path.is_dir()
+        key = self._key(path)
+        with exclusive_lock(path.with_name(f".{path.name}.copy")):
             manifest = self._manifest(key)
-            if manifest is None or (
-                place.is_dir() and (not changes or _is_current(place, manifest))
-            ):
-                return place.is_dir()
-            with atomic_folder(place) as part:
+            if manifest is None or (path.is_dir() and (not changes or _is_current(path, manifest))):
+                return path.is_dir()
+            with atomic_folder(path) as part:
                 if not self._copy(key, manifest, part):
                     shutil.rmtree(part)
                     # Without a manifest, the next process that makes the unit stores it.
                     self._remove(f"{key}/{MANIFEST}")
-                    return place.is_dir()
+                    return path.is_dir()
                 if changes:
                     (part / COPIED).write_text(json.dumps(manifest))
-                shutil.rmtree(place, ignore_errors=True)
+                shutil.rmtree(path, ignore_errors=True)
         return True
 
     def share(self, parent: Path) -> None:
@@ -132,24 +130,24 @@ class Storage:
             return
         key = self._key(parent)
         try:
-            found: list[str] = self._do("list", self._files.ls, key, detail=False)
+            result: list[str] = self._do("list", self._files.ls, key, detail=False)
         except FileNotFoundError:
-            found = []
-        there = {Path(path).name for path in found}
-        here = {p.name for p in parent.glob("*") if p.is_dir() and "." not in p.name}
+            result = []
+        present = {Path(path).name for path in result}
+        current = {p.name for p in parent.glob("*") if p.is_dir() and "." not in p.name}
         with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(self.fetch, [parent / name for name in sorted(there - here)]))
-            list(pool.map(self.push, [parent / name for name in sorted(here - there)]))
+            list(pool.map(self.fetch, [parent / name for name in sorted(present - current)]))
+            list(pool.map(self.push, [parent / name for name in sorted(current - present)]))
 
     def put(self, files: Sequence[Path]) -> None:
         """Copy files that are no units, for people to read; the last one of a name stays."""
         for path in files if self.url is not None else ():
             self._do("write", self._files.put_file, str(path), self._key(path))
 
-    def remove(self, place: Path) -> None:
+    def remove(self, path: Path) -> None:
         """Delete a unit in the storage."""
-        if self.has(place):
-            key = self._key(place)
+        if self.has(path):
+            key = self._key(path)
             self._remove(f"{key}/{MANIFEST}")  # first, so that no half of it counts
             self._do("remove", self._files.rm, key, recursive=True)
 
@@ -159,9 +157,9 @@ class Storage:
 
         url = str(self.url)
         protocol = url.partition("://")[0] if "://" in url else "file"
-        how = {"auto_mkdir": True} if protocol in ("file", "local") else {}
+        options = {"auto_mkdir": True} if protocol in ("file", "local") else {}
         try:
-            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **how)
+            files, root = fsspec.core.url_to_fs(url, use_listings_cache=False, **options)
         except ImportError as error:
             extra = EXTRAS.get(protocol)
             fix = f"pip install 'unlearnbench[{extra}]'" if extra else str(error)
@@ -182,18 +180,18 @@ class Storage:
     def _root(self) -> str:
         return self._opened[1]
 
-    def _key(self, place: Path) -> str:
+    def _key(self, path: Path) -> str:
         for name, root in self.roots.items():
-            if place.is_relative_to(root):
-                return f"{self._root}/{name}/{place.relative_to(root).as_posix()}"
-        raise StorageError(f"storage: {place} is in none of {[*map(str, self.roots.values())]}")
+            if path.is_relative_to(root):
+                return f"{self._root}/{name}/{path.relative_to(root).as_posix()}"
+        raise StorageError(f"storage: {path} is in none of {[*map(str, self.roots.values())]}")
 
     def _manifest(self, key: str) -> dict[str, Any] | None:
         with suppress(FileNotFoundError, ValueError):
-            found: dict[str, Any] = json.loads(
+            result: dict[str, Any] = json.loads(
                 self._do("read", self._files.cat_file, f"{key}/{MANIFEST}")
             )
-            return found
+            return result
         return None
 
     def _copy(self, key: str, manifest: dict[str, Any], into: Path) -> bool:
@@ -216,11 +214,11 @@ class Storage:
         with suppress(FileNotFoundError):  # another process was first
             self._do("remove", self._files.rm_file, key)
 
-    def _do(self, what: str, operation: Callable[..., Any], *args: Any, **how: Any) -> Any:
+    def _do(self, subject: str, operation: Callable[..., Any], *args: Any, **options: Any) -> Any:
         """Call the operation, again after a pause if it fails."""
         for pause in (*PAUSES, None):
             try:
-                return operation(*args, **how)
+                return operation(*args, **options)
             except FileNotFoundError:
                 raise
             except Exception as error:  # whatever the driver of a file system raises
@@ -228,7 +226,7 @@ class Storage:
                     reason = " ".join(str(error).split())[:200] or type(error).__name__
                     reason = redact(reason, str(self.url))
                     raise StorageError(
-                        f"storage {self.shown}: cannot {what}: {reason}; results on this "
+                        f"storage {self.shown}: cannot {subject}: {reason}; results on this "
                         "machine are kept: start the same command again once it can be reached"
                     ) from error
                 time.sleep(pause)
@@ -243,9 +241,9 @@ def storage_of(config: SweepConfig, folder: Path) -> Storage:
     return Storage(config.storage, {config.name: folder, "cache": config.cache_folder})
 
 
-def _is_current(place: Path, manifest: dict[str, Any]) -> bool:
+def _is_current(path: Path, manifest: dict[str, Any]) -> bool:
     """Return whether the local unit is at least as new as the manifest."""
     try:
-        return bool(json.loads((place / COPIED).read_text())["version"] >= manifest["version"])
+        return bool(json.loads((path / COPIED).read_text())["version"] >= manifest["version"])
     except (OSError, ValueError, KeyError):
         return False

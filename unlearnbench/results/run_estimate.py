@@ -176,7 +176,7 @@ def estimate_plan(
     groups: dict[tuple[str, str], list[RunSpec]] = {}
     for run in plan.runs:
         groups.setdefault((run.model.name, run.method.model_dump_json()), []).append(run)
-    found: list[Estimate] = []
+    estimates: list[Estimate] = []
     unknown: dict[str, None] = {}
     for runs in groups.values():
         if not isinstance(method_from_spec(runs[0].method), Method):
@@ -195,8 +195,8 @@ def estimate_plan(
             spent = sum(each[kind].gpu_hours for kind in kinds)
             rows = {key: len(split.forget) for key, split in benchmark.splits.items()}
             longest = max(kinds, key=lambda kind: (rows[kind[0]], *kind[1:]))
-            found.append(replace(each[longest], runs=len(runs), gpu_hours=spent))
-    return found, list(unknown)
+            estimates.append(replace(each[longest], runs=len(runs), gpu_hours=spent))
+    return estimates, list(unknown)
 
 
 def estimate_run(
@@ -246,11 +246,11 @@ def budget_of(spec: RunSpec, trainer: Trainer, limit: int | None) -> Budget | No
         shape, setup = _measured(spec, trainer)
     except ModelError:
         return None
-    found = fitting(shape, method, needs, setup, limit)
-    if found.micro_batch_size is None:
+    result = fitting(shape, method, needs, setup, limit)
+    if result.micro_batch_size is None:
         return None
     packed = trainer.batches.reader.packs(trainer.model, trainer.rows.forget)
-    return Budget(found.items, found.tokens if packed else None)
+    return Budget(result.items, result.tokens if packed else None)
 
 
 def _measured(spec: RunSpec, trainer: Trainer) -> tuple[Shape, Setup]:
@@ -322,15 +322,15 @@ def effort_of(spec: RunSpec, benchmark: Dataset, trained: float, steps: int) -> 
 
     profile = profile_of(spec.evaluation)
     sets = evaluation_sets(benchmark, spec.forget_fraction, profile)
-    questions = [one for questions in sets.values() for one in questions]
-    prompt = fmean(_prompt(one) for one in questions)
-    answer = fmean(_count(one.answer) for one in questions)
+    questions = [item for questions in sets.values() for item in questions]
+    prompt = fmean(_prompt(item) for item in questions)
+    answer = fmean(_count(item.answer) for item in questions)
     roles = spec.data.roles
     answered = [q for name, qs in sets.items() if is_answered(qs, roles[name]) for q in qs]
     rule = profile.max_new_tokens or max(profile.max_length - round(prompt), 1)
     limits = [question.max_new_tokens or rule for question in answered] or [0]
     limit = max(limits)
-    scored = sum(_count(text) for one in questions for text in one.scored_answers)
+    scored = sum(_count(text) for item in questions for text in item.scored_answers)
     decoded = (answer + fmean(limits)) / 2
     return Effort(
         trained=trained,

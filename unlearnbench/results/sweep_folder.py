@@ -162,18 +162,18 @@ def remove_leftovers(folder: Path) -> None:
 
 def set_aside_damaged(folder: Path, warn: Callable[[str], None]) -> None:
     """Rename each damaged record, so that its run is repeated."""
-    for place in sorted((folder / "records").glob("[!.]*")):
-        if not place.is_dir() or place.suffix == DAMAGED:
+    for path in sorted((folder / "records").glob("[!.]*")):
+        if not path.is_dir() or path.suffix == DAMAGED:
             continue
         try:
-            evaluations = read_record(place).evaluations
+            evaluations = read_record(path).evaluations
             if isinstance(evaluations, StoredEvaluations):
                 for file in evaluations.files.values():
                     file.check()
         except DamagedError as error:
-            aside = place.with_name(place.name + DAMAGED)
+            aside = path.with_name(path.name + DAMAGED)
             shutil.rmtree(aside, ignore_errors=True)
-            place.rename(aside)
+            path.rename(aside)
             reason = str(error).partition("; delete")[0]
             warn(f"{reason}; it is set aside as {aside.name}, and done again")
 

@@ -142,11 +142,11 @@ def attack_table(
 
 
 def _rows(
-    found: Sequence[tuple[Record, EpochResult, Numbers]], labels: Labels, schema: BenchmarkSchema
+    recordss: Sequence[tuple[Record, EpochResult, Numbers]], labels: Labels, schema: BenchmarkSchema
 ) -> tuple[TableRow, ...]:
     """The rows of some results in their order, with the columns that are worth showing."""
     # What a retain model alone has, since it was read and not stored, is no column of a table.
-    shown = (result.metrics if record.kind == "retain" else of for record, result, of in found)
+    shown = (result.metrics if record.kind == "retain" else of for record, result, of in recordss)
     columns = filled_columns((dict.fromkeys(schema.plan.own), *shown), schema.plan)
     rows = (
         TableRow(
@@ -165,7 +165,7 @@ def _rows(
             schema=schema,
             variant=result.variant,
         )
-        for record, result, values in found
+        for record, result, values in recordss
     )
     return tuple(sorted(rows, key=lambda row: (*_place(row), _order_of(row.variant))))
 
@@ -243,10 +243,12 @@ def _refuse_mixed(records: Sequence[Record]) -> None:
     panels: dict[tuple[str, SplitKey], dict[str | None, str]] = defaultdict(dict)
     for record in reversed(evaluated):
         panels[record.model, record.forget_fraction][record.precision] = record.id
-    for model, split in sorted(panels, key=lambda place: (place[0], split_order(place[1]))):
-        found = panels[model, split]
-        if distinct_precisions(found):
-            listed = ", ".join(f"{p} (record {i})" for p, i in found.items())
+    for model, split in sorted(
+        panels, key=lambda location: (location[0], split_order(location[1]))
+    ):
+        result = panels[model, split]
+        if distinct_precisions(result):
+            listed = ", ".join(f"{p} (record {i})" for p, i in result.items())
             raise RecordError(
                 f"{model}, {split_percent(split)}: records of different precisions do not "
                 f"compare: {listed}; report them from separate folders, or as models of two names"
@@ -261,10 +263,10 @@ def hyperparameters_of(record: Record) -> dict[str, Any]:
 
 def flat_hyperparameters(method: Mapping[str, Any]) -> dict[str, Any]:
     """Hyper-parameters and retain term of a method's specification, as one flat mapping."""
-    found = dict(method.get("hyperparameters") or {})
+    result = dict(method.get("hyperparameters") or {})
     if retain := method.get("retain"):
-        found |= {"retain": retain["term"], "retain_weight": retain["weight"]}
-    return found
+        result |= {"retain": retain["term"], "retain_weight": retain["weight"]}
+    return result
 
 
 class Labels:
@@ -352,7 +354,7 @@ def from_csv(
     name = "" if stored is None else stored.name
     schema = recorded_schema({"source": name}, TOFU.id, stored)
     columns = _metric_columns(lines, schema)
-    found: list[TableRow] = []
+    rows: list[TableRow] = []
     for number, cells in enumerate(lines, start=1):
         missing = [name for name in (*FIRST, *LAST) if name not in cells]
         if missing:
@@ -361,10 +363,10 @@ def from_csv(
                 "columns"
             )
         try:
-            found.append(_row_of(cells, columns, schema))
+            rows.append(_row_of(cells, columns, schema))
         except (TypeError, ValueError) as error:
             raise RecordError(f"line {number} is not one of `results.csv`: {error}") from None
-    return tuple(found)
+    return tuple(rows)
 
 
 def _metric_columns(lines: Sequence[Mapping[str, Any]], schema: BenchmarkSchema) -> tuple[str, ...]:

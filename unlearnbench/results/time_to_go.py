@@ -81,13 +81,13 @@ def order_runs(models: Sequence[str], runs: Sequence[RunSpec]) -> list[RunSpec]:
 
     One run of each kind comes before all others, so that the remaining time is known soon.
     """
-    place = {name: index for index, name in enumerate(models)}
-    longest = sorted(runs, key=lambda run: (place[run.model.name], -cost(run)))
+    location = {name: index for index, name in enumerate(models)}
+    longest = sorted(runs, key=lambda run: (location[run.model.name], -cost(run)))
     first, others, seen = list[RunSpec](), list[RunSpec](), set[Kind]()
     for run in longest:
         (others if _kinds(run)[0] in seen else first).append(run)
         seen.add(_kinds(run)[0])
-    return sorted([*first, *others], key=lambda run: place[run.model.name])
+    return sorted([*first, *others], key=lambda run: location[run.model.name])
 
 
 class Forecast:
@@ -233,7 +233,7 @@ def machine_seconds(
             before += seconds if alone else seconds / slots
     for name, run in first.items():  # evaluations of the start model and the retain models
         weights, speed = _size_and_speed(run.model)
-        splits = len({one.forget_fraction for one in runs if one.model.name == name})
+        splits = len({item.forget_fraction for item in runs if item.model.name == name})
         work = _evaluation(run, benchmark, weights) * (1 + _attacked(run, benchmark))
         before += 2 * splits * work / speed
     return _STARTED + before + sum(_run_seconds(run, benchmark) for run in runs) / slots
@@ -260,15 +260,15 @@ def _evaluation(run: RunSpec, benchmark: Dataset, weights: int) -> float:
 
 def _attacked(run: RunSpec, benchmark: Dataset) -> float:
     """The evaluations of a run under its attacks, as a number of whole plain evaluations."""
-    found, roles = 0.0, run.data.roles
+    result, roles = 0.0, run.data.roles
     sets = evaluation_sets(benchmark, run.forget_fraction, profile_of(run.evaluation))
     questions = sum(map(len, sets.values()))
     for attack in map(attack_from_spec, run.attacks):
         about = sum(len(its) for name, its in sets.items() if roles[name] in attack.roles)
         epochs = 1 if attack.at == "last" else len(run.evaluate_at)
         answers = attack.samples if isinstance(attack, SamplingAttack) else 1
-        found += epochs * len(attack.points()) * answers * about / questions
-    return found
+        result += epochs * len(attack.points()) * answers * about / questions
+    return result
 
 
 def _row_length(run: RunSpec, benchmark: Dataset) -> float:
@@ -281,8 +281,8 @@ def _row_length(run: RunSpec, benchmark: Dataset) -> float:
 @lru_cache(maxsize=64)
 def _shape(text: str) -> Shape:
     model = ModelSettings.model_validate_json(text)
-    place = model.fine_tuned or model.base
-    source = Source.parse(place, None if model.fine_tuned else model.revision)
+    location = model.fine_tuned or model.base
+    source = Source.parse(location, None if model.fine_tuned else model.revision)
     return shape_of(config_of(model, source), model, _all, autocast=False, width=_WIDTH)
 
 

@@ -70,14 +70,14 @@ def results_under(
     begin = time.monotonic()
     evaluator, tools = space.evaluator(model, split), tools_of(space, model, split)
     attack = attack_from_spec(spec)
-    for name, found in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
+    for name, result in evaluations_under(spec.name, attack, loaded, evaluator, tools, plain):
         retain = space.evaluation(model, "retain", split, spec, name)
         start = space.evaluation(model, "full", split, spec, name)
         if target == "full":
-            start = found
+            start = result
         elif target:
-            retain = found
-        metrics = space.summary(found, retain, start)
+            retain = result
+        metrics = space.summary(result, retain, start)
         seconds = time.monotonic() - begin
-        yield EpochResult(epoch, metrics, 0.0, seconds, name), found
+        yield EpochResult(epoch, metrics, 0.0, seconds, name), result
         begin = time.monotonic()

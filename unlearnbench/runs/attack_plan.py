@@ -41,8 +41,8 @@ def check_attacks(config: SweepConfig, benchmark: Dataset) -> None:
                 reason = reason or _not_rendered(name, template, prompts)
             reason = reason or _sharded(config, attack)
             if reason:
-                place = f"attacks.{spec.name}"
-                problems.setdefault(place, Problem(config.name, place, reason))
+                location = f"attacks.{spec.name}"
+                problems.setdefault(location, Problem(config.name, location, reason))
     if problems:
         raise ConfigError([*problems.values()])
 
@@ -58,9 +58,9 @@ def _without_rows(attack: Attack, split: str) -> str:
 def _not_rendered(model: str, template: Template, prompts: list[Question]) -> str:
     """The reason why a model's template renders none of the prompts; empty if it does."""
     for row in prompts:
-        own = TEXT if row.format == "text" else template
+        part = TEXT if row.format == "text" else template
         try:
-            own.of(row).prompt(row.question, row.examples)
+            part.of(row).prompt(row.question, row.examples)
         except ModelError as error:
             return f"models.{model}: {error}"
     return ""
@@ -86,14 +86,14 @@ def _prompts(
 ) -> Iterator[Question]:
     """The first row that the attack selects, as it is asked at each point."""
     sets = evaluation_sets(benchmark, split, profile_of(config.evaluation))
-    found = [
-        q for name, own in sets.items() if config.data.roles[name] in attack.roles for q in own
+    result = [
+        q for name, part in sets.items() if config.data.roles[name] in attack.roles for q in part
     ]
     made = attack_rows(benchmark, split)
     # No model has answered yet.
-    answers = {row.question: "An answer." for row in found}
+    answers = {row.question: "An answer." for row in result}
     rows = AttackRows(made.forget, made.retain, made.subject_rows, answers)
-    first = next((row for row in found if attack.selects(row, rows)), None)
+    first = next((row for row in result if attack.selects(row, rows)), None)
     if first is not None:
         yield from (attack.asked(first, point, rows) for point in attack.points())
 

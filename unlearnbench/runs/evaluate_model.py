@@ -116,13 +116,13 @@ class EvaluationSetup:
     settings: ModelSettings
     """Of the models, but for their names."""
 
-    def loaded(self, place: str | Path) -> Any:
+    def loaded(self, location: str | Path) -> Any:
         """The model of a folder or hub id, in evaluation mode.
 
         Raises: ModelError where it cannot be loaded, or has too few tokens for the tokenizer.
         """
-        own = self.settings.model_copy(update={"name": str(place), "base": str(place)})
-        model = load_any_model(Source(str(place)), own)
+        part = self.settings.model_copy(update={"name": str(location), "base": str(location)})
+        model = load_any_model(Source(str(location)), part)
         check_vocabulary(model, self.evaluator.encoder.tokenizer)
         return model.eval()
 
@@ -211,17 +211,17 @@ def model_settings(name: str, template: str, dtype: str) -> ModelSettings:
     )
 
 
-def find_tokenizer(place: str, settings: ModelSettings) -> Any:
+def find_tokenizer(location: str, settings: ModelSettings) -> Any:
     """The tokenizer of a model; an adapter folder without one has its base's."""
-    source = Source(place)
-    if is_adapter(source) and not any(Path(place).glob("tokenizer*")):
+    source = Source(location)
+    if is_adapter(source) and not any(Path(location).glob("tokenizer*")):
         return load_tokenizer(adapter_base(source), settings)
     if is_adapter(source):
         # `load_tokenizer` refuses a folder without a model; the tokenizer is whole in an adapter's.
         from transformers import AutoTokenizer
 
         with reading("tokenizer", source):
-            return AutoTokenizer.from_pretrained(place)
+            return AutoTokenizer.from_pretrained(location)
     return load_tokenizer(source, settings)
 
 
@@ -250,10 +250,12 @@ class CheckpointTools:
     @classmethod
     def of(cls, setup: EvaluationSetup, start: str | Path | None) -> CheckpointTools:
         """The tools for models that are evaluated by `setup`."""
-        own = setup.evaluator
+        part = setup.evaluator
         length = TrainingSettings().max_length
-        encoder = Encoder(own.encoder.tokenizer, own.encoder.template, length)
-        return cls(attack_rows(setup.rows, setup.forget), FineTuner(encoder, own.pad), setup, start)
+        encoder = Encoder(part.encoder.tokenizer, part.encoder.template, length)
+        return cls(
+            attack_rows(setup.rows, setup.forget), FineTuner(encoder, part.pad), setup, start
+        )
 
     def start_model(self) -> Any:
         """The start model, loaded once. Raises: EvaluationError where none is given."""
@@ -291,8 +293,8 @@ def attack_checkpoint(
         plain = setup.evaluator(loaded, None, progress)
         under: dict[str, Evaluation] = {}
         for spec in attacks:
-            how = spec.name, attack_from_spec(spec), loaded, setup.evaluator, tools, plain
-            for name, found in evaluations_under(*how):
-                under[name] = found
+            options = spec.name, attack_from_spec(spec), loaded, setup.evaluator, tools, plain
+            for name, result in evaluations_under(*options):
+                under[name] = result
                 done(name)
     return AttackedModel(plain, under)

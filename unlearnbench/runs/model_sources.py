@@ -45,8 +45,8 @@ class ModelSources:
         ingredients = [
             settings.architecture.model_dump(),
             {
-                key: one
-                for key, one in preparation.items()
+                key: item
+                for key, item in preparation.items()
                 if key not in ("epochs", "rehearse_facts")
             },
             settings.template,
@@ -97,7 +97,7 @@ class ModelSources:
         return self.full() if name == "full" else self.retain(name)
 
     def evaluation_identity(
-        self, target: str, fraction: SplitKey, data: str, how: EvaluationSettings
+        self, target: str, fraction: SplitKey, data: str, settings: EvaluationSettings
     ) -> list[str | float]:
         """Value that the id of an evaluation of a start model (`full`) or retain model is the hash
         of: model, target, weights, fraction, profile, data, and the digest of a chat template and
@@ -111,11 +111,11 @@ class ModelSources:
         contents = local_contents(self.settings)
         if local := [contents[setting] for setting in read if setting in contents]:
             weights = content_hash([weights, *local])
-        identity = [self.settings.name, target, weights, fraction, profile_of(how).id, data]
+        identity = [self.settings.name, target, weights, fraction, profile_of(settings).id, data]
         if self.template_digest:
             identity.append(self.template_digest)
-        if how.precision:
-            identity.append(f"precision {how.precision}")
+        if settings.precision:
+            identity.append(f"precision {settings.precision}")
         return identity
 
     def base_rows(self) -> list[Question]:
@@ -142,9 +142,9 @@ class ModelSources:
         return [*self.benchmark.facts]
 
 
-def attack_id(identity: list[str | float], attack: AttackSpec, how: TrainingSettings) -> str:
-    """Id of the record of a start or retain model under an attack, which trains as `how` says."""
-    trained = {"max_length": how.max_length, "precision": how.precision}
+def attack_id(identity: list[str | float], attack: AttackSpec, settings: TrainingSettings) -> str:
+    """Id of the record of a start or retain model under an attack that trains by `settings`."""
+    trained = {"max_length": settings.max_length, "precision": settings.precision}
     return content_hash([*identity, attack.identity, trained])
 
 
@@ -152,10 +152,10 @@ def reference_ids(
     config: SweepConfig, models: Iterable[ModelSources], data: Mapping[SplitKey, str]
 ) -> Iterator[str]:
     """Yield the ids of the records of all start and retain models; `data`: hashes of the rows."""
-    for one, fraction in itertools.product(models, data):
+    for item, fraction in itertools.product(models, data):
         targets = {"start": "full", "retain": split_name("retain", fraction)}
         for target in (targets[name] for name in targets if name in config.data.references):
-            identity = one.evaluation_identity(target, fraction, data[fraction], config.evaluation)
+            identity = item.evaluation_identity(target, fraction, data[fraction], config.evaluation)
             yield content_hash(identity)
             yield from (attack_id(identity, a, config.training) for a in config.attacks)
 
@@ -164,4 +164,6 @@ def _content(rows: Sequence[Question]) -> list[tuple[object, ...]]:
     def own(row: Question) -> dict[str, object]:
         return {key: value for key, value in row.prompt_settings.items() if key != "max_new_tokens"}
 
-    return [(row.question, row.answer, *([how] if (how := own(row)) else [])) for row in rows]
+    return [
+        (row.question, row.answer, *([options] if (options := own(row)) else [])) for row in rows
+    ]

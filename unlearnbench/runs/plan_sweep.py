@@ -52,8 +52,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     ConfigError with all of these where there are several; PluginError for a broken metric.
     """
     check_outputs(config)
-    how = config.evaluation
-    metrics = plan_of(profile_of(how), config.data, how.metrics)
+    options = config.evaluation
+    metrics = plan_of(profile_of(options), config.data, options.metrics)
     check_declarations(config.data, metrics)
     try_metrics(metrics, config.data.roles)
     errors: list[tuple[Loc, UnlearnbenchError]] = [
@@ -70,8 +70,8 @@ def plan_sweep(config: SweepConfig) -> tuple[Plan, Dataset]:
     ]
     benchmark = None
     if not errors or config.data.repository is None:
-        benchmark, wrong = _load(config.data, config.split_keys)
-        errors += wrong
+        benchmark, faults = _load(config.data, config.split_keys)
+        errors += faults
     if benchmark is None or errors:
         raise _together(errors, config.name)
     for split in benchmark.splits.values():
@@ -181,13 +181,13 @@ def _check_prompts(plan: Plan, benchmark: Dataset) -> None:
         else:
             parts = method.needed().parts | method.needed().statistics
             uses = next((text for part, text in _ANSWERS.items() if part in parts), "")
-        place = _plain_text(rows) if uses else ""
-        if place:
+        location = _plain_text(rows) if uses else ""
+        if location:
             problems[name] = Problem(
                 plan.config.name,
                 "methods",
-                f"{name} {uses}, but benchmark {benchmark.name} has plain text in {place}, which "
-                f"has no question; leave {name} out",
+                f"{name} {uses}, but benchmark {benchmark.name} has plain text in {location}, "
+                f"which has no question; leave {name} out",
             )
     if problems:
         raise ConfigError([*problems.values()])
@@ -219,10 +219,10 @@ def _check_steps(config: SweepConfig, rows: Mapping[SplitKey, int]) -> None:
     """Raise ConfigError where a run would have no optimiser step; `rows` to forget, by split."""
     problems: list[Problem] = []
     for name in filter(registry.trains, config.method_names):
-        how = config.training_of(name)
+        options = config.training_of(name)
         for fraction, count in rows.items():
             try:
-                Schedule(how.schedule, count, how.batch_size, config.epochs)
+                Schedule(options.schedule, count, options.batch_size, config.epochs)
             except TrainingError as error:
                 text = f"{name}, {split_label(fraction)}: {error}"
                 problems.append(Problem(config.name, "training.batch_size", text))

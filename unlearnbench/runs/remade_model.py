@@ -133,19 +133,19 @@ def remake(
     spec, method = spec_of(record)
     if adapter and spec.model.lora is None:
         raise ModelError(f"record {record.id}: not a LoRA run, so it has no adapter to write")
-    own, repeats = _config(spec, config), spec.training.deterministic
-    if own.resources_of(spec.model.name).gpu:
+    part, repeats = _config(spec, config), spec.training.deterministic
+    if part.resources_of(spec.model.name).gpu:
         os.environ.update(cuda_variables(deterministic=repeats))
-    use_device(own.resources_of(spec.model.name))
+    use_device(part.resources_of(spec.model.name))
     quiet_transformers()
     hub.pin(planned_commits(folder))
-    space = workspace(own, folder)
+    space = workspace(part, folder)
     if (now := fingerprint(space.benchmark, spec.forget_fraction)) != spec.data_fingerprint:
         raise DataError(
             f"record {record.id} was made on other data: {spec.data_fingerprint} then, {now} now; "
             "give the benchmark the rows that it had"
         )
-    check_run(spec, own, space.benchmark)
+    check_run(spec, part, space.benchmark)
     space.fetch_models(spec.model.name, "full")
     with deterministic(repeats):
         trainer, first_other_step = _trained(record, spec, space, method, epoch, show)
@@ -157,7 +157,7 @@ def remake(
         del trainer, model
         show("evaluate the written model")
         metrics = _evaluated(spec, space, records, to)
-    (recorded,) = (one for one in record.epochs if one.epoch == epoch)
+    (recorded,) = (item for item in record.epochs if item.epoch == epoch)
     source = space.models(spec.model.name).full()
     shared = [name for name in recorded.metrics if name in metrics]
     return RemadeModel(
@@ -209,8 +209,8 @@ def _write(model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bo
     source = space.models(spec.model.name).full()
     if spec.model.lora is not None and adapter:
         folder = source.folder
-        for one in model.peft_config.values():
-            one.base_model_name_or_path = source.place if folder is None else str(folder.resolve())
+        for item in model.peft_config.values():
+            item.base_model_name_or_path = source.place if folder is None else str(folder.resolve())
     else:
         if spec.model.lora is not None:
             model = model.merge_and_unload()
@@ -227,37 +227,37 @@ def _write(model: Any, space: Workspace, spec: RunSpec, to: Path, *, adapter: bo
 
 
 def _evaluated(
-    spec: RunSpec, space: Workspace, records: tuple[Record, ...], place: Path
+    spec: RunSpec, space: Workspace, records: tuple[Record, ...], path: Path
 ) -> dict[str, float | None]:
-    """Evaluate the model in `place` by the rules of the run."""
+    """Evaluate the model in `path` by the rules of the run."""
     name, split = spec.model.name, spec.forget_fraction
     references = references_of(records)
 
     def evaluation(kind: str, target: str) -> Evaluation | None:
         """Evaluation of the run's own start or retain model, else of the sweep's only one."""
         stored = space.evaluation_record(name, target, split)
-        one = read_record(stored) if stored.is_dir() else references.get((kind, name, split))
-        return one.evaluations[min(one.evaluations)] if one and one.evaluations else None
+        item = read_record(stored) if stored.is_dir() else references.get((kind, name, split))
+        return item.evaluations[min(item.evaluations)] if item and item.evaluations else None
 
     start, retain = evaluation("fine-tuned", "full"), None
     if "retain" in space.config.data.references:
         retain = evaluation("retain", split_name("retain", split))
     settings = spec.model.model_copy(update={"lora": None, "gradient_checkpointing": False})
-    found = space.evaluator(name, split)(load_any_model(Source(str(place)), settings), start)
-    return space.summary(space.with_start_losses(name, split, found), retain, start)
+    result = space.evaluator(name, split)(load_any_model(Source(str(path)), settings), start)
+    return space.summary(space.with_start_losses(name, split, result), retain, start)
 
 
 def _differences(
-    recorded: EpochResult, found: Mapping[str, float | None]
+    recorded: EpochResult, result: Mapping[str, float | None]
 ) -> tuple[Difference, ...]:
     """The numbers that differ, the largest difference first; what is not finite is no number."""
     pairs = (
-        Difference(name, _finite(value), _finite(found[name]))
+        Difference(name, _finite(value), _finite(result[name]))
         for name, value in recorded.metrics.items()
-        if name in found
+        if name in result
     )
-    wrong = [pair for pair in pairs if not _same(pair.recorded, pair.found)]
-    return tuple(sorted(wrong, key=lambda pair: -pair.size))
+    faults = [pair for pair in pairs if not _same(pair.recorded, pair.found)]
+    return tuple(sorted(faults, key=lambda pair: -pair.size))
 
 
 def _finite(value: float | None) -> float | None:

@@ -88,17 +88,17 @@ def run_single(
         if not task.done:
             show(task.label)
             execute_task(task, config, folder)
-    place, headline = folder / "records" / spec.id, config.data.headline
-    if not broadcast_from_main(place.is_dir):
+    path, headline = folder / "records" / spec.id, config.data.headline
+    if not broadcast_from_main(path.is_dir):
         for result in run_epochs(spec, config, folder):
             show_warnings()
             numbers = ", ".join(
-                f"{one.plain_label} {one.text(result.metrics.get(one.column))}"
-                for one in (headline.kept, headline.forgotten)
+                f"{item.plain_label} {item.text(result.metrics.get(item.column))}"
+                for item in (headline.kept, headline.forgotten)
             )
             show(f"epoch {result.epoch}: {numbers}")
         show_warnings()
-    record = read_record(place)
+    record = read_record(path)
     if record.ended:
         show(f"ended early: {record.ended}")
     return record

@@ -71,9 +71,9 @@ class RunState:
         return {
             "epochs": self.results,
             "steps": self.steps,
-            "evaluations": {epoch: one for (epoch, variant), one in seen if not variant},
+            "evaluations": {epoch: item for (epoch, variant), item in seen if not variant},
             "attacked": self.attacked,
-            "attacked_evaluations": {key: one for key, one in seen if key[1]},
+            "attacked_evaluations": {key: item for key, item in seen if key[1]},
         }
 
     def save(self, folder: Path, stored: set[tuple[int, str]]) -> None:
@@ -98,7 +98,9 @@ class RunState:
             values["steps"] = tuple(StepResult(**step) for step in values["steps"])
             for name in ("results", "attacked"):
                 values[name] = tuple(EpochResult(**result) for result in values[name])
-            keys = [(one.epoch, one.variant) for one in values["results"] + values["attacked"]]
+            keys = [
+                (value.epoch, value.variant) for value in values["results"] + values["attacked"]
+            ]
             seen = {key: read_observations(folder / evaluation_name(*key)) for key in keys}
             return cls(**{**values, "seconds": tuple(values["seconds"]), "evaluations": seen})
         except FileNotFoundError:
@@ -115,6 +117,6 @@ def state_folders(folder: Path, run: str) -> tuple[Path, Path]:
 
 def remove_state(folder: Path, run: str, storage: Storage) -> None:
     """Remove both folders of a run, here and in the storage."""
-    for place in state_folders(folder, run):
-        shutil.rmtree(place, ignore_errors=True)
-        storage.remove(place)
+    for path in state_folders(folder, run):
+        shutil.rmtree(path, ignore_errors=True)
+        storage.remove(path)

@@ -39,8 +39,8 @@ def own_answers(plain: Evaluation) -> dict[str, str]:
     """The greedy answers of an evaluation, by question."""
     return {
         question: answer
-        for found in plain.sets.values()
-        for question, answer in zip(found.questions, found.generated, strict=False)
+        for result in plain.sets.values()
+        for question, answer in zip(result.questions, result.generated, strict=False)
     }
 
 
@@ -79,12 +79,12 @@ def evaluations_under(
         closing(_reached(name, attack, inner, tools)) as points,
     ):
         for point in points:
-            own = _asking(name, attack, point, evaluator, sets, rows)
-            found = own(shown, plain)
+            part = _asking(name, attack, point, evaluator, sets, rows)
+            result = part(shown, plain)
             if isinstance(attack, SamplingAttack):
-                found = own.with_samples(found, shown, attack)
-            evaluator.batch_tokens = own.batch_tokens  # halved for good where memory was short
-            yield variant(name, point), _with_questions(found, sets)
+                result = part.with_samples(result, shown, attack)
+            evaluator.batch_tokens = part.batch_tokens  # halved for good where memory was short
+            yield variant(name, point), _with_questions(result, sets)
 
 
 def _selected(name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows) -> Sets:
@@ -95,7 +95,7 @@ def _selected(name: str, attack: Attack, evaluator: Evaluator, rows: AttackRows)
             for key, items in evaluator.sets.items()
             if evaluator.roles.get(key) in attack.roles
         }
-    sets = {key: found for key, found in sets.items() if found}
+    sets = {key: result for key, result in sets.items() if result}
     if not sets:
         roles = ", ".join(sorted(attack.roles))
         raise EvaluationError(
@@ -154,27 +154,27 @@ def _asking(
 ) -> Evaluator:
     """The evaluator of the rows as they are asked at a point; kept for the next model."""
     key = name, attack.model_dump_json(), point
-    own = evaluator.derived.get(key)
-    if own is None:
+    part = evaluator.derived.get(key)
+    if part is None:
         with _guarded(name, attack, "asked"):
             asked = {
-                of: tuple(attack.asked(question, point, rows) for question in found)
-                for of, found in sets.items()
+                of: tuple(attack.asked(question, point, rows) for question in result)
+                for of, result in sets.items()
             }
-        own = evaluator.with_sets(asked, sets)
+        part = evaluator.with_sets(asked, sets)
         if not attack.reads_answers:
-            evaluator.derived[key] = own
-    own.batch_tokens = evaluator.batch_tokens
-    return own
+            evaluator.derived[key] = part
+    part.batch_tokens = evaluator.batch_tokens
+    return part
 
 
-def _with_questions(found: Evaluation, sets: Sets) -> Evaluation:
+def _with_questions(evaluation: Evaluation, sets: Sets) -> Evaluation:
     """The evaluation with the original questions."""
-    own = {
+    part = {
         key: replace(seen, questions=tuple(question.question for question in sets[key]))
-        for key, seen in found.sets.items()
+        for key, seen in evaluation.sets.items()
     }
-    return replace(found, sets=own)
+    return replace(evaluation, sets=part)
 
 
 def _guarded(name: str, attack: Attack, function: str) -> AbstractContextManager[None]:

@@ -11,11 +11,11 @@ def harmonic_mean(values: Iterable[float | None]) -> float | None:
 
     A NaN is undefined.
     """
-    found: list[float] = []
+    result: list[float] = []
     for value in values:
         if value is None or math.isnan(value):
             return None
-        found.append(value)
-    if not found:
+        result.append(value)
+    if not result:
         return None
-    return 0.0 if min(found) <= 0 else len(found) / sum(1 / value for value in found)
+    return 0.0 if min(result) <= 0 else len(result) / sum(1 / value for value in result)

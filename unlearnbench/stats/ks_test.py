@@ -120,23 +120,23 @@ class KSTest:
     """Values of each sample; p-values of different n do not compare."""
 
 
-def ks_test(one: FloatArray, other: FloatArray) -> KSTest | None:
+def ks_test(array: FloatArray, other: FloatArray) -> KSTest | None:
     """Test two samples [n] each; None if one has a NaN or is empty.
 
     Raises: EvaluationError where their sizes differ.
     """
-    n = len(one)
+    n = len(array)
     if n != len(other):
         raise EvaluationError(
             f"Forget Quality: the model has {n} forget questions and the retain model "
             f"{len(other)}; the p-value needs the same questions on both sides: evaluate both "
             "on the same forget split with the same number of rows"
         )
-    if n == 0 or np.isnan(one).any() or np.isnan(other).any():
+    if n == 0 or np.isnan(array).any() or np.isnan(other).any():
         return None
-    points = np.concatenate([one, other])
+    points = np.concatenate([array, other])
     below, below_other = (
-        np.searchsorted(np.sort(values), points, side="right") for values in (one, other)
+        np.searchsorted(np.sort(values), points, side="right") for values in (array, other)
     )
     # Counts, not frequencies: n·D is a whole number and must not come from a rounded quotient.
     distance = int(np.abs(below - below_other).max())

@@ -137,31 +137,35 @@ def paired_test(
     if np.isnan(a).any() or np.isnan(b).any() or np.isnan(retain).any():
         return None
     all_a, all_b = (
-        [np.array(one, np.float64) for one in (chosen, *others) if not np.isnan(one).any()]
+        [np.array(other, np.float64) for other in (chosen, *others) if not np.isnan(other).any()]
         for chosen, others in ((a, others_a), (b, others_b))
     )
     seeds, n = a.shape
     cuts = np.unique(retain)
     of_retain = _below(retain[None], cuts)
-    of_each = [_reach(_below(one, cuts).sum(axis=0), of_retain.sum(axis=0)) for one in (a, b)]
-    d_a, d_b = (int(one.sum()) for one in of_each)
+    of_each = [_reach(_below(item, cuts).sum(axis=0), of_retain.sum(axis=0)) for item in (a, b)]
+    d_a, d_b = (int(item.sum()) for item in of_each)
     loser, winners = (a, all_b) if d_a > d_b else (b, all_a)
     p_value, exact = _p_value(
-        _below(loser, cuts), [_below(one, cuts) for one in winners], of_retain, d_a - d_b, swaps
+        _below(loser, cuts),
+        [_below(winner, cuts) for winner in winners],
+        of_retain,
+        d_a - d_b,
+        swaps,
     )
     goal = np.array(retain, np.float64).tobytes(), RESAMPLES
     # [settings, RESAMPLES] D of each setting over resampled questions, less its mean.
     drawn_a, drawn_b = (
-        np.stack([_resampled(one.tobytes(), seeds, goal) for one in side]) / (seeds * n)
+        np.stack([_resampled(item.tobytes(), seeds, goal) for item in side]) / (seeds * n)
         for side in (all_a, all_b)
     )
-    off_a, off_b = (one - one.mean(axis=1, keepdims=True) for one in (drawn_a, drawn_b))
-    own = off_a[0] - off_b[0]
+    off_a, off_b = (item - item.mean(axis=1, keepdims=True) for item in (drawn_a, drawn_b))
+    part = off_a[0] - off_b[0]
     seen = (d_a - d_b) / (seeds * n)
     tail, head = (1 - LEVEL) / 2, (1 + LEVEL) / 2
     low = float(np.quantile(off_a[0] - off_b.max(axis=0), tail))
     high = float(np.quantile(off_a.max(axis=0) - off_b[0], head))
-    narrow = float(np.quantile(own, head) - np.quantile(own, tail))
+    narrow = float(np.quantile(part, head) - np.quantile(part, tail))
     normal = NormalDist().inv_cdf
     reach = normal(head) * ((high - low) / narrow if narrow > 0 else 1.0) + normal(POWER)
     return PairedTest(
@@ -171,7 +175,7 @@ def paired_test(
         exact=exact,
         low=seen + low,
         high=seen + high,
-        detectable=reach * float(own.std()),
+        detectable=reach * float(part.std()),
         n=n,
         by_seed=tuple(((of_each[0] - of_each[1]) / n).tolist()),
         choices=(len(all_a), len(all_b)),
@@ -205,18 +209,18 @@ def _p_value(
 ) -> tuple[float, bool]:
     """Share of swaps whose largest difference reaches `seen`; True if all were enumerated."""
     # Swapping equal answers changes nothing.
-    moves = np.any([(one != loser).any(axis=(1, 2)) for one in winners], axis=0)
-    goal, own = retain.sum(axis=0), loser.sum(axis=0)
+    moves = np.any([(winner != loser).any(axis=(1, 2)) for winner in winners], axis=0)
+    goal, part = retain.sum(axis=0), loser.sum(axis=0)
     n = int(moves.sum())
     exact = n <= EXACT
     as_large = total = 0
     for swaps in _swaps(n, None if exact else drawn or PERMUTATIONS):
         largest = np.zeros(len(swaps), dtype=np.int64)
-        for one in winners:
-            change = (one - loser)[moves].reshape(n, own.size)
-            there = own + (swaps @ change).reshape(-1, *own.shape)
-            back = one.sum(axis=0) + own - there
-            difference = _distances(there, goal) - _distances(back, goal)
+        for winner in winners:
+            change = (winner - loser)[moves].reshape(n, part.size)
+            present = part + (swaps @ change).reshape(-1, *part.shape)
+            back = winner.sum(axis=0) + part - present
+            difference = _distances(present, goal) - _distances(back, goal)
             np.maximum(largest, np.abs(difference), out=largest)
         as_large += int((largest >= abs(seen)).sum())
         total += len(swaps)
@@ -242,14 +246,14 @@ def _resampled(ratios: bytes, seeds: int, goal: tuple[bytes, int]) -> FloatArray
     """
     times, of_retain = _drawn_questions(*goal)
     cuts = np.unique(np.frombuffer(goal[0]))
-    one = _below(np.frombuffer(ratios).reshape(seeds, -1), cuts)
-    n, *rest = one.shape
-    flat = one.reshape(n, -1)
-    found: list[NDArray[np.int64]] = []
+    item = _below(np.frombuffer(ratios).reshape(seeds, -1), cuts)
+    n, *rest = item.shape
+    flat = item.reshape(n, -1)
+    arraies: list[NDArray[np.int64]] = []
     for i in range(0, len(times), _AT_ONCE):
         counts = (times[i : i + _AT_ONCE] @ flat).reshape(-1, *rest)
-        found.append(_distances(counts, of_retain[i : i + _AT_ONCE]))
-    return np.concatenate(found).astype(np.float64)
+        arraies.append(_distances(counts, of_retain[i : i + _AT_ONCE]))
+    return np.concatenate(arraies).astype(np.float64)
 
 
 @lru_cache(maxsize=2)

@@ -46,16 +46,16 @@ def _by_block(weight: Tensor, code: Literal["nf4", "fp4"]) -> Tensor:
     middles = (values[:-1] + values[1:]) / 2
     count = weight.numel()
     line = torch.nn.functional.pad(weight.reshape(-1), (0, -count % BLOCK))  # no larger maximum
-    found = torch.empty_like(line)
+    like = torch.empty_like(line)
     blocks = line.view(-1, BLOCK).split(_BLOCKS)
-    for block, to in zip(blocks, found.view(-1, BLOCK).split(_BLOCKS), strict=True):
+    for block, to in zip(blocks, like.view(-1, BLOCK).split(_BLOCKS), strict=True):
         scaled = block.float()
         scale = scaled.abs().amax(dim=1, keepdim=True)
         # The bound, as in bitsandbytes: the reciprocal of a block of zeros is finite.
         scaled = (scaled * (1 / scale.clamp(min=1e-38))).clamp_(-1, 1)
         places = torch.bucketize(scaled, middles, out_int32=True).view(-1)
         to.copy_(values.index_select(0, places).view_as(scaled).mul_(scale))
-    return found[:count].view(weight.shape)
+    return like[:count].view(weight.shape)
 
 
 def _by_row(weight: Tensor) -> Tensor:

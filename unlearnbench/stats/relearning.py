@@ -33,13 +33,13 @@ def area_between(
     points left, where r(s_0) or `start` is undefined, and where the two are equal.
     """
     u, r = _array(unlearned), _array(retain)
-    there = np.isfinite(u) & np.isfinite(r)
-    if start is None or there.sum() < 2 or not np.isfinite(r[0]):
+    present = np.isfinite(u) & np.isfinite(r)
+    if start is None or present.sum() < 2 or not np.isfinite(r[0]):
         return None
-    x, span = np.asarray(steps, np.float64)[there], float(start) - float(r[0])
+    x, span = np.asarray(steps, np.float64)[present], float(start) - float(r[0])
     if span == 0 or not math.isfinite(span):
         return None
-    return float(np.trapezoid((u - r)[there], x) / (x[-1] - x[0]) / span)
+    return float(np.trapezoid((u - r)[present], x) / (x[-1] - x[0]) / span)
 
 
 def steps_to_half(steps: Sequence[float], values: Sequence[Value], start: Value) -> float | None:
@@ -54,10 +54,10 @@ def steps_to_half(steps: Sequence[float], values: Sequence[Value], start: Value)
     `start` is undefined or not above 0.
     """
     y = _array(values)
-    there = np.isfinite(y)
-    if start is None or not math.isfinite(start) or start <= 0 or not there.any():
+    present = np.isfinite(y)
+    if start is None or not math.isfinite(start) or start <= 0 or not present.any():
         return None
-    x, y, half = np.asarray(steps, np.float64)[there], y[there], start / 2
+    x, y, half = np.asarray(steps, np.float64)[present], y[present], start / 2
     reached = np.flatnonzero(y >= half)
     if not reached.size:
         return math.inf
@@ -79,10 +79,10 @@ def relearning_robustness(
     has no sense there. A retain model that loses (Δr < 0) while the other gains gives 0. None where
     a value is undefined.
     """
-    found = _finite(before, after, retain_before, retain_after)
-    if found is None:
+    finite = _finite(before, after, retain_before, retain_after)
+    if finite is None:
         return None
-    unlearned, retain = found[1] - found[0], found[3] - found[2]
+    unlearned, retain = finite[1] - finite[0], finite[3] - finite[2]
     return 1.0 if unlearned <= 0 else max(min(retain / unlearned, 1.0), 0.0)
 
 
@@ -94,8 +94,8 @@ def symmetric_relearning_robustness(
     Δu and Δr as in `relearning_robustness`. 1: both gain equally much; 0: one of them nothing, or
     one gains and the other loses. None where a value is undefined.
     """
-    found = _finite(before, after, retain_before, retain_after)
-    return None if found is None else _agreement(found[1] - found[0], found[3] - found[2])
+    finite = _finite(before, after, retain_before, retain_after)
+    return None if finite is None else _agreement(finite[1] - finite[0], finite[3] - finite[2])
 
 
 def symmetric_quantization_robustness(before: Value, after: Value) -> float | None:
@@ -103,19 +103,19 @@ def symmetric_quantization_robustness(before: Value, after: Value) -> float | No
 
     None where a value is undefined.
     """
-    found = _finite(before, after)
-    return None if found is None else _agreement(*found)
+    finite = _finite(before, after)
+    return None if finite is None else _agreement(*finite)
 
 
-def _agreement(one: float, other: float) -> float:
-    size = abs(one) + abs(other)
-    return 1.0 if size == 0 else 1 - abs(one - other) / size
+def _agreement(item: float, other: float) -> float:
+    size = abs(item) + abs(other)
+    return 1.0 if size == 0 else 1 - abs(item - other) / size
 
 
 def _finite(*values: Value) -> list[float] | None:
     """The values; None where one is undefined."""
-    found = [value for value in values if value is not None and math.isfinite(value)]
-    return found if len(found) == len(values) else None
+    result = [value for value in values if value is not None and math.isfinite(value)]
+    return result if len(result) == len(values) else None
 
 
 def _array(values: Sequence[Value]) -> FloatArray:

@@ -48,8 +48,8 @@ def leak_at_k(scores: FloatArray, threshold: float, k: int) -> FloatArray:
 
 def spread_score(scores: FloatArray, weight: float) -> FloatArray:
     """[…] mean + weight · standard deviation of the scores […, n]: the ED score."""
-    found: FloatArray = scores.mean(axis=-1) + weight * scores.std(axis=-1)
-    return found
+    array: FloatArray = scores.mean(axis=-1) + weight * scores.std(axis=-1)
+    return array
 
 
 def probability_bound(count: int, n: int, alpha: float) -> float:
@@ -82,10 +82,10 @@ def mean_bound(mean: float, n: int, alpha: float) -> float:
 
 def _divergence(p: float, q: float) -> float:
     """kl(p, q) in nats of coins, for p ≤ q."""
-    own = p * math.log(p / q) if p > 0 else 0.0
+    part = p * math.log(p / q) if p > 0 else 0.0
     if p == 1:
-        return own
-    return own + (1 - p) * math.log((1 - p) / (1 - q)) if q < 1 else math.inf
+        return part
+    return part + (1 - p) * math.log((1 - p) / (1 - q)) if q < 1 else math.inf
 
 
 def expectation_bound(scores: FloatArray, alpha: float) -> FloatArray:
@@ -122,14 +122,14 @@ def deviation_bound(scores: FloatArray, alpha: float) -> FloatArray:
 
     def variance(level: FloatArray) -> FloatArray:  # concave
         ends = np.where(left, np.minimum(upper, level), np.maximum(lower, level))
-        found: FloatArray = (1 - mean) ** 2 - (ends * rises).sum(axis=-1, keepdims=True)
-        return found
+        array: FloatArray = (1 - mean) ** 2 - (ends * rises).sum(axis=-1, keepdims=True)
+        return array
 
     low, high = np.zeros_like(mean), np.ones_like(mean)
     for _ in range(_HALVINGS):
-        one, other = (2 * low + high) / 3, (low + 2 * high) / 3
-        rising = variance(one) < variance(other)
-        low, high = np.where(rising, one, low), np.where(rising, high, other)
+        item, other = (2 * low + high) / 3, (low + 2 * high) / 3
+        rising = variance(item) < variance(other)
+        low, high = np.where(rising, item, low), np.where(rising, high, other)
     bound: FloatArray = np.sqrt(np.minimum(variance(low), 0.25))[..., 0]
     return bound
 
@@ -149,5 +149,5 @@ def verbatim_leak(losses: FloatArray, k: int) -> FloatArray:
 
     1 − (1 − q)^k with q = exp(−loss), to full precision also where q is 1e-300.
     """
-    found: FloatArray = -np.expm1(k * np.log1p(-np.exp(-losses)))
-    return found
+    array: FloatArray = -np.expm1(k * np.log1p(-np.exp(-losses)))
+    return array

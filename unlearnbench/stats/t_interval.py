@@ -67,8 +67,8 @@ def is_above(higher: Mapping[int, float], lower: Mapping[int, float]) -> bool:
     By the interval of the differences over their common seeds, of which there have to be three.
     """
     seeds = higher.keys() & lower.keys()
-    found = t_interval([higher[seed] - lower[seed] for seed in sorted(seeds)])
-    return found is not None and not found.is_range and found.low > 0
+    interval = t_interval([higher[seed] - lower[seed] for seed in sorted(seeds)])
+    return interval is not None and not interval.is_range and interval.low > 0
 
 
 @lru_cache(maxsize=64)

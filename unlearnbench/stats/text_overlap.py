@@ -22,15 +22,15 @@ def rouge_recall(
     references: Sequence[str], predictions: Sequence[str]
 ) -> tuple[FloatArray, FloatArray]:
     """([n] ROUGE-1 recall, [n] ROUGE-L recall) of each prediction against its reference."""
-    found = _overlaps(references, predictions)
-    words = np.maximum(found[:, 0], 1)
-    return found[:, 2] / words, found[:, 3] / words
+    overlaps = _overlaps(references, predictions)
+    words = np.maximum(overlaps[:, 0], 1)
+    return overlaps[:, 2] / words, overlaps[:, 3] / words
 
 
 def rouge_l_f1(references: Sequence[str], predictions: Sequence[str]) -> FloatArray:
     """[n] ROUGE-L F1, the harmonic mean of recall and precision; 0 where no word is shared."""
-    found = _overlaps(references, predictions)
-    scores: FloatArray = 2 * found[:, 3] / np.maximum(found[:, 0] + found[:, 1], 1)
+    overlaps = _overlaps(references, predictions)
+    scores: FloatArray = 2 * overlaps[:, 3] / np.maximum(overlaps[:, 0] + overlaps[:, 1], 1)
     return scores
 
 
@@ -52,21 +52,21 @@ def _overlap(reference: str, prediction: str) -> tuple[int, int, int, int]:
     from rouge_score.tokenize import tokenize
 
     wanted: list[str] = tokenize(reference, _stemmer())
-    found: list[str] = tokenize(prediction, _stemmer())
-    shared = (Counter(wanted) & Counter(found)).total()
-    return len(wanted), len(found), shared, _longest_common_subsequence(wanted, found)
+    result: list[str] = tokenize(prediction, _stemmer())
+    shared = (Counter(wanted) & Counter(result)).total()
+    return len(wanted), len(result), shared, _longest_common_subsequence(wanted, result)
 
 
-def _longest_common_subsequence(one: Sequence[str], other: Sequence[str]) -> int:
+def _longest_common_subsequence(item: Sequence[str], other: Sequence[str]) -> int:
     """Its length, by the bit-parallel algorithm of Hyyrö (2004): a row of the table is a number."""
     places: dict[str, int] = {}
-    for i, word in enumerate(one):
+    for i, word in enumerate(item):
         places[word] = places.get(word, 0) | 1 << i
-    row = whole = (1 << len(one)) - 1
+    row = whole = (1 << len(item)) - 1
     for word in other:
         matches = row & places.get(word, 0)
         row = (row + matches | row - matches) & whole
-    return len(one) - row.bit_count()
+    return len(item) - row.bit_count()
 
 
 @cache

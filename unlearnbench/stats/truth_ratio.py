@@ -28,12 +28,12 @@ def truth_ratios(
     P = exp(−loss), a probability per token. The paper's R_truth is 1/R; TOFU's aggregation and the
     KS test give the same for both. Maini et al. 2024, arXiv:2401.06121, section 2.2.1.
     """
-    there = np.ones(perturbed_loss.shape, dtype=np.bool_) if where is None else where
-    k = there.sum(axis=1)  # [n]
+    present = np.ones(perturbed_loss.shape, dtype=np.bool_) if where is None else where
+    k = present.sum(axis=1)  # [n]
     if mean == "geometric":
-        log_perturbed = -perturbed_loss.sum(axis=1, where=there) / k  # [n]
+        log_perturbed = -perturbed_loss.sum(axis=1, where=present) / k  # [n]
     else:
-        sums = np.logaddexp.reduce(-perturbed_loss, axis=1, where=there, initial=-np.inf)
+        sums = np.logaddexp.reduce(-perturbed_loss, axis=1, where=present, initial=-np.inf)
         log_perturbed = sums - np.log(k)
     log_base = -base_loss  # [n]
     if epsilon > 0:

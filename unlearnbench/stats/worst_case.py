@@ -28,7 +28,7 @@ def worst_case(
     for of_variant in by_variant.values():
         for question, value in of_variant.items():
             values.setdefault(question, []).append(value)
-    if not values or any(math.isnan(value) for one in values.values() for value in one):
+    if not values or any(math.isnan(value) for item in values.values() for value in item):
         return None
     worst = max if knows == "higher" else min
-    return float(np.mean([worst(one) for one in values.values()]))
+    return float(np.mean([worst(item) for item in values.values()]))

@@ -82,12 +82,12 @@ def _groups(
     groups: defaultdict[tuple[str, SplitKey, str], Any] = defaultdict(new_scheduler)
     for record in read_records(folder):
         if record.kind == "run" and record.status != "failed":
-            place = (record.model, record.forget_fraction, record.method)
+            location = (record.model, record.forget_fraction, record.method)
             trial = SimpleNamespace(trial_id=record.id)
-            groups[place].on_trial_add(None, trial)
+            groups[location].on_trial_add(None, trial)
             for result in record.epochs:
                 scored = _scored(settings.metric, result.metrics, result.epoch)
-                groups[place].on_trial_result(None, trial, scored)
+                groups[location].on_trial_result(None, trial, scored)
     return groups
 
 

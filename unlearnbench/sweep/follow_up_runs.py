@@ -104,12 +104,12 @@ def stages_of(plan: Plan) -> list[Stage]:
     """The parts of a plan, in their order; one for a plain grid."""
     config = plan.config
     pending = pending_runs(plan)
-    what = "all settings" if config.search.trials is None else f"{config.search.trials} settings"
+    subject = "all settings" if config.search.trials is None else f"{config.search.trials} settings"
     whose = "" if config.search.trials is None else " of each method entry at most"
     select = config.select
     on = "" if select is None else f", on seeds {', '.join(map(str, select.seeds))}"
     first = Stage(
-        f"{config.search.kind} search: {what}{whose}{on}",
+        f"{config.search.kind} search: {subject}{whose}{on}",
         len(plan.runs) + len(pending),
         at_most=bool(pending),
     )
@@ -162,9 +162,9 @@ class FollowUpRuns:
     def _add_suggestion(self, line: Mapping[str, Any]) -> None:
         """Add a setting that an earlier command's search suggested."""
         point = _point(line)
-        here = self._studies_at(line["model"], line["forget_fraction"])
+        current = self._studies_at(line["model"], line["forget_fraction"])
         # Spaces of two entries may overlap: prefer the one whose search suggested the setting.
-        for study in sorted(here, key=lambda study: study.space.key != line["space"]):
+        for study in sorted(current, key=lambda study: study.space.key != line["space"]):
             if study.add(point):
                 return
 
@@ -172,14 +172,14 @@ class FollowUpRuns:
         """Add a run that no search suggested but that fits one of the studies."""
         if record.kind != "run":
             return
-        here = self._studies_at(record.model, record.forget_fraction)
+        current = self._studies_at(record.model, record.forget_fraction)
         try:
             point = _point(record.spec)
         except (ValidationError, KeyError, TypeError):  # of another version of its method
             return
-        if any(point in study.points for study in here):
+        if any(point in study.points for study in current):
             return
-        for study in here:
+        for study in current:
             if record.id in {run.id for run in study.runs(point)} and study.add(point):
                 return
 
@@ -220,7 +220,7 @@ class FollowUpRuns:
             return
         seeds = [seed for seed in self.config.seeds if seed not in select.seeds]
         self.choices = choose(table(self._records(candidates)), select)
-        for chosen in {one for choice in self.choices for one in choice.runs}:
+        for chosen in {run for choice in self.choices for run in choice.runs}:
             # The chosen runs of several seeds have the same runs on the other seeds.
             self._reported[chosen] = [
                 candidates[chosen].model_copy(update={"seed": seed}) for seed in seeds
@@ -235,8 +235,8 @@ class FollowUpRuns:
         if self.config.select is None or self.choices is None:
             return
         runs = {key: [run.id for run in runs] for key, runs in self._reported.items()}
-        rows = table(self._records({one for many in runs.values() for one in many}))
-        reported = [report_chosen(one, rows, runs) for one in self.choices]
+        rows = table(self._records({item for many in runs.values() for item in many}))
+        reported = [report_chosen(choice, rows, runs) for choice in self.choices]
         headline = self.config.data.headline
         write_selection(self.folder, self.config.select, self.config.seeds, reported, headline)
 

@@ -40,7 +40,7 @@ class Search:
         ended = {i: r for i, r in self._records.items() if i not in self.runs}
         settings = follow_up.config.search
         self.studies = [OptunaStudy(study, settings, ended) for study in follow_up.studies]
-        self._placeholders = {id(one): deque(one.study.placeholders()) for one in self.studies}
+        self._placeholders = {id(item): deque(item.study.placeholders()) for item in self.studies}
         self.total = len(planned) + len(self.placeholders)
         """Number of runs at most."""
 
@@ -52,12 +52,12 @@ class Search:
     def next(self) -> RunSpec | None:
         """The next run; None at the end of the search."""
         while not self._queue:
-            open_studies = [one for one in self.studies if one.study.left]
+            open_studies = [study for study in self.studies if study.study.left]
             if not open_studies:
                 return None
             # In turns: a study that waits for the others gets the results of its own runs.
-            here = [one for one in open_studies if one.place == open_studies[0].place]
-            self._suggest(max(here, key=lambda one: one.study.left))
+            current = [study for study in open_studies if study.place == open_studies[0].place]
+            self._suggest(max(current, key=lambda item: item.study.left))
         return self._queue.popleft()
 
     def _suggest(self, study: OptunaStudy) -> None:
@@ -150,7 +150,7 @@ class OptunaStudy:
         for key, runs in list(self._results.items()):
             if record.id in runs:
                 runs[record.id] = record
-                ended = [one for one in runs.values() if one is not None]
+                ended = [run for run in runs.values() if run is not None]
                 if len(ended) == len(runs):
                     del self._results[key]
                     self._conclude(self._trials.pop(key), ended)
@@ -185,9 +185,9 @@ def mean_values(records: Sequence[Record], metrics: Sequence[Metric]) -> list[fl
         return None
     values: list[float] = []
     for metric in metrics:
-        found = [weighted(metric, dict(record.epochs[-1].metrics)) for record in last]
-        known = [value for value in found if value is not None]
-        if len(known) < len(found):
+        result = [weighted(metric, dict(record.epochs[-1].metrics)) for record in last]
+        known = [value for value in result if value is not None]
+        if len(known) < len(result):
             return None
         values.append(fmean(known))
     return values
@@ -201,17 +201,17 @@ def _distributions(space: Space) -> dict[str, Any]:
         IntDistribution,
     )
 
-    found: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for name, axis in space.axes.items():
         if not isinstance(axis, Range):
-            found[name] = CategoricalDistribution(tuple(range(len(axis))))
+            result[name] = CategoricalDistribution(tuple(range(len(axis))))
         elif axis.step is not None:
-            found[name] = IntDistribution(0, (axis.count or 1) - 1)
+            result[name] = IntDistribution(0, (axis.count or 1) - 1)
         elif axis.whole:
-            found[name] = IntDistribution(int(axis.low), int(axis.high), log=axis.log)
+            result[name] = IntDistribution(int(axis.low), int(axis.high), log=axis.log)
         else:
-            found[name] = FloatDistribution(axis.low, axis.high, log=axis.log)
-    return found
+            result[name] = FloatDistribution(axis.low, axis.high, log=axis.log)
+    return result
 
 
 def _value(axis: Any, parameter: Any) -> Any:

@@ -132,9 +132,9 @@ class Progress:
         self._remove(run)
         metrics = last.metrics if last else {}
         parts = [
-            f"{one.plain_short} {value:.{max(one.digits - 1, 0)}f}"
-            for one in (self._headline.kept, self._headline.forgotten)
-            if (value := metrics.get(one.column)) is not None
+            f"{item.plain_short} {value:.{max(item.digits - 1, 0)}f}"
+            for item in (self._headline.kept, self._headline.forgotten)
+            if (value := metrics.get(item.column)) is not None
         ]
         if parts and last:
             parts.insert(0, f"epoch {last.epoch}:")
@@ -174,14 +174,14 @@ class Progress:
         parts = ", ".join(f"{name} {format_duration(value)}" for name, value in seconds.items())
         self._print(f"took {format_duration(sum(seconds.values()))}: {parts}")
 
-    def concluded(self, found: Sequence[Conclusion]) -> None:
+    def concluded(self, conclusions: Sequence[Conclusion]) -> None:
         """Print the conclusion about each panel whose start model is valid."""
         faulty = [panel.panel for panel in self.live_best.panels() if panel.start.fault]
-        for one in found:
-            if (one.model, one.split) in faulty:
+        for item in conclusions:
+            if (item.model, item.split) in faulty:
                 continue  # a warning is printed in its place
-            self._print(f"result of {one.place}:")
-            for number, sentence in enumerate(one.sentences, start=1):
+            self._print(f"result of {item.place}:")
+            for number, sentence in enumerate(item.sentences, start=1):
                 whole = sentence.replace(" %", "\N{NO-BREAK SPACE}%")  # `80 %` is not parted
                 lines = wrap(whole, WIDTH, break_long_words=False, break_on_hyphens=False)
                 for begin, line in zip(chain((f"{number}.",), repeat("  ")), lines, strict=False):

@@ -220,7 +220,7 @@ def _cause(calls: Sequence[Any]) -> BaseException:
     deadline = time.monotonic() + GRACE_SECONDS
     while True:
         ended, running = ray.wait([*calls], num_returns=len(calls), timeout=0.1)
-        errors = [error for one in ended if (error := _error(one)) is not None]
+        errors = [error for item in ended if (error := _error(item)) is not None]
         causes = [error for error in errors if not _is_broken_connection(error)]
         if causes or not running or time.monotonic() > deadline:
             return (causes or errors)[0]

@@ -97,18 +97,18 @@ def _each(
     methods: Mapping[str, Method | Wrapper], compute: Callable[[Method], _T]
 ) -> tuple[dict[str, _T], dict[str, str]]:
     """Compute something for each method; returns it by name, and why others have nothing."""
-    found: dict[str, _T] = {}
+    result: dict[str, _T] = {}
     without: dict[str, str] = {}
     for name, method in methods.items():
         try:
             if isinstance(method, Wrapper):
                 raise _NothingError("trains nothing")
-            found[name] = compute(method)
+            result[name] = compute(method)
         except _NothingError as reason:
             without[name] = str(reason)
         except Exception as error:  # a plug-in may raise anything; it becomes a reason
             without[name] = f"raised {type(error).__name__}: {error}; see `methods check {name}`"
-    return found, without
+    return result, without
 
 
 def _curve(method: Method, reference: float | None) -> tuple[Point, ...]:
@@ -145,8 +145,8 @@ def _loss(method: Method, batch: LossBatch) -> Tensor:
     if method.needed().statistics:
         with torch.no_grad():
             batch = replace(batch, statistics=method.statistics(batch))
-    found = method.loss(batch)
-    return found if isinstance(found, Tensor) else torch.stack([*found.values()]).sum()
+    loss = method.loss(batch)
+    return loss if isinstance(loss, Tensor) else torch.stack([*loss.values()]).sum()
 
 
 def _batch(method: Method, odds: float, start: float) -> tuple[LossBatch, Tensor]:
@@ -158,8 +158,8 @@ def _batch(method: Method, odds: float, start: float) -> tuple[LossBatch, Tensor
     for part in sorted(needs.parts | needs.statistics):
         count = needs.samples.count if part == "sample" and needs.samples else 1
         rows, labels = torch.arange(count), torch.zeros(count, dtype=torch.long)
-        own, base = (odds, start) if part == "forget" else (0.0, 0.0)
-        logits = _logits(others, own).repeat(count, 1).requires_grad_()
+        subset, base = (odds, start) if part == "forget" else (0.0, 0.0)
+        logits = _logits(others, subset).repeat(count, 1).requires_grad_()
         states = {
             layer: torch.randn(count, _WIDTH, generator=generator, dtype=torch.float64)
             for layer in sorted(needs.layers)
@@ -197,9 +197,9 @@ def cosines(methods: Mapping[str, Method | Wrapper]) -> Cosines:
 
 def _gradient(method: Method, depth: int) -> Tensor:
     lab = TinyLab(method, depth=depth)
-    found = lab.measure(model=lab.start).gradients
+    result = lab.measure(model=lab.start).gradients
     layers = lab.start.config.num_hidden_layers
-    trained = [g if method.trains(n, layers) else torch.zeros_like(g) for n, g in found.items()]
+    trained = [g if method.trains(n, layers) else torch.zeros_like(g) for n, g in result.items()]
     return torch.cat([g.flatten() for g in trained]) * method.update_scale()
 
 

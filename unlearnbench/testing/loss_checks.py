@@ -39,10 +39,10 @@ def prompt(lab: TinyLab) -> Outcome:
         return fault("the loss has no gradient at any position")
     for gradient in gradients:
         for row, line in zip(lab.sequences, gradient, strict=True):
-            wrong = line[: row.start - 1].ne(0).nonzero().flatten().tolist()
-            if wrong:
+            faults = line[: row.start - 1].ne(0).nonzero().flatten().tolist()
+            if faults:
                 return fault(
-                    f"the prediction of prompt token {wrong[0] + 2} of {row.start} has a gradient"
+                    f"the prediction of prompt token {faults[0] + 2} of {row.start} has a gradient"
                 )
             counted += row.start - 1
     return passed(f"zero at {counted} prompt positions")
@@ -66,14 +66,14 @@ def shift(lab: TinyLab) -> Outcome:
     embedding = torch.as_tensor(lab.model.get_input_embeddings().weight).grad
     if embedding is not None and bool(embedding[end].any()):
         return fault("the last token of an answer is a target only, but has a gradient as an input")
-    found = _mismatched(lab, lab.batch())
-    return fault(found) if found else passed("only t − 1 counts, each with its own label")
+    result = _mismatched(lab, lab.batch())
+    return fault(result) if result else passed("only t − 1 counts, each with its own label")
 
 
 def _gradients(lab: TinyLab) -> list[Tensor]:
     """[B, T] bool, True at nonzero gradients; one for each hidden state that a loss can read."""
-    found = [tensor.grad for tensor in lab.model.states if tensor.requires_grad]
-    return [gradient.ne(0).any(dim=2) for gradient in found if gradient is not None]
+    result = [tensor.grad for tensor in lab.model.states if tensor.requires_grad]
+    return [gradient.ne(0).any(dim=2) for gradient in result if gradient is not None]
 
 
 def _mismatched(lab: TinyLab, batch: LossBatch) -> str:
@@ -119,10 +119,10 @@ def labels(lab: TinyLab) -> Outcome:
             return fault(f"{part}: label {int(predictions.labels[outside][0])} is not a token")
     names = torch.randperm(VOCABULARY, generator=torch.Generator().manual_seed(5))
     plain, renamed = lab.whole, lab.like(names=names).measure()
-    found = difference(
+    result = difference(
         plain, _named_back(renamed, names), "as it is", "with the vocabulary renumbered"
     )
-    return fault(found) if found else passed(f"loss {plain.loss:.6g} in another numbering")
+    return fault(result) if result else passed(f"loss {plain.loss:.6g} in another numbering")
 
 
 def _named_back(measured: Measured, names: Tensor) -> Measured:
@@ -156,11 +156,11 @@ def extremes(lab: TinyLab) -> Outcome:
                     name: _extreme(part, gap, masked=masked, kind=kind)
                     for name, part in batch.parts.items()
                 }
-                found = _not_finite(lab, freed(batch, tokens))
-                if found:
+                finite = _not_finite(lab, freed(batch, tokens))
+                if finite:
                     mask = ", with a masked vocabulary entry" if masked else ""
                     name = str(kind).removeprefix("torch.")
-                    return fault(f"{found} at the label's logit {gap:+g} in {name}{mask}")
+                    return fault(f"{finite} at the label's logit {gap:+g} in {name}{mask}")
                 tried += 1
     return passed(f"finite in {tried} cases")
 
@@ -194,8 +194,8 @@ def one_token(lab: TinyLab) -> Outcome:
 
     Divide by counts that are at least 1, as `mean_rows` does.
     """
-    found, loss = _finite_through_the_model(lab.like(lengths=(1, 1, 1)))
-    return fault(found) if found else passed(f"loss {loss:.6g}")
+    result, loss = _finite_through_the_model(lab.like(lengths=(1, 1, 1)))
+    return fault(result) if result else passed(f"loss {loss:.6g}")
 
 
 @check()
@@ -210,17 +210,17 @@ def empty(lab: TinyLab) -> Outcome:
     for ignored in (2, _TOO_LONG):
         changed = {"ignore_first_answer_tokens": ignored}
         method = type(lab.method).model_validate({**lab.method.model_dump(), **changed})
-        found, loss = _finite_through_the_model(TinyLab(method))
-        if found:
-            return fault(f"{found} with ignore_first_answer_tokens: {ignored}")
+        result, loss = _finite_through_the_model(TinyLab(method))
+        if result:
+            return fault(f"{result} with ignore_first_answer_tokens: {ignored}")
     return passed(f"loss {loss:.6g} with nothing to forget")
 
 
 def _finite_through_the_model(lab: TinyLab) -> tuple[str, float]:
     measured = lab.measure()
-    found = "" if measured.flat.isfinite().all() else "the gradient is not finite"
-    found = found if math.isfinite(measured.loss) else f"the loss is {measured.loss}"
-    return found, measured.loss
+    result = "" if measured.flat.isfinite().all() else "the gradient is not finite"
+    result = result if math.isfinite(measured.loss) else f"the loss is {measured.loss}"
+    return result, measured.loss
 
 
 @check()
@@ -340,43 +340,47 @@ def needs(lab: TinyLab) -> Outcome:
 
     Declare in `needs` what `loss` and `statistics` read, and nothing else.
     """
-    own, reads = lab.needs, Reads()
-    if found := _inconsistent(lab.method, own):
-        return fault(found)
+    subset, reads = lab.needs, Reads()
+    if result := _inconsistent(lab.method, subset):
+        return fault(result)
     for state in lab.states():
         batch = lab.batch(state)
-        sums = lab.statistics(recording(batch, own.statistics, "statistics of", reads))
-        batch = recording(replace(batch, statistics=sums), own.parts, "the part", reads)
+        sums = lab.statistics(recording(batch, subset.statistics, "statistics of", reads))
+        batch = recording(replace(batch, statistics=sums), subset.parts, "the part", reads)
         with called(lab.method, "loss"):
             lab.method.loss(batch)
     named: Mapping[str, Set[Any]] = {
-        "the part": own.parts,
-        "statistics of": own.statistics,
-        "log-probabilities of": own.logprobs,
-        "distributions of": own.distributions,
-        "start states of": own.states,
-        "layer": own.layers,
-        "scores of": own.scores,
-        "the": {"rewards"} if own.samples else frozenset(),
+        "the part": subset.parts,
+        "statistics of": subset.statistics,
+        "log-probabilities of": subset.logprobs,
+        "distributions of": subset.distributions,
+        "start states of": subset.states,
+        "layer": subset.layers,
+        "scores of": subset.scores,
+        "the": {"rewards"} if subset.samples else frozenset(),
     }
-    declared = {(what, of) for what, names in named.items() for of in names}
-    undeclared = (f"reads undeclared {what} {of!r}" for what, of in sorted(reads - declared))
-    unread = (f"declares {what} {of!r}, which it never reads" for what, of in declared - reads)
-    seen = sorted({*own.parts, *own.statistics, *(f"reference({part})" for part in own.reference)})
+    declared = {(subject, of) for subject, names in named.items() for of in names}
+    undeclared = (f"reads undeclared {subject} {of!r}" for subject, of in sorted(reads - declared))
+    unread = (
+        f"declares {subject} {of!r}, which it never reads" for subject, of in declared - reads
+    )
+    seen = sorted(
+        {*subset.parts, *subset.statistics, *(f"reference({part})" for part in subset.reference)}
+    )
     faults = "; ".join([*undeclared, *sorted(unread)])
     return fault(faults) if faults else passed(f"reads {', '.join(seen)}, as declared")
 
 
-def _inconsistent(method: Method, own: Needs) -> str:
+def _inconsistent(method: Method, subset: Needs) -> str:
     """Describe a contradiction within the declarations; empty if there is none."""
     most = type(method).needs
     for name in ("parts", "logprobs", "distributions", "states", "statistics", "scores"):
-        if beyond := sorted(set(getattr(own, name)) - set(getattr(most, name))):
+        if beyond := sorted(set(getattr(subset, name)) - set(getattr(most, name))):
             return f"needed() asks for {name} {beyond}, which the class's `needs` does not name"
-    for part, how in (("alternative", own.alternatives), ("sample", own.samples)):
-        if (part in own.parts | own.statistics) != (how is not None):
+    for part, options in (("alternative", subset.alternatives), ("sample", subset.samples)):
+        if (part in subset.parts | subset.statistics) != (options is not None):
             return f"the part {part!r} and its settings belong together: declare both or neither"
-    if own.samples is not None:
+    if subset.samples is not None:
         reward = method.reward("an answer", "the truth")
         if not math.isfinite(reward):
             return f"reward('an answer', 'the truth') is {reward}"
@@ -415,10 +419,10 @@ def tokens(lab: TinyLab) -> Outcome:
         if dead:
             rows = batch.parts[part].rows
             row = int(rows[dead[0]])
-            place = dead[0] - int((rows < row).sum()) + 1
+            location = dead[0] - int((rows < row).sum()) + 1
             return fault(
                 f"{len(dead)} of {len(reached)} scored tokens of part {part!r} never have a "
-                f"gradient, first token {place} of {int((rows == row).sum())} in row {row + 1}"
+                f"gradient, first token {location} of {int((rows == row).sum())} in row {row + 1}"
             )
         counted += len(reached)
     if not counted:
@@ -430,16 +434,16 @@ def tokens(lab: TinyLab) -> Outcome:
 def _reached(lab: TinyLab) -> dict[Part, Tensor]:
     """[N] bool by part: True if a token has a gradient under any of several predictions."""
     reached: dict[Part, Tensor] = {
-        part: torch.zeros(len(one.labels), dtype=torch.bool)
-        for part, one in lab.batch().parts.items()
+        part: torch.zeros(len(item.labels), dtype=torch.bool)
+        for part, item in lab.batch().parts.items()
         if part in lab.needs.parts
     }
     for batch in _probes(lab):
         if all(bool(tokens.all()) for tokens in reached.values()):
             break
-        found = slopes(lab.total(batch), batch)
+        result = slopes(lab.total(batch), batch)
         for part, tokens in reached.items():
-            for slope in found[part]:
+            for slope in result[part]:
                 tokens |= slope.ne(0).any(dim=1)
     return reached
 
@@ -452,9 +456,11 @@ def _probes(lab: TinyLab) -> Iterator[LossBatch]:
         batch = lab.batch(state)
         yield freed(batch)
         for sign in (1, -1):
-            yield freed(batch, {p: _likelier(one, sign * _MOVED) for p, one in batch.parts.items()})
+            yield freed(
+                batch, {p: _likelier(part, sign * _MOVED) for p, part in batch.parts.items()}
+            )
         for _ in range(_DRAWS):
-            yield freed(batch, {p: _moved(one, generator) for p, one in batch.parts.items()})
+            yield freed(batch, {p: _moved(part, generator) for p, part in batch.parts.items()})
 
 
 def _likelier(part: Predictions, by: float) -> Token:
@@ -470,8 +476,8 @@ def _moved(part: Predictions, generator: torch.Generator) -> Token:
 def _gradient(lab: TinyLab, batch: LossBatch, *parts: Part) -> tuple[float, Tensor]:
     """The loss of a freed batch, and its gradient in the leaves of `parts` as one vector."""
     loss = lab.total(batch)
-    found = slopes(loss, batch)
-    return loss.item(), torch.cat([slope.flatten() for part in parts for slope in found[part]])
+    result = slopes(loss, batch)
+    return loss.item(), torch.cat([slope.flatten() for part in parts for slope in result[part]])
 
 
 @check()
@@ -514,9 +520,9 @@ def _matters(lab: TinyLab, part: Part, field: str) -> bool:
         )
         moved: dict[Part, Reference] = dict(batch.reference.parts)
         moved[part] = replace(start, **{field: shifted})
-        one, slope = _gradient(lab, batch, *batch.parts)
+        item, slope = _gradient(lab, batch, *batch.parts)
         other, changed = _gradient(lab, replace(batch, reference=References(moved)), *batch.parts)
-        if one != other or not torch.equal(slope, changed):
+        if item != other or not torch.equal(slope, changed):
             return True
     return False
 
@@ -539,14 +545,14 @@ def balance(lab: TinyLab) -> Outcome:
     if not {"forget", "retain"} <= lab.needs.parts:
         return not_applicable("it does not read both forget and retain rows")
     batch = freed(lab.batch())
-    one, two = (_gradient(lab, each, "retain")[1] for each in (batch, _doubled(batch)))
-    once, twice = float(one.norm()), float(two.norm())
+    item, two = (_gradient(lab, each, "retain")[1] for each in (batch, _doubled(batch)))
+    once, twice = float(item.norm()), float(two.norm())
     if not once:
         return not_applicable("the retain rows have no gradient")
-    if float((one - two).norm()) <= NEAR * max(once, twice):
+    if float((item - two).norm()) <= NEAR * max(once, twice):
         return passed(f"gradient norm {once:.6g} with the forget rows once and twice")
     # A mean over the union of the parts weighs them by their counts, by definition.
-    gaps = [float((share * one - two).norm()) for share in _shares(batch)]
+    gaps = [float((share * item - two).norm()) for share in _shares(batch)]
     if min(gaps) <= NEAR * max(once, twice):
         return passed("the loss is a mean over the union of the parts, weighed by their counts")
     return fault(
@@ -557,36 +563,36 @@ def balance(lab: TinyLab) -> Outcome:
 
 def _shares(batch: LossBatch) -> Iterator[float]:
     """Factors on the retain rows' weight in a mean over all tokens or rows, others doubled."""
-    retain, others = batch.retain, [one for p, one in batch.parts.items() if p != "retain"]
+    retain, others = batch.retain, [part for p, part in batch.parts.items() if p != "retain"]
     for some in (others, [batch.forget]):
-        for own, more in (
-            (retain.step_tokens, sum(one.step_tokens for one in some)),
-            (retain.step_rows, sum(one.step_rows for one in some)),
+        for part, more in (
+            (retain.step_tokens, sum(item.step_tokens for item in some)),
+            (retain.step_rows, sum(item.step_rows for item in some)),
         ):
-            yield (own + more) / (own + 2 * more)
+            yield (part + more) / (part + 2 * more)
 
 
 def _doubled(batch: LossBatch) -> LossBatch:
     """Repeat every row of every part except the retain rows."""
     parts: dict[Part, Predictions] = {
-        p: one if p == "retain" else _twice(one) for p, one in batch.parts.items()
+        p: part if p == "retain" else _twice(part) for p, part in batch.parts.items()
     }
     references: dict[Part, Reference] = {
-        p: one if p == "retain" else _twice(one) for p, one in batch.reference.parts.items()
+        p: part if p == "retain" else _twice(part) for p, part in batch.reference.parts.items()
     }
     rewards = None if batch.rewards is None else batch.rewards.repeat(2)
     return replace(batch, parts=parts, reference=References(references), rewards=rewards)
 
 
-def _twice(one: _T) -> _T:
+def _twice(item: _T) -> _T:
     """Repeat every row of a part's predictions or reference."""
     changed: dict[str, Any] = {}
-    for field in fields(one):
-        value = getattr(one, field.name)
+    for field in fields(item):
+        value = getattr(item, field.name)
         if isinstance(value, Tensor):
             changed[field.name] = torch.cat([value] * 2)
         elif isinstance(value, int):  # counts
             changed[field.name] = 2 * value
-    changed["rows"] = torch.cat([one.rows, one.rows + one.row_count])
-    changed["states"] = {layer: torch.cat([state] * 2) for layer, state in one.states.items()}
-    return replace(one, **changed)
+    changed["rows"] = torch.cat([item.rows, item.rows + item.row_count])
+    changed["states"] = {layer: torch.cat([state] * 2) for layer, state in item.states.items()}
+    return replace(item, **changed)

@@ -62,11 +62,11 @@ def _reference(old: Reference, logits: Tensor, labels: Tensor) -> Reference:
 def slopes(loss: Tensor, batch: LossBatch) -> dict[Part, list[Tensor]]:
     """Gradients of a freed batch by part: ∂L/∂z [N, V], then those of the hidden states."""
     leaves: dict[Part, list[Tensor]] = {
-        part: [one.hidden, *one.states.values()] for part, one in batch.parts.items()
+        part: [item.hidden, *item.states.values()] for part, item in batch.parts.items()
     }
-    flat = [leaf for own in leaves.values() for leaf in own]
-    found = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
-    return {part: [next(found) for _ in own] for part, own in leaves.items()}
+    flat = [leaf for leave in leaves.values() for leaf in leave]
+    result = iter(torch.autograd.grad(loss, flat, retain_graph=True, materialize_grads=True))
+    return {part: [next(result) for _ in leave] for part, leave in leaves.items()}
 
 
 Reads = set[tuple[str, Any]]
@@ -87,9 +87,9 @@ class _Parts(UserDict[Part, Predictions]):
     label: str
 
     def __getitem__(self, key: Part) -> Predictions:
-        found = super().__getitem__(key)
+        getitem = super().__getitem__(key)
         self.reads.add((self.label, key))
-        return found
+        return getitem
 
 
 class _ReadPredictions(Predictions):

@@ -27,19 +27,19 @@ NEAR = 1e-7
 """Relative; float64 rounds at 1e-16, and sums over a step lose few of its digits."""
 
 
-def difference(one: Measured, other: Measured, first: str, second: str) -> str:
+def difference(measured: Measured, other: Measured, first: str, second: str) -> str:
     """Describe the first difference between two measurements of a step; empty if they agree."""
     # A loss may be 0 up to rounding (GRPO's is), so the gradient's norm sets the scale.
-    scale = max(one.norm, other.norm)
-    for name in one.terms:
-        a, b = one.terms[name], other.terms[name]
+    scale = max(measured.norm, other.norm)
+    for name in measured.terms:
+        a, b = measured.terms[name], other.terms[name]
         if apart(a, b, scale):
             return f"{name} is {a:.6g} {first}, {b:.6g} {second}"
-    gap = float((one.flat - other.flat).norm())
+    gap = float((measured.flat - other.flat).norm())
     if not gap <= NEAR * scale:
         return f"the gradient differs by {gap / scale:.2g} of its norm: {first}, and {second}"
-    for key in one.state.keys() | other.state.keys():
-        a, b = one.state.get(key, 0.0), other.state.get(key, 0.0)
+    for key in measured.state.keys() | other.state.keys():
+        a, b = measured.state.get(key, 0.0), other.state.get(key, 0.0)
         if apart(a, b):
             return f"state {key!r} becomes {a:.6g} {first}, {b:.6g} {second}"
     return ""
@@ -58,8 +58,8 @@ _CACHED = ("token_logprob", "sequence_logprob", "lengths", "entropy", "margin")
 def _alike(lab: TinyLab, divisions: Iterable[Cuts | None], first: str, second: str) -> Outcome:
     """Compare the step with the same step divided otherwise."""
     for cuts in divisions:
-        if found := difference(lab.whole, lab.measure(cuts), first, second):
-            return fault(found)
+        if result := difference(lab.whole, lab.measure(cuts), first, second):
+            return fault(result)
     return passed(f"loss {lab.whole.loss:.6g} every time")
 
 
@@ -161,13 +161,13 @@ def padding(lab: TinyLab) -> Outcome:
     lab.model.extra = 9
     padded = lab.measure()
     lab.model.extra = 0
-    if found := difference(lab.whole, padded, "as it is", "with 9 more columns of padding"):
-        return fault(found)
+    if result := difference(lab.whole, padded, "as it is", "with 9 more columns of padding"):
+        return fault(result)
     ordered = sorted(lab.draws, key=lambda draw: lab.lengths[draw.index])
     like = lab.measure([ordered[i : i + 2] for i in range(0, len(ordered), 2)])
     mixed = lab.measure([[ordered[i], ordered[-1 - i]] for i in range(len(ordered) // 2)])
-    found = difference(like, mixed, "in batches of equal lengths", "in batches of mixed lengths")
-    return fault(found) if found else passed(f"loss {lab.whole.loss:.6g} every time")
+    result = difference(like, mixed, "in batches of equal lengths", "in batches of mixed lengths")
+    return fault(result) if result else passed(f"loss {lab.whole.loss:.6g} every time")
 
 
 @check()
@@ -196,8 +196,8 @@ def accumulation(lab: TinyLab) -> Outcome:
     """
     outcome = _alike(lab, [[[draw] for draw in lab.draws]], "in one batch", "row by row")
     if outcome.verdict == "passed" and "sample" not in lab.needs.parts:
-        found = _training_difference(lab)
-        return fault(found) if found else outcome
+        result = _training_difference(lab)
+        return fault(result) if result else outcome
     return outcome
 
 
@@ -205,8 +205,10 @@ def _training_difference(lab: TinyLab) -> str:
     """Describe a difference between training with and without accumulation; empty if none."""
     runs: list[dict[str, float]] = []
     for micro in (None, 1):
-        how = TrainerSettings(EPOCHS, 4, 1e-3, SEED, micro_batch_size=micro)
-        trainer = Trainer(lab.model.copied(), lab.objective, lab.rows, how, lab.pad, lab.references)
+        options = TrainerSettings(EPOCHS, 4, 1e-3, SEED, micro_batch_size=micro)
+        trainer = Trainer(
+            lab.model.copied(), lab.objective, lab.rows, options, lab.pad, lab.references
+        )
         steps = [step for epoch in range(1, EPOCHS + 1) for step in trainer.epoch(epoch)]
         numbers = {f"loss of step {i}": step.loss for i, step in enumerate(steps, 1)}
         numbers |= {f"gradient norm of step {i}": s.grad_norm for i, s in enumerate(steps, 1)}
@@ -242,7 +244,7 @@ def processes(lab: TinyLab) -> Outcome:
     # Divided as the trainer does; each process takes two rows at a time. One row for each process
     # is what `accumulation` does.
     shares = [[lab.draws[rank::world] for rank in range(world)] for world in (2, 3)]
-    cuts = [[rows[i : i + 2] for rows in own for i in range(0, len(rows), 2)] for own in shares]
+    cuts = [[rows[i : i + 2] for rows in share for i in range(0, len(rows), 2)] for share in shares]
     return _alike(lab, cuts, "in one process", "in several processes")
 
 
@@ -260,15 +262,15 @@ def fresh(lab: TinyLab) -> Outcome:
         return not_applicable("another process cannot import a class of a function or a notebook")
     try:
         lab.fresh = begin(lab.method) if lab.fresh is None else lab.fresh
-        found = fresh_process().answer(lab.fresh)
+        answer = fresh_process().answer(lab.fresh)
     except (FreshError, TypeError) as error:  # TypeError: values that JSON cannot hold
         return not_applicable(f"no other process could be used: {error}")
-    if "error" in found:
-        return fault(f"in a fresh process: {found['error']}")
-    for what, a in (("loss", lab.whole.loss), ("norm", lab.whole.norm)):
-        if apart(a, found[what], lab.whole.norm):
+    if "error" in answer:
+        return fault(f"in a fresh process: {answer['error']}")
+    for subject, a in (("loss", lab.whole.loss), ("norm", lab.whole.norm)):
+        if apart(a, answer[subject], lab.whole.norm):
             return fault(
-                f"the {what} is {a:.6g} here, {found[what]:.6g} in a fresh process that has seen "
-                "another row first: something is kept from an earlier call"
+                f"the {subject} is {a:.6g} here, {answer[subject]:.6g} in a fresh process that has "
+                "seen another row first: something is kept from an earlier call"
             )
     return passed(f"loss {lab.whole.loss:.6g} in both")

@@ -54,9 +54,9 @@ class TinyLlama(LlamaForCausalLM):
     def _record(self, _: nn.Module, inputs: tuple[Tensor, ...]) -> None:
         self.states = [_with_grad(inputs[0])]
 
-    def forward(self, *args: Any, **how: Any) -> Any:
+    def forward(self, *args: Any, **options: Any) -> Any:
         """Run on an input that is `extra` columns wider; the output has the usual width."""
-        input_ids, attention_mask = how.pop("input_ids"), how.pop("attention_mask", None)
+        input_ids, attention_mask = options.pop("input_ids"), options.pop("attention_mask", None)
         width = input_ids.shape[1]
         if self.extra:
             # Not the padding token: the ids in padding must not matter either.
@@ -69,7 +69,7 @@ class TinyLlama(LlamaForCausalLM):
             input_ids=input_ids,
             attention_mask=attention_mask,
             logits_to_keep=torch.arange(width),
-            **how,
+            **options,
         )
         if output.hidden_states is not None:
             output.hidden_states = tuple(
@@ -233,8 +233,8 @@ class TinyLab:
 
     def like(self, **changes: Any) -> TinyLab:
         """The same method in a lab with other settings."""
-        own: dict[str, Any] = {"lengths": self.lengths, "dtype": self.dtype, "names": self.names}
-        return TinyLab(self.method, **{**own, **changes})
+        part: dict[str, Any] = {"lengths": self.lengths, "dtype": self.dtype, "names": self.names}
+        return TinyLab(self.method, **{**part, **changes})
 
     @cached_property
     def references(self) -> ReferenceParts:
@@ -311,9 +311,9 @@ class TinyLab:
         model.zero_grad(set_to_none=True)
         terms, reported = Sums(), Sums()
         for batch in self.batches([self.draws] if cuts is None else cuts, model):
-            found = self.objective.terms(batch)
-            torch.stack([*found.values()]).sum().backward()
-            terms.add(found)
+            result = self.objective.terms(batch)
+            torch.stack([*result.values()]).sum().backward()
+            terms.add(result)
             reported.add(batch.reported)
         numbers = {name: value.item() for name, value in terms.values.items()}
         gradients = {
@@ -406,5 +406,7 @@ def _rows(
         return tuple(replace(row, scores=tuple(d)) for row, d in zip(rows, draws, strict=True))
 
     forget, retain = scored("forget", rows.forget), scored("retain", rows.retain)
-    samples = {i: replace(one, rows=scored("sample", one.rows)) for i, one in samples.items()}
+    samples = {
+        i: replace(sample, rows=scored("sample", sample.rows)) for i, sample in samples.items()
+    }
     return replace(rows, forget=forget, retain=retain), samples

@@ -29,7 +29,7 @@ def alternative_rows(
     load: Callable[[], Any],
     weights_hash: str,
     questions: Sequence[Question],
-    how: Sampling,
+    sampling: Sampling,
     encoder: Encoder,
     *,
     seed: int,
@@ -46,64 +46,68 @@ def alternative_rows(
     Several processes may write the same file: each renames its own into place, and their contents
     are equal.
     """
-    prompts = start_prompts(questions, how, encoder)
-    path = folder / f"{_key(weights_hash, prompts, how, encoder, seed)}.json"
+    prompts = start_prompts(questions, sampling, encoder)
+    path = folder / f"{_key(weights_hash, prompts, sampling, encoder, seed)}.json"
     answers = _read(path)
     if answers is None:
         seeded = [
             SeededPrompt(prompt, (seed, index, number, ALTERNATIVES))
             for index, prompt in enumerate(prompts)
-            for number in range(how.count)
+            for number in range(sampling.count)
         ]
-        sampled = sample(load(), seeded, how, encoder, pad)
-        answers = [sampled[i : i + how.count] for i in range(0, len(sampled), how.count)]
+        sampled = sample(load(), seeded, sampling, encoder, pad)
+        answers = [sampled[i : i + sampling.count] for i in range(0, len(sampled), sampling.count)]
         _write(path, questions, answers, encoder)
     return [
         tuple(
             encoder.labelled(row, question).without_first(skipped)
-            for row in _rows(question, found, how, encoder)
+            for row in _rows(question, answer, sampling, encoder)
         )
-        for question, found in zip(questions, answers, strict=True)
+        for question, answer in zip(questions, answers, strict=True)
     ]
 
 
 def _rows(
-    question: Question, answers: Sequence[tuple[int, ...]], how: Sampling, encoder: Encoder
+    question: Question, answers: Sequence[tuple[int, ...]], sampling: Sampling, encoder: Encoder
 ) -> list[Row]:
     """The rows of a question with each of `answers`."""
-    if not (how.prefix or how.stop):
+    if not (sampling.prefix or sampling.stop):
         # The question replaces a longer instruction, so that no row gets too long.
         return answer_rows(encoder.prompt(question), answers)
     texts = [encoder.decode(answer) for answer in answers]
-    for end in how.stop:
+    for end in sampling.stop:
         texts = [text.split(end)[0] for text in texts]
     return [encoder.row(question, question.continuation(text.strip())) for text in texts]
 
 
 def start_prompts(
-    questions: Sequence[Question], how: Sampling, encoder: Encoder
+    questions: Sequence[Question], sampling: Sampling, encoder: Encoder
 ) -> list[tuple[int, ...]]:
     """The prompt of the start model for each question."""
-    return [encoder.prompt(_instructed(question, how), how.prefix) for question in questions]
+    return [
+        encoder.prompt(_instructed(question, sampling), sampling.prefix) for question in questions
+    ]
 
 
-def _instructed(question: Question, how: Sampling) -> Question:
+def _instructed(question: Question, sampling: Sampling) -> Question:
     values = {"{question}": question.question, "{answer}": question.answer}
     # In one pass: a question may contain «{answer}».
-    text = re.sub(r"\{question\}|\{answer\}", lambda found: values[found[0]], how.instruction)
+    text = re.sub(
+        r"\{question\}|\{answer\}", lambda result: values[result[0]], sampling.instruction
+    )
     return replace(question, question=text)
 
 
 def _key(
     weights_hash: str,
     prompts: Sequence[tuple[int, ...]],
-    how: Sampling,
+    sampling: Sampling,
     encoder: Encoder,
     seed: int,
 ) -> str:
     # The prompts' ids cover questions, instruction, prefix, tokenizer and template; `stop` is
     # applied after sampling.
-    sampled = {k: v for k, v in asdict(how).items() if k not in ("prefix", "stop")}
+    sampled = {k: v for k, v in asdict(sampling).items() if k not in ("prefix", "stop")}
     content = [weights_hash, sampled, encoder.max_length, encoder.eos, seed, prompts]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -129,8 +133,8 @@ def _write(
         {
             "question": question.question,
             # The text is for people; only the ids are read.
-            "answers": [{"ids": ids, "text": encoder.decode(ids)} for ids in found],
+            "answers": [{"ids": ids, "text": encoder.decode(ids)} for ids in answer],
         }
-        for question, found in zip(questions, answers, strict=True)
+        for question, answer in zip(questions, answers, strict=True)
     ]
     write_text(path, json.dumps({"questions": document}, ensure_ascii=False, indent=1))

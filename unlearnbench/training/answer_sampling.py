@@ -39,7 +39,7 @@ class SeededPrompt:
 def sample(
     model: Any,
     prompts: Sequence[SeededPrompt],
-    how: Sampling,
+    sampling: Sampling,
     encoder: Encoder,
     pad: int,
     batch_tokens: int | None = None,
@@ -52,24 +52,24 @@ def sample(
     """
     context = max_context(model)
     longest = min(encoder.max_length, context or encoder.max_length)
-    limits = [min(how.max_new_tokens, longest - len(one.prompt)) for one in prompts]
-    for one, limit in zip(prompts, limits, strict=True):
+    limits = [min(sampling.max_new_tokens, longest - len(prompt.prompt)) for prompt in prompts]
+    for prompt, limit in zip(prompts, limits, strict=True):
         if limit < 1:
             raise ModelError(
-                f"no answer token fits into {longest} tokens after a prompt of {len(one.prompt)}: "
-                f"{encoder.decode(one.prompt)[:60]!r}; raise max_length or shorten the prompt"
+                f"no answer token fits into {longest} tokens after a prompt of "
+                f"{len(prompt.prompt)}: {encoder.decode(prompt.prompt)[:60]!r}; raise max_length or shorten the prompt"
             )
     device = next(model.parameters()).device
-    lengths = [len(one.prompt) + limit for one, limit in zip(prompts, limits, strict=True)]
+    lengths = [len(prompt.prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
 
     def sampled(budget: int) -> list[tuple[int, ...]]:
         answers: dict[int, tuple[int, ...]] = {}
         for batch in token_budget(lengths, budget):
             ids = [prompts[i].prompt for i in batch]
             uniform = _uniform([prompts[i].seed for i in batch], max(limits[i] for i in batch))
-            of = Distribution(how.temperature)
-            found = _decode(model, ids, uniform.to(device), of, encoder.eos, pad)
-            for i, tokens in zip(batch, found.tolist(), strict=True):
+            of = Distribution(sampling.temperature)
+            decode = _decode(model, ids, uniform.to(device), of, encoder.eos, pad)
+            for i, tokens in zip(batch, decode.tolist(), strict=True):
                 tokens = tokens[: limits[i]]
                 end = tokens.index(encoder.eos) + 1 if encoder.eos in tokens else len(tokens)
                 answers[i] = tuple(tokens[:end])
@@ -89,7 +89,7 @@ def _decode(
     model: Any,
     prompts: Sequence[tuple[int, ...]],
     uniform: Tensor,
-    how: Distribution,
+    distribution: Distribution,
     eos: int,
     pad: int,
 ) -> Tensor:
@@ -114,7 +114,7 @@ def _decode(
             past_key_values=cache,
             use_cache=True,
         )
-        tokens = choose(logits, how, column)
+        tokens = choose(logits, distribution, column)
         sampled.append(tokens)
         ended |= tokens == eos
         if bool(ended.all()):
@@ -164,7 +164,7 @@ class Sampler:
         model.eval()
         each = iter(sample(model, seeded, self.how, self.encoder, self.pad))
         model.train(training)
-        found: dict[int, SampledAnswers] = {}
+        answerss: dict[int, SampledAnswers] = {}
         for index, prompt in zip(indices, prompts, strict=True):
             rows = answer_rows(prompt, [next(each) for _ in range(self.how.count)])
             question = self.questions[index]
@@ -176,14 +176,14 @@ class Sampler:
                 ]
             labelled = (self.encoder.labelled(row, question) for row in rows)
             seen = tuple(row.without_first(self.skipped) for row in labelled)
-            found[index] = SampledAnswers(seen, texts, rewards)
-        return found
+            answerss[index] = SampledAnswers(seen, texts, rewards)
+        return answerss
 
     def _scored(self, row: Row, text: str, truth: str) -> Row:
         """A sampled row with the score of each of its tokens."""
         tokens = [str(self.encoder.tokenizer.decode([token])) for token in row.ids[row.start :]]
-        found = self.token_rewards(text, tokens, truth) if self.token_rewards else ()
-        scores = tuple(float(score) for score in found)
+        result = self.token_rewards(text, tokens, truth) if self.token_rewards else ()
+        scores = tuple(float(score) for score in result)
         if len(scores) != row.scored or not all(0 <= score <= 1 for score in scores):
             listed = ", ".join(f"{score:g}" for score in scores[:8])
             raise TrainingError(

@@ -81,7 +81,7 @@ class FineTuner:
             raise TrainingError(f"optimizer: {optimizer!r} is none of {', '.join(OPTIMIZERS)}")
         encoded = [self._row(row) for row in rows]
         check_context(model, encoded, rows, "training.max_length")
-        how = TrainerSettings(
+        options = TrainerSettings(
             epochs=math.ceil(steps / max(math.ceil(len(rows) / batch_size), 1)),
             batch_size=batch_size,
             learning_rate=learning_rate,
@@ -96,8 +96,8 @@ class FineTuner:
         with _trainable(model, lora_rank, seed):
             with _own_random_numbers(model):
                 data = TrainingRows(retain=encoded)
-                trainer = Trainer(model, Objective(FineTuning()), data, how, self.pad)
-            for epoch in range(1, how.epochs + 1):
+                trainer = Trainer(model, Objective(FineTuning()), data, options, self.pad)
+            for epoch in range(1, options.epochs + 1):
                 taken = trainer.epoch(epoch)
                 while trainer.step < trainer.schedule.end(epoch):
                     model.train()
@@ -176,9 +176,9 @@ def _adapted(model: Any, rank: int, seed: int) -> Generator[None, None, None]:
             dtype = at_least_fp32(weight[:0]).dtype if weight.is_floating_point() else torch.float32
             drawn = torch.rand((rank, sizes[0]), generator=generator, dtype=dtype) * 2 - 1
             zeros = torch.zeros((sizes[1], rank), dtype=dtype)
-            for own, values in zip(_NAMES, (drawn * bound, zeros), strict=True):
-                layer.register_parameter(own, nn.Parameter(values.to(weight.device)))
-                added.append((layer, own))
+            for part, values in zip(_NAMES, (drawn * bound, zeros), strict=True):
+                layer.register_parameter(part, nn.Parameter(values.to(weight.device)))
+                added.append((layer, part))
             handles.append(layer.register_forward_hook(_add_product))
         if not added:
             raise TrainingError(f"lora_rank: {type(model).__name__} has no linear layer to adapt")
@@ -186,8 +186,8 @@ def _adapted(model: Any, rank: int, seed: int) -> Generator[None, None, None]:
     finally:
         for handle in handles:
             handle.remove()
-        for layer, own in added:
-            delattr(layer, own)
+        for layer, subset in added:
+            delattr(layer, subset)
 
 
 def _add_product(layer: Any, inputs: tuple[Any, ...], output: Tensor) -> Tensor:

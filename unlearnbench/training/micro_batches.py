@@ -99,9 +99,9 @@ class MicroBatches:
         extra = self._extra_tensors(rows, draws, step)
         prepared = self.reader.prepared(model, together, [*extra.values()])
         sent = dict(zip(extra, prepared.extra, strict=True))
-        found = self.reader.run(model, prepared, self.needs.layers)
+        result = self.reader.run(model, prepared, self.needs.layers)
         # Like the values that they are compared with.
-        dtype = at_least_fp32(found.hidden[:0]).dtype
+        dtype = at_least_fp32(result.hidden[:0]).dtype
         scores: dict[Part, Tensor] = {
             part: sent[part, "scores"].to(dtype) for part in rows if (part, "scores") in sent
         }
@@ -111,11 +111,11 @@ class MicroBatches:
                 tensors = {name: tensor for (of, name), tensor in sent.items() if of == part}
                 references[part] = reference.reference(tensors, len(rows[part]))
             elif rows.get(part):
-                references[part] = reference.batch(rows[part], found.hidden.device)
+                references[part] = reference.batch(rows[part], result.hidden.device)
             elif part in rows:
-                references[part] = _empty(found)
+                references[part] = _empty(result)
         rewards = sent["sample", "rewards"].to(dtype) if "sample" in rows else None
-        parts = split(found, rows, step.counts, scores)
+        parts = split(result, rows, step.counts, scores)
         return LossBatch(
             parts, References(references), step.state, step.statistics, rewards, step.separate
         )
@@ -124,30 +124,30 @@ class MicroBatches:
         self, rows: Mapping[Part, Sequence[Row]], draws: Sequence[Item], step: StepContext
     ) -> dict[tuple[Part, str], Tensor]:
         """CPU tensors that a loss reads in addition to the tokens, by part and name."""
-        found: dict[tuple[Part, str], Tensor] = {}
+        tensors: dict[tuple[Part, str], Tensor] = {}
         for part, part_rows in rows.items():
             reference = self.references.get(part)
             if isinstance(reference, ReferenceRows):
-                found |= {(part, name): t for name, t in reference.tensors(part_rows).items()}
+                tensors |= {(part, name): t for name, t in reference.tensors(part_rows).items()}
             if part in self.needs.scores:
                 numbers = [score for row in part_rows for score in row.scores]
-                found[part, "scores"] = torch.tensor(numbers, dtype=torch.float64)
+                tensors[part, "scores"] = torch.tensor(numbers, dtype=torch.float64)
         if "sample" in rows:
             sampled = draws if rows["sample"] else ()
             rewards = [reward for draw in sampled for reward in step.samples[draw.index].rewards]
-            found["sample", "rewards"] = torch.tensor(rewards, dtype=torch.float64)
-        return found
+            tensors["sample", "rewards"] = torch.tensor(rewards, dtype=torch.float64)
+        return tensors
 
 
-def _empty(found: RowStates) -> Reference:
-    """A reference of no rows, by the model whose states are `found`."""
-    none = {layer: state[:0].detach() for layer, state in found.inner.items()}
-    hidden, logprobs = found.hidden[:0].detach(), at_least_fp32(found.hidden.new_zeros(0))
-    return Reference(logprobs, found.rows[:0], 0, hidden, found.projection, none)
+def _empty(states: RowStates) -> Reference:
+    """A reference of no rows, by the model whose states are `states`."""
+    none = {layer: state[:0].detach() for layer, state in states.inner.items()}
+    hidden, logprobs = states.hidden[:0].detach(), at_least_fp32(states.hidden.new_zeros(0))
+    return Reference(logprobs, states.rows[:0], 0, hidden, states.projection, none)
 
 
 def split(
-    found: RowStates,
+    states: RowStates,
     rows: Mapping[Part, Sequence[Row]],
     counts: Counts,
     scores: Mapping[Part, Tensor] | None = None,
@@ -162,13 +162,13 @@ def split(
         end = begin + sum(row.scored for row in part_rows)
         span = slice(begin, end)
         parts[part] = Predictions(
-            found.hidden[span],
-            found.projection,
-            found.labels[span],
-            found.rows[span] - first_row,
+            states.hidden[span],
+            states.projection,
+            states.labels[span],
+            states.rows[span] - first_row,
             len(part_rows),
             *counts[part],
-            {layer: state[span] for layer, state in found.inner.items()},
+            {layer: state[span] for layer, state in states.inner.items()},
             (scores or {}).get(part),
         )
         begin, first_row = end, first_row + len(part_rows)
@@ -181,9 +181,9 @@ class Sums:
     def __init__(self) -> None:
         self.values: dict[str, Tensor] = {}
 
-    def add(self, found: Mapping[str, Tensor], weight: int = 1) -> None:
+    def add(self, tensors: Mapping[str, Tensor], weight: int = 1) -> None:
         """Add each value to the sum of its name; `weight` 0 for rows of another process."""
-        for name, value in found.items():
+        for name, value in tensors.items():
             part = value.detach() * weight
             self.values[name] = self.values[name] + part if name in self.values else part
 
@@ -196,11 +196,11 @@ class Sums:
 
     def floats(self, accelerator: Accelerator) -> dict[str, float]:
         """The sums as numbers, in one copy from a GPU."""
-        found = self.reduced(accelerator)
-        if not found:
+        result = self.reduced(accelerator)
+        if not result:
             return {}
-        numbers = torch.stack([value.double().reshape(()) for value in found.values()]).tolist()
-        return dict(zip(found, numbers, strict=True))
+        numbers = torch.stack([value.double().reshape(()) for value in result.values()]).tolist()
+        return dict(zip(result, numbers, strict=True))
 
 
 @dataclass(frozen=True)

@@ -75,13 +75,13 @@ class StepEvaluation:
         if at_weights:
             self.values.setdefault(role, values)
         trained = trainer.trained()
-        found = {name: p.grad for name, p in trained.items() if p.grad is not None}
-        self.reached |= found.keys()
+        result = {name: p.grad for name, p in trained.items() if p.grad is not None}
+        self.reached |= result.keys()
         trainer.zero()
         return trainer.by_weight(
             {
                 name: at_least_fp32(
-                    local_part(found[name] if name in found else torch.zeros_like(p)).detach()
+                    local_part(result[name] if name in result else torch.zeros_like(p)).detach()
                 )
                 for name, p in trained.items()
             }
@@ -92,19 +92,21 @@ class Modifiers:
     """The modifiers of a run, and what they keep between steps."""
 
     def __init__(self, modifiers: Sequence[Modifier]) -> None:
-        self.all: list[tuple[Modifier, dict[str, Gradients]]] = [(one, {}) for one in modifiers]
-        self.separate = any(one.two_roles for one in modifiers)
+        self.all: list[tuple[Modifier, dict[str, Gradients]]] = [
+            (modifier, {}) for modifier in modifiers
+        ]
+        self.separate = any(modifier.two_roles for modifier in modifiers)
         """The loss must have a term for each role."""
         self._groups: Groups | None = None
 
     def of(self, kind: str, part: str) -> list[tuple[Callable[..., Any], dict[str, Gradients]]]:
         """The functions `part` of the modifiers of a kind, each with its modifier's memory."""
-        return [(_guarded(one, part), memory) for one, memory in self.all if one.kind == kind]
+        return [(_guarded(item, part), memory) for item, memory in self.all if item.kind == kind]
 
     def begin(self, trainer: Trainer) -> None:
         """Before the first step: what modifiers keep, choose and change."""
-        for one, memory in self.all:
-            memory |= _guarded(one, "memory")(trainer.weights)
+        for item, memory in self.all:
+            memory |= _guarded(item, "memory")(trainer.weights)
         edits, filters = self.of("weights", "before"), self.of("filter", "select")
         if not edits and not filters:
             return
@@ -136,16 +138,16 @@ class Modifiers:
         by_role = at(at.groups) if by_role is None else by_role
         for role in at.groups.keys() - at.values.keys():
             at({role})  # for the loss that is shown, and the method's state
-        found = [by_role[role] for role in at.groups]
+        result = [by_role[role] for role in at.groups]
         for combine, memory in self.of("combine", "combine"):
-            found = [combine(by_role, memory, step)]
+            result = [combine(by_role, memory, step)]
         if not self.separate:
-            found = [found[0].add_(found[1])] if found[1:] else found
+            result = [result[0].add_(result[1])] if result[1:] else result
         for apply, memory in self.of("filter", "apply"):
-            found = [apply(gradient, memory, step) for gradient in found]
+            result = [apply(gradient, memory, step) for gradient in result]
         for selection in self._selections:
-            found = [gradient.map_(torch.mul, selection) for gradient in found]
-        return found
+            result = [gradient.map_(torch.mul, selection) for gradient in result]
+        return result
 
     @property
     def _selections(self) -> list[Gradients]:
@@ -190,12 +192,12 @@ class Modifiers:
             )
 
 
-def _guarded(one: Modifier, part: str) -> Callable[..., Any]:
+def _guarded(modifier: Modifier, part: str) -> Callable[..., Any]:
     """A function of a modifier, whose errors name it."""
 
     def call(*arguments: Any) -> Any:
-        with called(one, part):
-            return getattr(one, part)(*arguments)
+        with called(modifier, part):
+            return getattr(modifier, part)(*arguments)
 
     return call
 
@@ -216,7 +218,7 @@ def _groups(trainer: Trainer, rows: StepRows) -> Groups:
     trainer.zero()
     others = [group for group in groups if group != _RETAIN]
     by_role: Groups = {"forget": others, "retain": [_RETAIN] if _RETAIN in groups else []}
-    return {role: own for role, own in by_role.items() if own}
+    return {role: subset for role, subset in by_role.items() if subset}
 
 
 def parts_read(value: Tensor, batch: LossBatch) -> frozenset[Part]:

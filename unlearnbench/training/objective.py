@@ -34,8 +34,8 @@ class Objective:
     @property
     def needs(self) -> Needs:
         """The needs of both."""
-        own = self.method.needed()
-        return own if self.retain is None else own | _NEEDS[self.retain.term]
+        part = self.method.needed()
+        return part if self.retain is None else part | _NEEDS[self.retain.term]
 
     def terms(self, batch: LossBatch) -> Terms:
         """The loss by term; the sum is minimised.
@@ -43,8 +43,8 @@ class Objective:
         Raises: PluginError where the method's loss raises, or is not a scalar with a gradient.
         """
         with called(self.method, "loss"):
-            own: Any = self.method.loss(batch)
-        terms = _terms(self.method, own)
+            part: Any = self.method.loss(batch)
+        terms = _terms(self.method, part)
         if self.retain is not None:
             # The method's own retain term, if any, has another name.
             terms[f"added_{self.retain.term}"] = self.retain.weight * _TERMS[self.retain.term](
@@ -62,14 +62,14 @@ def called(plugin: HyperParameters, part: str) -> Any:
 _RULE = "it must return a scalar tensor with a gradient, or such tensors by name"
 
 
-def _terms(method: Method, own: Any) -> dict[str, Tensor]:
+def _terms(method: Method, part: Any) -> dict[str, Tensor]:
     """The terms of a loss. Raises: PluginError where it is not a valid loss."""
     where = f"`loss` of {type(method).__name__}"
-    terms: dict[Any, Any] = dict(own) if isinstance(own, Mapping) else {"loss": own}
+    terms: dict[Any, Any] = dict(part) if isinstance(part, Mapping) else {"loss": part}
     if not terms:
         raise PluginError(f"{where} returned a mapping without terms; {_RULE}")
     for name, value in terms.items():
-        of = where if not isinstance(own, Mapping) else f"the term {name!r} of {where}"
+        of = where if not isinstance(part, Mapping) else f"the term {name!r} of {where}"
         if not isinstance(value, Tensor):
             got = "None (is a `return` missing?)" if value is None else f"the {_kind(value)}"
             raise PluginError(f"{of} returned {got}; {_RULE}")

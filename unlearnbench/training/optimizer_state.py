@@ -24,14 +24,14 @@ def state_tensors(optimizer: Any) -> dict[str, Tensor]:
 
     No two share memory: bitsandbytes decodes all parameters with the same two maps of 1 KiB.
     """
-    found: dict[str, Tensor] = {}
+    tensors: dict[str, Tensor] = {}
     seen: set[int] = set()
     for number, parameter in enumerate(_parameters(optimizer)):
         for key, value in optimizer.state.get(parameter, {}).items():
             tensor = torch.as_tensor(value)
-            found[f"{number}.{key}"] = tensor.clone() if id(value) in seen else tensor
+            tensors[f"{number}.{key}"] = tensor.clone() if id(value) in seen else tensor
             seen.add(id(value))
-    return found
+    return tensors
 
 
 def load_state(optimizer: Any, names: Iterable[str], read: Reader) -> None:
@@ -57,11 +57,11 @@ def _load_torch(optimizer: Any, keys: dict[int, list[str]], read: Reader) -> Non
     parameters = _parameters(optimizer)
     state: dict[int, dict[str, Tensor]] = {}
     for number, names in keys.items():
-        parameter, own = parameters[number], state.setdefault(number, {})
+        parameter, part = parameters[number], state.setdefault(number, {})
         for key in names:
             value = read(f"{number}.{key}")
             # Other shapes are counts, such as of steps.
-            own[key] = local_shard(value, parameter) if value.shape == parameter.shape else value
+            part[key] = local_shard(value, parameter) if value.shape == parameter.shape else value
     optimizer.load_state_dict({**optimizer.state_dict(), "state": state})
 
 

@@ -133,56 +133,58 @@ def reseed(*words: int) -> None:
 
 
 def make_optimizers(
-    model: nn.Module, how: TrainerSettings, kind: OptimizerKind | None = None
+    model: nn.Module, settings: TrainerSettings, kind: OptimizerKind | None = None
 ) -> Iterator[torch.optim.Optimizer]:
     """The optimisers of the trained weights: those of the settings, or of a modifier's `kind`."""
     weights = {name: p for name, p in model.named_parameters() if p.requires_grad}
     if not weights:
         raise TrainingError("no weight of the model requires a gradient; nothing would change")
     if kind is None:
-        yield from OPTIMIZERS[how.optimizer](model, [*weights.values()], how)
+        yield from OPTIMIZERS[settings.optimizer](model, [*weights.values()], settings)
         return
     for _ in range(2 if kind.two_roles else 1):
         with plugin_code(f"`make` of {type(kind).__name__}", source_file(type(kind))):
-            yield kind.make(weights, how.learning_rate, how.weight_decay)
+            yield kind.make(weights, settings.learning_rate, settings.weight_decay)
 
 
 Made = Iterator[torch.optim.Optimizer]
 
 
-def _bitsandbytes(_: nn.Module, parameters: list[nn.Parameter], how: TrainerSettings) -> Made:
+def _bitsandbytes(_: nn.Module, parameters: list[nn.Parameter], settings: TrainerSettings) -> Made:
     if world_size() > 1:
         raise TrainingError(
-            f"training.optimizer: {how.optimizer} works in one process, and the run has "
+            f"training.optimizer: {settings.optimizer} works in one process, and the run has "
             f"{world_size()}: {ONE_PROCESS}"
         )
     device = parameters[0].device
-    check_optimizer(how.optimizer, device)
+    check_optimizer(settings.optimizer, device)
     module = import_optional("bitsandbytes")
-    optimizer_class = _eight_bit(module, how.optimizer, device)
-    optimizer = optimizer_class(parameters, lr=how.learning_rate, weight_decay=how.weight_decay)
+    optimizer_class = _eight_bit(module, settings.optimizer, device)
+    optimizer = optimizer_class(
+        parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay
+    )
     if getattr(optimizer, "is_paged", False):
         # Replaces the shared manager of all optimisers, which never frees their memory.
         optimizer.page_mng = SimpleNamespace(paged_tensors=_Pages(module.functional.lib))
     yield optimizer
 
 
-def _muon(model: nn.Module, parameters: list[nn.Parameter], how: TrainerSettings) -> Made:
+def _muon(model: nn.Module, parameters: list[nn.Parameter], settings: TrainerSettings) -> Made:
     """Muon for the blocks' matrices, and AdamW for the rest."""
     # Muon orthogonalises the update of a matrix; embeddings are tables, not linear maps.
     tables = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     matrices = [p for p in parameters if p.ndim == 2 and id(p) not in tables]
     rest = [p for p in parameters if p.ndim != 2 or id(p) in tables]
-    decay = how.weight_decay
+    decay = settings.weight_decay
     if matrices:
         scaled: Any = {"adjust_lr_fn": "match_rms_adamw"}
-        yield torch.optim.Muon(matrices, lr=how.learning_rate, weight_decay=decay, **scaled)
+        yield torch.optim.Muon(matrices, lr=settings.learning_rate, weight_decay=decay, **scaled)
     if rest:  # empty with adapters, which are all matrices
-        yield _adamw(rest, how.embedding_learning_rate, decay)
+        yield _adamw(rest, settings.embedding_learning_rate, decay)
 
 
 OPTIMIZERS: Mapping[str, Callable[[nn.Module, list[nn.Parameter], TrainerSettings], Made]] = {
-    "adamw": lambda _, ps, how: iter([_adamw(ps, how.learning_rate, how.weight_decay)]),
+    "adamw": lambda _, ps, options: iter([_adamw(ps, options.learning_rate, options.weight_decay)]),
     "muon": _muon,
     "adamw-8bit": _bitsandbytes,
     "paged-adamw-8bit": _bitsandbytes,

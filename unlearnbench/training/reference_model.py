@@ -66,13 +66,13 @@ class ReferenceRows:
         # The first, and the type, for no rows at all.
         index = torch.cat([torch.arange(0), *(torch.arange(begin, end) for begin, end in spans)])
         lengths = torch.tensor([end - begin for begin, end in spans], dtype=torch.long)
-        found = {
+        result = {
             "logprobs": self.logprobs[index],
             "rows": torch.arange(len(rows)).repeat_interleave(lengths),
         }
         if self.hidden is not None:
-            found["hidden"] = self.hidden[index]
-        return found | {f"layer.{n}": states[index] for n, states in self.states.items()}
+            result["hidden"] = self.hidden[index]
+        return result | {f"layer.{n}": states[index] for n, states in self.states.items()}
 
     def reference(self, tensors: Mapping[str, Tensor], count: int) -> Reference:
         """The reference of `count` rows, from their `tensors` on any device."""
@@ -171,14 +171,14 @@ def load_references(
     precision: Precision = "fp32",
 ) -> ReferenceParts:
     """The references of each part for which `needs` has one, for all of a run's epochs."""
-    found: dict[Part, ReferenceRows | LiveReference] = {}
+    rowss: dict[Part, ReferenceRows | LiveReference] = {}
     for part in sorted(needs.reference):
         distributions = part in needs.distributions
         layers = sorted(needs.layers) if part in needs.states else ()
         if part == "sample":  # its rows exist only during training
-            found[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)
+            rowss[part] = LiveReference(copy.deepcopy(load()), pad, distributions, layers)
             continue
-        found[part] = reference_rows(
+        rowss[part] = reference_rows(
             load,
             weights_hash,
             rows.rows_of_epochs(part, needs, seed, epochs),
@@ -188,7 +188,7 @@ def load_references(
             folder=folder,
             precision=precision,
         )
-    return found
+    return rowss
 
 
 def _key(weights_hash: str, rows: Sequence[Row], stored: Sequence[str | int]) -> str:
@@ -210,15 +210,17 @@ def _compute(
     reader = RowReader(model, pad)
     device = next(model.parameters()).device.type
     autocast = torch.autocast(device, torch.bfloat16, enabled=precision == "bf16")
-    found: dict[str, dict[int, Tensor]] = {}
+    tensorss: dict[str, dict[int, Tensor]] = {}
     for batch in token_budget([len(row.ids) for row in rows], _BATCH_TOKENS):
         with autocast:
             tensors, _ = _predicted(reader, model, [rows[i] for i in batch], layers)
         counts = [rows[i].scored for i in batch]
         for name, tensor in tensors.items():
             split = (part.cpu() for part in tensor.split(counts))
-            found.setdefault(name, {}).update(zip(batch, split, strict=True))
-    return {name: torch.cat([parts[i] for i in range(len(rows))]) for name, parts in found.items()}
+            tensorss.setdefault(name, {}).update(zip(batch, split, strict=True))
+    return {
+        name: torch.cat([parts[i] for i in range(len(rows))]) for name, parts in tensorss.items()
+    }
 
 
 @torch.no_grad()

@@ -102,7 +102,7 @@ class Trainer:
         # Before the optimisers are made, which choose their kernels by the weights' device.
         self.model: Any = model if is_sharded(model) else _placed(model, self.accelerator)
         self._start = _copies(model) if objective.method.update_scale() != 1 else {}
-        kinds = [one for one in modifiers if isinstance(one, OptimizerKind)]
+        kinds = [modifier for modifier in modifiers if isinstance(modifier, OptimizerKind)]
         self.optimizers: list[Any] = [*make_optimizers(model, optimisation, *kinds)]
         self.rates = [[group["lr"] for group in o.param_groups] for o in self.optimizers]
         self.parameters = [p for p in model.parameters() if p.requires_grad]
@@ -166,8 +166,8 @@ class Trainer:
                     if name in at.reached:
                         weight.grad = as_shard(gradient.tensors[name].to(weight.dtype), weight)
                 # One for each gradient, or all for one.
-                own = self.optimizers if len(gradients) == 1 else self.optimizers[i : i + 1]
-                norms.append(self._update(own, epoch, terms))
+                part = self.optimizers if len(gradients) == 1 else self.optimizers[i : i + 1]
+                norms.append(self._update(part, epoch, terms))
         for after, memory in modifiers.of("weights", "after"):
             after(self.weights, memory, step)
         return terms, reported, math.hypot(*norms)
@@ -178,8 +178,8 @@ class Trainer:
             check_gradients(self.model)
             self._checked = True
         norm, loss = float(self._clip()), sum(terms.values())
-        if what := not_finite(self.step + 1, epoch, loss, norm):
-            raise NonFiniteError(what)
+        if subject := not_finite(self.step + 1, epoch, loss, norm):
+            raise NonFiniteError(subject)
         with optimizer_oom(self.step + 1):
             for optimizer in optimizers:
                 optimizer.step()
@@ -232,11 +232,11 @@ class Trainer:
             with nullcontext() if last else self.accelerator.no_sync(self.model):
                 with self.accelerator.autocast():
                     batch = self.batches.batch(self.model, chunk, step, group=group)
-                    found = self.objective.terms(batch)
+                    result = self.objective.terms(batch)
                 # Data parallelism averages over processes; this makes it a sum.
-                self.accelerator.backward(torch.stack([*found.values()]).sum() * world * weight)
-            watch(found, batch)
-            terms.add(found, weight)
+                self.accelerator.backward(torch.stack([*result.values()]).sum() * world * weight)
+            watch(result, batch)
+            terms.add(result, weight)
             reported.add(batch.reported, weight)
         values = reported.floats(self.accelerator)
         return terms.floats(self.accelerator), values
@@ -271,7 +271,7 @@ class Trainer:
         model = self.accelerator.unwrap_model(self.model)
         with self.accelerator.autocast(), unsharded(model):
             samples = self.sampler(model, indices, self.step)
-        tokens = sum(row.scored for found in samples.values() for row in found.rows)
+        tokens = sum(row.scored for sample in samples.values() for row in sample.rows)
         sums = Sums()
         sums.add({"tokens": torch.tensor(tokens, device=self.accelerator.device)}, int(bool(mine)))
         scored = int(sums.reduced(self.accelerator)["tokens"])
@@ -290,20 +290,20 @@ class Trainer:
             with self.accelerator.autocast():
                 batch = self.batches.batch(self.model, chunk, step, only)
                 with called(self.objective.method, "statistics"):
-                    found = self.objective.method.statistics(batch)
-                sums.add(found, weight)
+                    statistics = self.objective.method.statistics(batch)
+                sums.add(statistics, weight)
         return sums.reduced(self.accelerator)
 
     def tensors(self) -> dict[str, Tensor]:
         """The local tensors of a checkpoint by name: trained weights, optimiser state."""
-        found: dict[str, Tensor] = {f"model.{name}": p for name, p in self.trained().items()}
+        tensors: dict[str, Tensor] = {f"model.{name}": p for name, p in self.trained().items()}
         for i, optimizer in enumerate(self.optimizers):
             for name, value in state_tensors(optimizer).items():
-                found[f"optimizer.{i}.{name}"] = value
+                tensors[f"optimizer.{i}.{name}"] = value
         if self.modifiers is not None:
-            found |= self.modifiers.tensors(self.trained())
+            tensors |= self.modifiers.tensors(self.trained())
         # The largest types first, so that values are aligned in the file.
-        return dict(sorted(found.items(), key=lambda item: -item[1].element_size()))
+        return dict(sorted(tensors.items(), key=lambda item: -item[1].element_size()))
 
     def size(self) -> int:
         """Bytes of a checkpoint."""
@@ -338,8 +338,8 @@ class Trainer:
                     value.copy_(local_shard(file.get_tensor(f"model.{name}"), value))
             for i, optimizer in enumerate(self.optimizers):
                 prefix = f"optimizer.{i}."
-                own = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
-                load_state(optimizer, own, partial(_whole, file, prefix))
+                part = [name.removeprefix(prefix) for name in names if name.startswith(prefix)]
+                load_state(optimizer, part, partial(_whole, file, prefix))
             if self.modifiers is not None:
                 kept = [name for name in names if name.startswith("modifier.")]
                 self.modifiers.load(self, kept, partial(_whole, file, ""))

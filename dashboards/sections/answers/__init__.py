@@ -32,15 +32,15 @@ Key = tuple[tuple[str, ...], tuple[str, ...]]
 def chosen_evaluations(context: PageContext) -> Evaluations:
     """Read the evaluations that the page embeds, most useful first."""
     pairs = by_usefulness(context.report.records, context.best)[:MAX_EVALUATIONS]
-    best = {(row.run_id, row.epoch) for one in context.best for row in one.rows}
+    best = {(row.run_id, row.epoch) for item in context.best for row in item.rows}
     leading = [(r, epoch) for r, epoch in pairs if r.kind != "run" or (r.id, epoch) in best]
-    found: dict[tuple[str, int | str], Evaluation | None] = {
+    evaluations: dict[tuple[str, int | str], Evaluation | None] = {
         (record.id, epoch): context.evaluation(record.id, epoch) for record, epoch in leading
     }
-    for key, one in variant_answers(context).items():
-        found[key] = one
-    found |= {(r.id, epoch): context.evaluation(r.id, epoch) for r, epoch in pairs}
-    return {key: one for key, one in found.items() if one is not None}
+    for key, answer in variant_answers(context).items():
+        evaluations[key] = answer
+    evaluations |= {(r.id, epoch): context.evaluation(r.id, epoch) for r, epoch in pairs}
+    return {key: item for key, item in evaluations.items() if item is not None}
 
 
 def by_usefulness(records: Sequence[Record], best: Iterable[Setting]) -> list[tuple[Record, int]]:
@@ -93,14 +93,14 @@ def answer_data(
     models   [embedded evaluations, all evaluations]
     """
     with_texts = {
-        key: one
-        for key, one in evaluations.items()
-        if any(any(part.generated) for part in one.sets.values())
+        key: evaluation
+        for key, evaluation in evaluations.items()
+        if any(any(part.generated) for part in evaluation.sets.values())
     }
-    sets = [(name, one) for e in with_texts.values() for name, one in sorted(e.sets.items())]
+    sets = [(name, item) for e in with_texts.values() for name, item in sorted(e.sets.items())]
     counts: dict[SetName, int] = {}
-    for name, one in sets:
-        counts[name] = max(counts.get(name, 0), len(one.questions))
+    for name, item in sets:
+        counts[name] = max(counts.get(name, 0), len(item.questions))
     data: dict[str, Any] = {}
     for share, rows in LIMITS:
         chosen = dict(list(with_texts.items())[: math.ceil(share * len(with_texts))])
@@ -126,19 +126,19 @@ def _encode(
                 known = memorization[name].per_example(part) if name in memorization else None
                 if known is not None:
                     sets[name].append([_hundredths(share) for share in known[:rows].tolist()])
-    texts = [[one.questions, [list(texts) for texts in one.texts]] for one in lists.values()]
+    texts = [[item.questions, [list(texts) for texts in item.texts]] for item in lists.values()]
     return {"lists": texts, "answers": answers}
 
 
 def _encode_set(part: SetEvaluation, rows: int, lists: dict[Key, _QuestionList]) -> list[Any]:
     key = part.questions[:rows], part.references[:rows]
-    found = lists.get(key)  # once: each look-up hashes all questions and answers
-    if found is None:
-        found = _QuestionList(len(lists), list(key[0]), [{truth: 0} for truth in key[1]])
-        lists[key] = found
-    generated = zip(found.texts, part.generated[:rows], strict=False)
+    result = lists.get(key)  # once: each look-up hashes all questions and answers
+    if result is None:
+        result = _QuestionList(len(lists), list(key[0]), [{truth: 0} for truth in key[1]])
+        lists[key] = result
+    generated = zip(result.texts, part.generated[:rows], strict=False)
     return [
-        found.number,
+        result.number,
         [texts.setdefault(text, len(texts)) for texts, text in generated],
         [_hundredths(share) for share in part.rouge_l_recall[:rows].tolist()],
         [_hundredths(math.exp(-loss)) for loss in part.answer_loss[:rows].tolist()],

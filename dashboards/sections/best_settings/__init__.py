@@ -85,21 +85,21 @@ class SettingsTable:
         """Names of the intervals in brackets."""
         column = self.headline.forgotten.column
         return interval_names(
-            one.setting.interval(column) for one in self.lines if one.setting is not None
+            line.setting.interval(column) for line in self.lines if line.setting is not None
         )
 
     @property
     def fewest_seeds(self) -> int | None:
         """Smallest number of seeds behind a line."""
-        found = [len(line.setting.rows) for line in self.lines if line.setting]
-        return min(found, default=None)
+        result = [len(line.setting.rows) for line in self.lines if line.setting]
+        return min(result, default=None)
 
 
 @lru_cache(maxsize=1)
 def settings_tables(context: PageContext) -> tuple[SettingsTable, ...]:
     """Collect the tables by the sweep's rule, if it has chosen, and by the page's rule."""
-    own, selection = _by_default(context), context.report.selection
-    return (own,) if selection is None else (_declared(context, selection), own)
+    part, selection = _by_default(context), context.report.selection
+    return (part,) if selection is None else (_declared(context, selection), part)
 
 
 def _by_default(context: PageContext) -> SettingsTable:
@@ -109,13 +109,13 @@ def _by_default(context: PageContext) -> SettingsTable:
     for panel in context.panels:
         start, rows = panel.start, panel.rows
         for best in panel.judged:
-            place = (panel.model, panel.forget_fraction, best.family)
-            own = [row for row in rows if row.family == best.family and row.epoch > 0]
-            tried = len({(row.method, row.learning_rate, row.epoch) for row in own})
+            location = (panel.model, panel.forget_fraction, best.family)
+            part = [row for row in rows if row.family == best.family and row.epoch > 0]
+            tried = len({(row.method, row.learning_rate, row.epoch) for row in part})
             why_not = f"no setting keeps {UTILITY_SHARE:.0%} of {kept.short}"
             if not start.utility:
                 why_not = "not judged: no start model"
-            line = SettingsLine(*place, best.method, tried, start, best.setting, why_not)
+            line = SettingsLine(*location, best.method, tried, start, best.setting, why_not)
             lines.append(_judged(line))
     return SettingsTable(
         name="best",
@@ -135,21 +135,23 @@ def _unevaluated(context: PageContext) -> list[SettingsLine]:
     lines: dict[tuple[str, SplitKey, str], SettingsLine] = {}
     ended = context.report.without_result
     for record in ended:
-        place = (record.model, record.forget_fraction, record.method)
+        location = (record.model, record.forget_fraction, record.method)
         rates = {
             other.learning_rate
             for other in ended
-            if (other.model, other.forget_fraction, other.method) == place
+            if (other.model, other.forget_fraction, other.method) == location
         }
         why_not = f"no number: {record.status}, {outcome(record).reason or 'no message'}"
-        if place not in seen and place not in lines:
-            lines[place] = SettingsLine(*place, record.method, len(rates), None, None, why_not)
+        if location not in seen and location not in lines:
+            lines[location] = SettingsLine(
+                *location, record.method, len(rates), None, None, why_not
+            )
     return [*lines.values()]
 
 
 def _declared(context: PageContext, selection: Mapping[str, Any]) -> SettingsTable:
     headline = context.report.headline
-    starts = {(one.model, one.forget_fraction): one.start for one in context.panels}
+    starts = {(panel.model, panel.forget_fraction): panel.start for panel in context.panels}
     lines: list[SettingsLine] = []
     for choice in selection["choices"]:
         ids, epoch = {*choice["reported_runs"]}, choice["epoch"]
@@ -187,7 +189,7 @@ def _judged(line: SettingsLine) -> SettingsLine:
 
 def _ordered(context: PageContext, lines: Iterable[SettingsLine]) -> tuple[SettingsLine, ...]:
     """Sort by model and fraction as in the table of all numbers, then the best first."""
-    places = {(one.model, one.forget_fraction): i for i, one in enumerate(context.panels)}
+    places = {(panel.model, panel.forget_fraction): i for i, panel in enumerate(context.panels)}
 
     def key(line: SettingsLine) -> tuple[int, tuple[float, float, int, str]]:
         number = places.get((line.model, line.forget_fraction), len(places))
@@ -217,45 +219,52 @@ class BestSettings(Section):
         """Make the tables."""
         tables = settings_tables(context)
         return {
-            "tables": [(one, _html_table(one, context)) for one in tables],
+            "tables": [(table, _html_table(table, context)) for table in tables],
             "enough_seeds": ENOUGH_SEEDS,
         }
 
     def data(self, context: PageContext) -> Any:
         """Collect the tables as they are copied, by name and format."""
         tables = settings_tables(context)
-        return {one.name: texts(one, context) for one in tables}
+        return {table.name: texts(table, context) for table in tables}
 
 
 def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[SettingsLine]:
     headline = table.headline
     kept, forgotten, test = headline.kept, headline.forgotten, headline.forgotten.test
     places = {
-        (panel.model, panel.forget_fraction, one.method): one.place
+        (panel.model, panel.forget_fraction, method.method): method.place
         for panel in context.report.claims.panels
-        for one in panel.methods
+        for method in panel.methods
     }
 
-    def place(one: SettingsLine) -> int | None:
-        return places.get((one.model, one.forget_fraction, one.family))
+    def place(line: SettingsLine) -> int | None:
+        return places.get((line.model, line.forget_fraction, line.family))
 
-    def chosen_by(one: SettingsLine) -> str:
-        pairs = zip(one.chosen_by or (), (forgotten, kept), strict=False)
+    def chosen_by(line: SettingsLine) -> str:
+        pairs = zip(line.chosen_by or (), (forgotten, kept), strict=False)
         return ", ".join(signed(value, metric.digits) for value, metric in pairs)
 
     by = f"chosen by {forgotten.short if test is None else test.short}, {kept.short}"
     columns: list[Column[SettingsLine] | None] = [
         Column("Method", _method, align=""),
-        Column("Place", lambda one: str(place(one) or ""), place) if table.name == "best" else None,
-        Column("Model", lambda one: one.model, align=""),
+        Column("Place", lambda item: str(place(item) or ""), place)
+        if table.name == "best"
+        else None,
+        Column("Model", lambda item: item.model, align=""),
         Column(
-            "Forget", lambda one: split_cell(one.forget_fraction), lambda one: one.forget_fraction
+            "Forget",
+            lambda item: split_cell(item.forget_fraction),
+            lambda item: item.forget_fraction,
         ),
         _mean(forgotten.short, forgotten, "num strong"),
         _mean(kept.label, kept, "num"),
-        Column("kept", _utility_share, lambda one: one.utility_share, is_result=True),
+        Column("kept", _utility_share, lambda item: item.utility_share, is_result=True),
         Column(
-            by, chosen_by, lambda one: one.chosen_by[0] if one.chosen_by else None, is_result=True
+            by,
+            chosen_by,
+            lambda item: item.chosen_by[0] if item.chosen_by else None,
+            is_result=True,
         )
         if table.chosen_apart
         else None,
@@ -265,16 +274,16 @@ def _html_table(table: SettingsTable, context: PageContext) -> HtmlTable[Setting
         _of_setting("Epoch", lambda s: str(s.epoch)),
         _of_setting("KS D", lambda s: signed(s.metrics.get(test.distance), 3)) if test else None,
         _of_setting("Seeds", lambda s: str(len(s.rows))),
-        Column("Tried", lambda one: str(one.tried)),
+        Column("Tried", lambda item: str(item.tried)),
     ]
     return HtmlTable(
         id=table.name,
         label=table.title,
-        columns=tuple(one for one in columns if one is not None),
+        columns=tuple(column for column in columns if column is not None),
         lines=table.lines,
-        family=lambda one: one.family,
-        no_result=lambda one: "" if one.setting else one.why_not,
-        panel=lambda one: context.panel_number(one.model, one.forget_fraction),
+        family=lambda item: item.family,
+        no_result=lambda item: "" if item.setting else item.why_not,
+        panel=lambda item: context.panel_number(item.model, item.forget_fraction),
     )
 
 
@@ -287,8 +296,8 @@ def _of_setting(
     """Make a column of values of the best setting."""
     return Column(
         title,
-        lambda one: text(one.setting) if one.setting else "",
-        None if key is None else lambda one: key(one.setting) if one.setting else None,
+        lambda item: text(item.setting) if item.setting else "",
+        None if key is None else lambda item: key(item.setting) if item.setting else None,
         align,
         is_result=True,
     )

@@ -28,8 +28,8 @@ class Examples(Section):
 
     def values(self, context: PageContext) -> Mapping[str, Any] | None:
         """Collect the examples."""
-        found = examples(context)
-        return {"examples": found} if found else None
+        result = examples(context)
+        return {"examples": result} if result else None
 
 
 @dataclass(frozen=True)
@@ -59,35 +59,35 @@ class Example:
 
 def examples(context: PageContext) -> tuple[Example, ...]:
     """Collect the examples of the panels, in their order."""
-    found = (_example(context, i, panel) for i, panel in enumerate(context.panels))
-    return tuple(one for one in found if one is not None)
+    result = (_example(context, i, panel) for i, panel in enumerate(context.panels))
+    return tuple(item for item in result if item is not None)
 
 
 def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example | None:
     """None without a best setting, and where its record has no texts of the forget set."""
     best = winner(panel.judged)
     row = None if best is None or best.setting is None else best.setting.rows[0]
-    own = _answers(context, row)
-    if row is None or own is None:
+    part = _answers(context, row)
+    if row is None or part is None:
         return None
-    models = {"before": _answers(context, panel.fine_tuned), "after": own}
+    models = {"before": _answers(context, panel.fine_tuned), "after": part}
     models["retain model"] = _answers(context, panel.retain)
 
     def sample(chosen: str, at: int) -> SampleAnswer:
-        answers = [("true answer", own.references[at])] if own.references else []
+        answers = [("true answer", part.references[at])] if part.references else []
         answers += [
-            (who, one.generated[at])
-            for who, one in models.items()
-            if one is not None and one.questions == own.questions
+            (who, model.generated[at])
+            for who, model in models.items()
+            if model is not None and model.questions == part.questions
         ]
-        question = _cut(own.questions[at]) or "Plain text"
+        question = _cut(part.questions[at]) or "Plain text"
         return SampleAnswer(chosen, question, tuple((who, _cut(text)) for who, text in answers))
 
-    worst = max(range(len(own.generated)), key=lambda i: _repetition(own.generated[i]))
-    found = [sample(f"Most repetitive answer of {len(own.generated)}", worst)]
-    order = np.argsort(own.rouge_l_recall, kind="stable")
-    if count := int(np.isfinite(own.rouge_l_recall).sum()):  # NaN is sorted last
-        found.insert(0, sample(f"Median ROUGE-L answer of {count}", int(order[count // 2])))
+    worst = max(range(len(part.generated)), key=lambda i: _repetition(part.generated[i]))
+    result = [sample(f"Most repetitive answer of {len(part.generated)}", worst)]
+    order = np.argsort(part.rouge_l_recall, kind="stable")
+    if count := int(np.isfinite(part.rouge_l_recall).sum()):  # NaN is sorted last
+        result.insert(0, sample(f"Median ROUGE-L answer of {count}", int(order[count // 2])))
     return Example(
         index,
         panel_label(panel.model, panel.forget_fraction),
@@ -95,7 +95,7 @@ def _example(context: PageContext, index: int, panel: TradeOffPanel) -> Example 
         f"epoch {row.epoch}",
         row.run_id,
         row.epoch,
-        tuple(found),
+        tuple(result),
     )
 
 
@@ -112,8 +112,8 @@ def _answers(context: PageContext, row: TableRow | None) -> SetEvaluation | None
     """Read the answers that a model generated to the forget questions."""
     evaluation = None if row is None else context.evaluation(row.run_id, row.epoch)
     name = next(iter(context.columns.schema.sets("forget")), "")
-    found = None if evaluation is None else evaluation.sets.get(name)
-    return found if found is not None and found.generated else None
+    result = None if evaluation is None else evaluation.sets.get(name)
+    return result if result is not None and result.generated else None
 
 
 def _cut(text: str) -> str:

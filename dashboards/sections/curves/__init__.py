@@ -22,10 +22,10 @@ class Curves(Section):
     def data(self, context: PageContext) -> Any:
         """Draw all curves of each panel, by column."""
         grouped = groups(context.columns)
-        named = {group: by for one in grouped.values() for group, by in one.items()}
+        named = {group: by for item in grouped.values() for group, by in item.items()}
         names = dict.fromkeys(name for by in named.values() for name in by)
         figures = [
-            {name: curves(one.rows, name, context.style, one.settings) for name in names}
-            for one in context.panels
+            {name: curves(panel.rows, name, context.style, panel.settings) for name in names}
+            for panel in context.panels
         ]
         return {"groups": named, "panels": figures}

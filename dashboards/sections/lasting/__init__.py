@@ -40,9 +40,9 @@ Variants = Mapping[tuple[str, str], Evaluation]
 """By record, and by epoch and variant: `5 relearning@13`."""
 
 
-def panel_of(context: PageContext, place: TradeOffPanel) -> AttackedPanel | None:
+def panel_of(context: PageContext, panel: TradeOffPanel) -> AttackedPanel | None:
     """Look the attacked settings of a panel up."""
-    return next(iter(of_place(context.report.lasting, place)), None)
+    return next(iter(of_place(context.report.lasting, panel)), None)
 
 
 @dataclass(frozen=True)
@@ -57,28 +57,28 @@ class AttackColumn:
         kind = attack_class(self.attack)
         return self.attack if kind is None else kind.label
 
-    def of(self, one: AttackedSetting) -> UnderAttack | None:
+    def of(self, setting: AttackedSetting) -> UnderAttack | None:
         """The setting at its worst point of the attack, else at the last."""
-        points = [under for under in one.under if attack_of(under.variant) == self.attack]
+        points = [under for under in setting.under if attack_of(under.variant) == self.attack]
         known = [(v, i) for i, under in enumerate(points) if (v := under.lasting) is not None]
         return points[min(known)[1]] if known else points[-1] if points else None
 
     def reference(self, models: Mapping[str, Shift]) -> Shift | None:
         """The start or retain model at the attack's last point."""
-        found = [shift for variant, shift in models.items() if attack_of(variant) == self.attack]
-        return found[-1] if found else None
+        result = [shift for variant, shift in models.items() if attack_of(variant) == self.attack]
+        return result[-1] if result else None
 
-    def curve(self, one: AttackedSetting) -> RelearningCurve | None:
+    def curve(self, setting: AttackedSetting) -> RelearningCurve | None:
         """The setting's curve over the attack's steps."""
-        return next((curve for curve in one.curves if curve.attack == self.attack), None)
+        return next((curve for curve in setting.curves if curve.attack == self.attack), None)
 
 
 def columns(panel: AttackedPanel) -> tuple[AttackColumn, ...]:
     """List the attacks that change the panel's number of any model, in the table's order."""
     moved = {
         attack_of(under.variant)
-        for one in panel.settings
-        for under in one.under
+        for setting in panel.settings
+        for under in setting.under
         if under.after is not None and under.after != under.before
     }
     return tuple(AttackColumn(name) for name in panel.attacks if name in moved)
@@ -90,7 +90,9 @@ class LeakColumn:
     def __init__(self, context: PageContext, panel: AttackedPanel) -> None:
         schema = context.columns.schema
         self.column = f"{LEAK}_{next(iter(schema.sets('forget')), '')}"
-        metric = next((one.metric for one in schema.plan.measures if one.name == LEAK), None)
+        metric = next(
+            (measure.metric for measure in schema.plan.measures if measure.name == LEAK), None
+        )
         self.label = f"leak@{getattr(metric, 'k', 'k')}"
         rows = of_place(context.report.attacked, panel)
         self._rows = [row for row in rows if row.metrics.get(self.column) is not None]
@@ -98,9 +100,9 @@ class LeakColumn:
     def __bool__(self) -> bool:
         return bool(self._rows)
 
-    def of(self, one: AttackedSetting) -> tuple[float, float | None] | None:
+    def of(self, setting: AttackedSetting) -> tuple[float, float | None] | None:
         """Mean over a setting's seeds, and that of their bounds; None if a seed has none."""
-        wanted = {(row.run_id, row.epoch) for row in one.setting.rows}
+        wanted = {(row.run_id, row.epoch) for row in setting.setting.rows}
         rows = [row for row in self._rows if (row.run_id, row.epoch) in wanted]
         return self._mean(rows) if len(rows) == len(wanted) else None
 
@@ -124,38 +126,38 @@ def variant_answers(context: PageContext) -> Variants:
     retain model, which have the id of their plain record here.
     """
     records = {record.id: record for record in context.report.records}
-    found: dict[tuple[str, str], Evaluation] = {}
+    evaluations: dict[tuple[str, str], Evaluation] = {}
     for panel in context.report.lasting:
         last = {attack: variants[-1] for attack, variants in panel.attacks.items()}
         wanted = {v for v in panel.variants if step_of(v) is None or v == last[attack_of(v)]}
-        runs = {(row.run_id, row.epoch) for one in panel.best for row in one.setting.rows[:1]}
+        runs = {(row.run_id, row.epoch) for item in panel.best for row in item.setting.rows[:1]}
         plain = {row.kind: row.run_id for row in context.rows_of(panel) if row.kind != "run"}
         for row in of_place(context.report.attacked, panel):
-            own = plain.get(row.kind, row.run_id)
+            part = plain.get(row.kind, row.run_id)
             if row.variant in wanted and (row.kind != "run" or (row.run_id, row.epoch) in runs):
                 stored = records[row.run_id].attacked_evaluations.get((row.epoch, row.variant))
                 if stored is not None:
-                    found[own, f"{row.epoch} {row.variant}"] = stored
-    return found
+                    evaluations[part, f"{row.epoch} {row.variant}"] = stored
+    return evaluations
 
 
 def _by_model(context: PageContext, panel: AttackedPanel) -> dict[str, dict[str, Evaluation]]:
     """These evaluations of a panel by variant, by the id of a run or name of a reference."""
     names = {row.run_id: _name(row) for row in context.rows_of(panel)}
-    found: dict[str, dict[str, Evaluation]] = {}
+    evaluationss: dict[str, dict[str, Evaluation]] = {}
     for (record, key), evaluation in variant_answers(context).items():
         if record in names:
-            found.setdefault(names[record], {})[key.partition(" ")[2]] = evaluation
-    return found
+            evaluationss.setdefault(names[record], {})[key.partition(" ")[2]] = evaluation
+    return evaluationss
 
 
 def leak_curves(context: PageContext, panel: AttackedPanel) -> Mapping[str, LeakCurve]:
     """The curves of leak@k, by the id of a run or the name of a reference."""
-    found = {
+    result = {
         model: leak_curve(context.columns.schema, by_variant)
         for model, by_variant in _by_model(context, panel).items()
     }
-    return {model: curve for model, curve in found.items() if curve is not None}
+    return {model: curve for model, curve in result.items() if curve is not None}
 
 
 def worst_of_prompts(
@@ -183,17 +185,17 @@ class Lasting(Section):
     def values(self, context: PageContext) -> Mapping[str, Any]:
         """Collect the settings under attacks of each panel."""
         panels = context.report.lasting
-        found = [(columns(one), LeakColumn(context, one)) for one in panels]
-        sampled = [curve for one in panels for curve in leak_curves(context, one).values()]
+        result = [(columns(item), LeakColumn(context, item)) for item in panels]
+        sampled = [curve for item in panels for curve in leak_curves(context, item).values()]
         stepped = {name for panel in panels for name in _stepped(panel)}
         return {
             "panels": [
-                (one, attack_sentences(one), *of) for one, of in zip(panels, found, strict=True)
+                (item, attack_sentences(item), *of) for item, of in zip(panels, result, strict=True)
             ],
             "leaks": next(iter(sampled), None),
             "measure": panels[0].column.label,
-            "curves": [one.label for of, _ in found[:1] for one in of if one.attack in stepped],
-            "bars": any(one.attack not in stepped for of, _ in found for one in of),
+            "curves": [item.label for of, _ in result[:1] for item in of if item.attack in stepped],
+            "bars": any(item.attack not in stepped for of, _ in result for item in of),
             "stepped": stepped,
             "brackets": interval_names(
                 u.lasting_interval for p in panels for s in p.settings for u in s.under
@@ -205,15 +207,15 @@ class Lasting(Section):
 
     def data(self, context: PageContext) -> Any:
         """Draw the figures of each panel, by kind; none of a panel without attacks."""
-        found: list[dict[str, Any]] = []
-        for place in context.panels:
-            panel = panel_of(context, place)
-            found.append({} if panel is None else _figures(context, panel))
-        return found
+        result: list[dict[str, Any]] = []
+        for location in context.panels:
+            panel = panel_of(context, location)
+            result.append({} if panel is None else _figures(context, panel))
+        return result
 
 
 def _figures(context: PageContext, panel: AttackedPanel) -> dict[str, Any]:
-    labels, stepped = {one.attack: one.label for one in columns(panel)}, _stepped(panel)
+    labels, stepped = {column.attack: column.label for column in columns(panel)}, _stepped(panel)
     curves = [
         (f"{labels[name]}: {title}" if len(stepped) > 1 else title, figure)
         for name in labels
@@ -230,7 +232,7 @@ def _figures(context: PageContext, panel: AttackedPanel) -> dict[str, Any]:
 
 def _stepped(panel: AttackedPanel) -> set[str]:
     """List the attacks that have curves."""
-    return {curve.attack for one in panel.settings for curve in one.curves}
+    return {curve.attack for setting in panel.settings for curve in setting.curves}
 
 
 def _change(gain: float | None) -> str:

@@ -26,30 +26,30 @@ Titled = list[tuple[str, Figure]]
 def relearning(panel: AttackedPanel, attack: str, style: Style) -> Titled:
     """Draw an attack's curves, a figure for each method, with both references in each."""
     families: dict[str, list[tuple[AttackedSetting, RelearningCurve]]] = {}
-    for one in panel.settings:
-        for curve in one.curves:
+    for setting in panel.settings:
+        for curve in setting.curves:
             if curve.attack == attack:
-                families.setdefault(one.setting.family, []).append((one, curve))
+                families.setdefault(setting.setting.family, []).append((setting, curve))
     best = panel.best
-    found: Titled = []
+    titled: Titled = []
     for several in families.values():
         # Of a trajectory the last epoch.
         last = {(o.setting.method, o.setting.learning_rate): (o, curve) for o, curve in several}
-        lines = [_curve(one, curve, style, one in best) for one, curve in last.values()]
+        lines = [_curve(item, curve, style, item in best) for item, curve in last.values()]
         layout = small_layout("", "steps of the attack", tickvals=several[0][1].steps)
         if panel.column.bounds == (0.0, 1.0):
             layout["yaxis"]["range"] = SHARE_RANGE
-        shown = next((one for one, _ in several if one in best), several[-1][0])
+        shown = next((item for item, _ in several if item in best), several[-1][0])
         first = several[0][1]
         ends = {START: (first.steps, first.start), RETAIN: (first.steps, first.retain)}
         hover = "after %{x} steps: %{y:.3f}"
         data = [*_references(ends, hover), *lines]
-        found.append((title_of(shown), {"data": data, "layout": layout}))
-    return found
+        titled.append((title_of(shown), {"data": data, "layout": layout}))
+    return titled
 
 
-def _curve(one: AttackedSetting, curve: RelearningCurve, style: Style, best: bool) -> Figure:
-    setting = one.setting
+def _curve(item: AttackedSetting, curve: RelearningCurve, style: Style, best: bool) -> Figure:
+    setting = item.setting
     run, seeds = setting.rows[0].run_id, len(setting.rows)
     rate, alpha = setting.learning_rate, 0.95 if best else 0.45
     return trace(
@@ -86,22 +86,22 @@ def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -
 
     curves  by id of a run, or name of a reference
     """
-    found: Titled = []
+    titled: Titled = []
     hover = "one of %{x} answers leaks: %{y:.3f}"
     ends = {name: (c.ks, c.leaks) for name, c in curves.items() if name in (START, RETAIN)}
-    for one in panel.best:
-        run, family = one.setting.rows[0].run_id, one.setting.family
+    for item in panel.best:
+        run, family = item.setting.rows[0].run_id, item.setting.family
         if (curve := curves.get(run)) is None:
             continue
         layout = small_layout("", "sampled answers k", type="log", tickvals=list(curve.ks))
         layout["yaxis"]["range"] = SHARE_RANGE
         colour = style.colour(family)
         of_setting: Figure = {
-            "meta": _tags(one, style, 0.95),
-            "customdata": [[run, one.setting.epoch, curve.variant] for _ in curve.ks],
+            "meta": _tags(item, style, 0.95),
+            "customdata": [[run, item.setting.epoch, curve.variant] for _ in curve.ks],
         }
         line = {"color": colour, "width": 2.2}
-        own = trace(
+        part = trace(
             *(curve.ks, curve.leaks, family, f"%{{fullData.name}}<br>{hover}"),
             **{"mode": "lines", "line": line, **of_setting},
         )
@@ -112,21 +112,21 @@ def leaks(panel: AttackedPanel, curves: Mapping[str, LeakCurve], style: Style) -
             marker={"symbol": "line-ew-open", "size": 9, "line": {"width": 2}, "color": colour},
             **of_setting,
         )
-        data = [*_references(ends, hover), own, bound]
-        found.append((title_of(one), {"data": data, "layout": layout}))
-    return found
+        data = [*_references(ends, hover), part, bound]
+        titled.append((title_of(item), {"data": data, "layout": layout}))
+    return titled
 
 
-def _tags(one: AttackedSetting, style: Style, alpha: float) -> dict[str, Any]:
-    setting = one.setting
+def _tags(item: AttackedSetting, style: Style, alpha: float) -> dict[str, Any]:
+    setting = item.setting
     slot = style.slots[setting.family]
     return meta("lasting", setting.family, setting.learning_rate, slot=slot, alpha=alpha)
 
 
-def title_of(one: AttackedSetting) -> str:
+def title_of(setting: AttackedSetting) -> str:
     """Name of a method above its figure; says so where the setting keeps too little."""
-    family = one.setting.family
-    return family if one.keeps_utility else f"{family} (keeps too little)"
+    family = setting.setting.family
+    return family if setting.keeps_utility else f"{family} (keeps too little)"
 
 
 def before_and_under(
@@ -140,9 +140,9 @@ def before_and_under(
     variants  those that are drawn
     worst     of several prompts: its label, and values by id of a run or name of a reference
     """
-    found: Titled = []
-    for one in panel.best:
-        under = [u for variant in variants if (u := one.at(variant)) is not None]
+    titled: Titled = []
+    for item in panel.best:
+        under = [u for variant in variants if (u := item.at(variant)) is not None]
         if not under:
             continue
         # Name, value, interval and both references of each bar.
@@ -152,22 +152,22 @@ def before_and_under(
         for u in under:
             ends = panel.retain[u.variant].after, panel.start[u.variant].after
             bars.append((u.variant, u.after, u.after_interval, *ends))
-        run = one.setting.rows[0].run_id
+        run = item.setting.rows[0].run_id
         if worst is not None and worst[1].get(run) is not None:
             label, values = worst
             bars.append((label, values[run], None, values.get(RETAIN), values.get(START)))
-        found.append((title_of(one), _bars(panel, one, bars, variants, style)))
-    return found
+        titled.append((title_of(item), _bars(panel, item, bars, variants, style)))
+    return titled
 
 
 def _bars(
     panel: AttackedPanel,
-    one: AttackedSetting,
+    item: AttackedSetting,
     bars: Sequence[tuple[Any, ...]],
     variants: Sequence[str],
     style: Style,
 ) -> Figure:
-    setting = one.setting
+    setting = item.setting
     run, colour = setting.rows[0].run_id, style.colour(setting.family)
     names, values, intervals, *references = (list(part) for part in zip(*bars, strict=True))
     drawn: Figure = {
@@ -178,7 +178,7 @@ def _bars(
         "customdata": [[run, setting.epoch, name if name in variants else ""] for name in names],
         "name": escape(f"{setting.method}, rate {rate_text(setting.learning_rate)}"),
         "hovertemplate": "%{fullData.name}<br>%{y}: %{x:.3f}<extra></extra>",
-        "meta": _tags(one, style, 0.85),
+        "meta": _tags(item, style, 0.85),
     }
     marks = [
         trace(map(short, numbers), [], name, f"{name}<br>%{{y}}: %{{x:.3f}}")

@@ -36,29 +36,31 @@ class HowSure(Section):
         if not claims.panels:
             return None
         lines, several = rank_lines(claims), len(claims.panels) > 1
-        columns: list[Column[RankLine]] = [Column("Method", lambda one: one.method, align="")]
+        columns: list[Column[RankLine]] = [Column("Method", lambda item: item.method, align="")]
         if several:
             columns.append(
                 Column(
                     "Mean rank",
                     _mean_rank,
-                    lambda one: one.rank.mean if one.rank else None,
+                    lambda item: item.rank.mean if item.rank else None,
                     "num strong",
                 )
             )
         for i, panel in enumerate(claims.panels):
             where = f", {panel.model} {split_cell(panel.forget_fraction)}" if several else ""
             columns += [
-                _number(i, f"Place{where}", lambda one: one.place, lines, least=0),
-                _number(i, f"{headline.forgotten.short}{where}", lambda one: one.forgotten, lines),
-                _number(i, f"Hypervolume{where}", lambda one: one.hypervolume, lines),
+                _number(i, f"Place{where}", lambda item: item.place, lines, least=0),
+                _number(
+                    i, f"{headline.forgotten.short}{where}", lambda item: item.forgotten, lines
+                ),
+                _number(i, f"Hypervolume{where}", lambda item: item.hypervolume, lines),
             ]
         table = HtmlTable(
             id="ranks",
             label="Ranks and hypervolumes",
             columns=tuple(columns),
             lines=lines,
-            family=lambda one: one.method,
+            family=lambda item: item.method,
         )
         level = round(100 * LEVEL)
         return {"claims": claims, "level": level, "table": table, "headline": headline}
@@ -66,8 +68,8 @@ class HowSure(Section):
 
 def rank_lines(claims: OrderConfidence) -> tuple[RankLine, ...]:
     """Sort the methods by mean rank; methods without one come last."""
-    ranks = {one.method: one for one in claims.ranks.ranks}
-    standings = [{one.method: one for one in panel.methods} for panel in claims.panels]
+    ranks = {rank.method: rank for rank in claims.ranks.ranks}
+    standings = [{method.method: method for method in panel.methods} for panel in claims.panels]
     names = [*ranks, *sorted({name for panel in standings for name in panel} - ranks.keys())]
     return tuple(
         RankLine(name, ranks.get(name), tuple(panel.get(name) for panel in standings))

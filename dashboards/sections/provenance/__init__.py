@@ -120,20 +120,20 @@ def _clock(moment: str) -> str:
     return f"{day} {clock[:8]} UTC" if clock.endswith(("+00:00", "Z")) else moment
 
 
-def _several(found: Iterable[str]) -> str:
+def _several(result: Iterable[str]) -> str:
     """List up to three values; of more, the first, the last and their number."""
-    values = sorted(found)
+    values = sorted(result)
     shown = ", ".join(values[:3])
     return shown if len(values) <= 3 else f"{values[0]} … {values[-1]} ({len(values)} values)"
 
 
 def citation(report: Results) -> tuple[str, Mapping[str, str]]:
     """The title of a report's result, and what identifies it, by name in order."""
-    runs = [one for one in report.records if one.kind == "run"]
-    methods = len({one.method for one in runs})
+    runs = [record for record in report.records if record.kind == "run"]
+    methods = len({run.method for run in runs})
     versions = {(r.provenance.get("versions") or {}).get("unlearnbench") for r in report.records}
     commits = {_commit(r.provenance.get("git")) for r in report.records}
-    ids = sorted(one.id for one in report.records)
+    ids = sorted(record.id for record in report.records)
     records = ", ".join(ids)
     if len(ids) > LISTED:
         digest = hashlib.sha256("\n".join(ids).encode()).hexdigest()
@@ -141,7 +141,7 @@ def citation(report: Results) -> tuple[str, Mapping[str, str]]:
     name = str(report.config.get("name") or "")
     file = name if name in shipped_configs() else f"{name}.yaml"
     facts = {
-        "Seeds": ", ".join(map(str, sorted({one.seed for one in runs}))),
+        "Seeds": ", ".join(map(str, sorted({run.seed for run in runs}))),
         "Date": max(_of(report.records, "finished"), default="").partition("T")[0],
         "unlearnbench": ", ".join(sorted(filter(None, versions))),
         "Commit": ", ".join(sorted(filter(None, commits))),

@@ -77,14 +77,14 @@ class ScorePanel:
     @property
     def warnings(self) -> Mapping[str, Sequence[tuple[SettingsLine, str, str]]]:
         """The warnings by summary: (setting, label of the score, warning)."""
-        found: dict[str, list[tuple[SettingsLine, str, str]]] = {}
+        linesss: dict[str, list[tuple[SettingsLine, str, str]]] = {}
         for kind, summary in KINDS.items():
             for line in self.lines:
-                for one in line.numbers:
-                    if kind in one.warnings:
-                        entry = (line.setting, one.label, one.warnings[kind])
-                        found.setdefault(summary, []).append(entry)
-        return found
+                for number in line.numbers:
+                    if kind in number.warnings:
+                        entry = (line.setting, number.label, number.warnings[kind])
+                        linesss.setdefault(summary, []).append(entry)
+        return linesss
 
 
 @lru_cache(maxsize=1)
@@ -98,48 +98,50 @@ def score_panels(context: PageContext) -> tuple[ScorePanel, ...]:
     )
 
 
-def _panel(context: PageContext, place: TradeOffPanel, lines: Sequence[SettingsLine]) -> ScorePanel:
+def _panel(context: PageContext, panel: TradeOffPanel, lines: Sequence[SettingsLine]) -> ScorePanel:
     schema = context.columns.schema
     scorer = Scorer(
-        *(schema, place.retain, place.fine_tuned),
+        *(schema, panel.retain, panel.fine_tuned),
         lambda row: context.evaluation(row.run_id, row.epoch),
     )
-    attacked = panel_of(context, place)
-    best = {} if attacked is None else {one.setting.family: one for one in attacked.best}
+    attacked = panel_of(context, panel)
+    best = {} if attacked is None else {item.setting.family: item for item in attacked.best}
     scored = tuple(
-        ScoreLine(one, scorer.scores(one.setting.rows), best.get(one.family))
-        if one.setting
-        else ScoreLine(one, ())
-        for one in lines
+        ScoreLine(line, scorer.scores(line.setting.rows), best.get(line.family))
+        if line.setting
+        else ScoreLine(line, ())
+        for line in lines
     )
-    references = {"retain model": place.retain, "start model": place.fine_tuned}
+    references = {"retain model": panel.retain, "start model": panel.fine_tuned}
     return ScorePanel(
-        place.model,
-        place.forget_fraction,
+        panel.model,
+        panel.forget_fraction,
         scored,
         {
-            name: tuple(row.metrics.get(one.columns()[0].name) for one in questions(schema))
+            name: tuple(
+                row.metrics.get(question.columns()[0].name) for question in questions(schema)
+            )
             for name, row in references.items()
             if row is not None
         },
         tuple(
             f"No {score.columns()[0].label}: {why}."
             for i, score in enumerate(questions(schema))
-            if all(one.scores[i].mean is None for one in scored if one.scores)
-            and (why := _why_missing(context, place, score, scored))
+            if all(item.scores[i].mean is None for item in scored if item.scores)
+            and (why := _why_missing(context, panel, score, scored))
         ),
         attacked,
     )
 
 
 def _why_missing(
-    context: PageContext, place: TradeOffPanel, score: Summary, lines: Iterable[ScoreLine]
+    context: PageContext, panel: TradeOffPanel, score: Summary, lines: Iterable[ScoreLine]
 ) -> str:
     """Name what a score lacks, in words that follow a colon; empty without a run."""
-    for kind, row in (("retain", place.retain), ("start", place.fine_tuned)):
+    for kind, row in (("retain", panel.retain), ("start", panel.fine_tuned)):
         if kind in score.relative_to and row is None:
             return f"the {kind} model was not evaluated"
-    rows = [row for one in lines if one.setting.setting for row in one.setting.setting.rows]
+    rows = [row for line in lines if line.setting.setting for row in line.setting.setting.rows]
     if not rows:
         return ""
     lacking = [part for part in score.parts() if all(r.metrics.get(part) is None for r in rows)]
@@ -153,7 +155,7 @@ def parts_behind(panel: ScorePanel, line: ScoreLine) -> list[tuple[str, list[Any
     def numbers(label: str, value: float | None, ends: Any, *models: float | None) -> list[Any]:
         return [label, short(value), [*map(short, ends)] if ends else None, *map(short, models)]
 
-    found = [
+    result = [
         (
             score.label,
             [numbers(p.column.label, p.value, p.interval, p.start, p.retain) for p in score.parts],
@@ -162,15 +164,15 @@ def parts_behind(panel: ScorePanel, line: ScoreLine) -> list[tuple[str, list[Any
     ]
     attacked, of = panel.attacked, line.lasting
     if attacked is None or of is None or not of.under or not line.scores:
-        return found
+        return result
     first = of.under[0]
-    models = [one[first.variant].before for one in (attacked.start, attacked.retain)]
+    models = [item[first.variant].before for item in (attacked.start, attacked.retain)]
     under = [numbers(f"{attacked.column.label}, before", first.before, None, *models)]
-    for one in of.under:
-        models = [each[one.variant].after for each in (attacked.start, attacked.retain)]
-        ends = one.after_interval and (one.after_interval.low, one.after_interval.high)
-        under.append(numbers(f"under {variant_label(one.variant)}", one.after, ends, *models))
-    return [*found, (LASTING, under)]
+    for item in of.under:
+        models = [each[item.variant].after for each in (attacked.start, attacked.retain)]
+        ends = item.after_interval and (item.after_interval.low, item.after_interval.high)
+        under.append(numbers(f"under {variant_label(item.variant)}", item.after, ends, *models))
+    return [*result, (LASTING, under)]
 
 
 class ScorecardSection(Section):
@@ -184,26 +186,31 @@ class ScorecardSection(Section):
         if not panels:
             return None
         scores = questions(schema)
-        every = [one for one in schema.plan.summaries.values() if one.question]
+        every = [summary for summary in schema.plan.summaries.values() if summary.question]
         return {
             "panels": panels,
             "questions": scores,
             "parts": parts_behind,
-            "scored": {one.columns()[0].name for one in scores},
+            "scored": {score.columns()[0].name for score in scores},
             "kept_parts": [
                 schema.column(part).label
-                for one in scores
-                if one.columns()[0].name == "kept"
-                for part in one.parts()
+                for score in scores
+                if score.columns()[0].name == "kept"
+                for part in score.parts()
             ],
             "unknown": [
-                one.columns()[0].label for one in every if not one.relative_to <= schema.references
+                item.columns()[0].label
+                for item in every
+                if not item.relative_to <= schema.references
             ],
             "retain": "retain" in schema.references,
             "attacked": any(panel.attacked for panel in panels),
             "lasting": LASTING,
             "brackets": interval_names(
-                one.interval for panel in panels for line in panel.lines for one in line.numbers
+                number.interval
+                for panel in panels
+                for line in panel.lines
+                for number in line.numbers
             ),
         }
 
@@ -220,25 +227,27 @@ def scorecard_latex(report: Results) -> str:
 def latex_tables(context: PageContext) -> tuple[str, ...]:
     """Write the scorecard of every panel."""
     rule = settings_tables(context)[0]
-    return tuple(_table(context, one, rule) for one in score_panels(context))
+    return tuple(_table(context, panel, rule) for panel in score_panels(context))
 
 
 def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
-    names = [one.columns()[0].label for one in questions(context.columns.schema)]
+    names = [question.columns()[0].label for question in questions(context.columns.schema)]
     names += [LASTING] if panel.attacked else []
     none = Score("", None, {}, None, {})
-    values = [[*one.numbers, *[none] * (len(names) - len(one.numbers))] for one in panel.lines]
+    values = [[*item.numbers, *[none] * (len(names) - len(item.numbers))] for item in panel.lines]
     bold = [best_of([line[i] for line in values]) for i in range(len(names))]
     lines = [
-        _line(tex(one.setting.method), [_cell(v, bold=k == bold[i]) for i, v in enumerate(found)])
-        for k, (one, found) in enumerate(zip(panel.lines, values, strict=True))
+        _line(tex(item.setting.method), [_cell(v, bold=k == bold[i]) for i, v in enumerate(value)])
+        for k, (item, value) in enumerate(zip(panel.lines, values, strict=True))
     ]
     references = [
-        _line(name, ["" if v is None else f"{v:.2f}" for v in found] + [""] * bool(panel.attacked))
-        for name, found in panel.references.items()
+        _line(
+            name, ["" if v is None else f"{v:.2f}" for v in reference] + [""] * bool(panel.attacked)
+        )
+        for name, reference in panel.references.items()
     ]
-    place = panel_label(panel.model, panel.forget_fraction)
-    caption = f"Scores of each method's best setting, {place}: 0 to 1, higher is better."
+    location = panel_label(panel.model, panel.forget_fraction)
+    caption = f"Scores of each method's best setting, {location}: 0 to 1, higher is better."
     head = [
         f"% unlearnbench {version('unlearnbench')}, profile {context.report.profile}",
         *(f"% {tex(line)}" for line in _notes(rule, values)),
@@ -258,10 +267,10 @@ def _table(context: PageContext, panel: ScorePanel, rule: SettingsTable) -> str:
 
 def best_of(values: Sequence[Score]) -> int | None:
     """Find the place of the number that is better than every other beyond chance, if any is."""
-    known = {i: one.by_seed for i, one in enumerate(values) if one.mean is not None}
-    for i, own in known.items():
-        others = [one for k, one in known.items() if k != i]
-        if others and all(is_above(own, one) for one in others):
+    known = {i: value.by_seed for i, value in enumerate(values) if value.mean is not None}
+    for i, part in known.items():
+        others = [item for k, item in known.items() if k != i]
+        if others and all(is_above(part, other) for other in others):
             return i
     return None
 
@@ -281,15 +290,15 @@ def _line(name: str, cells: Sequence[str]) -> str:
 
 def _notes(rule: SettingsTable, values: Sequence[Sequence[Score]]) -> list[str]:
     """List what the table shows, as comments: its rule, seeds, brackets and marks."""
-    every = [one for line in values for one in line]
+    every = [item for line in values for item in line]
     seeds = ", ".join(map(str, rule.seeds))
-    found = [
+    result = [
         f"Setting: {rule.rule}.",
         f"{'Means over seeds' if len(rule.seeds) > 1 else 'Seed'} {seeds}.",
-        *(f"Brackets: {name}." for name in interval_names(one.interval for one in every)),
+        *(f"Brackets: {name}." for name in interval_names(item.interval for item in every)),
         "Bold: better than every other method's beyond chance, by the t interval of the "
         "differences over the seeds of both, three or more.",
     ]
-    if any(one.warnings for one in every):
-        found.append("Dagger: beyond the retain model or bypassed, so no success.")
-    return found
+    if any(item.warnings for item in every):
+        result.append("Dagger: beyond the retain model or bypassed, so no success.")
+    return result

@@ -31,12 +31,14 @@ class SensitivitySection(Section):
         if not methods:
             return None
         headline, rows = context.report.headline, context.report.rows
-        columns: list[Column[Line]] = [Column("Method", lambda one: one.family, align="")]
+        columns: list[Column[Line]] = [Column("Method", lambda item: item.family, align="")]
         if len(context.panels) > 1:
             columns.append(
-                Column("Panel", lambda one: panel_label(one.model, one.forget_fraction), align="")
+                Column(
+                    "Panel", lambda item: panel_label(item.model, item.forget_fraction), align=""
+                )
             )
-        columns.append(Column("Settings", lambda one: str(len(one.settings))))
+        columns.append(Column("Settings", lambda item: str(len(item.settings))))
         for metric in (headline.forgotten, headline.kept):
             columns += _columns(metric)
         table = HtmlTable(
@@ -44,26 +46,26 @@ class SensitivitySection(Section):
             label="Ranges over settings",
             columns=tuple(columns),
             lines=methods,
-            family=lambda one: one.family,
-            panel=lambda one: context.panel_number(one.model, one.forget_fraction),
+            family=lambda item: item.family,
+            panel=lambda item: context.panel_number(item.model, item.forget_fraction),
         )
         alone = {r.family for r in rows if r.kind == "run"} - {m.family for m in methods}
         return {"table": table, "headline": headline, "alone": sorted(alone)}
 
     def data(self, context: PageContext) -> Any:
         """Draw the figures of each panel: of a method by each of its hyper-parameters."""
-        headline, found = context.report.headline, list[list[Figure]]()
+        headline, result = context.report.headline, list[list[Figure]]()
         for panel in context.panels:
             start = {headline.forgotten: panel.start.quality, headline.kept: panel.start.utility}
-            found.append(
+            result.append(
                 [
-                    {"family": one.family, **draw(one, by, of, start[of], context.style)}
-                    for one in of_place(_methods(context), panel)
-                    for by in one.dependences
+                    {"family": item.family, **draw(item, by, of, start[of], context.style)}
+                    for item in of_place(_methods(context), panel)
+                    for by in item.dependences
                     for of in (headline.forgotten, headline.kept)
                 ]
             )
-        return found
+        return result
 
 
 @lru_cache(maxsize=1)
@@ -74,16 +76,16 @@ def _methods(context: PageContext) -> tuple[MethodSensitivity, ...]:
 def _columns(metric: HeadlineMetric) -> list[Column[Line]]:
     """Make the columns of a number of the headline: its range, and the ends of it."""
 
-    def end(one: Line, place: int) -> float | None:
-        span = one.span(metric.column)
-        return None if span is None else (*span, span[1] - span[0])[place]
+    def end(line: Line, location: int) -> float | None:
+        span = line.span(metric.column)
+        return None if span is None else (*span, span[1] - span[0])[location]
 
     return [
         number_column(
-            f"{metric.short} range", lambda one: end(one, 2), metric.digits, "num strong"
+            f"{metric.short} range", lambda item: end(item, 2), metric.digits, "num strong"
         ),
-        number_column("from", lambda one: end(one, 0), metric.digits),
-        number_column("to", lambda one: end(one, 1), metric.digits),
+        number_column("from", lambda item: end(item, 0), metric.digits),
+        number_column("to", lambda item: end(item, 1), metric.digits),
     ]
 
 
@@ -99,7 +101,7 @@ def draw(
     start  the start model's number, the dotted level
     """
     text = rate_text if by.name == RATE else value_text
-    values = [by.value(one) for line in by.lines for one in line]
+    values = [by.value(item) for line in by.lines for item in line]
     numeric = all(type(v) in (int, float) for v in values)
     axis: dict[str, Any] = {"type": "linear" if numeric else "category"}
     if numeric and min(values) > 0 and (by.name == RATE or max(values) >= 10 * min(values)):
@@ -111,12 +113,12 @@ def draw(
     if start is not None:
         layout["shapes"] = [level("start", start, "dot")]
 
-    def at(one: Setting) -> Any:
-        return by.value(one) if numeric else text(by.value(one))
+    def at(setting: Setting) -> Any:
+        return by.value(setting) if numeric else text(by.value(setting))
 
     traces: list[Figure] = []
     for number, line in enumerate(by.lines):
-        traces += _traces(method, by, line, [at(one) for one in line], of, style, number)
+        traces += _traces(method, by, line, [at(item) for item in line], of, style, number)
     return {"data": traces, "layout": layout}
 
 
@@ -136,22 +138,22 @@ def _traces(
     tags = meta("own", method.family, slot=style.slots[method.family], alpha=0.9)
     means = trace(
         x,
-        [one.metrics[of.column] for one in line],
+        [item.metrics[of.column] for item in line],
         name,
-        f"%{{fullData.name}}<br>{at}, mean of {max(len(one.rows) for one in line)}",
+        f"%{{fullData.name}}<br>{at}, mean of {max(len(item.rows) for item in line)}",
         mode="lines+markers",
         line={"color": colour, "width": 1.6, "dash": DASHES[number % len(DASHES)]},
         marker={"color": colour, "size": 6},
         meta=tags,
     )
     seeds = [
-        (place, row)
-        for place, one in zip(x, line, strict=True)
-        for row in one.rows
-        if len(one.rows) > 1
+        (location, row)
+        for location, item in zip(x, line, strict=True)
+        for row in item.rows
+        if len(item.rows) > 1
     ]
     points = trace(
-        [place for place, _ in seeds],
+        [location for location, _ in seeds],
         [row.metrics[of.column] for _, row in seeds],
         name,
         f"%{{text}}, {at}",

@@ -24,7 +24,10 @@ class TradeOff(Section):
 
     def values(self, context: PageContext) -> Mapping[str, Any]:
         """Collect the conclusion and the notes of each panel."""
-        found = {(one.model, one.split): one for one in context.report.conclusions}
+        result = {
+            (conclusion.model, conclusion.split): conclusion
+            for conclusion in context.report.conclusions
+        }
         dashes, headline = context.style.dashes, context.report.headline
         return {
             "headline": headline,
@@ -32,8 +35,8 @@ class TradeOff(Section):
             "panels": [
                 {
                     "panel": panel,
-                    "conclusion": (one := found.get((panel.model, panel.forget_fraction))),
-                    "short": [] if one is None else [_first_clause(s) for s in one.sentences],
+                    "conclusion": (item := result.get((panel.model, panel.forget_fraction))),
+                    "short": [] if item is None else [_first_clause(s) for s in item.sentences],
                     "notes": notes(panel),
                 }
                 for panel in context.panels
@@ -85,8 +88,8 @@ def configuration(record: Record) -> list[tuple[str, list[tuple[str, str]]]]:
 
 def _first_clause(sentence: str) -> str:
     """Cut a sentence behind its first clause, if that is more than a word or two."""
-    found = re.match(r".{12,}?(?=[:.;] |$)", sentence.rstrip("."))
-    return (found[0] if found else sentence.rstrip(".")) + "."
+    match = re.match(r".{12,}?(?=[:.;] |$)", sentence.rstrip("."))
+    return (match[0] if match else sentence.rstrip(".")) + "."
 
 
 def notes(panel: TradeOffPanel) -> list[str]:
@@ -105,7 +108,7 @@ def notes(panel: TradeOffPanel) -> list[str]:
     if undrawn := len(panel.settings) - len(panel.drawn):
         sentences.append(f"Not drawn, without a number: {undrawn} of the evaluations.")
     level = panel.significance
-    collapsed = [one.forgotten for one in panel.drawn if panel.has_collapsed(one)]
+    collapsed = [item.forgotten for item in panel.drawn if panel.has_collapsed(item)]
     above = [v for v in collapsed if v is not None and level is not None and v > level]
     if above and test is not None:
         sentences.append(

@@ -16,6 +16,6 @@ class TrainingSteps(Section):
     def data(self, context: PageContext) -> Any:
         """Draw the figures of each panel."""
         return [
-            [*steps(context.records_of(one), one.rows, context.style).values()]
-            for one in context.panels
+            [*steps(context.records_of(panel), panel.rows, context.style).values()]
+            for panel in context.panels
         ]

@@ -42,22 +42,22 @@ def _of_panel(context: PageContext, panel: TradeOffPanel) -> list[Figure]:
         name: None if row is None else _ratios(context, row)
         for name, row in (("retain model", panel.retain), ("start model", panel.fine_tuned))
     }
-    found: list[Figure] = []
+    figures: list[Figure] = []
     for best in panel.judged:
-        if best.setting is None or (own := _ratios(context, best.setting.rows[0])) is None:
+        if best.setting is None or (part := _ratios(context, best.setting.rows[0])) is None:
             continue
         row = best.setting.rows[0]
         slot = context.style.slots[best.family]
         tags = meta("curve", best.family, row.learning_rate, slot=slot, alpha=1.0)
-        figure = draw(best.family, own, tags, references)
+        figure = draw(best.family, part, tags, references)
         figure["family"] = best.family
         figure["layout"]["title"]["text"] = (
             f"{best.family}, lr {rate_text(row.learning_rate)}, epoch {row.epoch}"
         )
-        found.append(figure)
-    return found
+        figures.append(figure)
+    return figures
 
 
 def _ratios(context: PageContext, row: TableRow) -> FloatArray | None:
-    profile = next(one.profile for one in context.report.records if one.id == row.run_id)
+    profile = next(record.profile for record in context.report.records if record.id == row.run_id)
     return ratios_of(context.evaluation(row.run_id, row.epoch), profile)
