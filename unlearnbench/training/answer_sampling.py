@@ -57,7 +57,8 @@ def sample(
         if limit < 1:
             raise ModelError(
                 f"no answer token fits into {longest} tokens after a prompt of "
-                f"{len(prompt.prompt)}: {encoder.decode(prompt.prompt)[:60]!r}; raise max_length or shorten the prompt"
+                f"{len(prompt.prompt)}: {encoder.decode(prompt.prompt)[:60]!r}; "
+                "raise max_length or shorten the prompt"
             )
     device = next(model.parameters()).device
     lengths = [len(prompt.prompt) + limit for prompt, limit in zip(prompts, limits, strict=True)]
