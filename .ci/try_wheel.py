@@ -117,7 +117,7 @@ def try_tests(place: Place, quick: bool, sweep: bool) -> None:
 def copy_tests(folder: Path) -> None:
     """Copy the tests, without those that read files of the repository.
 
-    They find it as a parent of their own folder: `Path(__file__).parents[2]` of tests/cli/.
+    They find it as a parent of their own folder: `Path(__file__).parents[2]` of tests/flow/cli/.
     """
     ignored = shutil.ignore_patterns("__pycache__", "gpu")
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignored)

@@ -20,7 +20,7 @@ from unlearnbench.report.report import write_report
 from unlearnbench.results.records import Record, read_records, write_record
 from unlearnbench.results.table import TableRow, from_csv, to_csv
 
-from .analysis.conftest import GOAL, N, off, reference, run
+from .numbers.analysis.conftest import GOAL, N, off, reference, run
 
 
 def as_read(rows: Sequence[TableRow]) -> tuple[TableRow, ...]:

@@ -44,9 +44,9 @@ from unlearnbench.training.trainer import FineTuning, Trainer
 
 # Tests are no package that could be imported by its name.
 from ..conftest import QUESTIONS
-from ..estimates.test_memory import SETTINGS, Allocated, setup_of, some_rows
+from ..numbers.estimates.test_memory import SETTINGS, Allocated, setup_of, some_rows
+from ..numbers.training.test_trainer import rows_of, trainer_of, weights
 from ..speed.models import ARCHITECTURES
-from ..training.test_trainer import rows_of, trainer_of, weights
 
 GPU = pytest.param("cuda", marks=pytest.mark.gpu)
 ON_A_GPU = pytest.mark.gpu

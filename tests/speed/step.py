@@ -38,7 +38,7 @@ from unlearnbench.training.optimizers import TrainerSettings
 from unlearnbench.training.reference_model import ReferenceParts, load_references
 from unlearnbench.training.trainer import Trainer
 
-from ..losses.plain_losses import PlainPredictions
+from ..numbers.losses.plain_losses import PlainPredictions
 from .models import ARCHITECTURES, random_model
 from .timer import DEVICE, Work, begin, end, now, options_of, peak_bytes, spread
 

@@ -24,7 +24,7 @@ from unlearnbench.results.sweep_folder import claim_folder
 from unlearnbench.runs.plan_sweep import plan_sweep
 from unlearnbench.runs.prerequisites import execute_task, preparation_tasks
 
-from ..sweep.noop_sweep import noop_sweep
+from ..flow.sweep.noop_sweep import noop_sweep
 from .evaluation import difference
 from .timer import begin, end, in_turn, now, options_of, spread
 

@@ -24,9 +24,9 @@ from unlearnbench.losses.lm_head import Projection
 from unlearnbench.losses.predictions import Predictions, Reference
 from unlearnbench.results.records import EpochResult, Record, run_record
 
-from ..evaluation.plain_evaluator import PlainEvaluator, PlainResult
-from ..losses.plain_losses import PlainPredictions
-from ..sweep.noop_sweep import noop_config
+from ..flow.sweep.noop_sweep import noop_config
+from ..numbers.evaluation.plain_evaluator import PlainEvaluator, PlainResult
+from ..numbers.losses.plain_losses import PlainPredictions
 from . import evaluation, losses, step, sweep, timer
 
 Both = tuple[PlainEvaluator, PlainResult, Evaluation]

@@ -1,0 +1,216 @@
+"""`list`, `show`, `check` and `new` of every kind of plug-in."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.cli.plugin_commands import write_package
+from unlearnbench.cli.plugin_kinds import LISTED
+
+from ...forked import start, wait
+
+Run = Callable[..., tuple[int, str, str]]
+
+ROOT = Path(__file__).parents[3]
+BAD = '''\
+"""A mean of means."""
+from unlearnbench.api.method import Method
+class Mean(Method):
+    """L = mean_t log p_t, own work
+
+    t  token
+    """
+    def loss(self, batch):
+        return batch.forget.token_logprob.mean()
+'''
+CONFIG = """\
+name: own
+data: {source: my-benchmark}
+models: [{name: tiny, base: tiny}]
+forget_fractions: [0.1]
+methods: [ce-u]
+learning_rates: [1.0e-5]
+"""
+EXAMPLES = ("npo", "mia-min-k", "synthetic", "quantization", "model-utility", "eco")
+
+
+@pytest.mark.parametrize("kind", LISTED)
+def test_all_that_are_installed_are_listed_and_shown(run: Run, kind: registry.Kind) -> None:
+    code, out, _ = run(kind, "list")
+    assert (code, out.split()[: 1 + len(LISTED[kind])]) == (0, ["name", *LISTED[kind]])
+    rows = json.loads(run(kind, "list", "--json")[1])
+    assert [row["name"] for row in rows] == [*registry.names(kind)]
+    for row in rows:
+        if row["name"] in EXAMPLES:
+            code, out, _ = run(kind, "show", row["name"])
+            assert (code, out.startswith(f"{row['name']}  (unlearnbench ")) == (0, True)
+        shown = json.loads(run(kind, "show", row["name"], "--json")[1])
+        assert {"settings", "description", "target", *LISTED[kind]} <= shown.keys()
+
+
+def test_the_facts_of_each_kind(run: Run) -> None:
+    def rows(kind: str) -> dict[str, dict[str, object]]:
+        return {row["name"]: row for row in json.loads(run(kind, "list", "--json")[1])}
+
+    methods = rows("methods")
+    assert methods["npo"]["needs"] == ["forget", "reference(forget)"]
+    assert methods["eco"]["needs"] == ["questions (trains nothing)"]
+    assert rows("metrics")["forgotten"]["reads"] == ["retain model", "start model"]
+    assert rows("attacks")["sampling"]["changes"] == "number of answers"
+    benchmarks = rows("benchmarks")
+    assert (benchmarks["synthetic"]["rows"], benchmarks["tofu"]["rows"]) == (800, None)
+    assert benchmarks["tofu"]["splits"] == ["0.01", "0.05", "0.1"]
+
+
+def test_a_broken_plugin_is_listed_with_its_fault(
+    run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broken = registry.Offer("methods", "bad", "no.such:Thing", "stranger", "1.0")
+    offers = registry.offers
+
+    def also_broken(kind: registry.Kind) -> tuple[registry.Offer, ...]:
+        return (*offers(kind), broken) if kind == "methods" else offers(kind)
+
+    monkeypatch.setattr(registry, "offers", also_broken)
+    exit_code, out, _ = run("methods", "list")
+    assert exit_code == 0
+    assert "method 'bad' of stranger 1.0 (no.such:Thing) is broken: ModuleNotFoundError" in out
+    assert "npo" in out
+
+
+def test_a_modifier_in_a_file_is_listed_and_shown(run: Run) -> None:
+    Path("halved.py").write_text(
+        "from unlearnbench.api.modifier import Filter\n\nclass Halved(Filter):\n"
+        '    """g ← g / 2: own work."""\n'
+    )
+    code, out, _ = run("modifiers", "list", "--plugin", "halved.py", "--json")
+    assert (code, json.loads(out)[0]["kind"]) == (0, "filter")
+    _, out, _ = run("modifiers", "show", "halved", "--plugin", "halved.py")
+    assert "in a config:  - {method: npo, modifiers: [halved]}" in out
+
+
+def test_the_page_of_metrics_has_each_as_it_is_declared(run: Run) -> None:
+    page = (ROOT / "docs/concepts/metrics.md").read_text(encoding="utf-8")
+    cells = (re.split(r" \| ", line) for line in page.splitlines() if line.startswith("| `"))
+    rows = {line[0].strip("| `"): line for line in cells if len(line) == 6}
+    listed = json.loads(run("metrics", "list", "--json")[1])
+    assert rows.keys() == {row["name"] for row in listed}
+    for row in listed:
+        better, sets, reads = (cell.strip(" |") for cell in rows[row["name"]][3:])
+        assert (better, sets) == (", ".join(row["better"]), ", ".join(row["sets"])), row["name"]
+        if row["reads"] != ["sets, columns"]:  # of a summary, in which it is not declared
+            assert reads == ", ".join(row["reads"]), row["name"]
+
+
+def test_the_example_of_the_readme_conforms(run: Run) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python[^\n]*\n(.*?)```", text, flags=re.DOTALL)
+    Path("example.py").write_text(code)
+    exit_code, out, _ = run("methods", "check", "example.py")
+    assert exit_code == 0, out
+
+
+def test_a_fault_is_explained_with_the_command_that_shows_it(run: Run) -> None:
+    Path("mean.py").write_text(BAD)
+    code, out, _ = run("methods", "check", "--plugin", "mean.py")
+    assert code == 1
+    explanation = out[out.index("\nmean: accumulation\n") :]
+    for line in ("  what  ", "  seen  ", "  why it matters  ", "  look for  "):
+        assert line in explanation
+    (again,) = re.findall(r"unlearnbench (methods check mean --only accumulation.*)", explanation)
+    code, out, _ = run(*again.split())
+    assert code == 1
+    assert out.splitlines()[1].split()[:2] == ["accumulation", "fault"]
+    results = json.loads(run(*again.split(), "--json")[1])["mean"]
+    assert (results[0]["check"], results[0]["verdict"]) == ("accumulation", "fault")
+
+
+def test_all_in_one_table(run: Run) -> None:
+    code, out, err = run("metrics", "check", "--all", "--only", "settings", "--only", "columns")
+    assert code == 0
+    assert out.splitlines()[0].split() == ["name", "settings", "columns"]
+    assert out.splitlines()[-1].startswith(f"{len(registry.names('metrics'))} metrics: no fault")
+    assert "checking rouge" in err
+
+
+def test_check_is_no_success_where_rows_are_out_of_reach(
+    run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+    code, out, _ = run("benchmarks", "check", "tofu", "--only", "splits", "--json")
+    assert code == 1
+    (only,) = json.loads(out)["tofu"]
+    assert only["verdict"] == "not run"
+    assert "--set data.path=FOLDER" in only["seen"]
+
+
+@pytest.mark.parametrize("kind", [kind for kind in LISTED if kind != "modifiers"])
+def test_the_package_that_new_writes_conforms(run: Run, kind: str) -> None:
+    name = f"my-{kind.removesuffix('s')}"
+    module = name.replace("-", "_")
+    code, out, _ = run(kind, "new", name)
+    assert code == 0
+    assert out.splitlines()[:2] == [f"{name}/pyproject.toml", f"{name}/README.md"]
+    project = Path(f"{name}/pyproject.toml").read_text()
+    assert f'[project.entry-points."unlearnbench.{kind}"]\n{name} = "{module}:' in project
+    file = f"{name}/{module}.py"
+    code, out, _ = run(kind, "check", file)
+    assert (code, f"{name}: no fault" in out) == (0, True), out
+    source = Path(f"{name}/tests/test_{module}.py").read_text()
+    names: dict[str, object] = {}
+    exec(source.replace(f"from {module}", f"from unlearnbench_plugin_{module}"), names)
+    (test,) = (value for key, value in names.items() if key.startswith("test_"))
+    assert callable(test)
+    test()
+    assert "is offered by" in run(kind, "new", name, "--out", "elsewhere")[2]
+    if kind == "benchmarks":
+        Path("own.yaml").write_text(CONFIG)
+        code, out, err = run("plan", "own.yaml", "--plugin", file, "--json")
+        assert (code, err, json.loads(out)["counts"]["runs"]) == (0, "", 1)
+
+
+def test_nothing_is_overwritten(run: Run) -> None:
+    run("methods", "new", "my-method")
+    Path("my-method/my_method.py").write_text("mine")
+    code, _, err = run("methods", "new", "my-method")
+    assert (code, "my-method exists already, so nothing was written" in err) == (2, True)
+    assert Path("my-method/my_method.py").read_text() == "mine"
+
+
+USE = """
+import os, sys
+site, folder = sys.argv[1:]
+sys.path.insert(0, site)
+os.chdir(folder)
+import pytest
+from unlearnbench.cli.main import main
+failed = pytest.main(["-q", "-W", "error"])
+sys.exit(main(["methods", "show", "my-method"]) or failed)
+"""
+
+
+@pytest.mark.slow
+def test_the_package_passes_its_own_tests_once_installed(tmp_path: Path) -> None:
+    files = write_package("my-method", tmp_path)
+    folder, site, output = files[0].parent, tmp_path / "site", tmp_path / "output.txt"
+    how = ("--no-deps", "--no-build-isolation", "--quiet", "--target", str(site))
+    command = [sys.executable, "-m", "pip", "install", *how, "."]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    alone = {"PYTEST_DISABLE_PLUGIN_AUTOLOAD": 1}  # of plug-ins that the fork has imported
+    codes = wait([start(USE, [str(site), str(folder)], output=output, environment=alone)])
+    text = output.read_text()
+    assert codes == [0], text
+    assert "24 passed, 3 skipped" in text  # it has no reference and no retain rows
+    assert "my-method  (unlearnbench-my-method 0.1.0, my_method:MyMethod)" in text

@@ -1,0 +1,102 @@
+"""The documentation builds without a warning; its links lead somewhere, and it asks no network."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from functools import cache
+from html.parser import HTMLParser
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+import pytest
+
+ROOT = Path(__file__).parents[3]
+LOADED = {"script": "src", "img": "src", "iframe": "src", "source": "src", "link": "href"}
+"""Attributes whose address a browser loads by itself."""
+POINTERS = {"canonical", "next", "prev"}
+"""Relations of a `link` that nothing is loaded for."""
+
+
+@dataclass
+class Page(HTMLParser):
+    """Anchors and addresses of a page."""
+
+    anchors: set[str] = field(default_factory=set[str])
+    links: set[str] = field(default_factory=set[str])
+    loaded: set[str] = field(default_factory=set[str])
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note the addresses and the anchor of a tag."""
+        values = {key: value for key, value in attrs if value is not None}
+        self.anchors |= {values[key] for key in ("id", "name") if key in values}
+        if tag == "a" and "href" in values:
+            self.links.add(values["href"])
+        if (key := LOADED.get(tag, "")) in values and values.get("rel") not in POINTERS:
+            self.loaded.add(values[key])
+
+
+@cache
+def parsed(path: Path) -> Page:
+    """Parse a page once."""
+    page = Page()
+    page.feed(path.read_text(encoding="utf-8"))
+    return page
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The site, built in strict mode: a warning is an error."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("NO_MKDOCS_2_WARNING", "1")
+        patch.chdir(ROOT)
+        from mkdocs.commands.build import build
+        from mkdocs.config import load_config
+
+        place = tmp_path_factory.mktemp("site")
+        config = load_config(str(ROOT / "mkdocs.yml"), site_dir=str(place))
+        assert config.strict
+        config.plugins.on_startup(command="build", dirty=False)
+        build(config)
+        yield place
+
+
+def pages(site: Path) -> list[Path]:
+    """Every page of the site."""
+    return sorted(site.rglob("*.html"))
+
+
+def test_every_link_anchor_and_picture_exists(site: Path) -> None:
+    broken: list[str] = []
+    for path in pages(site):
+        page = parsed(path)
+        for address in page.links | page.loaded:
+            parts = urlsplit(address)
+            if parts.scheme:
+                continue
+            target = (path.parent / unquote(parts.path)).resolve() if parts.path else path
+            if path.name == "404.html":  # for a server, from its root
+                target = site / unquote(parts.path).lstrip("/") if parts.path else path
+            there = target.is_file()
+            if there and parts.fragment and target.suffix == ".html":
+                there = unquote(parts.fragment) in parsed(target).anchors
+            if not there:
+                broken.append(f"{path.relative_to(site)}: {address}")
+    assert broken == []
+    assert len(pages(site)) > 40
+
+
+def test_nothing_is_loaded_from_a_network(site: Path) -> None:
+    outside: dict[str, set[str]] = defaultdict(set)
+    for path in pages(site):
+        page = parsed(path)
+        outside[path.name] |= {one for one in page.loaded if "//" in one}
+    for path in site.rglob("*.css"):
+        text = path.read_text(encoding="utf-8")
+        outside[path.name] |= {*re.findall(r"(?:url\(|@import )[\"']?(?:https?:)?//[^)]*", text)}
+    assert {name: found for name, found in outside.items() if found} == {}

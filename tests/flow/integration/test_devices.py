@@ -1,0 +1,174 @@
+"""Training and evaluation on the stand-in GPU: nothing is on the wrong device, and little waits."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+from unittest.mock import Mock
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.inference_method import Prompts
+from unlearnbench.config.profiles import get_profile
+from unlearnbench.config.schema import LoRA, RetainSpec
+from unlearnbench.evaluation import generation
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.models.encoding import TEMPLATES, Encoder
+from unlearnbench.models.loading import add_lora, pad_id
+from unlearnbench.models.prompt_shift import ShiftedModel, mean_states
+from unlearnbench.training.objective import Objective
+from unlearnbench.training.reference_model import LiveReference
+from unlearnbench.training.trainer import Trainer
+
+from ...conftest import QUESTIONS, build_model_of
+from ...numbers.training.test_trainer import METHODS, rows_of, trainer_of
+from ...shadow import GPU, ShadowGPU
+
+TINY: dict[str, Any] = {"hidden_size": 16, "intermediate_size": 16, "num_attention_heads": 2}
+KINDS: dict[str, dict[str, Any]] = {
+    "llama": {**TINY, "num_key_value_heads": 1},
+    "phi": {**TINY, "num_key_value_heads": 2},
+}
+
+
+class Costs(NamedTuple):
+    """What a part of the work costs on a GPU."""
+
+    waits: int
+    sent: int
+    paused: int
+
+    def since(self, before: Costs) -> Costs:
+        return Costs(*(a - b for a, b in zip(self, before, strict=True)))
+
+
+def costs(gpu: ShadowGPU) -> Costs:
+    return Costs(gpu.waits.total(), gpu.sent.total(), gpu.paused.total())
+
+
+@pytest.fixture
+def gpu() -> Iterator[ShadowGPU]:
+    with ShadowGPU() as made:
+        yield made
+
+
+def model_of(kind: str, *, checkpointing: bool = False) -> Any:
+    model = build_model_of(kind, KINDS[kind])
+    model.config.use_cache = False
+    if checkpointing:
+        enable = getattr(model, "activation_checkpointing_enable", None)
+        (enable or model.gradient_checkpointing_enable)()
+    return model.to("cuda")
+
+
+def micro_batch(gpu: ShadowGPU, trainer: Trainer) -> Costs:
+    """Train a step of more than two micro-batches; returns the costs of the second."""
+    at: list[Costs] = []
+    forward = trainer.batches.batch
+
+    def watched(*args: Any, **how: Any) -> Any:
+        at.append(costs(gpu))
+        return forward(*args, **how)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer.batches, "batch", watched)
+        step = next(trainer.epoch(1))
+    assert math.isfinite(step.loss)
+    assert all(p.device == GPU for p in trainer.parameters)
+    return at[-1].since(at[-2])
+
+
+def trained(model: Any, tokenizer: Any, objective: Objective, folder: Path, **how: Any) -> Trainer:
+    rows = rows_of(tokenizer, QUESTIONS[:6])
+    how = {"epochs": 1, "batch_size": 3, "micro_batch_size": 1, **how}
+    return trainer_of(model, tokenizer, rows, objective, folder, **how)
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_every_method_trains_on_a_gpu(
+    name: str, gpu: ShadowGPU, tokenizer: Any, tmp_path: Path
+) -> None:
+    objective = Objective(registry.load("methods", name)())
+    trainer = trained(model_of("llama"), tokenizer, objective, tmp_path)
+    assert trainer.batches.reader.packs(trainer.model, trainer.rows.forget)
+    spent = micro_batch(gpu, trainer)
+    live = any(isinstance(known, LiveReference) for known in trainer.batches.references.values())
+    # The weights of its tokens come back without their mark, and are compared as on a CPU.
+    unmarked = name == "grpo-ceu"
+    assert spent == (unmarked, 1 + live, 0)
+
+
+CASES: list[tuple[str, bool, str, dict[str, Any], str | None]] = [
+    ("llama", True, "kl-minimization", {}, None),
+    ("llama", True, "rmu", {"layer": 1}, None),
+    ("llama", True, "grpo", {"beta": 0.1, "samples": 2}, None),
+    ("phi", True, "kl-minimization", {}, None),
+    ("phi", False, "npo", {}, "kl"),
+]
+
+
+@pytest.mark.parametrize(("kind", "checkpointing", "name", "hyperparameters", "retain"), CASES)
+def test_architectures_and_checkpointing_train_on_a_gpu(
+    kind: str,
+    checkpointing: bool,
+    name: str,
+    hyperparameters: dict[str, Any],
+    retain: Any,
+    gpu: ShadowGPU,
+    tokenizer: Any,
+    tmp_path: Path,
+) -> None:
+    """References with distributions and states, and a live one, are made there as well."""
+    spec = RetainSpec(term=retain, weight=1.0) if retain else None
+    objective = Objective(registry.load("methods", name)(**hyperparameters), spec)
+    model = model_of(kind, checkpointing=checkpointing)
+    micro_batch(gpu, trained(model, tokenizer, objective, tmp_path))
+
+
+def test_adapters_train_on_a_gpu(gpu: ShadowGPU, tokenizer: Any, tmp_path: Path) -> None:
+    objective = Objective(registry.load("methods", "npo")())
+    model = add_lora(build_model_of("llama", KINDS["llama"]), LoRA(rank=2)).to("cuda")
+    micro_batch(gpu, trained(model, tokenizer, objective, tmp_path))
+
+
+@pytest.mark.parametrize("kind", ["packed", "padded", "shifted"])
+def test_evaluation_runs_on_a_gpu(
+    kind: str,
+    gpu: ShadowGPU,
+    tokenizer: Any,
+    questions: tuple[Question, ...],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    profile, pad = get_profile("tofu", max_length=80), pad_id(tokenizer)
+    sets: Any = {"forget": questions[:2]}
+    if kind == "padded":
+        packable = "unlearnbench.evaluation.predictor.can_pack"
+        monkeypatch.setattr(packable, Mock(return_value=False))
+    model: Any = model_of("llama")
+    if kind == "shifted":
+        encoder = Encoder(tokenizer, TEMPLATES["plain"], profile.max_length)
+        prompts = [encoder.prompt(question) for question in questions]
+        eco = registry.load("methods", "eco")()
+        states = partial(mean_states, model, pad=pad)
+        model = ShiftedModel(model, eco.fit(model, Prompts(prompts[:5], prompts[5:], 0, states)))
+    steps: list[Costs] = []
+    decoding: Any = generation._Decoding  # pyright: ignore[reportPrivateUsage]
+    step = decoding._step
+
+    def watched(*args: Any, **how: Any) -> None:
+        before = costs(gpu)
+        step(*args, **how)
+        steps.append(costs(gpu).since(before))
+
+    monkeypatch.setattr(decoding, "_step", watched)
+    found = Evaluator(sets, tokenizer, TEMPLATES["plain"], profile, pad)(model)
+    assert all(math.isfinite(loss) for loss in found.sets["forget"].answer_loss)
+    assert len(steps) > 10
+    median = sorted(steps)[len(steps) // 2]
+    assert median.waits <= (5 if kind == "padded" else 4)
+    assert median.sent <= 10

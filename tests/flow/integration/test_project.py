@@ -1,0 +1,148 @@
+"""The project's own rules: layers, what may import what, packaging, public names."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unlearnbench
+from unlearnbench.api import registry
+
+ROOT = Path(__file__).parents[3]
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+SOURCES = ("unlearnbench", "methods", "configs", "dashboards")
+
+ONLY = {"ray": {"sweep"}, "mlflow": {"report"}, "plotly": set[str]()}
+PRONOUNS = {"one", "found", "own", "how", "what", "here", "there", "wrong", "place"}
+"""Names of variables that say nothing of what they hold."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """(stage, file) of every module of the core."""
+    for path in sorted((ROOT / "unlearnbench").rglob("*.py")):
+        if path.name == "__init__.py" and path.parent.name == "unlearnbench":
+            continue
+        yield path.relative_to(ROOT / "unlearnbench").parts[0].removesuffix(".py"), path
+
+
+@cache
+def imports(path: Path) -> tuple[str, ...]:
+    """Every module that `path` imports, anywhere in it: for a type alone, too."""
+    return tuple(_imports(path))
+
+
+def _imports(path: Path) -> Iterator[str]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0:
+            yield node.module or ""
+            if node.module == "unlearnbench":
+                yield from (f"unlearnbench.{name.name}" for name in node.names)
+
+
+@pytest.fixture
+def size(monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(ROOT / ".ci")
+    return importlib.import_module("size")
+
+
+def test_the_house_is_no_larger_than_its_ceilings_and_imports_point_down(
+    size: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = '"""Doc."""\n\nx = (\n    1,  # why\n)\n# alone\ndef f():\n    """Doc\n    more."""\n'
+    assert size.code_lines(text) == 4
+    text = "from unlearnbench import api\nimport unlearnbench.metrics.x\n"
+    assert size.imported_rooms(text) == {"api", "plug-ins"}
+    assert size.main() == 0, capsys.readouterr().out
+    for name in size.CEILINGS:
+        with monkeypatch.context() as patch:
+            patch.setitem(size.CEILINGS, name, 10)
+            assert size.main() == 1
+    monkeypatch.setattr(size, "FLOORS", size.FLOORS[::-1])
+    assert size.main() == 1
+    assert "api → base" in capsys.readouterr().out
+
+
+def test_variables_have_names() -> None:
+    for folder in SOURCES:
+        for path in (ROOT / folder).rglob("*.py"):
+            nodes = [*ast.walk(ast.parse(path.read_text()))]
+            fields = {
+                id(part.target)
+                for node in nodes
+                if isinstance(node, ast.ClassDef)
+                for part in node.body
+                if isinstance(part, ast.AnnAssign)
+            }
+            names = [node.arg for node in nodes if isinstance(node, ast.arg)]
+            names += [
+                node.id
+                for node in nodes
+                if isinstance(node, ast.Name)
+                and isinstance(node.ctx, ast.Store)
+                and id(node) not in fields
+            ]
+            assert PRONOUNS.isdisjoint(names), f"{path}: {PRONOUNS & {*names}} say nothing"
+
+
+@pytest.mark.parametrize("package", sorted(ONLY))
+def test_heavy_libraries_are_imported_in_one_room(package: str) -> None:
+    for stage, path in modules():
+        if stage not in ONLY[package]:
+            assert package not in {name.split(".")[0] for name in imports(path)}, path
+
+
+def test_nobody_imports_a_plugin_package() -> None:
+    for folder in SOURCES:
+        for path in (ROOT / folder).rglob("*.py"):
+            bad = {n for n in imports(path) if n.startswith(("unlearnbench_", "methods"))}
+            assert not bad, path
+
+
+def test_the_command_line_starts_without_the_heavy_packages() -> None:
+    heavy = {"torch", "transformers", "ray", "mlflow", "plotly", "datasets", "scipy", "accelerate"}
+    code = "import sys, unlearnbench, unlearnbench.cli.main; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert heavy.isdisjoint(done.stdout.split())
+
+
+def test_public_names() -> None:
+    names = unlearnbench.__all__
+    assert names == sorted(names)
+    assert len(names) <= 16
+    assert set(names) == set(unlearnbench._HOME)  # pyright: ignore[reportPrivateUsage]
+    for name in names:
+        assert getattr(unlearnbench, name) is not None
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        getattr(unlearnbench, "nothing")  # noqa: B009  # mypy refuses the plain form
+
+
+def test_every_package_is_listed() -> None:
+    mapping = PROJECT["tool"]["setuptools"]["package-dir"]
+    folders = {folder: name for name, folder in mapping.items()}
+    found = {
+        ".".join([folders[path.relative_to(ROOT).parts[0]], *path.relative_to(ROOT).parts[1:-1]])
+        for folder in SOURCES
+        for path in (ROOT / folder).rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    assert found == set(PROJECT["tool"]["setuptools"]["packages"])
+
+
+def test_every_method_file_is_declared_and_installed() -> None:
+    declared = PROJECT["project"]["entry-points"]["unlearnbench.methods"]
+    files = {path.stem for path in (ROOT / "methods").glob("*.py")} - {"__init__"}
+    homes = {value.split(":")[0] for value in declared.values()}
+    assert homes == {f"unlearnbench_methods.{name}" for name in files}
+    assert {name.replace("-", "_") for name in declared} == files, "file names equal method names"
+    assert set(declared) <= set(registry.names("methods")), "re-run pip install -e ."

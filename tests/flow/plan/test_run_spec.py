@@ -1,0 +1,36 @@
+"""A run's id is the same in every version: finished runs are found again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from unlearnbench.base.canonical_json import content_hash
+from unlearnbench.config.loader import load_config
+from unlearnbench.config.plan import make_plan
+from unlearnbench.config.run_spec import RunSpec
+
+OLD = Path(__file__).parents[2] / "data" / "small_sweep" / "plan.json"
+PUBLISHED = {
+    "tofu_llama2_7b": "3b6ab24f3dca259b",
+    "tofu_llama2_7b_one_gpu": "815546895387401c",
+    "tofu_llama3_2_1b": "3f372917c6c93410",
+    "tofu_phi_1_5": "39f424db03354ceb",
+    "tofu_tiny": "100a1f1dcee875fb",
+}
+"""By configuration: the hash of the ids of its runs on data with the fingerprint `f`."""
+
+
+def test_specs_of_an_early_version_have_their_ids() -> None:
+    runs = json.loads(OLD.read_text(encoding="utf-8"))["runs"]
+    assert len(runs) == 8
+    for run in runs:
+        assert RunSpec.model_validate_json(json.dumps(run["spec"])).id == run["id"]
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+def test_runs_of_tofus_configurations_have_their_ids(name: str) -> None:
+    plan = make_plan(load_config(name), "f")
+    assert content_hash([run.id for run in plan.runs]) == PUBLISHED[name]

@@ -1,0 +1,96 @@
+"""Boards merge in any order to the same lines; what is damaged or does not fit stays out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.cli.main import main
+from unlearnbench.report.leaderboard import Board, distinguished, merge
+from unlearnbench.results.records import Record, write_record
+
+from ...numbers.analysis.conftest import pointed
+
+SPEC: dict[str, Any] = {
+    "model": {"name": "tiny"},
+    "method": {"name": "npo", "hyperparameters": {"beta": 0.1}},
+    "training": {"batch_size": 32},
+}
+
+
+PROVENANCE = {"data": "d", "weights": "w", "started": "2026-01-01", "host": "private"}
+
+
+def a_record(id_: str = "ab", seed: int = 0, utility: float = 0.5, **changes: Any) -> Record:
+    made = pointed(id_, [(utility, None)], seed=seed)
+    return replace(made, **{"spec": SPEC, "provenance": PROVENANCE, **changes})
+
+
+def lines_of(*records: Record) -> list[str]:
+    return Board(records, 0, ()).lines
+
+
+def merged(*lines: str) -> Board:
+    return merge((f"f:{number}", line) for number, line in enumerate(lines, 1))
+
+
+def test_any_order_gives_the_same_lines_and_nothing_private() -> None:
+    lines = lines_of(a_record("aa"), a_record("bb", seed=1))
+    board = merged(*lines, lines[0])
+    assert board.lines == merged(*reversed(lines)).lines == merged(*board.lines).lines
+    assert (len(board.records), board.equal, board.refused) == (2, 1, ())
+    assert "private" not in "".join(board.lines)
+    assert board.records[1].seed == 1
+
+
+def test_a_damaged_line_is_refused_with_its_place() -> None:
+    line = lines_of(a_record())[0]
+    board = merged(line.replace("0.5", "0.9"), line, "{")
+    assert [one.place for one in board.refused] == ["f:1", "f:3"]
+    assert "not what was exported" in board.refused[0].reason
+    assert len(board.records) == 1
+
+
+def test_the_earlier_of_two_runs_of_one_id_stays() -> None:
+    later = {"data": "d", "weights": "w", "started": "2026-02-01"}
+    lines = lines_of(a_record(utility=0.4, provenance=later), a_record())
+    board = merged(*lines)
+    assert board.records[0].epochs[0].metrics["model_utility"] == 0.5
+    assert "f:2, which started earlier" in board.refused[0].reason
+
+
+def test_a_record_of_other_data_is_refused() -> None:
+    other = {"data": "x", "weights": "w"}
+    board = merged(
+        *lines_of(a_record("aa"), a_record("bb", seed=1), a_record("cc", provenance=other))
+    )
+    assert [one.id for one in board.refused] == ["cc"]
+
+
+def test_runs_that_trained_differently_are_other_settings() -> None:
+    wide = SPEC | {"training": {"batch_size": 64}}
+    records = distinguished([a_record("aa"), a_record("bb", seed=1, spec=wide)])
+    assert [r.spec["method"]["hyperparameters"] for r in records] == [
+        {"beta": 0.1, "training.batch_size": 32},
+        {"beta": 0.1, "training.batch_size": 64},
+    ]
+
+
+def test_a_sweep_is_exported_merged_and_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_record(a_record(), Path("runs/a"))
+    failed = a_record("cd", status="failed", error="no memory", epochs=())
+    write_record(failed, Path("runs/a"))
+    assert main(["leaderboard", "export", "runs/a", "--out", "ours.jsonl"]) == 0
+    assert main(["leaderboard", "merge", "ours.jsonl", "--out", "board.jsonl"]) == 0
+    assert Path("board.jsonl").read_text() == Path("ours.jsonl").read_text()
+    capsys.readouterr()
+    assert main(["leaderboard", "show", "board.jsonl"]) == 0
+    assert capsys.readouterr().out.startswith("best of each method, by ")
+    Path("board.jsonl").write_text("{}\n")
+    assert main(["leaderboard", "merge", "board.jsonl"]) == 2

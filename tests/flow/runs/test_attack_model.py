@@ -1,0 +1,214 @@
+"""Runs, start and retain models under attacks: results of their own, the same after any restart."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.api import registry
+from unlearnbench.config.entries import attack_spec
+from unlearnbench.config.method_specs import method_spec
+from unlearnbench.config.schema import MethodGrid
+from unlearnbench.results.records import EpochResult, Record, read_record, read_records
+from unlearnbench.results.table import attack_table, table
+from unlearnbench.runs import attack_model, evaluated_run, workspace
+from unlearnbench.runs.run import run_epochs, run_single
+
+from ...forked import start, wait
+from .test_run import config_of, place, prepared_folder, runs_of, without_times
+
+__all__ = ["place", "prepared_folder"]
+
+NOISE = '''
+import torch
+from unlearnbench.api import WeightAttack
+
+
+class Noise(WeightAttack):
+    """Adds noise to every weight."""
+
+    label = "Noise"
+    seed: int = 0
+
+    def points(self):
+        return ("0", "1", "10")
+
+    def change(self, model, tools):
+        noise = torch.Generator().manual_seed(self.seed)
+        for scale in (0.0, 1e-4, 1e-2):
+            for weight in model.parameters():
+                weight.data += scale * torch.randn(weight.shape, generator=noise)
+            yield f"{scale * 1000:.0f}" if scale > 1e-3 else str(int(scale > 0))
+'''
+
+
+@pytest.fixture
+def noise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    monkeypatch.setattr(registry, "_files", {})
+    (tmp_path / "noise.py").write_text(NOISE)
+    return registry.register_file(tmp_path / "noise.py")
+
+
+def specs(*names: str, **settings: Any) -> tuple[Any, ...]:
+    return tuple(attack_spec(n, registry.load("attacks", n)(**settings)) for n in names)
+
+
+def timeless(results: tuple[EpochResult, ...]) -> list[EpochResult]:
+    return [replace(one, training_seconds=0, evaluation_seconds=0) for one in results]
+
+
+def run(folder: Path, **changes: Any) -> Record:
+    config = config_of(folder, **changes)
+    (spec,) = runs_of(config)
+    return run_single(spec, config, folder / "runs" / "small", lambda _: None)
+
+
+def test_a_run_under_attacks_has_the_plain_results_and_more(place: Path, noise: str) -> None:
+    plain = run(place)
+    attacks = specs(noise, "paraphrase")
+    record = run(place, attacks=attacks)
+    assert record.id != plain.id
+    assert without_times(record).epochs == without_times(plain).epochs
+    assert [(one.epoch, one.variant) for one in record.attacked] == [
+        (3, "noise@0"),
+        (3, "noise@1"),
+        (3, "noise@10"),
+        (3, "paraphrase"),
+    ]
+    metrics = {one.variant: one.metrics for one in record.attacked}
+    name = "probability_forget"
+    assert metrics["noise@0"][name] == pytest.approx(plain.epochs[-1].metrics[name])
+    assert metrics["noise@0"][name] != metrics["noise@10"][name]
+    assert metrics["noise@0"]["model_utility"] is None, "the forget set alone is evaluated"
+    stored = read_record(place / "runs" / "small" / "records" / record.id)
+    assert stored == record
+    asked = stored.attacked_evaluations[3, "paraphrase"].sets["forget"]
+    assert asked.questions == stored.evaluations[3].sets["forget"].questions
+    assert (asked.answer_loss != stored.evaluations[3].sets["forget"].answer_loss).any()
+
+
+def test_the_retain_and_start_models_go_through_the_same_attack(place: Path, noise: str) -> None:
+    record = run(place, attacks=specs(noise))
+    records = read_records(place / "runs" / "small")
+    attacked = {one.kind: one for one in records if one.attacked and one.kind != "run"}
+    assert attacked.keys() == {"fine-tuned", "retain"}
+    assert all(not one.epochs and one.spec["attack"]["name"] == noise for one in attacked.values())
+    of_retain = attacked["retain"].attacked[0].metrics
+    assert of_retain["log10_forget_quality"] == 0.0, "compared with itself"
+    assert record.attacked[0].metrics["log10_forget_quality"] is not None
+    assert attacked["fine-tuned"].attacked[0].metrics["log10_forget_quality"] is not None
+    rows = table(records)
+    assert {row.variant for row in rows} == {""}
+    assert len(rows) == 5, "two models and three epochs"
+    under = attack_table(records)
+    assert [(row.kind, row.variant) for row in under] == [
+        (kind, f"noise@{point}")
+        for kind in ("fine-tuned", "retain", "run")
+        for point in ("0", "1", "10")
+    ]
+    assert attack_table([one for one in records if not one.attacked]) == ()
+    before = {one.id for one in records}
+    run(place, attacks=specs(noise, "paraphrase"))
+    after = read_records(place / "runs" / "small")
+    fresh = [one for one in after if one.id not in before and one.kind != "run"]
+    assert [set(one.variant for one in r.attacked) for r in fresh] == [{"paraphrase"}] * 2
+
+
+@pytest.mark.parametrize(("at", "expected"), [("every", [1, 2, 3]), ("best", None)])
+def test_epochs_are_attacked_as_asked(
+    place: Path, noise: str, at: str, expected: list[int] | None
+) -> None:
+    record = run(place, attacks=specs(noise, at=at))
+    epochs = sorted({one.epoch for one in record.attacked})
+    if expected is None:
+        quality = [one.metrics["log10_forget_quality"] for one in record.epochs]
+        assert None not in quality
+        expected = [i + 1 for i, one in enumerate(quality) if one == max(quality[: i + 1])]  # type: ignore[type-var]
+    assert epochs == expected
+    assert without_times(record).epochs == without_times(run(place)).epochs, "training goes on"
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from unlearnbench.api import registry
+from unlearnbench.config.schema import SweepConfig
+from unlearnbench.config.run_spec import RunSpec
+from unlearnbench.runs import checkpoints, evaluated_run
+from unlearnbench.runs.run import run_epochs
+
+checkpoints.COST = 0.0  # a checkpoint however long it takes: finished attacks are kept with it
+noise, config, spec, folder = sys.argv[1:]
+registry.register_file(noise)
+evaluate = evaluated_run.results_under
+
+def cut(*args, **how):
+    for result, evaluation in evaluate(*args, **how):
+        if result.variant == "noise@1":
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield result, evaluation
+
+evaluated_run.results_under = cut
+read = lambda kind, file: kind.model_validate_json(Path(file).read_text())
+list(run_epochs(read(RunSpec, spec), read(SweepConfig, config), Path(folder)))
+"""
+
+
+def test_an_attack_that_is_killed_goes_on_with_the_same_numbers(
+    place: Path, noise: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = config_of(place, attacks=specs("paraphrase", noise))
+    (spec,) = runs_of(config)
+    folder = place / "runs" / "small"
+    whole = run(place, attacks=config.attacks)
+    shutil.rmtree(folder / "records" / spec.id)
+    files = [tmp_path / "config.json", tmp_path / "spec.json"]
+    for file, value in zip(files, (config, spec), strict=True):
+        file.write_text(value.model_dump_json())
+    words = [tmp_path / "noise.py", *files, folder]
+    assert wait([start(KILLED, [*map(str, words)])]) == [-signal.SIGKILL]
+    assert not (folder / "records" / spec.id).exists()
+
+    workspace.clear_workspaces()
+    evaluate, done = attack_model.results_under, list[str]()
+
+    def watched(*args: Any, **how: Any) -> Iterator[Any]:
+        for result, evaluation in evaluate(*args, **how):
+            done.append(result.variant)
+            yield result, evaluation
+
+    monkeypatch.setattr(evaluated_run, "results_under", watched)
+    list(run_epochs(spec, config, folder))
+    again = read_record(folder / "records" / spec.id)
+    assert timeless(again.attacked) == timeless(whole.attacked)
+    assert without_times(again).epochs == without_times(whole).epochs
+    assert done == ["noise@0", "noise@1", "noise@10"], "a finished attack is not repeated"
+
+
+def test_a_method_at_inference_time_is_bypassed_by_who_holds_the_weights(
+    place: Path, tmp_path: Path, noise: str
+) -> None:
+    (tmp_path / "white_noise.py").write_text(
+        NOISE.replace("class Noise", "class WhiteNoise").replace(
+            'label = "Noise"', 'label = "Noise"\n    white_box = True'
+        )
+    )
+    white = registry.register_file(tmp_path / "white_noise.py")
+    eco = (MethodGrid(specs=(method_spec("eco", {}),)),)
+    record = run(place, methods=eco, attacks=specs(noise, white))
+    start = next(
+        one
+        for one in read_records(place / "runs" / "small")
+        if one.kind == "fine-tuned" and any(r.variant == "white-noise@0" for r in one.attacked)
+    )
+    found = {one.variant: one.metrics["probability_forget"] for one in record.attacked}
+    models = {one.variant: one.metrics["probability_forget"] for one in start.attacked}
+    assert found["white-noise@0"] == models["white-noise@0"], "the start model's"
+    assert found["noise@0"] == pytest.approx(record.epochs[0].metrics["probability_forget"])
+    assert found["noise@0"] != models["white-noise@0"]

@@ -1,0 +1,138 @@
+"""Everything that is logged is in docs/reference/mlflow.md, and its example searches work."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from unlearnbench.config.profiles import TOFU as PROFILE
+from unlearnbench.evaluation.summary import plan_of
+from unlearnbench.report.sweep_tracker import SweepTracker, replay
+
+PAGE = (Path(__file__).parents[3] / "docs" / "reference" / "mlflow.md").read_text(encoding="utf-8")
+ANY_WORD = {
+    ("param", "<hyper-parameter>"): {"beta"},
+    ("metric", "train/<reported>"): {"train/reward"},
+}
+"""Names allowed for the schema's wildcards, which match anything."""
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the schema, of one name."""
+
+    kind: str
+    name: str
+    of: frozenset[str]
+
+    def matches(self, kind: str, of: str, name: str) -> bool:
+        pattern = re.sub(r"<[^>]*>", "[^/]+", re.sub(r"[.]", r"\.", self.name))
+        return kind == self.kind and of in self.of and re.fullmatch(pattern, name) is not None
+
+
+def schema() -> list[Entry]:
+    lines = re.findall(r"^\| (param|tag|metric|artifact) \|(.*)\|$", PAGE, re.MULTILINE)
+    cells = [(kind, [cell.strip() for cell in rest.split(" | ")]) for kind, rest in lines]
+    return [
+        Entry(kind, name, frozenset(row[1].split(", ")))
+        for kind, row in cells
+        for name in re.findall(r"`([^`]+)`", row[0])
+    ]
+
+
+def logged(store: Any) -> set[tuple[str, str, str]]:
+    """(kind, of, name) of everything in a store."""
+    found: set[tuple[str, str, str]] = set()
+    for of, runs in (("sweep", store.parents), ("run", store.children.values())):
+        for run in runs:
+            names = {
+                "param": run.data.params,
+                "tag": [tag for tag in run.data.tags if not tag.startswith("mlflow.")],
+                "metric": run.data.metrics,
+                "artifact": store.artifacts(run.info.run_id),
+            }
+            found |= {(kind, of, name) for kind, many in names.items() for name in many}
+    return found
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory, kit: Any, seen: Any) -> Any:
+    """The store of a sweep that has everything that can be logged."""
+    tmp_path = tmp_path_factory.mktemp("store")
+    record = kit.record("aaaa")
+    lora = {"rank": 8, "target_modules": "all-linear"}
+    names = "optimizer weight_decay schedule warmup_steps max_grad_norm ignore_label deterministic"
+    training: dict[str, Any] = dict.fromkeys(names.split(), 1)
+    training |= {"batch_size": 32, "micro_batch_size": 8, "max_length": 500, "precision": "fp32"}
+    spec = dict(record.spec) | {"training": training}
+    spec["model"] = {**record.spec["model"], "lora": lora}
+    steps = tuple(replace(one, reported={"reward": 0.5}) for one in record.steps)
+    every = {column.name: 0.5 for column in plan_of(PROFILE).columns}
+    quality = [replace(one, metrics=every | kit.metrics(0.7, -1.0)) for one in record.epochs]
+    attacked = (replace(quality[-1], variant="relearning@13"),)
+    records = [
+        kit.start_model(),
+        kit.record("aaaa", spec=spec, steps=steps, epochs=tuple(quality), attacked=attacked),
+        kit.record("bbbb", status="failed", error="boom\n\ntraceback", evaluations={}),
+    ]
+    folder = kit.stored(tmp_path / "small", *records)
+    for name in ("report.html", "results.csv", "attacks.csv", "sweep.log", "selection.json"):
+        (folder / name).write_text("{}", encoding="utf-8")
+    replay(folder)
+    return seen(f"sqlite:///{folder}/mlflow.db")
+
+
+def test_the_schema_lists_exactly_what_is_logged(store: Any) -> None:
+    entries, names = schema(), logged(store)
+    assert len(entries) > 60
+    undocumented = {one for one in names if not any(entry.matches(*one) for entry in entries)}
+    assert not undocumented
+    unlogged = [
+        (entry, of)
+        for entry in entries
+        for of in entry.of
+        if not any(entry.matches(kind, of, name) for kind, of, name in names)
+    ]
+    assert not unlogged
+    for (kind, wild), allowed in ANY_WORD.items():
+        others = [entry for entry in entries if entry.name != wild]
+        only = {
+            n for k, of, n in names if k == kind and not any(e.matches(k, of, n) for e in others)
+        }
+        assert only == allowed, wild
+
+
+def test_the_example_searches_of_the_page(store: Any) -> None:
+    block = PAGE.partition("## Questions")[2].partition("## Schema")[0]
+    results = {
+        query: store.search(query.replace("a44ff94cc8fdc660", "d1d1"))
+        for query in re.findall(r"`{1,2}((?:params|metrics|tags)\..*?)`{1,2}(?= [|(,]|,)", block)
+    }
+    assert len(results) == 4
+    found = {query.partition(" ")[0]: runs for query, runs in results.items()}
+    assert found["tags.method"] == {"aaaa"}
+    assert found["metrics.`forget/rouge`"] == {"5a5a", "aaaa", "bbbb"}
+    assert found["tags.status"] == {"bbbb"}
+    assert found["tags.data"] == {"5a5a", "aaaa", "bbbb"}
+    best = [f"metrics.`{name}` DESC" for name in ("best/log10_forget_quality",)]
+    assert best[0][9:-6] in block
+    ids = [one.experiment_id for one in store.experiments]
+    first = store.client.search_runs(ids, order_by=best)[0]
+    assert first.data.tags["unlearnbench.run_id"] == "aaaa"
+
+
+def test_a_deleted_experiment_comes_back(tmp_path: Path, kit: Any, seen: Any) -> None:
+    folder = kit.stored(tmp_path / "small", kit.record("aaaa"))
+    replay(folder)
+    store = seen(f"sqlite:///{folder}/mlflow.db")
+    store.client.delete_experiment(store.experiments[0].experiment_id)
+    with SweepTracker(kit.config().tracking, folder, kit.config()) as tracker:
+        tracker.settle()
+        assert tracker.trouble is None
+    (experiment,) = seen(f"sqlite:///{folder}/mlflow.db").experiments
+    assert experiment.lifecycle_stage == "active"
+    assert experiment.tags["mlflow.experimentKind"] == "custom_model_development"

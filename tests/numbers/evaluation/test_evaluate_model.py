@@ -1,0 +1,150 @@
+"""A model folder and a data folder in, an evaluation out; adapters, errors, and nothing heavy."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from unlearnbench import evaluate_model, get_profile, summarize
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.api.profile import Profile
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.benchmarks.synthetic import Synthetic
+from unlearnbench.benchmarks.tofu import TOFU
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.evaluation.sets import evaluation_sets
+from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.rows_loading import load_benchmark
+from unlearnbench.runs.evaluate_model import data_settings
+
+from ...forked import start, wait
+
+DATA = Synthetic(authors=4, questions_per_author=2, pretraining_authors=0)
+PROFILE = get_profile("tofu", rows=2, max_length=120)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, model: Any, tokenizer: Any) -> Path:
+    """A model's folder."""
+    place = tmp_path / "model"
+    model.save_pretrained(place)
+    tokenizer.save_pretrained(place)
+    return place
+
+
+FROM_PEFT = "ignore:.is_gradient_checkpointing. is deprecated:FutureWarning"
+"""peft calls transformers by a deprecated name."""
+
+
+@pytest.fixture
+def adapter(tmp_path: Path, folder: Path) -> Path:
+    """A LoRA adapter around it that changes every answer."""
+    peft = pytest.importorskip("peft")
+    from transformers import AutoModelForCausalLM
+
+    base = AutoModelForCausalLM.from_pretrained(folder)
+    config = peft.LoraConfig(r=2, target_modules=["q_proj", "v_proj"], task_type="CAUSAL_LM")
+    model = peft.get_peft_model(base, config)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_" in name:
+                parameter.normal_(generator=torch.Generator().manual_seed(1))
+    place = tmp_path / "adapter"
+    model.save_pretrained(place)
+    return place
+
+
+def evaluated(model: Any, profile: str | Profile = PROFILE, **more: Any) -> Evaluation:
+    return evaluate_model(model, data=DATA, forget=0.25, profile=profile, **more)
+
+
+def assert_same(one: Evaluation, other: Evaluation) -> None:
+    assert one.profile == other.profile
+    for name, found in one.sets.items():
+        assert found.generated == other.sets[name].generated
+        np.testing.assert_allclose(found.perturbed_loss, other.sets[name].perturbed_loss, atol=1e-6)
+
+
+def test_equals_the_evaluator(folder: Path, model: Any, tokenizer: Any) -> None:
+    sets = evaluation_sets(load_benchmark(DATA, (0.25,)), 0.25, PROFILE)
+    wanted = Evaluator(sets, tokenizer, TEMPLATES["plain"], PROFILE, 0, roles=DATA.roles)(model)
+    found = evaluated(str(folder))
+    assert_same(found, wanted)
+    assert_same(evaluated(folder, batch_tokens=64), wanted)
+    assert {name: len(rows.questions) for name, rows in found.sets.items()} == {
+        "retain": 2, "forget": 2, "real_authors": 2, "world_facts": 2, "holdout": 2,
+    }  # fmt: skip
+    metrics = summarize(found, None, PROFILE)
+    assert None not in (metrics["model_utility"], metrics["mia_min_k_plus_plus"])
+
+
+def test_a_model_in_memory_is_left_as_it_was(folder: Path, model: Any, tokenizer: Any) -> None:
+    model.train()
+    found = evaluated(model, tokenizer=tokenizer)
+    assert model.training
+    assert_same(found, evaluated(folder))
+    with pytest.raises(EvaluationError, match="a model in memory has no tokenizer with it"):
+        evaluated(model)
+
+
+def test_data_by_name() -> None:
+    assert data_settings("synthetic") == Synthetic()
+    assert data_settings("tofu") == TOFU()
+    assert data_settings("some/folder") == TOFU(path="some/folder")
+    assert data_settings(DATA) is DATA
+
+
+@pytest.mark.filterwarnings(FROM_PEFT)
+class TestAdapter:
+    """A folder with adapter_config.json is its base with the adapter around it."""
+
+    def test_is_the_model_that_was_saved(self, folder: Path, adapter: Path, tokenizer: Any) -> None:
+        import peft
+        from transformers import AutoModelForCausalLM
+
+        base = AutoModelForCausalLM.from_pretrained(folder)
+        merged: Any = peft.PeftModel.from_pretrained(base, adapter).merge_and_unload()
+        wanted = evaluated(merged, tokenizer=tokenizer)
+        found = evaluated(adapter)
+        for name, rows in found.sets.items():
+            np.testing.assert_allclose(
+                rows.answer_loss, wanted.sets[name].answer_loss, rtol=1e-4, atol=1e-4
+            )
+        plain = evaluated(folder)
+        assert abs(found.sets["forget"].answer_loss - plain.sets["forget"].answer_loss).max() > 0.01
+
+    def test_finds_its_base_beside_itself(
+        self, adapter: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        wanted = evaluated(adapter)
+        self.rename(adapter, "../model")
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        monkeypatch.chdir(elsewhere)
+        assert_same(evaluated(adapter), wanted)
+
+    @staticmethod
+    def rename(adapter: Path, base: str | None) -> None:
+        config = json.loads((adapter / "adapter_config.json").read_text())
+        config["base_model_name_or_path"] = base
+        (adapter / "adapter_config.json").write_text(json.dumps(config))
+
+
+def test_needs_neither_ray_nor_mlflow_nor_plotly(folder: Path, tmp_path: Path) -> None:
+    """Evaluation from the command line where importing these fails."""
+    code = (
+        "import sys\n"
+        "for name in ('ray', 'mlflow', 'plotly'): sys.modules[name] = None\n"
+        "from unlearnbench.cli.main import main\n"
+        f"args = ['evaluate', {str(folder)!r}, '--data', 'synthetic', '--rows', '1',\n"
+        f"        '--max-length', '120', '--questions', {str(tmp_path / 'q.jsonl')!r}]\n"
+        "assert main(args) == 0\n"
+    )
+    assert wait([start(code, output=tmp_path / "out.txt")]) == [0]
+    assert "Model Utility" in (tmp_path / "out.txt").read_text()
+    assert len((tmp_path / "q.jsonl").read_text().splitlines()) == 5

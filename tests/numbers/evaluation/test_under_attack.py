@@ -1,0 +1,149 @@
+"""Evaluations under attacks by prompts: aligned with the plain one, and as long."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+import torch
+
+from unlearnbench.api.attack import Attack, AttackRows, AttackTools, PromptAttack, WeightAttack
+from unlearnbench.api.benchmark import Question
+from unlearnbench.api.observations import Evaluation
+from unlearnbench.attacks.assistant_prefix import AssistantPrefix
+from unlearnbench.attacks.in_context import InContext
+from unlearnbench.attacks.paraphrase import Paraphrase
+from unlearnbench.attacks.second_turn import SecondTurn
+from unlearnbench.base import deferred_warnings
+from unlearnbench.base.errors import EvaluationError
+from unlearnbench.config.profiles import get_profile
+from unlearnbench.evaluation.evaluator import Evaluator
+from unlearnbench.models.encoding import TEMPLATES
+from unlearnbench.models.loading import pad_id
+from unlearnbench.runs.under_attack import evaluations_under
+from unlearnbench.training.fine_tuning import FineTuner
+
+from ...conftest import QUESTIONS
+
+FORGET, RETAIN = QUESTIONS[:4], QUESTIONS[4:]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """The rows, of the tools for attacks; nothing here trains."""
+
+    rows: AttackRows
+
+
+class SamePrompt(PromptAttack):
+    label = "The plain prompt"
+
+    def asked(self, row: Question, point: str, rows: AttackRows) -> Question:
+        del point, rows
+        return row
+
+
+class SameWeights(WeightAttack):
+    label = "The weights as they are"
+
+    def points(self) -> tuple[str, ...]:
+        return ("once", "twice")
+
+    def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+        del model, tools
+        yield from self.points()
+
+
+def evaluator(tokenizer: Any, max_length: int = 60) -> Evaluator:
+    return Evaluator(
+        {"retain": RETAIN, "forget": FORGET},
+        tokenizer,
+        TEMPLATES["plain"],
+        get_profile("tofu", max_length=max_length),
+        pad_id(tokenizer),
+        roles={"retain": "retain", "forget": "forget"},
+    )
+
+
+def under(attack: Attack, model: Any, rules: Evaluator) -> dict[str, Evaluation]:
+    plain, tools = (
+        rules(model),
+        cast("AttackTools", Rows(AttackRows(FORGET, RETAIN, subject_rows=2))),
+    )
+    return dict(evaluations_under("it", attack, model, rules, tools, plain))
+
+
+@pytest.mark.parametrize("attack", [SamePrompt(), SameWeights()])
+def test_an_identity_has_the_plain_evaluation(attack: Attack, sharp: Any, tokenizer: Any) -> None:
+    rules = evaluator(tokenizer)
+    plain = rules(sharp).sets["forget"]
+    found = under(attack, sharp, rules)
+    assert [*found] == (["it"] if attack.points() == ("",) else ["it@once", "it@twice"])
+    for evaluation in found.values():
+        seen = evaluation.sets["forget"]
+        assert [*evaluation.sets] == ["forget"]
+        assert (seen.questions, seen.generated) == (plain.questions, plain.generated)
+        np.testing.assert_array_equal(seen.answer_loss, plain.answer_loss)
+        np.testing.assert_array_equal(seen.perturbed_loss, plain.perturbed_loss)
+
+
+def test_what_an_attack_adds_to_a_prompt_does_not_shorten_its_answer(
+    sharp: Any, tokenizer: Any
+) -> None:
+    rules = evaluator(tokenizer)
+    plain = rules(sharp)
+    lengths = plain.sets["forget"].answer_tokens
+    assert max(len(item.prompt) for item in rules.sets["forget"]) + lengths.max() > 55
+    limits = [60 - len(item.prompt) for item in rules.sets["forget"]]
+    for attack in (InContext(k=2), SecondTurn(), AssistantPrefix()):
+        (found,) = under(attack, sharp, rules).values()
+        np.testing.assert_array_equal(found.sets["forget"].answer_tokens, lengths)
+        assert found.answers is not None
+        pairs = zip(found.answers["forget"], limits, strict=True)
+        room = [limit - len(answer) for answer, limit in pairs]
+        assert min(room) >= 0, "each answer has the plain one's limit"
+        assert max(map(len, found.answers["forget"])) > 20
+        own = next(iter(found.sets.values()))
+        assert own.questions == tuple(q.question for q in FORGET), "the original ones"
+        assert (own.answer_loss != plain.sets["forget"].answer_loss).any()
+
+
+def test_rows_that_are_left_out_are_left_out_of_the_evaluation(sharp: Any, tokenizer: Any) -> None:
+    with pytest.raises(EvaluationError, match="no row to evaluate in sets of role forget"):
+        under(Paraphrase(), sharp, evaluator(tokenizer))
+    rules = evaluator(tokenizer)
+    two = tuple(replace(q, paraphrased_question=f"Tell: {q.question}") for q in FORGET[1:3])
+    rules = rules.with_sets({"forget": (FORGET[0], *two)}, {"forget": FORGET[:3]})
+    (found,) = under(Paraphrase(), sharp, rules).values()
+    assert found.sets["forget"].questions == tuple(q.question for q in FORGET[1:3])
+
+
+def test_a_model_that_an_attack_destroys_has_results_up_to_there(
+    sharp: Any, tokenizer: Any
+) -> None:
+    class Destroying(WeightAttack):
+        label = "Training that diverges"
+
+        def points(self) -> tuple[str, ...]:
+            return ("0", "1", "2", "3")
+
+        def change(self, model: Any, tools: AttackTools) -> Iterator[str]:
+            yield "0"
+            tuner = FineTuner(rules.encoder, rules.pad)
+            how: Any = {"steps": 3, "learning_rate": 1e30, "batch_size": 4}
+            yield from map(str, tuner(model, tools.rows.forget, **how))
+
+    rules = evaluator(tokenizer)
+    before = {name: value.clone() for name, value in sharp.state_dict().items()}
+    plain = rules(sharp).sets["forget"]
+    found = under(Destroying(), sharp, rules)
+    assert [*found] == ["it@0", "it@1"]
+    np.testing.assert_array_equal(found["it@0"].sets["forget"].answer_loss, plain.answer_loss)
+    assert (found["it@1"].sets["forget"].answer_loss != plain.answer_loss).all()
+    (notice,) = deferred_warnings.drain()
+    assert notice.startswith("no results for it@2, it@3: fine-tuning by an attack: NaN gr")
+    for name, value in sharp.state_dict().items():
+        assert torch.equal(value, before[name])
