@@ -24,7 +24,7 @@ from release import PROJECT, ROOT, VERSION, artifacts
 
 TOOLS = ("hypothesis", "playwright", "pytest", "pytest-timeout", "pytest-xdist")
 """What the tests need besides the extras."""
-QUICK = ("api", "cli", "config", "files", "losses", "methods", "metrics", "stats", "training")
+QUICK = ("contracts/api", "flow/cli", "flow/config", "numbers")
 """The folders of tests that run with --quick."""
 SHORT = """\
 name: short
