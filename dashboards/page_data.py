@@ -65,6 +65,7 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.globals |= {"place": panel_label, "rate": rate_text, "prose": prose}
-    made.globals |= {"number": signed, "ends": interval_text}
+    functions: dict[str, Any] = {"place": panel_label, "rate": rate_text, "prose": prose}
+    functions |= {"number": signed, "ends": interval_text}
+    made.globals.update(functions)
     return made

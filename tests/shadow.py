@@ -75,9 +75,9 @@ class ShadowGPU:
         patch = self._stack.enter_context(pytest.MonkeyPatch.context())
         # What asks the machine for its devices, with the answers of one with this GPU.
         patch.setattr("accelerate.Accelerator.device", GPU)
-        patch.setattr(torch.cuda, "mem_get_info", lambda *_: (_MEMORY, _MEMORY))
+        patch.setattr(torch.cuda, "mem_get_info", lambda *_: (_MEMORY, _MEMORY))  # pyright: ignore
         for name in ("memory_reserved", "memory_allocated"):
-            patch.setattr(torch.cuda, name, lambda *_: 0)
+            patch.setattr(torch.cuda, name, lambda *_: 0)  # pyright: ignore
         # A GPU's autocast is that of the CPU which computes in its place.
         patch.setattr(torch, "autocast", _Autocast)
         for name in ("is_autocast_enabled", "get_autocast_dtype"):

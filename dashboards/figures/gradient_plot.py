@@ -76,8 +76,13 @@ def figure(profiles: GradientProfiles) -> go.Figure:
                 row=1,
                 col=column,
             )
-    ticks = {"tickvals": [math.log(p / (1 - p)) for p in TICKS], "ticktext": [*TICKS.values()]}
-    drawn.update_xaxes(title_text="p(y | x)", tickangle=0, zeroline=False, **ticks)
+    drawn.update_xaxes(
+        title_text="p(y | x)",
+        tickvals=[math.log(p / (1 - p)) for p in TICKS],
+        ticktext=[*TICKS.values()],
+        tickangle=0,
+        zeroline=False,
+    )
     drawn.update_yaxes(type="log", exponentformat="power", dtick=1, row=1, col=1)
     return drawn.update_layout(template=TEMPLATE, height=600, legend_y=-0.12)
 

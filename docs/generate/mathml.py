@@ -14,8 +14,9 @@ _TOKEN = re.compile(
     rf"(?P<space>\s+)|(?:(?P<atom>[^\W\d_]+[₀-₉]?'?|\d[\d.]*|\S)(?:{_INDEX})?"
     r"(?:\^(?:\((?P<group>[^()]*)\)|(?P<sup>−?\w+)))?(?P<square>²)?)"
 )
-_FUNCTIONS = {"KL", "CEU", "argmax", "exp", "log", "max", "mean", "onehot", "sg", "softmax"}
-_FUNCTIONS |= {"softplus", "std", "tanh"}
+_FUNCTIONS = {"KL", "CEU", "argmax", "exp", "log", "max", "mean", "onehot", "sg"} | {
+    *("softmax", "softplus", "std", "tanh")
+}
 
 
 def equation(text: str) -> str:

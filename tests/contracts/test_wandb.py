@@ -33,7 +33,7 @@ def tracker(monkeypatch: pytest.MonkeyPatch) -> None:
     exec(code, module.__dict__)
     monkeypatch.setattr(
         "unlearnbench.report.sweep_tracker.load",
-        lambda kind, name: module.WandB if name == "wandb" else load(kind, name),
+        lambda kind, name: module.WandB if name == "wandb" else load(kind, name),  # pyright: ignore
     )
     monkeypatch.setenv("WANDB_MODE", "offline")
     monkeypatch.setenv("WANDB_SILENT", "true")

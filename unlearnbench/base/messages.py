@@ -56,7 +56,9 @@ def errors_below(error: ValidationError, loc: Loc) -> ValidationError:
     errors = [
         InitErrorDetails(
             type=PydanticCustomError(
-                details["type"], "{text}", {**details.get("ctx", {}), "text": details["msg"]}
+                details["type"],  # pyright: ignore[reportArgumentType]
+                "{text}",
+                {**details.get("ctx", {}), "text": details["msg"]},
             ),
             loc=(*loc, *details["loc"]),
             input=details["input"],

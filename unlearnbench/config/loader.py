@@ -245,7 +245,7 @@ def _read(source: ConfigSource, *, extends: bool = True) -> Document:
         if not document.problems:
             document.problem((), "expected lines of key: value")
         return document
-    plugins = document.values.get("plugins")
+    plugins: Any = document.values.get("plugins")
     if source.folder is not None and isinstance(plugins, list):
         document.values["plugins"] = [
             str(source.folder / path) if isinstance(path, str) else path for path in plugins
@@ -276,7 +276,8 @@ def _read(source: ConfigSource, *, extends: bool = True) -> Document:
 def _register_plugins(document: Document) -> None:
     """Register the files of `plugins`."""
     plugins = document.values.get("plugins")
-    for index, path in enumerate(plugins if isinstance(plugins, list) else ()):
+    paths: list[Any] = plugins if isinstance(plugins, list) else []
+    for index, path in enumerate(paths):
         try:
             if isinstance(path, str):
                 registry.register_file(path)
@@ -333,7 +334,7 @@ def _section(values: Any, path: Loc) -> type[BaseModel]:
     """The keys of the section at a path, where plug-ins have theirs."""
     model: Any = WrittenConfig
     names = [step for step in path if isinstance(step, str)]
-    match names:
+    match names:  # pyright: ignore[reportMatchNotExhaustive]
         case ["data", *names]:
             model = registry.load("benchmarks", values["data"].get("source", DEFAULT))
         case ["methods", "modifiers", name, *names]:

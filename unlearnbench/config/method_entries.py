@@ -269,7 +269,7 @@ def _retains(
         else:
             pairs = itertools.product(entry.term, entry.weight)
             terms += [RetainSpec(term=term, weight=weight) for term, weight in pairs]
-    if len({*terms}) < len(terms):
+    if len({*terms}) < len(terms):  # pyright: ignore[reportUnhashable]
         raise fault("has the same retain term twice: duplicate run", "retain")
     return tuple(terms), None
 
@@ -286,7 +286,10 @@ OF_TRAINING: dict[str, Any] = {
         ],
         Field({}, description="names, or {sam: {rho: 0.01}}"),
     ),
-    "learning_rates": (Rates | None, Field(None, description="in place of the sweep's")),
+    "learning_rates": (
+        Rates | None,  # pyright: ignore[reportOperatorIssue]
+        Field(None, description="in place of the sweep's"),
+    ),
     "training": (
         TrainingSettings | None,
         Field(None, description="changes of the sweep's training settings"),

@@ -131,7 +131,7 @@ class WrittenConfig(SweepConfig):
     def _across(self) -> Self:
         """Apply the rules across keys, and complete the training settings of entries."""
         methods = tuple(self._completed(i, grid) for i, grid in enumerate(self.methods))
-        self.__dict__["methods"] = methods  # frozen for all others
+        vars(self)["methods"] = methods  # frozen for all others
         rules = (
             self._entries,
             self._processes,

@@ -102,7 +102,9 @@ class RunState:
                 (value.epoch, value.variant) for value in values["results"] + values["attacked"]
             ]
             seen = {key: read_observations(folder / evaluation_name(*key)) for key in keys}
-            return cls(**{**values, "seconds": tuple(values["seconds"]), "evaluations": seen})
+            fields: dict[str, Any] = values | {"evaluations": seen}
+            fields["seconds"] = tuple(values["seconds"])
+            return cls(**fields)
         except FileNotFoundError:
             return cls()
         except (EvaluationError, ValueError, KeyError, TypeError, OSError) as error:

@@ -22,7 +22,7 @@ def plain(text: str) -> str:
 
 @pytest.mark.parametrize("name", registry.names("methods"))
 def test_the_equations_of_a_method_lose_nothing(name: str) -> None:
-    from mathml import equation
+    from mathml import equation  # pyright: ignore[reportMissingImports]
 
     lines = inspect.cleandoc(registry.load_method(name).__doc__ or "").splitlines()
     found = [line for line in lines if re.match(r"\S{1,12} = ", line) and not line.endswith(".")]
@@ -33,7 +33,7 @@ def test_the_equations_of_a_method_lose_nothing(name: str) -> None:
 
 
 def test_indices_and_exponents() -> None:
-    from mathml import equation
+    from mathml import equation  # pyright: ignore[reportMissingImports]
 
     assert "<msubsup><mi>p</mi><mrow><mi>t</mi></mrow><mrow><mi>β</mi></mrow></msubsup>" in (
         equation("L = p_t^β")

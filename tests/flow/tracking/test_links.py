@@ -17,7 +17,7 @@ def test_a_local_store_is_served_on_loopback(
     store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     served: list[list[str]] = []
-    monkeypatch.setattr(os, "execve", lambda _, command, __: served.append(command))
+    monkeypatch.setattr(os, "execve", lambda _, command, __: served.append(command))  # pyright: ignore
     (tmp_path / "mlflow.db").touch()
     write_links(tmp_path, f"{store}#/experiments/1/runs", {})
     shown: list[str] = []

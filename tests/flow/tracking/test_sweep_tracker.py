@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socket
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -63,7 +63,7 @@ def test_switched_off_nothing_is_written(tmp_path: Path, kit: Any) -> None:
 
 
 @contextmanager
-def unresponsive(backlog: int) -> Iterator[str]:
+def unresponsive(backlog: int) -> Generator[str]:
     """An address that accepts connections and never responds; without a backlog it refuses."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

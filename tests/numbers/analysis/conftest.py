@@ -55,7 +55,8 @@ def record(
     }
     epochs = enumerate(numbers, start=int(is_run))
     results = tuple(EpochResult(epoch, metrics, 1.0, 1.0) for epoch, metrics in epochs)
-    return Record(**(fields | {"epochs": results} | more))
+    fields |= {"epochs": results} | more
+    return Record(**fields)
 
 
 def reference(kind: Any, utility: float, ratios: FloatArray, **more: Any) -> Record:

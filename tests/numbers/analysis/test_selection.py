@@ -25,7 +25,9 @@ Point = tuple[float | None, float | None]
 
 
 def row(method: str, rate: float, seed: int, epoch: int, point: Point, **more: Any) -> TableRow:
-    metrics = dict(zip(("model_utility", "log10_forget_quality"), point, strict=True))
+    metrics: dict[str, Any] = dict(
+        zip(("model_utility", "log10_forget_quality"), point, strict=True)
+    )
     place: dict[str, Any] = {"learning_rate": rate, "seed": seed, "epoch": epoch}
     fields = {"run_id": f"{method}-{rate:g}-{seed}", **place, **more}
     return table_row(fields.pop("kind", "run"), method, metrics, **fields)

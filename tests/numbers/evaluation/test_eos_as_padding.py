@@ -75,7 +75,7 @@ def test_scores_and_answers_are_the_librarys_under_that_mask(
 ) -> None:
     chat, model = chatty(tokenizer, template), sharp.double()
     if not packs:
-        monkeypatch.setattr("unlearnbench.evaluation.predictor.can_pack", lambda *_: False)
+        monkeypatch.setattr("unlearnbench.evaluation.predictor.can_pack", lambda *_: False)  # pyright: ignore
     evaluator = Evaluator(
         {"forget": questions[:4]},
         chat,

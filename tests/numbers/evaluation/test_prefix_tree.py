@@ -48,7 +48,7 @@ def test_an_evaluation_gives_attention_few_shapes(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(generation, "_MINIMUM", {})
     found: list[Evaluation] = []
     counts: list[int] = []
-    for pads in (lambda size, _: size, lambda size, _: padded_size(size, "cuda")):
+    for pads in (lambda size, _: size, lambda size, _: padded_size(size, "cuda")):  # pyright: ignore
         for module in (tree, generation):
             monkeypatch.setattr(module, "padded_size", pads)
         seen.clear()

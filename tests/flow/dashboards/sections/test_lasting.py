@@ -108,7 +108,7 @@ def test_the_worst_prompt_is_taken_question_by_question(
         (1, "second-turn"): answers_under(other, "second-turn"),
     }
     found[-1] = replace(found[-1], attacked_evaluations=changed)
-    monkeypatch.setattr(answers, "attack_class", lambda _: PromptAttack)
+    monkeypatch.setattr(answers, "attack_class", lambda _: PromptAttack)  # pyright: ignore
     context = context_of(*found)
     (panel,) = context.report.lasting
     label, worst = lasting.worst_of_prompts(context, panel)
