@@ -45,7 +45,7 @@ CHROMIUM = (
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """An option that writes `messages.txt` anew."""
+    """An option that rewrites `messages.txt`."""
     parser.addoption("--update-messages", action="store_true", help="write tests/messages.txt")
 
 

@@ -56,7 +56,7 @@ def is_current(path: Path, texts: Texts) -> bool:
 
 
 def unload(path: Path, texts: Texts) -> None:
-    """Have the modules of a file imported anew when they are imported again."""
+    """Forget the imported modules of a file, so that the next import reads them again."""
     files = {path.parent / name for name, _ in texts}
     for name, module in [*sys.modules.items()]:
         if (file := getattr(module, "__file__", None)) and Path(file).resolve() in files:

@@ -24,7 +24,7 @@ class TrainingAttack(WeightAttack):
     """Base: fine-tuning, evaluated before the first step (point `0`) and after some of them.
 
     AdamW on the answers' mean negative log-likelihood, without warm-up and weight decay, gradients
-    clipped to norm 1; an optimiser's state begins anew. The defaults are those of open-unlearning's
+    clipped to norm 1; the state starts empty. The defaults are those of open-unlearning's
     relearning: an epoch of TOFU's forget10 is 13 steps (Dorna et al. 2025, arXiv:2506.12618).
     """
 
@@ -44,7 +44,7 @@ class TrainingAttack(WeightAttack):
     schedule: Literal["constant", "linear"] = Field(
         default="constant", description="linear: the rate falls to 0 over the steps"
     )
-    optimizer: OptimizerName = Field(default="adamw", description="with a state that begins anew")
+    optimizer: OptimizerName = Field(default="adamw", description="its state starts empty")
     lora_rank: int | None = Field(
         default=None,
         ge=1,

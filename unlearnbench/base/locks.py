@@ -20,14 +20,14 @@ except ImportError as error:
 LOCK_EX, LOCK_NB, LOCK_SH = fcntl.LOCK_EX, fcntl.LOCK_NB, fcntl.LOCK_SH
 
 
-def flock(handle: int, options: int, folder: Path) -> None:
+def flock(handle: int, operation: int, folder: Path) -> None:
     """Lock an open file in `folder`.
 
-    Raises: BlockingIOError where another process has the lock and `options` has LOCK_NB,
+    Raises: BlockingIOError where another process has the lock and it has LOCK_NB,
     OutputError where the file system has no locks, as Lustre by default.
     """
     try:
-        fcntl.flock(handle, options)
+        fcntl.flock(handle, operation)
     except BlockingIOError:
         raise
     except OSError as error:

@@ -79,7 +79,7 @@ def values_of(
     """The metrics of a plan, by column.
 
     forget  sets whose questions are to be the retain model's
-    subject  compares them, for the message
+    subject  name of the comparison, for the message
     """
     if retain is not None:
         _check_same_profile(

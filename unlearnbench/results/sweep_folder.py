@@ -69,7 +69,7 @@ def _warn_of_changed_metrics(plan: Plan) -> None:
     for name in changed:
         warn_later(
             f"metric {name!r}: its file has changed since this sweep began; finished runs keep "
-            "their numbers, so choose another folder with --set name=… to have them all anew"
+            "their numbers, so choose another folder with --set name=… to make all of them again"
         )
 
 

@@ -38,7 +38,7 @@ SCALE = 2.0
 
 @dataclass(frozen=True, eq=False)
 class FineTuner:
-    """Trains models that were given to it, see `api.attack.FineTune`."""
+    """Trains models that were given to it: an `api.edit.FineTune`."""
 
     encoder: Encoder
     """With the tokens of a training row as its `max_length`."""

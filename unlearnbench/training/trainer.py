@@ -178,8 +178,8 @@ class Trainer:
             check_gradients(self.model)
             self._checked = True
         norm, loss = float(self._clip()), sum(terms.values())
-        if subject := not_finite(self.step + 1, epoch, loss, norm):
-            raise NonFiniteError(subject)
+        if reason := not_finite(self.step + 1, epoch, loss, norm):
+            raise NonFiniteError(reason)
         with optimizer_oom(self.step + 1):
             for optimizer in optimizers:
                 optimizer.step()

@@ -233,7 +233,7 @@ def test_nothing_is_wider_than_the_screen_in_any_colours(visit: Visit, path: Pat
         page.wait_for_timeout(100)
     for width in (390, 1280):
         page.set_viewport_size({"width": width, "height": 900})
-        for _ in range(50):  # plots are drawn anew, and are too wide until then
+        for _ in range(50):  # plots are drawn again, and are too wide until then
             if page.evaluate(OVERFLOW) <= 0:
                 break
             page.wait_for_timeout(100)

@@ -102,7 +102,7 @@ def run(place: Path, capsys: pytest.CaptureFixture[str]) -> Run:
 
 
 def rows(folder: Path) -> list[dict[str, str]]:
-    """The table of a sweep's folder, written anew."""
+    """The table of a sweep's folder, written again."""
     assert main(["report", str(folder)]) == 0
     with (folder / "results.csv").open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
