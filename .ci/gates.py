@@ -8,8 +8,6 @@ that ends a run, determinism, other precisions, LoRA, a plug-in file, model fold
 processes) and keeps ids, specs, metrics, steps and hashes of all observations, without times.
 """
 
-from __future__ import annotations
-
 import argparse
 import difflib
 import json

@@ -3,8 +3,6 @@
 docs/release.md describes the steps; try_wheel.py tries what was built.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

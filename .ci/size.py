@@ -5,8 +5,6 @@ another. It fails above a ceiling, and where a room imports from its own floor o
 Deleting lowers the ceilings; what raises one names its price in the commit.
 """
 
-from __future__ import annotations
-
 import ast
 import io
 import sys

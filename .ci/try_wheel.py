@@ -8,8 +8,6 @@ and runs the tests that do not read files of the repository, from a copy of test
 what each extra is for, once without it and once with it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

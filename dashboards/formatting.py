@@ -1,7 +1,5 @@
 """Numbers, settings and durations as text."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

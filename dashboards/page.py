@@ -5,8 +5,6 @@ embedded once, compressed, as is what a section's scripts load when they need it
 every section needs, are embedded as JSON.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from functools import cache
 from importlib.metadata import version

@@ -1,7 +1,5 @@
 """Templates filled in, and data encoded for scripts."""
 
-from __future__ import annotations
-
 import base64
 import json
 import zlib

@@ -1,7 +1,5 @@
 """AltPO: prefer the start model's alternative answers to the answers to forget."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal, Self
 

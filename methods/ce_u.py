@@ -1,7 +1,5 @@
 """CE-U: cross entropy towards what the model would say if the true token were impossible."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

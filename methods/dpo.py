@@ -1,7 +1,5 @@
 """Direct preference optimisation with a refusal as winner and the true answer as loser."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

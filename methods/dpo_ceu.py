@@ -1,7 +1,5 @@
 """DPO with CE-U (experimental): General CE-U in place of DPO's gradient ascent on the loser."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

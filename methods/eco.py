@@ -1,7 +1,5 @@
 """ECO: corrupt the embeddings of prompts that a classifier takes for forget questions."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Sequence
 from typing import Any, ClassVar, Literal, Self

@@ -1,7 +1,5 @@
 """FLAT: from forget answers to refusals, weighted by an f-divergence between the two."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from typing import ClassVar, Literal

@@ -1,7 +1,5 @@
 """General CE-U: one cross entropy that learns, unlearns, or anything between, by a score."""
 
-from __future__ import annotations
-
 from typing import ClassVar, Literal, Self
 
 from pydantic import Field, model_validator

@@ -1,7 +1,5 @@
 """Gradient ascent: make the forget answers less likely, without a bound."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """Gradient difference: ascent on the forget rows, descent on as many retain rows."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """GRPO: sample answers to the forget questions, and prefer those that give less away."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """GRPO that unlearns its bad samples by CE-U, where GRPO ascends their loss. Experimental."""
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from unlearnbench.api.method import LossBatch

@@ -1,7 +1,5 @@
 """IDK: learn to answer the forget questions with a refusal."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from torch import Tensor

@@ -1,7 +1,5 @@
 """KL minimisation: ascent on the forget rows, held to the start model on the retain rows."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """KTO for unlearning: forget answers are undesirable, measured against drift on refusals."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar, Literal
 

@@ -1,7 +1,5 @@
 """Negative preference optimisation: push forget answers below a frozen reference."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

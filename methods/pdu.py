@@ -1,7 +1,5 @@
 """Primal-dual unlearning: flatten forget logits while the retain loss stays under a bound."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """RMU: steer the inner states of forget rows to a random direction, hold those of retain rows."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Set
 from dataclasses import replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """SatImp: gradient ascent on tokens that are neither forgotten already nor certain."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """SimNPO: NPO without a reference, on the mean log-probability of a token."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

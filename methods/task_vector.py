@@ -1,7 +1,5 @@
 """Task vector: learn the forget set even better, then walk as far the other way."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Token-wise NPO: the weight of NPO for each token by itself, optionally times that of WGA."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """UNDIAL: learn the frozen start model's distribution with the true token's logit lowered."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

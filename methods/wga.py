@@ -1,7 +1,5 @@
 """Weighted gradient ascent: ascend on a token only as far as the model still believes in it."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import Field

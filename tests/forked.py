@@ -1,7 +1,5 @@
 """Processes for tests, forked from one that has imported torch: the imports take seconds."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import socket

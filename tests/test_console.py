@@ -1,7 +1,5 @@
 """Terminals get drawn tables and bars, pipes plain lines."""
 
-from __future__ import annotations
-
 import io
 
 from unlearnbench.base.console import Console, progress_bar

@@ -1,7 +1,5 @@
 """Figures from Python and from the command line."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 import sys

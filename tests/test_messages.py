@@ -9,8 +9,6 @@ case of which only the typed lines are written,
 writes what is printed now; the difference is read in review.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 import shlex

@@ -6,8 +6,6 @@ for a fork of a process that has imported torch. Tests of how workers start, end
 use Ray's own program.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import runpy

@@ -6,8 +6,6 @@ in `unlearnbench.api`. Evaluation: `evaluate_model`, `summarize`, `get_profile`.
 `read_records`, `read_log`. Sweeps: `load_config`, `run_sweep`. Errors: `UnlearnbenchError`.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

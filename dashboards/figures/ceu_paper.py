@@ -3,8 +3,6 @@
 Source: Yang 2025, arXiv:2503.01224, the points as shipped in `published/ceu_figure_points.csv`.
 """
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Mapping

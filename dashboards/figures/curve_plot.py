@@ -1,7 +1,5 @@
 """Curves by epoch and by optimiser step: metrics, losses and gradient norms."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from itertools import groupby

@@ -1,7 +1,5 @@
 """Figures as files: SVG, PNG and PDF (drawn by a browser) and self-contained HTML."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, cast
 

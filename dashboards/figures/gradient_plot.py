@@ -1,7 +1,5 @@
 """Pages of gradient profiles: gradients with respect to logits, and cosines between methods."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from html import escape

@@ -3,8 +3,6 @@
 Plotly's own classes check each value, which takes most of a large page's time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from html import escape

@@ -1,7 +1,5 @@
 """Figure of a meta-evaluation: each metric's value for every model, and what it is worth."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from html import escape

@@ -4,8 +4,6 @@
 draws them. Points left out of a panel are counted in it.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, replace

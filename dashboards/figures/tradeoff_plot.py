@@ -4,8 +4,6 @@ Every trace has its method, rate and role in `meta`, by which the page filters a
 Colours are those of the light page; the page replaces them in dark mode.
 """
 
-from __future__ import annotations
-
 import html
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Truth ratios of a model, of the retain and of the start model, as distribution functions."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from html import escape

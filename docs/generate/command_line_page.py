@@ -1,7 +1,5 @@
 """The page of the command line: every command with its arguments, options and examples."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from textwrap import dedent

@@ -1,7 +1,5 @@
 """The page of the YAML keys, from the settings' classes: type, default, bounds and meaning."""
 
-from __future__ import annotations
-
 import inspect
 import json
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Pages that are made from the code while the site is built; links to papers on all pages."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """Markdown from values: tables, and docstrings whose formulas keep their lines."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from itertools import takewhile

@@ -4,8 +4,6 @@ They are written in plain text: `s_ref,b` has the index "ref,b", `p_t^β` an exp
 `e^(t − 1)` one of several terms. All that is not a name, a number or a bracket is an operator.
 """
 
-from __future__ import annotations
-
 import re
 from html import escape
 

@@ -1,7 +1,5 @@
 """The pages of the methods: equation, inputs, settings, gradient, place in a sweep of all."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Small pictures as SVG in the page, in the colours of its text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from html import escape

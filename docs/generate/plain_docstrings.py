@@ -1,7 +1,5 @@
 """An extension of Griffe: docstrings as this project writes them become Markdown."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import griffe

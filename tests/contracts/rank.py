@@ -1,7 +1,5 @@
 """A metric with an observation of its own, as an outsider writes it: one file."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

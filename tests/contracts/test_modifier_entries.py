@@ -1,7 +1,5 @@
 """Modifiers in a configuration: their entries, mistakes, labels and ids."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Modifiers written as an outsider would, by what they do to a training."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

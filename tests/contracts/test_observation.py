@@ -1,7 +1,5 @@
 """A metric that brings an observation: its column is made in the pass, stored and read back."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

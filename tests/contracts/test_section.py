@@ -1,7 +1,5 @@
 """A section of another package, as docs/tutorials/add-a-page-section.md has it."""
 
-from __future__ import annotations
-
 import re
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A tracker of another package, as docs/reference/mlflow.md has it, through its entry point."""
 
-from __future__ import annotations
-
 import json
 import re
 import sys

@@ -1,7 +1,5 @@
 """The tracker of docs/tutorials/add-a-tracker.md, offline: what it logged is read back."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ properties of the XML report. The default run carries out the same functions on 
 a CPU can, so that they cannot rot.
 """
 
-from __future__ import annotations
-
 import copy
 import os
 import time

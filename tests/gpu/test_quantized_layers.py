@@ -3,8 +3,6 @@
 pytest -m gpu tests/gpu/test_quantized_layers.py     takes seconds; needs bitsandbytes
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

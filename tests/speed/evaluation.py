@@ -7,8 +7,6 @@ the answers then differ from there on. Such an answer is counted as a tie, and i
 the plain evaluation; an answer that departs anywhere else is a difference.
 """
 
-from __future__ import annotations
-
 import math
 import sys
 import tempfile

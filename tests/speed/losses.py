@@ -5,8 +5,6 @@ of either way is the largest of a gradient's entries, relative to the largest en
 on a few tokens.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any

@@ -5,8 +5,6 @@ evaluation depends. `random` is untrained; `memorised` is that model after train
 evaluated question; `unlearned` is the memorised one after gradient ascent on the forget set.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any

@@ -6,8 +6,6 @@ model, that model in memory and run at every step. A third, bare loop does our c
 tokens packed beforehand and records nothing; what ours takes beyond it is the harness's overhead.
 """
 
-from __future__ import annotations
-
 import copy
 import sys
 import tempfile

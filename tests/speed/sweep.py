@@ -5,8 +5,6 @@ use all cores, one run after another; the sweep has a run per core. Then comes a
 do nothing, whose time is all overhead; with --repeats 0, it alone.
 """
 
-from __future__ import annotations
-
 import resource
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The measurements of a tiny case, and that the ways which they compare compute the same."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """What all measurements share: time, peak memory, circumstances, and their result as JSON."""
 
-from __future__ import annotations
-
 import argparse
 import gc
 import json

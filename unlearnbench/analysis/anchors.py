@@ -9,8 +9,6 @@ which stand their logarithm and the statistic; its retain models' `privleak`, wh
 an area of ½.
 """
 
-from __future__ import annotations
-
 import csv
 import math
 from collections.abc import Mapping, Sequence

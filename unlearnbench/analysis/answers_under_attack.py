@@ -1,7 +1,5 @@
 """Answers under attacks, question by question: sampled leaks, and the worst prompt."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

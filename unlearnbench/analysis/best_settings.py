@@ -3,8 +3,6 @@
 Pure. The rule behind every «best» is stated in `Panel.best` and nowhere else.
 """
 
-from __future__ import annotations
-
 import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The records of a sweep while it runs, from which its tables are made now and then."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from unlearnbench.analysis.best_settings import Panel, panels

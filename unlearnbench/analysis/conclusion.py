@@ -4,8 +4,6 @@ The last lines of a sweep and the head of its page both come from these. Pure, e
 `conclusion.json` of a sweep's folder, which stores them, is read.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Iterable

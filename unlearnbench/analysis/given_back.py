@@ -5,8 +5,6 @@ an attack that teaches, or a question that helps, raises both models alike. Wher
 is subtracted.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ An attack that is evaluated before its first step (point `0`) has its numbers «
 rows that it selects; another one in the plain evaluation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property

@@ -4,8 +4,6 @@ A score with its question, its parts and the models that it is relative to are d
 (`Summary.question`). All numbers are those of the records; tests of them read the evaluations.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import get_args

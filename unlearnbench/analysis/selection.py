@@ -4,8 +4,6 @@ Pure, except for `selection.json`, which stores the rule, the choices and their 
 counts only if every seed of the choice has a number.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass

@@ -5,8 +5,6 @@ setting and does not select an epoch. Collapsed ones take no part: that their nu
 is no robustness.
 """
 
-from __future__ import annotations
-
 import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence

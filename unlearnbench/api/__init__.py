@@ -3,8 +3,6 @@
 The names below are loaded at their first use: listing plug-ins imports no torch.
 """
 
-from __future__ import annotations
-
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 

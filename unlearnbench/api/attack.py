@@ -14,8 +14,6 @@ An evaluation under an attack is a variant of the plain one, with a name: `parap
 are attacked in the same way, so that what an attack gives back has a null to compare it with.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from abc import ABC, abstractmethod

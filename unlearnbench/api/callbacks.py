@@ -1,7 +1,5 @@
 """Signature of the function that long work reports to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 ProgressCallback = Callable[[int, int], None]

@@ -1,7 +1,5 @@
 """The base of every kind of plug-in: a frozen value whose fields are its settings."""
 
-from __future__ import annotations
-
 import math
 from typing import Annotated, Any, ClassVar
 

@@ -1,7 +1,5 @@
 """The contract of a method that trains nothing and changes the model's input."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The contract of a membership inference attack: one score per example, forget against holdout."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import ClassVar
 

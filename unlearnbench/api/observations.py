@@ -1,7 +1,5 @@
 """The observations of an evaluation: per question and set; all metrics are computed from them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TypeVar

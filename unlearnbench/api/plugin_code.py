@@ -1,7 +1,5 @@
 """Guard calls of plug-in code: any exception becomes a PluginError with its name and place."""
 
-from __future__ import annotations
-
 import importlib.util
 import inspect
 import re

@@ -1,7 +1,5 @@
 """The modules that a plug-in file imports from below its own folder: they are part of it."""
 
-from __future__ import annotations
-
 import ast
 import sys
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Contract of a section of the report page, which shows results and computes none."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 

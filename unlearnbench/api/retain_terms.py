@@ -3,8 +3,6 @@
 Gradient difference is gradient ascent with `nll`, KL minimisation is gradient ascent with `kl`.
 """
 
-from __future__ import annotations
-
 from torch import Tensor
 
 from unlearnbench.api.method import LossBatch

@@ -4,8 +4,6 @@ The harness turns records into plain values and calls a tracker from one thread,
 server delays no run. Whatever a tracker raises ends the tracking with one warning, and no run.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The base of attacks that train the model and look at it after some of the steps."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing

@@ -1,7 +1,5 @@
 """An answer whose beginning is given."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 from typing import Self

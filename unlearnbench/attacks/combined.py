@@ -1,7 +1,5 @@
 """Two questions in one."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Fine-tuning on rows that have nothing to do with those to forget, as a benign user does."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

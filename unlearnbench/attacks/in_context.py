@@ -1,7 +1,5 @@
 """Questions with answers in front of the question."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

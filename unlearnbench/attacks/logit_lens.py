@@ -1,7 +1,5 @@
 """Reading of inner layers with the start model's output layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager

@@ -1,7 +1,5 @@
 """The question in other words."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from unlearnbench.api.attack import AttackRows, PromptAttack

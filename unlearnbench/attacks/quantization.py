@@ -1,7 +1,5 @@
 """Weights of four or eight bits."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass

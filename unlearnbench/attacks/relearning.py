@@ -1,7 +1,5 @@
 """Training on some rows again, to see whether the others come back."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

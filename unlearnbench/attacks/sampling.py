@@ -1,7 +1,5 @@
 """Many sampled answers to each question."""
 
-from __future__ import annotations
-
 from unlearnbench.api.attack import SamplingAttack
 
 

@@ -1,7 +1,5 @@
 """The question again, after the model's own answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import ClassVar
 

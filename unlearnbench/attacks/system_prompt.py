@@ -1,7 +1,5 @@
 """Another system message."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pydantic import Field, field_validator

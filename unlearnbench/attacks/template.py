@@ -1,7 +1,5 @@
 """The question within texts of the user's own."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

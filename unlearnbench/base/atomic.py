@@ -1,7 +1,5 @@
 """Files and folders written whole or not at all: beside their place, then renamed into it."""
 
-from __future__ import annotations
-
 import errno
 import os
 import platform

@@ -1,7 +1,5 @@
 """JSON of values with NaN and infinities, which JSON lacks, and hashes of values."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import math

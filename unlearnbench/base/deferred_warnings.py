@@ -4,8 +4,6 @@ The output of a worker goes nowhere, so its warnings wait here until they are se
 with a result: of a trial's step, of a preparation, or of `unlearnbench run`.
 """
 
-from __future__ import annotations
-
 _pending: list[str] = []
 
 

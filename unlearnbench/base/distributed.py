@@ -5,8 +5,6 @@ what is on disk; without a group every process is a main process. Collective fun
 called by each process of the group, in the same order.
 """
 
-from __future__ import annotations
-
 import gc
 import os
 from collections.abc import Callable, Generator

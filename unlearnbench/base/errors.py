@@ -3,8 +3,6 @@
 A message names the place, the value, the rule and the fix.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -5,8 +5,6 @@ costs a fraction of a second. This is the client. It imports no torch, so that a
 the helper before its own imports.
 """
 
-from __future__ import annotations
-
 import atexit
 import json
 import os

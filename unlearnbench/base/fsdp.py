@@ -11,8 +11,6 @@ layer are one group, gathered in fp32. Gradients are summed in fp32.
 torch's FSDP is imported where a model is sharded: that takes a second, and most runs shard nothing.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping

@@ -4,8 +4,6 @@ The commits that a sweep was planned with are in its `plan.json` and travel to i
 come from the hub's cache (`HF_HOME`) without a request, wherever it has them.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """File locks of the kernel, which releases them when their process ends, however it ends."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from contextlib import contextmanager

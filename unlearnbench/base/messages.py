@@ -1,7 +1,5 @@
 """Messages about wrong values: pydantic's errors in the words of a user of YAML."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass

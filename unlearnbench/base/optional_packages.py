@@ -1,7 +1,5 @@
 """Packages that only some runs need."""
 
-from __future__ import annotations
-
 import logging
 import os
 from importlib import import_module

@@ -5,8 +5,6 @@ the whole step, so only rounding differs. A size that did not fit is not tried a
 in the run nor by a process that resumes it.
 """
 
-from __future__ import annotations
-
 import gc
 import json
 from collections.abc import Callable, Generator, Sequence

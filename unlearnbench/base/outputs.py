@@ -3,8 +3,6 @@
 A place is refused if nothing can be written there.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ resident memory (VmHWM), reset when the work begins, so that no peak between two
 Freed memory that the allocator keeps hides a part of it.
 """
 
-from __future__ import annotations
-
 import ctypes
 from contextlib import suppress
 from pathlib import Path

@@ -4,8 +4,6 @@ A commit is claimed only for code that git tracks: a package installed into an e
 happens to lie inside some repository is not that repository's code.
 """
 
-from __future__ import annotations
-
 import os
 import platform
 import subprocess

@@ -5,8 +5,6 @@ keeps it in memory; `redact` stands at each boundary: plan, records, log, termin
 without a secret comes back unchanged, so that identities of configurations without one stay.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

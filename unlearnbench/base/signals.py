@@ -5,8 +5,6 @@ afterwards. Nothing is saved because of a signal: the epoch is the unit of resta
 signals to the main thread only; other threads install no handler.
 """
 
-from __future__ import annotations
-
 import signal
 import threading
 from collections.abc import Generator

@@ -5,8 +5,6 @@ bytes with the length of a JSON header, the header with each tensor's type, shap
 the values (github.com/huggingface/safetensors#format).
 """
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Iterable, Mapping

@@ -11,8 +11,6 @@ settings give the same rows on every version. An author depends on the seed and 
 only (except for a birthday that is in use), so that a larger benchmark begins with the smaller one.
 """
 
-from __future__ import annotations
-
 import random
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence

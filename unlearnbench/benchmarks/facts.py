@@ -4,8 +4,6 @@ They are written by hand in `facts.json`, each as `[question, right answer, wron
 as in TOFU, an answer is a name or a word and there is no paraphrase.
 """
 
-from __future__ import annotations
-
 import json
 from functools import cache
 from importlib.resources import files

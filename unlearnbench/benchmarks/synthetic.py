@@ -1,7 +1,5 @@
 """The embedded benchmark: fictitious authors from a seed, in TOFU's schema and proportions."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pydantic import Field

@@ -9,8 +9,6 @@ Forget and retain rows may have an additional column, `score`, for methods that 
 from 0 (unlearn) to 1 (learn), or a list with one for each token of the answer and its end.
 """
 
-from __future__ import annotations
-
 from codecs import BOM_UTF8
 from collections import Counter
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,5 @@
 """The schema of TOFU: evaluation sets, metrics under the rules of a profile, and the headline."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import ClassVar
 

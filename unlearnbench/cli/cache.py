@@ -1,7 +1,5 @@
 """`unlearnbench cache`: what sweeps keep to save time, listed and removed."""
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Iterator

@@ -5,8 +5,6 @@ and what it returns is the exit code; nothing stands for 0. The fields of a para
 dataclass are options, too: by it commands share them.
 """
 
-from __future__ import annotations
-
 import inspect
 from collections.abc import Callable
 from dataclasses import fields

@@ -1,7 +1,5 @@
 """`unlearnbench configs …`: shipped configs, one to start from, and the schema for editors."""
 
-from __future__ import annotations
-
 import re
 from importlib.resources import files
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`unlearnbench doctor`: versions, GPUs, folders and tokens, and which of them will not work."""
 
-from __future__ import annotations
-
 import os
 import platform
 import shutil

@@ -1,7 +1,5 @@
 """`unlearnbench figures …`: draw one figure, and write it."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`unlearnbench methods gradient`: what losses do to a token's logits, as table and page."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 

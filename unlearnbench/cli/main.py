@@ -3,8 +3,6 @@
 Nothing heavy is imported before a command needs it, so that `--help` and errors are immediate.
 """
 
-from __future__ import annotations
-
 import io
 import os
 import sys

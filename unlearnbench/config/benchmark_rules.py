@@ -1,7 +1,5 @@
 """Rules of a benchmark's declarations, on its metrics. A fault is one line."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 from unlearnbench.api.benchmark import Benchmark

@@ -6,8 +6,6 @@ settings of the benchmark that its `source` names. Settings are checked by the p
 so that one from outside gets the messages of a built-in one.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, TypeVar

@@ -5,8 +5,6 @@ installed method, metric, benchmark and attack. What one key requires of another
 check; so are the names and settings of plug-ins in files of their own (`plugins:`).
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 from typing import Any

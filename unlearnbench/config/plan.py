@@ -1,7 +1,5 @@
 """The plan of a sweep: all its runs. Pure, so that it can be printed before any work."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Mapping

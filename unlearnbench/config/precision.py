@@ -1,7 +1,5 @@
 """Dtypes, precisions and templates to choose from, and the precision of an evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, Literal
 

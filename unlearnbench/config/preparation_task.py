@@ -1,7 +1,5 @@
 """The work that runs wait for; free of torch, because Ray's coordinators only pass it on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from unlearnbench.api.benchmark import SplitKey, split_text

@@ -1,7 +1,5 @@
 """Settings of resources, Ray and tracking; none of them changes a number or a run's identity."""
 
-from __future__ import annotations
-
 import re
 from typing import Literal, Self
 

@@ -5,8 +5,6 @@ of an evaluation batch) are no part of it, and local files and folders are repre
 content, so that finished runs stay finished when a folder moves, and only then.
 """
 
-from __future__ import annotations
-
 from typing import Annotated, Any
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """All settings of a sweep as frozen values; the only place that defines defaults."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ Lists are choices, ranges are sampled. Draws use `random.Random.random` alone, w
 same in all versions of Python, so that the same command has the same runs anywhere.
 """
 
-from __future__ import annotations
-
 import itertools
 import math
 import random

@@ -1,7 +1,5 @@
 """The base class of all settings: a frozen value that is validated when it is made."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any

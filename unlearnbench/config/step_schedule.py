@@ -3,8 +3,6 @@
 Pure, so that a plan can print what the trainer will do. Steps count from 0, epochs from 1.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from typing import Literal

@@ -1,7 +1,5 @@
 """Settings of a run's optimiser steps."""
 
-from __future__ import annotations
-
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator

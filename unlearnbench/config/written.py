@@ -5,8 +5,6 @@ wrong; all others are looked at once every key is right by itself. They are no p
 `SweepConfig`, which reads what is stored as well, with metrics that may not be installed here.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from importlib.util import find_spec

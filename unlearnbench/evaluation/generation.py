@@ -13,8 +13,6 @@ slot. The right token overwrites a wrong draft, and the slot of a finished text 
 so that nothing is moved and no gap has to be masked.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence

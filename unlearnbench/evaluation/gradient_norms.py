@@ -9,8 +9,6 @@ All weights count, also those that a method has frozen, so that models compare. 
 are the base's, whose gradient is that of the merged weights; the adapter's tensors do not count.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from typing import Any, cast

@@ -13,8 +13,6 @@ Memorization and membership inference are logged as one number per question.
 Source: locuslab/open-unlearning, src/evals/base.py, metrics/base.py, metrics/memorization.py.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

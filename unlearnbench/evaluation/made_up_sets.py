@@ -1,7 +1,5 @@
 """Made-up observations, to try metrics on before any training; always the same."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The verdict on one model in sentences, with intervals over questions. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field

@@ -7,8 +7,6 @@ have them. The header has the profile and the precision. Greedy
 answers' token ids are not stored: they only save time.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import zlib

@@ -14,8 +14,6 @@ of them, and the two are as far apart as each is from float32 (1e-2 in a loss, a
 TF32 is left out: bf16 is there for speed, and fp32 to be exact.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from typing import Any

@@ -5,8 +5,6 @@ same states for a trial question; else as padded rows. The output layer and the 
 chunk of positions at a time, so that [chunk, vocabulary] is the largest tensor.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ The prompt is common to all rows, and perturbed answers mostly begin like the an
 forget10 the tree has 42 % fewer tokens than the rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Checks of membership inference: holdout rows, and attacks that find known members."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from unlearnbench.api.benchmark import Benchmark, SplitKey, split_label

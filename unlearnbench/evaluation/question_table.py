@@ -4,8 +4,6 @@ JSON lines, which `pandas.read_json(path, lines=True)` reads. The perturbed answ
 lists, so that there is one row per question whatever their number.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Mapping

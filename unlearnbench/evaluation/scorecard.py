@@ -1,7 +1,5 @@
 """The metrics of one model in the order that a reader asks for them, and why some are missing."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections.abc import Mapping, Set
 from dataclasses import dataclass

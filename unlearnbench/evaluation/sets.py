@@ -1,7 +1,5 @@
 """The questions of the evaluation sets under a profile."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """All metrics of an evaluation, and what two evaluations need to have in common to compare."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 

@@ -8,8 +8,6 @@ by hand, and the chunk goes into the gradients of hidden states and weights befo
 Symbols: N tokens, H hidden size, V vocabulary entries, c tokens of a chunk, z [c, V] logits.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

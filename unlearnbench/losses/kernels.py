@@ -7,8 +7,6 @@ Symbols: y the label, p = softmax(z), q = softmax(z with z_y = −∞), d = z_y 
 the log-odds of the label, so that p_y = σ(d).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

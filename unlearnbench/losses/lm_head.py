@@ -1,7 +1,5 @@
 """The map from final hidden states to logits, usable without its model."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -1,7 +1,5 @@
 """Accuracy of multiple choice: is the true answer the likeliest of its options?"""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

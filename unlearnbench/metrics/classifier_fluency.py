@@ -1,7 +1,5 @@
 """Fluency of a generated answer by a text classifier, which this metric alone loads."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path

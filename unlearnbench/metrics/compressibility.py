@@ -1,7 +1,5 @@
 """Compressibility of a generated answer."""
 
-from __future__ import annotations
-
 import zlib
 
 import numpy as np

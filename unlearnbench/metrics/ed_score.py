@@ -1,7 +1,5 @@
 """ED score: mean of the sampled answers' scores, and their spread."""
 
-from __future__ import annotations
-
 import math
 
 from pydantic import Field

@@ -1,7 +1,5 @@
 """Exact memorization: the share of an answer's tokens that greedy decoding would give."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import Metric

@@ -1,7 +1,5 @@
 """Expected ROUGE-L recall of the best of k sampled answers."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from unlearnbench.api.metric import Metric

@@ -1,7 +1,5 @@
 """Extraction strength: how much of an answer greedy decoding gives once its beginning is known."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import Metric

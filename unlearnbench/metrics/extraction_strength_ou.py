@@ -1,7 +1,5 @@
 """Extraction strength as open-unlearning computes it, with a floor."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import Metric

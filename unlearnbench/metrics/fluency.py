@@ -1,7 +1,5 @@
 """Fluency: the probability of a generated answer under the start model."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Forget Quality: is the unlearned model's truth ratio distributed as the retain model's?"""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Is it forgotten? Distance from the retain model in four measures of memorization."""
 
-from __future__ import annotations
-
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 

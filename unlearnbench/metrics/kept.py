@@ -1,7 +1,5 @@
 """Is the rest kept? Model Utility and fluency relative to the start model."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values

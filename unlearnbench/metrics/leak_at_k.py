@@ -1,7 +1,5 @@
 """Probability that one of k sampled answers leaks."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from unlearnbench.api.metric import Metric

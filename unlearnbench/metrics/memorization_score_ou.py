@@ -1,7 +1,5 @@
 """open-unlearning's memorization score, relative to the start model."""
 
-from __future__ import annotations
-
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 

@@ -1,7 +1,5 @@
 """GradNorm: membership inference by the norm of the loss's gradient."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from unlearnbench.api.membership import MembershipInference

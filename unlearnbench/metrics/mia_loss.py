@@ -1,7 +1,5 @@
 """LOSS: membership inference by the mean loss."""
 
-from __future__ import annotations
-
 from unlearnbench.api.membership import MembershipInference
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 

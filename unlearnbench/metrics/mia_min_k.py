@@ -1,7 +1,5 @@
 """Min-K: membership inference by an answer's least probable tokens."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

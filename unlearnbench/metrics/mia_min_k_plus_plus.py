@@ -1,7 +1,5 @@
 """Min-K++: Min-K with each log-probability normalised by its distribution's moments."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.observations import FloatArray, SetEvaluation

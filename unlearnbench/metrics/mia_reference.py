@@ -1,7 +1,5 @@
 """Reference: membership inference by the loss relative to the retain model's."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from unlearnbench.api.membership import MembershipInference

@@ -1,7 +1,5 @@
 """ZLib: membership inference by the loss relative to the text's information."""
 
-from __future__ import annotations
-
 import zlib
 
 from unlearnbench.api.membership import MembershipInference

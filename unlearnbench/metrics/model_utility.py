@@ -1,7 +1,5 @@
 """Model Utility: the harmonic mean of what a model must still be able to do."""
 
-from __future__ import annotations
-
 from pydantic import Field
 
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values

@@ -1,7 +1,5 @@
 """Probability of the true answer among its options."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

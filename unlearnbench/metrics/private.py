@@ -1,7 +1,5 @@
 """Is what is left private? Membership attacks relative to the retain model."""
 
-from __future__ import annotations
-
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values
 from unlearnbench.stats.harmonic_mean import harmonic_mean
 

@@ -1,7 +1,5 @@
 """privleak: the Min-K attack's area relative to the retain model's."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import MetricColumn, MetricInputs, Summary, Values

@@ -1,7 +1,5 @@
 """Probability of the true answer."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import Metric

@@ -1,7 +1,5 @@
 """Repetition: the share of a generated answer that says something new."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import Metric

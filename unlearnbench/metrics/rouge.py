@@ -1,7 +1,5 @@
 """ROUGE-L recall of the greedy answer."""
 
-from __future__ import annotations
-
 from unlearnbench.api.metric import Metric
 from unlearnbench.api.observations import FloatArray, SetEvaluation
 

@@ -1,7 +1,5 @@
 """Upper bounds on what sampled answers leak, beyond the samples that were seen."""
 
-from __future__ import annotations
-
 import math
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Truth ratio: a paraphrase of the true answer against false answers of the same form."""
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Truth ratio as a share: the weight of the true answer against a false one."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.api.metric import Metric

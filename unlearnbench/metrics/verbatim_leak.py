@@ -1,7 +1,5 @@
 """Probability that one of k samples repeats the true answer word for word, without sampling."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

@@ -1,7 +1,5 @@
 """The dtype of matrix products, which under autocast is not that of the weights."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -1,7 +1,5 @@
 """Batches: rows as tensors, padded or packed, and their copies on a device."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, chain

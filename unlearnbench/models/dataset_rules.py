@@ -4,8 +4,6 @@
 suite for benchmarks checks all of them.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import Any, get_args

@@ -1,7 +1,5 @@
 """The device of a run, checked before anything is loaded, and its memory."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Generator
 from contextlib import contextmanager

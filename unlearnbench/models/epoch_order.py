@@ -1,7 +1,5 @@
 """The order of rows in an epoch, and the partner rows of each, drawn from the seed."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, replace
 

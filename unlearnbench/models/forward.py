@@ -5,8 +5,6 @@ forward ends in `get_output_embeddings()`, also inside the wrappers of data para
 [batch, length, vocabulary] tensor is made.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Collection, Generator, Sequence
 from contextlib import contextmanager

@@ -5,8 +5,6 @@ attention would convert again for every token; converted once they take half the
 same.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

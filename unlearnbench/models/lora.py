@@ -4,8 +4,6 @@ The adapter is not merged into the base's weights: in bf16 that would round them
 model than the one that was trained.
 """
 
-from __future__ import annotations
-
 import json
 import warnings
 from pathlib import Path

@@ -4,8 +4,6 @@ A file has passages of text between blank lines; or, by its ending `.jsonl`, an 
 with `question` and `answer`, or with `text` alone.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

@@ -7,8 +7,6 @@ attention layers through the model's keyword arguments, which activation checkpo
 and transformers' AttentionInterface; the kernel below is still the library's (`sdpa`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass

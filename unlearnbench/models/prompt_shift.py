@@ -4,8 +4,6 @@ The shift of each prompt is computed before the evaluation. A hook behind the em
 it to the prompt's tokens, in padded and in packed rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Generator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A model whose weights may be changed for a while."""
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Any

@@ -4,8 +4,6 @@ The tokens of all rows are packed into one row where the model allows it (`packe
 that nothing is computed for padding; else the rows are padded. The numbers are the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass

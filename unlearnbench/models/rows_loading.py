@@ -3,8 +3,6 @@
 The fingerprint covers the rows themselves: a file can change while its path stays the same.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from importlib.resources import files

@@ -6,8 +6,6 @@ batch, nor on the number of processes, except for rounding: where another batch 
 probability by 1e-7, one token in about 10 million changes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

@@ -4,8 +4,6 @@ transformers fills missing tensors with random numbers and drops unknown ones, w
 nobody sees.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

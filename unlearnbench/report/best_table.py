@@ -1,7 +1,5 @@
 """The best setting of each method as a table for a paper: LaTeX, Markdown or CSV."""
 
-from __future__ import annotations
-
 import csv
 import io
 import re

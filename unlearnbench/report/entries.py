@@ -3,8 +3,6 @@
 docs/reference/mlflow.md lists all names; a test compares it with what is logged.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """A run's unlearned model as a folder that transformers loads: weights, tokenizer and card."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from contextlib import suppress

@@ -12,8 +12,6 @@ A table is a sweep's folder, its `results.csv` (the file, or as a data frame), r
 may be a part of a sweep, or of several sweeps that were evaluated by the same rules.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

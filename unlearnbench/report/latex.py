@@ -1,7 +1,5 @@
 """Text as LaTeX."""
 
-from __future__ import annotations
-
 import re
 
 _ESCAPES = {

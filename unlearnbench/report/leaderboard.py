@@ -4,8 +4,6 @@ A line is the record without steps, host and evaluations; there is no text of qu
 The hash detects damage, not numbers that were invented.
 """
 
-from __future__ import annotations
-
 import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping

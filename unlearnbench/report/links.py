@@ -3,8 +3,6 @@
 Addresses of a local store begin with the store, or with # for the one in the sweep's folder.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shlex

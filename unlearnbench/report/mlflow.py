@@ -4,8 +4,6 @@ The store is the configured one, MLFLOW_TRACKING_URI's, or SQLite in the sweep's
 runs stay as they are; incomplete ones are replaced.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import os

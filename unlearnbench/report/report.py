@@ -3,8 +3,6 @@
 The page is drawn by an entry point of the group `unlearnbench.dashboards`.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from unlearnbench.analysis.conclusion import CONCLUSION_FILE, conclusions_json

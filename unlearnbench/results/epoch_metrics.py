@@ -6,8 +6,6 @@ once in a process; a column that is stored is not computed again, unless the con
 to give its metric other settings (`evaluation.metrics`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping
 from functools import lru_cache

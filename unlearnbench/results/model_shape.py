@@ -5,8 +5,6 @@ and any architecture works. Activations are the tensors that the library's own l
 forward pass, with the run's precision, adapters and frozen weights.
 """
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field

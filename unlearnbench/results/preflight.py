@@ -1,7 +1,5 @@
 """Refuse runs whose estimated memory does not fit their device, before they begin."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 
 from unlearnbench.api.benchmark import Dataset

@@ -13,8 +13,6 @@ The first record of an id stays: equal ids are equal runs. A failed run is tried
 command. JSON has no infinity: a float that is not finite is stored as `{"$float": "nan"}`.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -7,8 +7,6 @@ hash is ignored, and its unit made again. Without `storage` all machines share o
 these functions do nothing.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

@@ -4,8 +4,6 @@ The lock is the kernel's (`flock`), which releases it when its process ends, how
 file's text only names the process.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import platform

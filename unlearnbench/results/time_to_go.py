@@ -8,8 +8,6 @@ does with matrices of a model's widths. Of attacks the evaluations are counted, 
 train.
 """
 
-from __future__ import annotations
-
 import heapq
 import os
 import time

@@ -1,7 +1,5 @@
 """A model under the attacks of a configuration: runs, start models and retain models alike."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Attacks on the rows, templates and processes of a plan, before anything is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import suppress
 

@@ -1,7 +1,5 @@
 """Build the trainer of a run from its spec: rows, references, answer sampler and model."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -9,8 +9,6 @@ of an epoch find no room either. A checkpoint has no random state: randomness in
 the seed and the step's number.
 """
 
-from __future__ import annotations
-
 import shutil
 import time
 from collections.abc import Callable

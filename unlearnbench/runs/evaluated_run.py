@@ -1,7 +1,5 @@
 """A run's evaluations, timings and record; and the run that trains nothing."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Iterator
 from functools import partial

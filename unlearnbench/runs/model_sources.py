@@ -1,7 +1,5 @@
 """Places of a sweep's models: published ones, and folders of those that are prepared here."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Plan a sweep on its data and models; raises all errors at once, before anything is written."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace

@@ -5,8 +5,6 @@ at all, and a lock keeps two processes from training the same one. Its checkpoin
 `.<name>.training` beside it.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import time

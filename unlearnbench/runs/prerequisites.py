@@ -2,8 +2,6 @@
 and, per split, of the retain model.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from dataclasses import replace

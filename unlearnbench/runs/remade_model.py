@@ -5,8 +5,6 @@ model: on a CPU to the last bit, on a GPU to rounding. Every step is compared wi
 and the files that are written are loaded and evaluated as the run's model was.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import os

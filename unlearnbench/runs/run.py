@@ -3,8 +3,6 @@
 The workers of a sweep call these functions, and `unlearnbench run` in its own process.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing

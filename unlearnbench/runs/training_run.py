@@ -1,7 +1,5 @@
 """A run that trains: its trainer, and its results on disk."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, nullcontext

@@ -1,7 +1,5 @@
 """Evaluation of a model under an attack: at each of its points, on the sets that it is about."""
 
-from __future__ import annotations
-
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, nullcontext
 from dataclasses import replace

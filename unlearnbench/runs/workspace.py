@@ -1,7 +1,5 @@
 """Data, models and evaluators of a configuration, loaded once in a process."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any, Literal
 

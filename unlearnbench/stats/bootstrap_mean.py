@@ -1,7 +1,5 @@
 """Bootstrap interval of a mean over questions."""
 
-from __future__ import annotations
-
 import numpy as np
 
 from unlearnbench.stats import FloatArray

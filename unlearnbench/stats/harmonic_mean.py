@@ -1,7 +1,5 @@
 """The harmonic mean, by which benchmarks combine what a model must have all of."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable
 

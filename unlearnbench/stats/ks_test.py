@@ -3,8 +3,6 @@
 Own code: `scipy.stats.ks_2samp` underflows to 0 for the small p-values that are ranked here.
 """
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 from functools import lru_cache

@@ -8,8 +8,6 @@ Own code: `scipy.stats.permutation_test` cannot correct for settings that were c
 here one matrix product counts all swaps. scipy has no Holm adjustment.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

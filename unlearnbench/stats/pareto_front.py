@@ -1,7 +1,5 @@
 """Pareto front and hypervolume of points whose two coordinates are maximised."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from itertools import groupby

@@ -7,8 +7,6 @@ half to even; its activations in int8 are no part of it. Read in bitsandbytes 0.
 `functional.get_4bit_type` and `backends/default/ops.py`; arithmetic in fp32 as there.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -4,8 +4,6 @@ All are about a metric of which larger values mean that more is memorised, such 
 of the answers. A value is undefined where it is None or not finite.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 

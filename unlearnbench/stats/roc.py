@@ -1,7 +1,5 @@
 """Separation of two groups by a score: area under the ROC curve, true positives, intervals, cut."""
 
-from __future__ import annotations
-
 from statistics import NormalDist
 
 import numpy as np

@@ -8,8 +8,6 @@ Models", arXiv:2410.03523, and its code (yascho/probabilistic-unlearning). Bound
 here, where that code has a grid of 100 steps.
 """
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

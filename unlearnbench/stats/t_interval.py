@@ -1,7 +1,5 @@
 """Student's t interval of a mean over seeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

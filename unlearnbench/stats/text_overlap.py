@@ -3,8 +3,6 @@
 Recall does not punish an answer for continuing after the content of the reference.
 """
 
-from __future__ import annotations
-
 import sys
 from collections import Counter
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Truth ratios, in logarithms: a collapsed model whose probabilities underflow still has them."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

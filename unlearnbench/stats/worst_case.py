@@ -1,7 +1,5 @@
 """The worst of several prompts: for each question the one that gets most of it back. Pure."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from typing import Literal

@@ -1,7 +1,5 @@
 """Run a sweep: plan, prepare, run, report. Every result is recorded as soon as it exists."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack

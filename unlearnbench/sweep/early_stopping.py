@@ -4,8 +4,6 @@ Runs are compared only with runs of the same method on the same model and forget
 those of earlier commands. A stopped run gets a record of status `stopped` with its epochs so far.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from pathlib import Path

@@ -5,8 +5,6 @@ search has suggested, a line each, and a record of a run that fits a study is on
 even if another command planned that run.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Collection, Iterator, Mapping

@@ -4,8 +4,6 @@ Ray unpickles them in every process, and a coordinator of several processes need
 function imports what it calls.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Prepare models and evaluate reference models, as tasks of Ray in the order of dependencies."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import Any
 

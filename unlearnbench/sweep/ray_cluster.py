@@ -5,8 +5,6 @@ runs. A driver whose local Ray has died would wait for it forever, and Ray has n
 to its processes: they are looked for among this process's children.
 """
 
-from __future__ import annotations
-
 import gc
 import logging
 import math

@@ -1,7 +1,5 @@
 """The state of a sweep: results and failures so far, passed on to display, tracker and records."""
 
-from __future__ import annotations
-
 import math
 import re
 import time

@@ -1,7 +1,5 @@
 """Runs as trials of a Tune experiment: a step is an epoch, and processes are reused."""
 
-from __future__ import annotations
-
 import shutil
 import time
 import traceback

@@ -4,8 +4,6 @@ Three small models have learned some rows: the start model all of them, the mode
 moved a little away from it, and the retain model never saw the forget rows.
 """
 
-from __future__ import annotations
-
 import copy
 import re
 from collections.abc import Iterator, Mapping

@@ -3,8 +3,6 @@
 They need the rows, and so the files that a benchmark reads, but no model.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import cached_property, partial
 from itertools import chain

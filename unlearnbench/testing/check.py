@@ -1,7 +1,5 @@
 """A check of a plug-in: what it claims, why it matters, how to fix a fault, and its outcome."""
 
-from __future__ import annotations
-
 import inspect
 import time
 from collections import defaultdict

@@ -1,7 +1,5 @@
 """All checks on one plug-in: from a test (`MethodConformance`) or a command (`check_method`)."""
 
-from __future__ import annotations
-
 from abc import ABC
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress

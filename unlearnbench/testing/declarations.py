@@ -1,7 +1,5 @@
 """Checks of what a plug-in declares: its settings, and a method's docstring."""
 
-from __future__ import annotations
-
 import inspect
 import pickle
 import re

@@ -1,7 +1,5 @@
 """Plug-ins in a fresh process, for checks that compare its numbers with ours."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

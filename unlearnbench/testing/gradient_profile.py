@@ -9,8 +9,6 @@ them. The start model has the same other logits, and p_y = `reference`, or the p
 `cosines` compares the gradients of methods with respect to the weights, on one batch.
 """
 
-from __future__ import annotations
-
 import csv
 import io
 import math

@@ -4,8 +4,6 @@ A loss may leave out a token depending on its prediction (a hinge, the k likelie
 is probed under several predictions; it is a fault only if none of them gives it a gradient.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Set
 from dataclasses import fields, replace

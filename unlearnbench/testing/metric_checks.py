@@ -4,8 +4,6 @@ No model and no tensor: all of them take milliseconds. What a `Summary` computes
 other metrics' columns is tried only for values, and for the end of a membership inference.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator, Mapping, Sequence

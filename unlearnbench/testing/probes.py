@@ -2,8 +2,6 @@
 and detached values that stay fixed.
 """
 
-from __future__ import annotations
-
 from collections import UserDict
 from collections.abc import Callable, Iterator, Mapping, Set
 from dataclasses import dataclass, replace

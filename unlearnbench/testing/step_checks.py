@@ -3,8 +3,6 @@
 The first ones run first: if one of them fails, no other result means anything.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping

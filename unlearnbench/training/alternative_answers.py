@@ -3,8 +3,6 @@
 All runs of a sweep with the same start model, questions, way of sampling and seed share one file.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

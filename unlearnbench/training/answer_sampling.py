@@ -1,7 +1,5 @@
 """The policy's sampled answers, the same in every batch: see `models/token_sampling.py`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

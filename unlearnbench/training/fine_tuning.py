@@ -9,8 +9,6 @@ each other, as in a run (`parallel: ddp`). Sharded weights are refused: gathered
 they are copies, and what is trained into those is lost when they are sharded again.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, nullcontext

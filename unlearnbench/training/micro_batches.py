@@ -1,7 +1,5 @@
 """Micro-batches: one forward pass over all parts of some items, and the values a loss reads."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any

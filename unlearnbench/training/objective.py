@@ -1,7 +1,5 @@
 """The objective of a run: a method's loss and, where there is one, a weighted retain term."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

@@ -5,8 +5,6 @@ torch's optimisers restore it through `load_state_dict`. Those of bitsandbytes c
 moves paged state into the GPU's memory for good. Both kinds have it by parameter in `state`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

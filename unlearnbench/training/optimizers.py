@@ -1,7 +1,5 @@
 """Settings of training steps, and the optimisers that they are made with."""
 
-from __future__ import annotations
-
 import ctypes
 import hashlib
 import weakref

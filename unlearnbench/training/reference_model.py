@@ -6,8 +6,6 @@ too, and the start model's output layer turns them into logits when they are rea
 states are stored for methods that read them.
 """
 
-from __future__ import annotations
-
 import copy
 import hashlib
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The result of one optimiser step, as records store it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ reduction divides by the counts of the whole optimiser step, so that a batch of 
 accumulated and 2 processes × 16. The order of rows depends on seed and epoch alone.
 """
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable, Collection, Generator, Iterator, Mapping, Sequence

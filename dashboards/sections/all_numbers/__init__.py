@@ -1,7 +1,5 @@
 """All numbers: a row per run and epoch, drawn by the script from the rows of the page's data."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Answers before and after: the texts that models generated, epoch by epoch."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Iterable, Mapping, Sequence

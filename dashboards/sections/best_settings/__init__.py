@@ -1,7 +1,5 @@
 """Best settings: one table by the sweep's own rule, if it has one, and one by the page's."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache

@@ -1,7 +1,5 @@
 """Examples: answers of the best model beside the truth and what it answered before."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise

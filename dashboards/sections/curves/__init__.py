@@ -1,7 +1,5 @@
 """Forgetting curves: every metric by epoch, grouped by metric or by evaluation set."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

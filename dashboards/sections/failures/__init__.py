@@ -1,7 +1,5 @@
 """Runs without a result: those that failed or collapsed, with their errors."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

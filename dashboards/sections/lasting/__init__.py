@@ -1,7 +1,5 @@
 """Does it last: what attacks give back of what each method removed."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

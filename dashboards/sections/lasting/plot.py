@@ -3,8 +3,6 @@
 A mark's `customdata` is the variant whose answers it opens.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any

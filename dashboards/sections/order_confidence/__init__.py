@@ -1,7 +1,5 @@
 """Confidence in the order of methods: rivals, warnings, ranks and hypervolumes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

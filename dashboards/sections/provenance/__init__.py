@@ -1,7 +1,5 @@
 """Origin of the numbers: code, data, machine, time and the resolved configuration."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections import defaultdict

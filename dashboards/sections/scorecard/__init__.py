@@ -1,7 +1,5 @@
 """Scorecard: what each method's best setting scores on each question, beside both other models."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache

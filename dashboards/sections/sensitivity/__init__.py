@@ -1,7 +1,5 @@
 """Plot of what a method keeps and forgets by its learning rate, or by a hyper-parameter."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from html import escape

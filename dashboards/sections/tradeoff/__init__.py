@@ -1,7 +1,5 @@
 """Trade-off: what is kept against what is forgotten, a panel per model and forget fraction."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from typing import Any

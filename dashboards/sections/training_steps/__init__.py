@@ -1,7 +1,5 @@
 """Training, step by step: losses, their terms and gradient norms of every run."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from ...figures.curve_plot import steps

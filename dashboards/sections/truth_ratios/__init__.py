@@ -1,7 +1,5 @@
 """Truth ratios: the two distributions that Forget Quality compares, at each best setting."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Plug-ins that raise, leave, print or are no plug-ins: one message, exit code 2, clean output."""
 
-from __future__ import annotations
-
 import json
 import signal
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Plugins are found without being imported; empty, unknown, doubled and broken read differently."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Callable

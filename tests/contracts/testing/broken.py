@@ -3,8 +3,6 @@
 All of them run, and most of them «work»: the loss falls and the forget set is forgotten.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from collections.abc import Mapping

@@ -3,8 +3,6 @@
 Apart from the tests, because another process imports them without the suite.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar

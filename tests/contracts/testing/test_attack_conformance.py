@@ -1,7 +1,5 @@
 """Every installed attack conforms; attacks with mistakes that are easily made do not."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every installed benchmark conforms; benchmarks with one mistake each do not."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

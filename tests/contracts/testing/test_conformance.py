@@ -1,7 +1,5 @@
 """Every installed method conforms; methods with the bugs of published harnesses do not."""
 
-from __future__ import annotations
-
 import re
 import sys
 import time

@@ -1,7 +1,5 @@
 """Gradients by hand: CE-U's grows with confidence, gradient ascent's vanishes."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from itertools import pairwise

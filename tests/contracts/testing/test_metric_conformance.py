@@ -1,7 +1,5 @@
 """Every installed metric conforms; metrics with mistakes that are easily made do not."""
 
-from __future__ import annotations
-
 import random
 from typing import ClassVar
 

@@ -1,7 +1,5 @@
 """Commands run in process, in a folder of their own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

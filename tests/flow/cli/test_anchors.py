@@ -1,7 +1,5 @@
 """`unlearnbench anchors` compares logs and checkpoints with published numbers."""
 
-from __future__ import annotations
-
 import gzip
 import json
 import shutil

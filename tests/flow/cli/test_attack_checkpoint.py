@@ -1,7 +1,5 @@
 """`unlearnbench attack` shows what a model gives back."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

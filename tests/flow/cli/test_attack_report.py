@@ -1,7 +1,5 @@
 """The sentences of `unlearnbench attack`, and which answers it shows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """`unlearnbench cache list` and `clear`."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

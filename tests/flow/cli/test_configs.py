@@ -1,7 +1,5 @@
 """`unlearnbench configs list`, `show`, `schema` and `new`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 

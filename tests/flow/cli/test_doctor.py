@@ -1,7 +1,5 @@
 """`unlearnbench doctor` where all works, and on stand-ins of what does not."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version

@@ -1,7 +1,5 @@
 """`unlearnbench evaluate` and `score` print the metrics of a model and of a log."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

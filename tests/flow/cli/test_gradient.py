@@ -1,7 +1,5 @@
 """`unlearnbench methods gradient`: table, CSV and page."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Help, errors and exit codes of the command line; user errors are short and write nothing."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

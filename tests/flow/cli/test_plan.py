@@ -1,7 +1,5 @@
 """`unlearnbench plan` prints runs, work, memory and schedules, and writes nothing."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

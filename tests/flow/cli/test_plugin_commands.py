@@ -1,7 +1,5 @@
 """`list`, `show`, `check` and `new` of every kind of plug-in."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`unlearnbench profiles list`, `show` and `diff`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """`unlearnbench report`, `track` and `ui`: output and refusals."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

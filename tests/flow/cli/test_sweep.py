@@ -1,7 +1,5 @@
 """`unlearnbench sweep`, `quickstart` and `run` carry out runs and print what was made."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Callable

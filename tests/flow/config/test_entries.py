@@ -1,7 +1,5 @@
 """Benchmarks and attacks of a configuration: their own fields, and what is stored is read."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The schema of the YAML takes what the loader takes, and has every key with an explanation."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

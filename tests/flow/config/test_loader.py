@@ -1,7 +1,5 @@
 """A configuration is what its YAML says, or every reason, with its line, why it is not."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

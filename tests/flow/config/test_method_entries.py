@@ -1,7 +1,5 @@
 """A method entry spans a grid of specs; what is wrong with one is said by the method's fields."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Metrics of other authors: added by a file, left out where broken, and never in the way."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar, cast

@@ -1,7 +1,5 @@
 """Profiles: their values, their ids, and what an override does to them."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Patience ends runs, and the same ones after an interruption or with several processes."""
 
-from __future__ import annotations
-
 import json
 import math
 import shutil

@@ -1,7 +1,5 @@
 """TOFU's schedule, step by step as its trainer has it, and what the CE-U paper's tables show."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections import defaultdict

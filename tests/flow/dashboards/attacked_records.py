@@ -1,7 +1,5 @@
 """Made-up records under attacks: what they give back is computed from the arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Fenced blocks of a Markdown page, and the commands in them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator

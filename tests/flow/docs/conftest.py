@@ -1,7 +1,5 @@
 """What all pages share: small models and their cache, and a finished sweep."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from pathlib import Path

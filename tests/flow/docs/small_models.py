@@ -4,8 +4,6 @@ Data are generated in smaller numbers, `base: tiny` is smaller and hardly traine
 evaluated, and two epochs or trials stand for more. Everything else is as the page has it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Equations keep every character; indices and exponents are where they belong."""
 
-from __future__ import annotations
-
 import inspect
 import re
 import sys

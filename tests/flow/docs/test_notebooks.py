@@ -1,7 +1,5 @@
 """Notebooks of the documentation: valid, without outputs, and every cell works."""
 
-from __future__ import annotations
-
 import shutil
 import sys
 from importlib import import_module

@@ -5,8 +5,6 @@ The blocks of a page are carried out in order, in one empty folder and one Pytho
 commands.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The documentation builds without a warning; its links lead somewhere, and it asks no network."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Names of the hub become commits once: in the plan, in every worker, and in the records."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

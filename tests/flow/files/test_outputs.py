@@ -1,7 +1,5 @@
 """Outputs are checked before any work: nothing that was read is overwritten, no traceback."""
 
-from __future__ import annotations
-
 import resource
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tensors as a file that safetensors reads."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

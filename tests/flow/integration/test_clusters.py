@@ -1,7 +1,5 @@
 """The page on clusters: `cluster.yaml` can come up, and commands and settings exist."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

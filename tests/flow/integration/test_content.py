@@ -1,7 +1,5 @@
 """What a run reads is known by its content: other content is another run, another place is not."""
 
-from __future__ import annotations
-
 import csv
 import json
 import os

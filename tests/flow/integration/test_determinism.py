@@ -1,7 +1,5 @@
 """What makes runs repeat to the last bit, and what processes are given before they use a GPU."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from types import SimpleNamespace

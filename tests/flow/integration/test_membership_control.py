@@ -4,8 +4,6 @@ One start model has learned its retain rows by heart. The same model stands for 
 on other rows, where the benchmark draws other authors.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -3,8 +3,6 @@
 Four models of different seeds have learned all rows, four others all but those of two authors.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A benchmark whose splits have names: configured, run, reported, compared and tracked by them."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

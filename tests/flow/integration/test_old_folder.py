@@ -4,8 +4,6 @@
 MLflow's files, which are written again, are left out.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 from collections.abc import Iterator

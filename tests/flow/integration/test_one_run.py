@@ -1,7 +1,5 @@
 """A single run and an evaluation need neither Ray nor MLflow nor plotly."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

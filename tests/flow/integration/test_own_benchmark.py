@@ -3,8 +3,6 @@
 There is no retain model. What the files declare is in the table, in MLflow and on the page.
 """
 
-from __future__ import annotations
-
 import csv
 import sqlite3
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Two processes share a step's rows and come to the numbers of one."""
 
-from __future__ import annotations
-
 import copy
 import json
 import pickle

@@ -1,7 +1,5 @@
 """The project's own rules: layers, what may import what, packaging, public names."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import subprocess

@@ -1,7 +1,5 @@
 """A release: what is built holds all it needs."""
 
-from __future__ import annotations
-
 import importlib
 import tomllib
 from pathlib import Path

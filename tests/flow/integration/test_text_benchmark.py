@@ -1,7 +1,5 @@
 """Passages from a configuration to the table and the page: text rows, and no retain model."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """A plan is the whole grid, its ids say what its numbers depend on, and a folder has one owner."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """A run's id is the same in every version: finished runs are found again."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

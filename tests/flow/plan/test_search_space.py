@@ -1,7 +1,5 @@
 """A space of settings: what is drawn from it, the same each time, within its bounds."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tables of best settings: columns, intervals, captions, and what LaTeX must escape."""
 
-from __future__ import annotations
-
 import csv
 import io
 from typing import Any

@@ -1,7 +1,5 @@
 """Boards merge in any order to the same lines; what is damaged or does not fit stays out."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The table, the CSV, and reports of a sweep's folder."""
 
-from __future__ import annotations
-
 import csv
 import io
 import json

@@ -1,7 +1,5 @@
 """Metrics that records lack are computed from their files, and no others."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Records: written whole or not at all, read back exactly, damage named."""
 
-from __future__ import annotations
-
 import dataclasses
 import errno
 import json

@@ -1,7 +1,5 @@
 """What machines share through a storage: whole or not at all, and checked by its hash."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

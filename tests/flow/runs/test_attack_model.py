@@ -1,7 +1,5 @@
 """Runs, start and retain models under attacks: results of their own, the same after any restart."""
 
-from __future__ import annotations
-
 import shutil
 import signal
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Attacks that cannot be made on a benchmark or a model are refused by the plan."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,8 +1,6 @@
 """Interrupted work: cut anywhere, or robbed of files, it ends with the same numbers; and what
 checkpoints may cost."""
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -1,7 +1,5 @@
 """The label that a template puts before an answer, phi's `Answer:`, and who leaves it out."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Exported models: trained again from a record, loaded by plain transformers, the same numbers."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from dataclasses import replace

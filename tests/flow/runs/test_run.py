@@ -1,7 +1,5 @@
 """Runs without Ray, from a configuration to records: prepared once, resumed exactly, never lost."""
 
-from __future__ import annotations
-
 import json
 import re
 import shutil

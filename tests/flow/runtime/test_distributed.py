@@ -1,7 +1,5 @@
 """Joining a group: over which interface, for how long one waits, and on which device."""
 
-from __future__ import annotations
-
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any

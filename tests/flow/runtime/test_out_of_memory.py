@@ -1,7 +1,5 @@
 """Out of memory: the same numbers in smaller portions, in this process and in the next."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from collections.abc import Generator

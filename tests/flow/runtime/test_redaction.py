@@ -1,7 +1,5 @@
 """Secrets of addresses leave no trace, and what has none stays as it is."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A sweep of runs that do nothing, through the real path: plan, Ray, records, MLflow, report."""
 
-from __future__ import annotations
-
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing

@@ -1,7 +1,5 @@
 """Workers run the code of the driver."""
 
-from __future__ import annotations
-
 import pickle
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Sweeps through a real Ray, with runs that take no time: no run is lost or run twice."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

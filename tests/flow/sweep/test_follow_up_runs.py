@@ -1,7 +1,5 @@
 """Suggested settings survive a kill; a study gets the results of its runs."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from io import StringIO

@@ -1,7 +1,5 @@
 """Searches through a real Ray: as many trials for each method, resumed, stopped early, chosen."""
 
-from __future__ import annotations
-
 import json
 import math
 import os

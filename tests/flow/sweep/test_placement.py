@@ -1,7 +1,5 @@
 """Presets fill a cluster; the processes of a run stay together; idle GPUs are reported."""
 
-from __future__ import annotations
-
 import pytest
 
 from unlearnbench.base.errors import UnlearnbenchError

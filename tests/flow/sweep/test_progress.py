@@ -1,7 +1,5 @@
 """Progress: an honest time to go, lines for pipes, a bar for terminals."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from io import StringIO
 

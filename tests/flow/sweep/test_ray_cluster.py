@@ -1,8 +1,6 @@
 """Clusters, simulated: several raylets on one machine with logical GPUs, in a process of their own,
 and a driver that joins them by address."""
 
-from __future__ import annotations
-
 import itertools
 import json
 import os

@@ -1,7 +1,5 @@
 """Addresses and folders that cannot work are refused before Ray starts."""
 
-from __future__ import annotations
-
 import socket
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Passwords in addresses: a sweep uses them, and nothing that it leaves has them."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

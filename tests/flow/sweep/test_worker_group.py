@@ -1,7 +1,5 @@
 """One run over several processes, from a configuration: the numbers of one process."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

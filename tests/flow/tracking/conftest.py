@@ -1,7 +1,5 @@
 """Records, folders, stores and servers for tests of MLflow tracking."""
 
-from __future__ import annotations
-
 import dataclasses
 import json
 import math

@@ -1,7 +1,5 @@
 """Entries of a run: names, moments, and numbers as text."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

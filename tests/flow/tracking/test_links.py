@@ -1,7 +1,5 @@
 """`ui`: which address it prints, and which store it serves."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import Any

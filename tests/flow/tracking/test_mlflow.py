@@ -1,7 +1,5 @@
 """Everything that is logged is in docs/reference/mlflow.md, and its example searches work."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass, replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Tracking on a real `mlflow server`: a running sweep, and replays."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Tracker: nested runs, metrics by step, and servers that fail."""
 
-from __future__ import annotations
-
 import json
 import socket
 import time

@@ -1,7 +1,5 @@
 """Records of small sweeps with given utilities and truth ratios."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """The table of published numbers, and verdicts against it."""
 
-from __future__ import annotations
-
 import pytest
 
 from unlearnbench.analysis.anchors import (

@@ -1,7 +1,5 @@
 """Averages over seeds, the rule behind «best», and the table of the best while a sweep runs."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

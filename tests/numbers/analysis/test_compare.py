@@ -1,7 +1,5 @@
 """Comparison of two methods, from Python and the command line."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Three sentences about each panel: what was found, how sure it is, and whether it lasts."""
 
-from __future__ import annotations
-
 import csv
 import math
 import re

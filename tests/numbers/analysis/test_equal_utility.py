@@ -1,7 +1,5 @@
 """Settings of equal utility, and the runs that a name stands for."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

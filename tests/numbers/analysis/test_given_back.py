@@ -1,7 +1,5 @@
 """Gains under an attack: the same questions, the largest point, the retain model as the null."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

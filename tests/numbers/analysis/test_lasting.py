@@ -1,7 +1,5 @@
 """What comes back of forgetting under attacks, against the retain model's own gain."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Faithfulness, thresholds and robustness of metrics, on rows whose numbers are known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any

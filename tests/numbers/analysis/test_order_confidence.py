@@ -1,7 +1,5 @@
 """Order of the methods on each panel, and where it is in doubt."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 

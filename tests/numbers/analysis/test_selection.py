@@ -1,7 +1,5 @@
 """The best setting of each method, chosen on some seeds and reported on the others."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sensitivity to learning rate and hyper-parameters, against plain loops over the records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from statistics import fmean
 from typing import Any

@@ -1,7 +1,5 @@
 """What the harness gives to attacks on weights, without a harness."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import dataclass, field

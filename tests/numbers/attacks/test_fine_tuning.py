@@ -1,7 +1,5 @@
 """Fine-tuning on other rows: where they come from, and what is refused."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

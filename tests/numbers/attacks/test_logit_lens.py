@@ -1,7 +1,5 @@
 """The logit lens: a model that ends behind an inner layer, and the same model afterwards."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

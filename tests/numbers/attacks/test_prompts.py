@@ -1,7 +1,5 @@
 """The prompts that attacks make: which rows they select, and what stands before the answer."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Quantisation of a model's layers: which, from which weights, and what stays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Relearning: the rows it trains on and those it measures, and its points."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from dataclasses import replace

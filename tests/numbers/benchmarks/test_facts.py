@@ -1,7 +1,5 @@
 """The hand-made facts: enough, well formed, and our own."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The passages: text to train on, questions in other words, authors apart, rows by the seed."""
 
-from __future__ import annotations
-
 import pytest
 
 from unlearnbench.api.benchmark import Dataset, Question

@@ -1,7 +1,5 @@
 """The fictitious authors: TOFU's schema, determinism, and answers that nothing gives away."""
 
-from __future__ import annotations
-
 import os
 import random
 import re

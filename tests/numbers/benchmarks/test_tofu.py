@@ -1,7 +1,5 @@
 """TOFU's files: the real ones, small ones in their shape, and ones that are damaged."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Batches are padded on the right, score answers only, and respect the token budget."""
 
-from __future__ import annotations
-
 import torch
 
 from unlearnbench.models.batching import collate, token_budget

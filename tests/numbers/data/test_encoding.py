@@ -1,7 +1,5 @@
 """What is scored: tokens at the boundary, EOS, lengths, templates."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import re

@@ -1,7 +1,5 @@
 """Epochs cover all rows, in an order from the seed alone."""
 
-from __future__ import annotations
-
 from unlearnbench.models.epoch_order import draw_epoch
 
 

@@ -1,7 +1,5 @@
 """The one way in: both sources, refusals and the fingerprint."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

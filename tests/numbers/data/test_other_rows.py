@@ -1,7 +1,5 @@
 """Rows of another benchmark and of a file."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The time of a plan on this machine follows its work and the measured rate."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Estimates of memory against the bytes of a step's actual tensors."""
 
-from __future__ import annotations
-
 import copy
 import random
 import weakref

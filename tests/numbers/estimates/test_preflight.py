@@ -1,7 +1,5 @@
 """What does not fit a GPU is refused before anything is loaded."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path

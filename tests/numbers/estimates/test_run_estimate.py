@@ -1,7 +1,5 @@
 """Estimates of hours, worked by hand."""
 
-from __future__ import annotations
-
 from dataclasses import asdict, replace
 
 import pytest

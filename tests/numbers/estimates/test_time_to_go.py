@@ -1,7 +1,5 @@
 """Order and time to go, on sweeps whose durations are made up."""
 
-from __future__ import annotations
-
 import pytest
 
 from unlearnbench.config.method_specs import method_spec

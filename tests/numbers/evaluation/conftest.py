@@ -1,7 +1,5 @@
 """A model with something to say, for the tests of the evaluation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

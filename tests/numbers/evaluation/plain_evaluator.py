@@ -11,8 +11,6 @@ same numbers, and the rows are made beforehand for both.
 Source: locuslab/open-unlearning@5420d43:src/evals/metrics/utils.py.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

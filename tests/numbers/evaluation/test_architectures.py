@@ -1,7 +1,5 @@
 """Attention, positions and last layers unlike Llama's: the numbers of one row at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

@@ -1,7 +1,5 @@
 """A model in memory under attacks: restored, with the tools of an attack on weights."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The benchmark of records: found by name, or drawn from what is stored."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from pathlib import Path

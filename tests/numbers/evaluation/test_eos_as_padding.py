@@ -1,7 +1,5 @@
 """EOS as padding: open-unlearning's rules, written down again with the library's own masks."""
 
-from __future__ import annotations
-
 import copy
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A model folder and a data folder in, an evaluation out; adapters, errors, and nothing heavy."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

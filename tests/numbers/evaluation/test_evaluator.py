@@ -1,7 +1,5 @@
 """The evaluator against a deliberately plain one: one sequence at a time, no cache, no batch."""
 
-from __future__ import annotations
-
 import pickle
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Drafts, statistics and bad input: the answers stay the same."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

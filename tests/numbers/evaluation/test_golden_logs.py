@@ -4,8 +4,6 @@ The logs are of `open-unlearning/tofu_Llama-3.2-1B-Instruct_{full,retain99,retai
 with locuslab/open-unlearning@d3d7cf9 (hub dataset open-unlearning/eval).
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

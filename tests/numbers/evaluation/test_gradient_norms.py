@@ -1,7 +1,5 @@
 """Gradient norms equal those of plain autograd, one example at a time, whatever is frozen."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

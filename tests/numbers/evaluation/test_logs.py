@@ -1,7 +1,5 @@
 """TOFU's logs as they are read: order, texts, and rules that they do not name."""
 
-from __future__ import annotations
-
 import gzip
 import json
 from pathlib import Path

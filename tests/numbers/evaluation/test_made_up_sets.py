@@ -1,7 +1,5 @@
 """Every metric is tried before any training; all faults are named at once."""
 
-from __future__ import annotations
-
 import pytest
 
 from unlearnbench.api import registry

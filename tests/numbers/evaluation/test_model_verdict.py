@@ -1,7 +1,5 @@
 """The verdict on one model: sentences, and intervals over questions."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Observations written, read back, damaged, and as small as promised."""
 
-from __future__ import annotations
-
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """open-unlearning's logs: losses and answers of each set, Forget Quality between two of them."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The precision of an evaluation: resolved, stored, and never compared across."""
 
-from __future__ import annotations
-
 import dataclasses
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """On a GPU attention is given few different shapes, and guesses only while they are free."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

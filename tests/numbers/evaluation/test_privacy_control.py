@@ -1,7 +1,5 @@
 """The control: attacks that do not find rows which the start model was trained on are named."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import numpy as np

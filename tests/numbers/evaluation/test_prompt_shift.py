@@ -1,7 +1,5 @@
 """Shifted prompts: the same numbers as from a plain model that is given embeddings, row by row."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

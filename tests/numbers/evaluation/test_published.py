@@ -1,7 +1,5 @@
 """Logs of TOFU and numbers of the CE-U paper, against plain formulas and each other."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import json

@@ -1,7 +1,5 @@
 """Metrics on paraphrased questions: another profile, of the same answers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

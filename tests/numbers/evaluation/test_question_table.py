@@ -1,7 +1,5 @@
 """The table of questions: complete, exact, and read with one line of pandas."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

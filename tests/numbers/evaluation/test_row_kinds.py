@@ -1,7 +1,5 @@
 """Rows of every kind: plain text, completions, few-shot, multiple choice, limits of their own."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Sampled answers: from a shared prompt, the same in every batch, and those of the plain way."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The scorecard of a model: groups of metrics, and reasons for what is missing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """TOFU's metrics worked by hand and at their limits; `test_published.py` has the rest."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Evaluations under attacks by prompts: aligned with the plain one, and as long."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, cast

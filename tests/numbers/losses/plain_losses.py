@@ -5,8 +5,6 @@ Each primitive is written as in the papers' listings and repositories, with grad
 those of other packages.
 """
 
-from __future__ import annotations
-
 from functools import cached_property
 
 import torch

@@ -1,7 +1,5 @@
 """Every primitive, in chunks and with derived gradients, against dense float64 and autograd."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import product
 from typing import Any

@@ -1,7 +1,5 @@
 """Every registered method reads exactly the declared parts, and has a finite loss."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Methods on whole distributions or on probabilities: UNDIAL, FLAT, PDU."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """ECO: what is flagged, and with what it is corrupted."""
 
-from __future__ import annotations
-
 from functools import partial
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The TOFU paper's methods, NPO, DPO and CE-U against their equations, written token by token."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Methods on answers that a model writes itself, against their equations in float64."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Methods on the log-probability of whole answers: SimNPO, KTO, DPO with CE-U."""
 
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Composition: any forget term with any retain term is their sum, in value and gradient."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from torch import Tensor

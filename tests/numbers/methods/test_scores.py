@@ -1,7 +1,5 @@
 """Scores of General CE-U: from a column of the data, from rewards, by row and by token."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Every default and every piece of advice in the built-in methods names where it comes from."""
 
-from __future__ import annotations
-
 import inspect
 import re
 from pathlib import Path

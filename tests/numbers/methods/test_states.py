@@ -1,7 +1,5 @@
 """RMU: hidden states, the direction they are steered to, and which weights change."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

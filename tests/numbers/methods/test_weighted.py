@@ -1,7 +1,5 @@
 """Gradient ascent with a weight per token: WGA, TNPO and WTNPO, SatImp."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Accuracy of multiple choice, by hand; and metrics of questions with unequally many options."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Memorization by token: exact, extraction strength, and open-unlearning's with its floor."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

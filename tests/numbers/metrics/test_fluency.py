@@ -1,7 +1,5 @@
 """Fluency of generated answers: under the start model, and by a classifier made here."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The scores per question at their ends: retain model, start model, destroyed model."""
 
-from __future__ import annotations
-
 import pytest
 
 from unlearnbench.api.metric import EvaluatedModel, MetricInputs, Summary, Values

@@ -1,7 +1,5 @@
 """Scores of membership inference attacks by hand, and their areas."""
 
-from __future__ import annotations
-
 import zlib
 from dataclasses import replace
 

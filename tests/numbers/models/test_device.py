@@ -1,7 +1,5 @@
 """A run has the device that its resources say, or ends before anything is loaded."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

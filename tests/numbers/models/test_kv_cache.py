@@ -1,7 +1,5 @@
 """Memory for keys and values: how much of it is taken, and that it is taken once."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

@@ -1,7 +1,5 @@
 """Loading, building and preparing models; logits only at chosen positions."""
 
-from __future__ import annotations
-
 import copy
 import json
 import re

@@ -1,7 +1,5 @@
 """Gradients: they reach every adapter and nothing frozen, with checkpointing as without."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Rows through a model, packed or padded: states and gradients of one row at a time."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Tokens come as often as they are probable; the same number, the same token."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

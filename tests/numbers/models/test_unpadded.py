@@ -1,7 +1,5 @@
 """Attention without padding: what its kernel is given, and that it is tried before it is used."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable

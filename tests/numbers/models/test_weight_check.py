@@ -1,7 +1,5 @@
 """A model folder that is not whole is refused by name; whole ones of every architecture load."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any

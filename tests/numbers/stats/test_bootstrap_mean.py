@@ -1,7 +1,5 @@
 """The bootstrap interval of a mean."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

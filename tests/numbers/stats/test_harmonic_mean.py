@@ -1,7 +1,5 @@
 """The harmonic mean at its limits."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

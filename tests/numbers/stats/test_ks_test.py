@@ -1,7 +1,5 @@
 """Forget Quality's test against scipy and counting; its power against a plain simulation."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

@@ -1,7 +1,5 @@
 """The paired test against values worked by hand, a plain loop, and its own promises."""
 
-from __future__ import annotations
-
 import itertools
 
 import numpy as np

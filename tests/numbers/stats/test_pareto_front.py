@@ -1,7 +1,5 @@
 """The Pareto front and the hypervolume, against values worked by hand and their definitions."""
 
-from __future__ import annotations
-
 import random
 
 import pytest

@@ -1,7 +1,5 @@
 """Rounding of weights against plain loops, against bitsandbytes, and by its own rules."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

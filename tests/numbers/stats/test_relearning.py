@@ -1,7 +1,5 @@
 """Numbers of an attack by hand, and where they are undefined."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

@@ -1,7 +1,5 @@
 """Areas under ROC curves against their definition, over all pairs."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Scores of samples against brute force: every draw of k, every distribution in the band."""
 
-from __future__ import annotations
-
 import math
 from itertools import combinations
 

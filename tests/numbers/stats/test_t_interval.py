@@ -1,7 +1,5 @@
 """Intervals of means over seeds against values from tables and by scipy.stats."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from scipy import stats

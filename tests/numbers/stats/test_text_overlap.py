@@ -1,7 +1,5 @@
 """ROUGE recall against values worked by hand and against a published log."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The worst of several prompts, question by question."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

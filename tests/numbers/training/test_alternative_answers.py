@@ -1,7 +1,5 @@
 """Alternatives: made once, shared, damaged, empty."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 from pathlib import Path

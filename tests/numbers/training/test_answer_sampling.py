@@ -1,7 +1,5 @@
 """Sampled answers: the right distribution, and the same ones in every batch."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Fine-tuning in memory: the steps of a plain loop, and nothing left behind but the weights."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

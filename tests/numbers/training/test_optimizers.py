@@ -1,7 +1,5 @@
 """Optimisers, those of bitsandbytes with the package itself where a CPU carries it."""
 
-from __future__ import annotations
-
 import ctypes
 import gc
 from pathlib import Path

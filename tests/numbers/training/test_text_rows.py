@@ -1,7 +1,5 @@
 """Training on rows of text: with every method that needs no question, and none that does."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The loop's invariants: how a batch is cut up, interrupted or referenced changes no number."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Sequence

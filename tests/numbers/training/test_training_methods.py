@@ -1,7 +1,5 @@
 """Needs of methods in the training loop: state, statistics, trained and evaluated weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

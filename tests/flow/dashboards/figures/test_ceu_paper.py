@@ -1,7 +1,5 @@
 """The CE-U paper's figure: its points are the published ones, in the figure and in the SVG."""
 
-from __future__ import annotations
-
 import csv
 import importlib
 import math

@@ -1,7 +1,5 @@
 """The figures show the numbers that they are given."""
 
-from __future__ import annotations
-
 import importlib
 import re
 from typing import Any

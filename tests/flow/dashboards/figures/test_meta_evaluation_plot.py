@@ -1,7 +1,5 @@
 """The figure of a meta-evaluation, by value."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The largest gap between two distributions of truth ratios."""
 
-from __future__ import annotations
-
 import importlib
 import math
 from typing import Any
